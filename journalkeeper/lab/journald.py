@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A private systemd-journald on a directory of ours, in a mount namespace of its own.
+
+The one rule: the host's own journald, /run and /var/log/journal are never touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+JOURNALD = ("/usr/lib/systemd/systemd-journald", "/lib/systemd/systemd-journald")
+STATE_OFFSET, ONLINE = 16, 1
+SIGNAL_SYNC = signal.SIGRTMIN + 1
+SIGNAL_ROTATE = signal.SIGUSR2
+
+ENTER = """
+set -e
+mount -t tmpfs -o mode=755 tmpfs /run
+mount -t tmpfs -o mode=755 tmpfs /var/log
+mkdir -p /run/systemd/journal /run/systemd/journald.conf.d /var/log/journal
+touch /run/systemd/journal/flushed
+mount --bind "$1" /var/log/journal
+printf '%s' "$2" >/run/systemd/journald.conf.d/lab.conf
+shift 2
+exec "$@"
+"""
+
+
+class PrivateJournald:
+    """systemd-journald writing to `directory`/<machine-id>.
+
+    `sync_interval` and `settings` are words of journald.conf(5). Messages go to its
+    sockets through /proc/PID/root, so the caller needs no namespace of its own.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        sync_interval: str = "5min",
+        settings: tuple[str, ...] = (),
+        wrapper: tuple[str, ...] = (),
+    ) -> None:
+        self.directory = Path(directory)
+        self.machine_id = Path("/etc/machine-id").read_text().strip()
+        self.conf = "\n".join(
+            ["[Journal]", "Storage=persistent", f"SyncIntervalSec={sync_interval}", "RateLimitBurst=0",
+             "ForwardToSyslog=no", "ForwardToWall=no", "ReadKMsg=no", "Audit=no", *settings, ""]
+        )
+        self.wrapper = wrapper
+        self.process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self.start()
+
+    @property
+    def journal(self) -> Path:
+        """The instance's directory, <directory>/<machine-id>."""
+        return self.directory / self.machine_id
+
+    @property
+    def active(self) -> Path:
+        """The file that journald writes now."""
+        return self.journal / "system.journal"
+
+    @property
+    def pid(self) -> int:
+        """journald's process id.
+
+        Raises: RuntimeError if it is not running.
+        """
+        if self.process is None or self.process.poll() is not None:
+            raise RuntimeError("the private journald is not running")
+        return self.process.pid
+
+    def start(self) -> None:
+        """Start journald and wait for its socket.
+
+        Raises: RuntimeError if there is none on this machine or it does not come up in 20 s.
+        """
+        program = next((path for path in JOURNALD if os.access(path, os.X_OK)), None)
+        if program is None:
+            raise RuntimeError("systemd-journald is not installed on this machine")
+        (self.directory / self.machine_id).mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "SYSTEMD_LOG_TARGET": "console", "SYSTEMD_LOG_LEVEL": "warning"}
+        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "lab",
+                os.fspath(self.directory), self.conf, *self.wrapper, program]
+        self.process = subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 20
+        while not self._connect():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError("the private journald did not start")
+            time.sleep(0.02)
+        self.log("lab: journald is up")
+        self._wait(lambda: self.active.exists(), "no system.journal appeared")
+
+    def _connect(self) -> bool:
+        assert self.process is not None
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            channel.connect(f"/proc/{self.process.pid}/root/run/systemd/journal/socket")
+            with open(f"/proc/{self.process.pid}/root/run/systemd/journald.conf.d/lab.conf", "rb"):
+                pass
+        except OSError:
+            channel.close()
+            return False
+        self._socket = channel
+        return True
+
+    def log(self, message: str, **fields: str) -> None:
+        """Send one message by the native protocol; blocks as any logger would."""
+        assert self._socket is not None
+        body = b""
+        for name, value in {"MESSAGE": message, "PRIORITY": "6", "SYSLOG_IDENTIFIER": "lab", **fields}.items():
+            data = value.encode()
+            body += name.encode() + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"
+        self._socket.send(body)
+
+    def sync(self) -> None:
+        """Make journald sync its files and wait until the active one is no longer ONLINE."""
+        os.kill(self.pid, SIGNAL_SYNC)
+        self._wait(lambda: self.state() != ONLINE, "journald did not sync")
+
+    def state(self) -> int:
+        """The state byte of the active file."""
+        with open(self.active, "rb") as file:
+            return os.pread(file.fileno(), 1, STATE_OFFSET)[0]
+
+    def age(self, flushes: int, messages: int = 40) -> None:
+        """Let the active file live through `flushes` real flushes of `messages` messages each."""
+        for flush in range(flushes):
+            for number in range(messages):
+                self.log(
+                    f"flush {flush} message {number}: connection from 192.0.2.{number} port {40000 + flush} accepted",
+                    LAB_REQUEST=f"{flush:08x}-{number:04x}",
+                    LAB_USER=f"user{number % 7}",
+                )
+            self._wait(lambda: self.state() == ONLINE, "journald did not take the messages")
+            self.sync()
+
+    def rotate(self) -> Path:
+        """Archive the active file and return the archive's path."""
+        before = set(self.journal.iterdir())
+        os.kill(self.pid, SIGNAL_ROTATE)
+        fresh: list[Path] = []
+
+        def archived() -> bool:
+            fresh[:] = [path for path in set(self.journal.iterdir()) - before
+                        if path.name.startswith("system@") and path.name.endswith(".journal")]
+            if not fresh or not self.active.exists():
+                return False
+            with open(fresh[0], "rb") as file:
+                return os.pread(file.fileno(), 1, STATE_OFFSET)[0] == 2
+
+        self._wait(archived, "journald did not rotate")
+        return fresh[0]
+
+    def kill(self) -> None:
+        """End journald as a power cut would: what it had not synced stays ONLINE."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End journald cleanly."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+    def _wait(self, ready: "object", complaint: str, timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        pause = 0.0005
+        while not ready():  # type: ignore[operator]
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"private journald: {complaint} within {timeout_s:.0f} s")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.05)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
