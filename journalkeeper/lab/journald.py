@@ -13,12 +13,21 @@ import socket
 import struct
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 JOURNALD = ("/usr/lib/systemd/systemd-journald", "/lib/systemd/systemd-journald")
-STATE_OFFSET, ONLINE = 16, 1
+STATE_OFFSET, ONLINE, ARCHIVED = 16, 1, 2
+SETTINGS = (
+    "Storage=persistent",
+    "RateLimitBurst=0",
+    "ForwardToSyslog=no",
+    "ForwardToWall=no",
+    "ReadKMsg=no",
+    "Audit=no",
+)
 SIGNAL_SYNC = signal.SIGRTMIN + 1
 SIGNAL_ROTATE = signal.SIGUSR2
 
@@ -29,17 +38,56 @@ mount -t tmpfs -o mode=755 tmpfs /var/log
 mkdir -p /run/systemd/journal /run/systemd/journald.conf.d /var/log/journal
 touch /run/systemd/journal/flushed
 mount --bind "$1" /var/log/journal
+# other scratch volumes must not stay mounted for as long as this namespace lives
+cut -d' ' -f5 /proc/self/mountinfo | grep /journalkeeper-lab- | while read -r point; do
+    umount --lazy "$point" || :
+done
 printf '%s' "$2" >/run/systemd/journald.conf.d/lab.conf
 shift 2
 exec "$@"
 """
 
 
+DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+"""The kernel ends journald when the thread that started it ends, however that ended."""
+
+
+def program() -> str | None:
+    """Where systemd-journald is on this machine; None if it is not."""
+    return next((path for path in JOURNALD if os.access(path, os.X_OK)), None)
+
+
+def missing() -> str | None:
+    """Why no private journald can be started here, in one line; None if it can."""
+    if os.geteuid() != 0:
+        return "needs root: only root may give journald a namespace of its own"
+    if program() is None:
+        return "systemd-journald is not installed (package systemd)"
+    for tool in ("unshare", "setpriv"):
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed (package util-linux)"
+    if machine_id() is None:
+        return "/etc/machine-id holds no id; `systemd-machine-id-setup` makes one"
+    return None
+
+
+def machine_id() -> str | None:
+    """This machine's id; None if it has none yet."""
+    try:
+        text = Path("/etc/machine-id").read_text().strip()
+    except FileNotFoundError:
+        return None
+    return text if len(text) == 32 else None
+
+
 class PrivateJournald:
     """systemd-journald writing to `directory`/<machine-id>.
 
-    `sync_interval` and `settings` are words of journald.conf(5). Messages go to its
-    sockets through /proc/PID/root, so the caller needs no namespace of its own.
+    `sync_interval` and `settings` are words of journald.conf(5), `wrapper` a command to
+    run it under, as strace. Messages go to its sockets through /proc/PID/root, so the
+    caller needs no namespace of its own.
+
+    Raises: RuntimeError if there is no journald on this machine or it does not come up.
     """
 
     def __init__(
@@ -51,11 +99,12 @@ class PrivateJournald:
         wrapper: tuple[str, ...] = (),
     ) -> None:
         self.directory = Path(directory)
-        self.machine_id = Path("/etc/machine-id").read_text().strip()
-        self.conf = "\n".join(
-            ["[Journal]", "Storage=persistent", f"SyncIntervalSec={sync_interval}", "RateLimitBurst=0",
-             "ForwardToSyslog=no", "ForwardToWall=no", "ReadKMsg=no", "Audit=no", *settings, ""]
-        )
+        reason = missing()
+        if reason is not None:
+            raise RuntimeError(f"no private journald: {reason}")
+        self.machine_id = machine_id() or ""
+        lines = ("[Journal]", *SETTINGS, f"SyncIntervalSec={sync_interval}", *settings, "")
+        self.conf = "\n".join(lines)
         self.wrapper = wrapper
         self.process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -84,33 +133,33 @@ class PrivateJournald:
     def start(self) -> None:
         """Start journald and wait for its socket.
 
-        Raises: RuntimeError if there is none on this machine or it does not come up in 20 s.
+        Raises: RuntimeError if it does not come up in 20 s.
         """
-        program = next((path for path in JOURNALD if os.access(path, os.X_OK)), None)
-        if program is None:
-            raise RuntimeError("systemd-journald is not installed on this machine")
-        (self.directory / self.machine_id).mkdir(parents=True, exist_ok=True)
+        self.journal.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "SYSTEMD_LOG_TARGET": "console", "SYSTEMD_LOG_LEVEL": "warning"}
-        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "lab",
-                os.fspath(self.directory), self.conf, *self.wrapper, program]
-        self.process = subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
-        while not self._connect():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise RuntimeError("the private journald did not start")
-            time.sleep(0.02)
-        self.log("lab: journald is up")
-        self._wait(lambda: self.active.exists(), "no system.journal appeared")
+        wrapped = (*self.wrapper, *DIE_WITH_US) if self.wrapper else ()
+        enter = ("unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "lab")
+        argv = (*enter, os.fspath(self.directory), self.conf, *DIE_WITH_US, *wrapped, program() or "")
+        null = subprocess.DEVNULL
+        self.process = subprocess.Popen(argv, env=environment, stdin=null, stdout=null, stderr=null)
+        try:
+            self._wait(self._connect, "it did not start", 20)
+            self.log("lab: journald is up")
+            self._wait(self.active.exists, "no system.journal appeared")
+        except BaseException:
+            self.stop()
+            raise
 
     def _connect(self) -> bool:
-        assert self.process is not None
+        if self.process is None or self.process.poll() is not None:
+            raise RuntimeError("private journald: it ended as it started")
+        root = Path(f"/proc/{self.process.pid}/root/run/systemd")
+        # the process is in the host's namespace at first: never mistake the host's socket for ours
+        if not (root / "journald.conf.d/lab.conf").exists():
+            return False
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            channel.connect(f"/proc/{self.process.pid}/root/run/systemd/journal/socket")
-            with open(f"/proc/{self.process.pid}/root/run/systemd/journald.conf.d/lab.conf", "rb"):
-                pass
+            channel.connect(os.fspath(root / "journal/socket"))
         except OSError:
             channel.close()
             return False
@@ -118,8 +167,12 @@ class PrivateJournald:
         return True
 
     def log(self, message: str, **fields: str) -> None:
-        """Send one message by the native protocol; blocks as any logger would."""
-        assert self._socket is not None
+        """Send one message by the native protocol; blocks as any logger would.
+
+        Raises: RuntimeError if journald is not running, OSError if it died.
+        """
+        if self._socket is None:
+            raise RuntimeError("the private journald is not running")
         body = b""
         for name, value in {"MESSAGE": message, "PRIORITY": "6", "SYSLOG_IDENTIFIER": "lab", **fields}.items():
             data = value.encode()
@@ -155,12 +208,15 @@ class PrivateJournald:
         fresh: list[Path] = []
 
         def archived() -> bool:
-            fresh[:] = [path for path in set(self.journal.iterdir()) - before
-                        if path.name.startswith("system@") and path.name.endswith(".journal")]
+            fresh[:] = [
+                path
+                for path in set(self.journal.iterdir()) - before
+                if path.name.startswith("system@") and path.name.endswith(".journal")
+            ]
             if not fresh or not self.active.exists():
                 return False
             with open(fresh[0], "rb") as file:
-                return os.pread(file.fileno(), 1, STATE_OFFSET)[0] == 2
+                return os.pread(file.fileno(), 1, STATE_OFFSET)[0] == ARCHIVED
 
         self._wait(archived, "journald did not rotate")
         return fresh[0]
@@ -188,17 +244,19 @@ class PrivateJournald:
             self.process.wait()
         self.process = None
 
-    def _wait(self, ready: "object", complaint: str, timeout_s: float = 60) -> None:
+    def _wait(self, ready: Callable[[], bool], complaint: str, timeout_s: float = 60) -> None:
         deadline = time.monotonic() + timeout_s
-        pause = 0.0005
-        while not ready():  # type: ignore[operator]
+        pause_s = 0.0005
+        while not ready():
             if time.monotonic() > deadline:
                 raise RuntimeError(f"private journald: {complaint} within {timeout_s:.0f} s")
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.05)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()

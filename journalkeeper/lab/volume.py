@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A scratch btrfs in a file, mounted through a loop device and gone afterwards.
 
-The one rule: whatever was mounted here is unmounted here, also after an error.
+The one rule: whatever was mounted here is unmounted here, also after an error. The
+loop devices go by themselves (autoclear) when the last of us and the mount has gone,
+so that even SIGKILL in a mount namespace of our own leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -11,11 +13,24 @@ import shutil
 import subprocess
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+PREFIX = "journalkeeper-lab-"
+"""Every scratch volume's directory begins so: who looks for leftovers looks for this."""
+
+TOOLS = {
+    "mkfs.btrfs": "btrfs-progs",
+    "btrfs": "btrfs-progs",
+    "losetup": "util-linux or mount",
+    "mount": "mount",
+    "umount": "mount",
+    "truncate": "coreutils",
+}
 THROTTLES = ("read_iops_device", "write_iops_device")
+DISKS = {"single": 1, "dup": 1, "raid1": 2, "raid10": 4}
 
 
 def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
@@ -30,11 +45,33 @@ def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
     return done.stdout
 
 
+def _works(*argv: str) -> bool:
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
+def missing() -> str | None:
+    """Why no scratch volume can be made here, in one line; None if it can."""
+    if os.geteuid() != 0:
+        return "needs root: only root may set up loop devices and mount them"
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed (package {package})"
+    if "\tbtrfs\n" not in Path("/proc/filesystems").read_text() and not _works("modprobe", "btrfs"):
+        return "this kernel has no btrfs"
+    if not _works("unshare", "--mount", "true"):
+        return "root may not mount here (a container without CAP_SYS_ADMIN?)"
+    if not _works("losetup", "--find"):
+        return "this machine offers no loop devices (see /dev/loop-control and `losetup --find`)"
+    return None
+
+
 class ScratchVolume:
     """A btrfs of `size` (as truncate(1) takes it) under a temporary directory.
 
     As a context manager it unmounts and removes everything on the way out.
-    `profile` is mkfs.btrfs's data profile; raid1 makes a second image.
+    `profile` is mkfs.btrfs's data profile; raid1 makes a second image, raid10 four.
+    `image` is copied instead of making a new filesystem; it keeps its UUID, so mount
+    one of the two at a time.
     """
 
     def __init__(
@@ -46,12 +83,12 @@ class ScratchVolume:
         image: Path | None = None,
         parent: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.base = Path(tempfile.mkdtemp(prefix="journalkeeper-lab-", dir=parent))
+        self.base = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         self.mountpoint = self.base / "mnt"
         self.options = options
-        count = {"single": 1, "dup": 1, "raid1": 2, "raid10": 4}[profile]
-        self.images = [self.base / f"disk{n}.img" for n in range(count)]
+        self.images = [self.base / f"disk{n}.img" for n in range(DISKS[profile])]
         self.devices: list[str] = []
+        self._held: list[int] = []
         self._throttled = False
         self._mounted = False
         try:
@@ -63,13 +100,23 @@ class ScratchVolume:
             else:
                 run("cp", "--sparse=always", image, self.images[0])
             for path in self.images:
-                self.devices.append(run("losetup", "--find", "--show", path).strip())
-            if count > 1:
+                self._attach(path)
+            if len(self.devices) > 1:
                 run("btrfs", "device", "scan", *self.devices)
             self.mount()
         except BaseException:
             self.close()
             raise
+
+    def _attach(self, image: Path) -> None:
+        """Set up a loop device that lives as long as we hold it open or it is mounted.
+
+        Detaching a device in use marks it LO_FLAGS_AUTOCLEAR (Source: losetup(8), --detach).
+        """
+        device = run("losetup", "--find", "--show", image).strip()
+        self.devices.append(device)
+        self._held.append(os.open(device, os.O_RDONLY | os.O_CLOEXEC))
+        run("losetup", "--detach", device)
 
     @property
     def device(self) -> str:
@@ -77,7 +124,7 @@ class ScratchVolume:
         return self.devices[0]
 
     def mount(self) -> None:
-        """Mount the volume; a volume whose image was copied keeps its UUID, so mount one at a time."""
+        """Mount the volume."""
         words = ["mount", "-t", "btrfs"]
         if self.options:
             words += ["-o", self.options]
@@ -115,7 +162,7 @@ class ScratchVolume:
             for name in THROTTLES:
                 (blkio / f"blkio.throttle.{name}").write_text(f"{number} {iops}\n")
         else:
-            own = Path("/sys/fs/cgroup") / Path("/proc/self/cgroup").read_text().split("::", 1)[1].strip().lstrip("/")
+            own = Path("/sys/fs/cgroup") / Path("/proc/self/cgroup").read_text().split("::", 1)[-1].strip().lstrip("/")
             if not (own / "io.max").exists():
                 raise RuntimeError("no blkio.throttle and no io.max: this kernel or cgroup cannot limit IOPS")
             value = str(iops) if iops else "max"
@@ -123,19 +170,28 @@ class ScratchVolume:
         self._throttled = iops > 0
 
     def close(self) -> None:
-        """Unmount, detach, remove."""
-        if self._throttled:
-            self.throttle(0)
-        self.unmount()
-        for device in self.devices:
-            run("losetup", "--detach", device)
+        """Unmount, detach, remove; each step also when the one before it failed."""
+        if not self.base.exists():
+            return
+        with ExitStack() as steps:
+            steps.callback(shutil.rmtree, self.base)
+            steps.callback(self._release)
+            steps.callback(self.unmount)
+            if self._throttled:
+                steps.callback(self.throttle, 0)
+
+    def _release(self) -> None:
+        """Let go of the loop devices: the kernel clears each at its last close."""
+        while self._held:
+            os.close(self._held.pop())
         self.devices.clear()
-        shutil.rmtree(self.base)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -146,7 +202,7 @@ def drop_caches() -> None:
 
 
 def disk_bytes(path: str | os.PathLike[str]) -> int:
-    """What compsize(8) calls the disk usage of a file or tree, in bytes."""
+    """What compsize(8) calls the disk usage of a file or tree, in bytes; 0 for one without data."""
     for line in run("compsize", "-b", path).splitlines():
         if line.startswith("TOTAL"):
             return int(line.split()[2])
