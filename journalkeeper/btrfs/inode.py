@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""An inode's flags, as lsattr(1) and chattr(1) show and set them.
+
+The one rule: a flag is believed when it was read back, never because the call returned 0.
+
+Source: linux/fs.h; ioctl_iflags(2); fs/btrfs/ioctl.c, btrfs_fileattr_set.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from journalkeeper.btrfs.kernel import ioctl
+
+# The numbers say `long`, the kernel reads and writes an `int`.
+FS_IOC_GETFLAGS = 0x80006601 | struct.calcsize("l") << 16
+FS_IOC_SETFLAGS = 0x40006602 | struct.calcsize("l") << 16
+
+FS_COMPR_FL = 0x00000004
+FS_IMMUTABLE_FL = 0x00000010
+FS_APPEND_FL = 0x00000020
+FS_NODUMP_FL = 0x00000040
+FS_NOATIME_FL = 0x00000080
+FS_NOCOMP_FL = 0x00000400
+FS_NOCOW_FL = 0x00800000
+
+FLAGS = struct.Struct("=I")
+
+
+def get_flags(fd: int) -> int:
+    """The FS_*_FL flags of a file or directory.
+
+    Raises: OSError: ENOTTY the filesystem has none.
+    """
+    buffer = bytearray(8)
+    ioctl(fd, FS_IOC_GETFLAGS, buffer)
+    return int(FLAGS.unpack_from(buffer)[0])
+
+
+def set_flags(fd: int, flags: int) -> None:
+    """Set the FS_*_FL flags of a file or directory, all at once.
+
+    Raises: OSError: EPERM not the owner, or IMMUTABLE or APPEND without CAP_LINUX_IMMUTABLE;
+    EROFS; EOPNOTSUPP a flag that the filesystem does not know; EINVAL flags that exclude each
+    other, such as COMPR with NOCOW; ETXTBSY a swap file.
+    """
+    buffer = bytearray(8)
+    FLAGS.pack_into(buffer, 0, flags)
+    ioctl(fd, FS_IOC_SETFLAGS, buffer)
+
+
+def is_nocow(fd: int) -> bool:
+    """Whether writes to the file go in place, without checksums and compression; new files inherit a directory's."""
+    return bool(get_flags(fd) & FS_NOCOW_FL)
+
+
+def set_nocow(fd: int, on: bool) -> bool:  # noqa: FBT001 - the one thing that is set
+    """Set or clear NOCOW, leave the other flags as they are, and return what now **is**.
+
+    On a file with data btrfs returns success and changes nothing.
+
+    Raises: as `set_flags`.
+    """
+    before = get_flags(fd)
+    wanted = before | FS_NOCOW_FL if on else before & ~FS_NOCOW_FL
+    if wanted != before:
+        set_flags(fd, wanted)
+    return is_nocow(fd)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The system calls that Python has no name for, through libc.
+
+The one rule: nothing here holds the interpreter's lock while the kernel works, so a call
+that waits for a slow disk does not stop the event loop (fcntl.ioctl holds it for any
+buffer over 1,024 bytes; a ctypes call takes as long and does not).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytearray | ctypes.Array[ctypes.c_char]
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_ioctl = _libc.ioctl
+_ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
+
+# The 64 is for 32-bit machines, where plain fallocate has 32-bit offsets.
+_fallocate = _libc.fallocate64
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+_sync_file_range = _libc.sync_file_range
+_sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+
+_renameat2 = _libc.renameat2
+_renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+
+
+def _raise() -> None:
+    number = ctypes.get_errno()
+    raise OSError(number, os.strerror(number))
+
+
+def ioctl(fd: int, request: int, buffer: Buffer) -> None:
+    """ioctl(2) on `fd` with a buffer that the kernel reads and writes in place.
+
+    Raises: OSError with the kernel's errno; ENOTTY where the filesystem does not know the request.
+    """
+    array = (ctypes.c_char * len(buffer)).from_buffer(buffer) if isinstance(buffer, bytearray) else buffer
+    if _ioctl(fd, request, array) < 0:
+        _raise()
+
+
+def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
+    """fallocate(2).
+
+    Raises: OSError with the kernel's errno.
+    """
+    if _fallocate(fd, mode, offset, length) < 0:
+        _raise()
+
+
+def sync_file_range(fd: int, offset: int, length: int, flags: int) -> None:
+    """sync_file_range(2).
+
+    Raises: OSError with the kernel's errno.
+    """
+    if _sync_file_range(fd, offset, length, flags) < 0:
+        _raise()
+
+
+def renameat2(old_dir: int, old: str, new_dir: int, new: str, flags: int) -> None:
+    """renameat2(2).
+
+    Raises: OSError with the kernel's errno.
+    """
+    if _renameat2(old_dir, os.fsencode(old), new_dir, os.fsencode(new), flags) < 0:
+        _raise()

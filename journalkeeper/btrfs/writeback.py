@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Write-back of a part of a file, and holes.
+
+The one rule: none of this makes data safe from a power cut; only fsync(2) does.
+
+Source: sync_file_range(2), fallocate(2); linux/fs.h, linux/falloc.h; fs/btrfs/file.c, btrfs_punch_hole.
+"""
+
+from __future__ import annotations
+
+from journalkeeper.btrfs import kernel
+
+SYNC_FILE_RANGE_WAIT_BEFORE = 1
+SYNC_FILE_RANGE_WRITE = 2
+SYNC_FILE_RANGE_WAIT_AFTER = 4
+
+FALLOC_FL_KEEP_SIZE = 1
+FALLOC_FL_PUNCH_HOLE = 2
+
+
+def sync_file_range(fd: int, offset: int, length: int) -> None:
+    """Write the dirty pages of a range and wait until they are on the disk, without the inode's lock that fsync takes.
+
+    Raises: OSError: EIO, ENOSPC the write-back failed.
+    """
+    flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER
+    kernel.sync_file_range(fd, offset, length, flags)
+
+
+def start_writeback(fd: int, offset: int, length: int) -> None:
+    """Begin to write the dirty pages of a range and do not wait; it may still block on a full request queue.
+
+    Raises: as `sync_file_range`.
+    """
+    kernel.sync_file_range(fd, offset, length, SYNC_FILE_RANGE_WRITE)
+
+
+def wait_writeback(fd: int, offset: int, length: int) -> None:
+    """Wait for the pages of a range that are being written; dirty ones not yet begun stay dirty.
+
+    Raises: as `sync_file_range`.
+    """
+    kernel.sync_file_range(fd, offset, length, SYNC_FILE_RANGE_WAIT_BEFORE)
+
+
+def punch_hole(fd: int, offset: int, length: int) -> None:
+    """Free the space of a range, which then reads as zeros; the file keeps its size, mtime and ctime change.
+
+    The inode's lock is held, and the range is written back first.
+
+    Raises: OSError: EBADF not open for writing; EPERM immutable or append-only; ETXTBSY a swap
+    file; ENOSPC no room for the metadata; EINVAL an empty range; EOPNOTSUPP the filesystem has no holes.
+    """
+    kernel.fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, length)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The words for a compression, as in `Compress=` and `--compress=`.
+
+The one rule: only what btrfs itself can do is a value here, so nobody below has to doubt it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+HIGHEST_LEVEL = {"zlib": 9, "lzo": 0, "zstd": 15}
+"""Each algorithm's highest level; lzo has none (fs/btrfs/{zlib,lzo,zstd}.c)."""
+
+ALLOWED = "no, lzo, zlib, zlib:1 to zlib:9, zstd, or zstd:1 to zstd:15"
+
+
+class Compression(NamedTuple):
+    """An algorithm, "zlib", "lzo" or "zstd", and its level; None leaves the level to the kernel."""
+
+    algorithm: str
+    level: int | None = None
+
+    def __str__(self) -> str:
+        return self.algorithm if self.level is None else f"{self.algorithm}:{self.level}"
+
+
+def parse_compression(text: str) -> Compression | None:
+    """What `text` asks for; "no" is None.
+
+    Raises: ValueError saying what is allowed.
+    """
+    if text == "no":
+        return None
+    algorithm, colon, digits = text.partition(":")
+    highest = HIGHEST_LEVEL.get(algorithm)
+    if highest is not None and not colon:
+        return Compression(algorithm)
+    if highest is not None and digits.isascii() and digits.isdigit() and 1 <= int(digits) <= highest:
+        return Compression(algorithm, int(digits))
+    raise ValueError(f"{text!r} is not a compression; allowed are {ALLOWED}")
