@@ -6,6 +6,7 @@ The one rule: the host's own journald, /run and /var/log/journal are never touch
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -17,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from . import traffic
 
 JOURNALD = ("/usr/lib/systemd/systemd-journald", "/lib/systemd/systemd-journald")
 STATE_OFFSET, ONLINE, ARCHIVED = 16, 1, 2
@@ -108,6 +111,7 @@ class PrivateJournald:
         self.wrapper = wrapper
         self.process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self._traffic = traffic.messages()
         self.start()
 
     @property
@@ -191,13 +195,9 @@ class PrivateJournald:
 
     def age(self, flushes: int, messages: int = 40) -> None:
         """Let the active file live through `flushes` real flushes of `messages` messages each."""
-        for flush in range(flushes):
-            for number in range(messages):
-                self.log(
-                    f"flush {flush} message {number}: connection from 192.0.2.{number} port {40000 + flush} accepted",
-                    LAB_REQUEST=f"{flush:08x}-{number:04x}",
-                    LAB_USER=f"user{number % 7}",
-                )
+        for _ in range(flushes):
+            for fields in itertools.islice(self._traffic, messages):
+                self.log(fields.pop("MESSAGE"), **fields)
             self._wait(lambda: self.state() == ONLINE, "journald did not take the messages")
             self.sync()
 
