@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What every test can count on: beds that are there or a reason, and nothing left behind.
+
+The one rule: a session that leaves a mount, a loop device or a process behind fails,
+and with JOURNALKEEPER_NO_SKIP=1 (as CI runs it) so does a test that was skipped.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from journalkeeper.lab import journald, volume
+from journalkeeper.lab.journald import PrivateJournald
+from journalkeeper.lab.volume import ScratchVolume
+
+NO_SKIP = "JOURNALKEEPER_NO_SKIP"
+TAG = "JOURNALKEEPER_TEST_SESSION"
+LOOPS = "/sys/block"
+PATIENCE_S = 2.0
+"""How long the kernel may take to clear a loop device whose last user has just gone."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this session a directory and a name, so that its own leftovers are known from others'."""
+    config.addinivalue_line("markers", "slow: takes longer than all unit tests together; not in tests/run --fast")
+    config.addinivalue_line("markers", "may_skip: may be skipped in CI too, as what it needs depends on the kernel")
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    scratch = tempfile.mkdtemp(prefix="journalkeeper-test-")
+    os.chmod(scratch, 0o711)  # noqa: S103 - tests that drop their rights must get through
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    os.environ[TAG] = uuid.uuid4().hex
+    config.add_cleanup(lambda: shutil.rmtree(scratch, ignore_errors=True))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the benches, which print ratios and are run by hand, unless -m asks for something."""
+    if config.option.markexpr:
+        return
+    benches = [item for item in items if item.get_closest_marker("bench")]
+    items[:] = [item for item in items if item not in benches]
+    config.hook.pytest_deselected(items=benches)
+
+
+@functools.cache
+def why_no_bed() -> str | None:
+    """Why tests marked `root` cannot run here; None if they can."""
+    return volume.missing() or journald.missing()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this machine cannot do, with the reason."""
+    if item.get_closest_marker("root") and (reason := why_no_bed()):
+        pytest.skip(reason)
+
+
+def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Make a skipped test or module a failed one where nothing may be skipped."""
+    if os.environ.get(NO_SKIP) == "1" and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{NO_SKIP}=1, but {report.nodeid} did not run: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Judge a test's skip."""
+    report = yield
+    if not item.get_closest_marker("may_skip"):
+        forbid_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Judge a whole module's skip."""
+    report = yield
+    forbid_skip(report)
+    return report
+
+
+def leftovers(ours: tuple[str, ...]) -> list[str]:
+    """Mounts, loop devices and processes of this session that are still there."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        point = line.split()[4]
+        if point.startswith(ours):
+            found.append(f"{point} is still mounted")
+    for device in Path(LOOPS).glob("loop*"):
+        backing = device / "loop/backing_file"
+        if backing.exists() and (path := backing.read_text().strip()).startswith(ours):
+            found.append(f"/dev/{device.name} is still attached to {path}")
+    return found + stray_processes()
+
+
+def stray_processes() -> list[str]:
+    """Processes that inherited this session's tag and are not the session itself."""
+    tag = f"{TAG}={os.environ[TAG]}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if tag in (entry / "environ").read_bytes().split(b"\0"):
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                if words:  # a zombie has none: its parent reaps it or ends
+                    found.append(f"process {entry.name} still runs: {words[:100]}")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # gone meanwhile, or somebody else's
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail the session's last test if anything of the session outlives it."""
+    yield
+    ours = (f"{os.environ['TMPDIR']}/", f"{tmp_path_factory.getbasetemp()}/")
+    deadline = time.monotonic() + PATIENCE_S
+    while (found := leftovers(ours)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if found:
+        pytest.fail("this test session left behind:\n" + "\n".join(found), pytrace=False)
+
+
+class Bed(NamedTuple):
+    """A scratch btrfs and the private journald that writes on it."""
+
+    volume: ScratchVolume
+    journald: PrivateJournald
+
+    @property
+    def directory(self) -> Path:
+        """What `journalkeeper -D` is given."""
+        return self.journald.directory
+
+
+@pytest.fixture
+def make_bed() -> Iterator[Callable[..., Bed]]:
+    """Make beds: `make_bed(*settings, size="1G", sync_interval="5min")`; gone after the test."""
+    made: list[Bed] = []
+
+    def make(*settings: str, size: str = "1G", sync_interval: str = "5min", options: str = "") -> Bed:
+        scratch = ScratchVolume(size, options=options)
+        try:
+            made.append(
+                Bed(scratch, PrivateJournald(scratch.mountpoint, sync_interval=sync_interval, settings=settings))
+            )
+        except BaseException:
+            scratch.close()
+            raise
+        return made[-1]
+
+    yield make
+    for bed in reversed(made):
+        try:
+            bed.journald.stop()
+        finally:
+            bed.volume.close()
+
+
+@pytest.fixture
+def bed(make_bed: Callable[..., Bed]) -> Bed:
+    """One bed with journald's defaults, save a file limit that keeps the active file from rotating by itself."""
+    return make_bed("SystemMaxFileSize=128M", "SystemMaxUse=512M")
