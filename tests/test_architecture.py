@@ -21,7 +21,7 @@ PACKAGE = "journalkeeper"
 GROUND = {"model", "errors", "config", "spec", "directives", "values", "compression", "reasons"}
 MIND = {"policy", "status", "report"}
 KERNEL = {"btrfs", "journald"}
-HANDS = {"observe", "execute", "record", "conffiles"}
+HANDS = {"observe", "execute", "record", "database", "state", "conffiles"}
 WAY = {"cycle", "watch"}
 DOORS = {"cli", "daemon", "bus", "probe", "lab", "__main__"}
 
@@ -61,7 +61,7 @@ ONLY_IN: dict[str, set[str]] = {
     "btrfsutil": {"btrfs"},
     "struct": {"btrfs", "journald", "lab", "probe"},
     "pyinotify": {"watch"},
-    "sqlite3": {"record"},
+    "sqlite3": {"database"},
     "importlib": {"cli"},
     "dbus_fast": {"bus", "cli", "daemon"},
 }
@@ -184,12 +184,13 @@ def edges(sources: list[Source]) -> list[str]:
     """What knows a format, a kernel call or a library lives in the room that owns it."""
     found = []
     for source in rooms(sources):
-        for line, name in uses(source):
-            found += [
-                f"{source.path}:{line}: {owned} belongs to {', '.join(sorted(owners))}"
-                for owned, owners in ONLY_IN.items()
-                if under(name, {owned}) and source.room not in owners
-            ]
+        imported = set(imports(source))
+        found += [
+            f"{source.path}:{line}: {owned} belongs to {', '.join(sorted(owners))}"
+            for line, name in uses(source)
+            for owned, owners in ONLY_IN.items()
+            if under(name, {owned}) and source.room not in owners and ("." in owned or (line, name) in imported)
+        ]
         if JOURNAL_MAGIC in source.text and source.room != "journald":
             found.append(f"{source.path}: only journald/ parses journal headers")
     return found
