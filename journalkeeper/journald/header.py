@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The header of a journal file, checked before a word of it is believed.
+
+The one rule: whatever the bytes, `parse` returns a Header that journald itself would
+accept or raises HeaderError; it is on the hot path of every scan.
+Source: systemd 255, src/libsystemd/sd-journal/journal-def.h (struct Header) and
+journal-file.c (journal_file_verify_header()); the fields are the same from 187 on.
+"""
+
+from __future__ import annotations
+
+import os
+from struct import Struct
+
+from journalkeeper.model import Header, State
+
+HEADER_BYTES = 208
+"""The part that every version has (HEADER_SIZE_MIN), and all that is read here."""
+
+STATE_OFFSET = 16
+
+_MAGIC = b"LPKSHHRH"
+_STATES = (State.OFFLINE, State.ONLINE, State.ARCHIVED)
+_OBJECT_HEADER_BYTES = 16
+_TIME_LIMIT_US = 1 << 55
+"""systemd's TIMESTAMP_UPPER_BOUND, the year 3111."""
+
+_LAYOUT = Struct("<8s8xB7x16s16s16x16s14Q8x")
+
+
+class HeaderError(Exception):
+    """The file's header is not one of a journal file, or it lies; the text says in what."""
+
+
+def parse(data: bytes, size_bytes: int) -> Header:
+    """The header in `data`, the first HEADER_BYTES or more of a file of `size_bytes`.
+
+    A size older than the header makes a growing file look truncated: `read` sees to that.
+    Raises: HeaderError.
+    """
+    if len(data) < HEADER_BYTES:
+        raise HeaderError(f"only {len(data)} bytes, a header has {HEADER_BYTES}")
+    (
+        magic, state, file_id, machine_id, seqnum_id,
+        header_size, arena_size, data_table, data_table_size, field_table, field_table_size,
+        tail_object, objects, entries, tail_seqnum, head_seqnum, entry_array, head_time, tail_time,
+    ) = _LAYOUT.unpack_from(data)  # fmt: skip
+    if magic != _MAGIC:
+        raise HeaderError("no journal file: wrong magic")
+    if state >= len(_STATES):
+        raise HeaderError(f"unknown state {state}")
+    end = header_size + arena_size
+    if header_size < HEADER_BYTES or end > size_bytes:
+        raise HeaderError(f"header of {header_size} and arena of {arena_size} bytes in a file of {size_bytes}")
+    if entries > objects or objects > arena_size // _OBJECT_HEADER_BYTES:
+        raise HeaderError(f"{entries} entries, {objects} objects in {arena_size} bytes")
+    last = end - _OBJECT_HEADER_BYTES
+    _check_offset("tail object", tail_object, header_size, last)
+    _check_offset("first entry array", entry_array, header_size, tail_object)
+    _check_offset("data hash table", data_table, header_size, tail_object)
+    _check_offset("field hash table", field_table, header_size, tail_object)
+    if data_table_size > end - data_table or field_table_size > end - field_table:
+        raise HeaderError(f"hash tables of {data_table_size} and {field_table_size} bytes reach beyond {end}")
+    if head_time > _TIME_LIMIT_US or tail_time > _TIME_LIMIT_US:
+        raise HeaderError("time of an entry beyond the year 3111")
+    return Header(
+        _STATES[state], file_id.hex(), machine_id.hex(), seqnum_id.hex(),
+        entries, head_seqnum, tail_seqnum, head_time, tail_time,
+    )  # fmt: skip
+
+
+def _check_offset(what: str, offset: int, first: int, last: int) -> None:
+    if offset and (offset & 7 or not first <= offset <= last):
+        raise HeaderError(f"{what} at {offset}, outside of {first} to {last} or not on 8 bytes")
+
+
+def read(fd: int, size_bytes: int) -> Header:
+    """The header of an open file that was of `size_bytes` a moment ago.
+
+    journald may grow, archive or cut the file between two looks, and writes the header
+    while we read it: what looks wrong is read once more, with the size of then.
+    Raises: HeaderError; OSError as pread(2), EIO among them.
+    """
+    try:
+        return parse(os.pread(fd, HEADER_BYTES, 0), size_bytes)
+    except HeaderError:
+        return parse(os.pread(fd, HEADER_BYTES, 0), os.fstat(fd).st_size)
+
+
+def state(fd: int) -> State:
+    """What the state byte of the open file says now; UNKNOWN if there is none or a new one.
+
+    journald stores it through a shared mapping, which a pread sees at once.
+    Raises: OSError as pread(2), EIO among them.
+    """
+    byte = os.pread(fd, 1, STATE_OFFSET)
+    return _STATES[byte[0]] if byte and byte[0] < len(_STATES) else State.UNKNOWN

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Where journals are: the directories below a journal directory and the files in them.
+
+The one rule: nothing here follows a link below the top, and what vanishes while we
+look was never there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+from journalkeeper.errors import FileError
+from journalkeeper.journald import conf
+from journalkeeper.journald.names import Name, classify, is_leftover
+from journalkeeper.model import Instance
+
+TOP = "/var/log/journal"
+REMOTE = "remote"
+
+# A machine id, as sd-journal takes it also in UUID's form, and perhaps a namespace.
+_INSTANCE = re.compile(r"([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.(.+))?\Z", re.I | re.DOTALL)
+# What is left of NAME_MAX after the id and the dot: log_namespace_name_valid(), syslog-util.c.
+_NAMESPACE = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9:_.@-]{1,222}\Z")
+
+
+class Directory(NamedTuple):
+    """One directory with journal files in it.
+
+    `name` is the last part of `path`; `machine_id` "" where the name has none, as for
+    remote/; `namespace` "" for the main instance.
+    """
+
+    path: str
+    name: str
+    machine_id: str
+    namespace: str
+
+
+class Listing(NamedTuple):
+    """What is in one directory by name: journal files, and temporary files of ours."""
+
+    journals: list[tuple[str, Name]]
+    leftovers: list[str]
+
+
+def directories(top: str = TOP) -> list[Directory]:
+    """The directories with journals at `top`, sorted by name: as journalctl -D takes one, and remote/ too.
+
+    That is `top` itself if it is named as an instance or holds journal files, and the
+    directories in it that are. A link is followed for `top` only. A top that does not
+    exist has none.
+    Raises: FileError if `top` cannot be listed: EACCES, ENOTDIR.
+    """
+    top = os.path.realpath(top)
+    try:
+        with os.scandir(top) as entries:
+            listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise FileError.wrap("list its journals", top, error) from error
+    below = (_directory(os.path.join(top, name), name) for name, is_directory in listed if is_directory)
+    found = sorted(directory for directory in below if directory is not None)
+    own_name = os.path.basename(top)
+    own = _directory(top, own_name)
+    if own is None and any(not is_directory and classify(name) for name, is_directory in listed):
+        own = Directory(top, own_name, "", "")
+    return found if own is None else [own, *found]
+
+
+def _directory(path: str, name: str) -> Directory | None:
+    """What a directory's name makes it, None if no journald would write there."""
+    if name == REMOTE:
+        return Directory(path, name, "", "")
+    found = _INSTANCE.match(name)
+    if found is None or (found[2] is not None and not _NAMESPACE.match(found[2])):
+        return None
+    return Directory(path, name, found[1].replace("-", "").lower(), found[2] or "")
+
+
+def listing(directory: str | int) -> Listing:
+    """The journals and leftovers in a directory, by path or open descriptor, unsorted; empty if it vanished.
+
+    Names only: whether each is a regular file is for whoever opens it.
+    Raises: FileError if it cannot be listed: EACCES.
+    """
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return Listing([], [])
+    except OSError as error:
+        raise FileError.wrap("list its journals", str(directory), error) from error
+    journals = [(name, kind) for name in names if (kind := classify(name)) is not None]
+    return Listing(journals, [name for name in names if is_leftover(name)])
+
+
+def instance(directory: Directory, *, device: int, nocow: bool, root: str = "/") -> Instance:
+    """The journald that writes `directory`, with the settings it runs by.
+
+    `device` (st_dev) and `nocow` (the directory's flag) are the caller's. Settings are read
+    below `root` for directories of this machine. Another machine's journal, as a container's,
+    has a journald of its own with files elsewhere: systemd's defaults stand in for those.
+    Raises: FileError for a configuration file that we may not read.
+    """
+    if directory.name == REMOTE:
+        found = conf.REMOTE
+    elif directory.machine_id == machine_id(root):
+        found = conf.settings(directory.namespace, root=root)
+    else:
+        found = conf.Settings(storage="persistent")
+    return Instance(
+        name=directory.name,
+        directory=directory.path,
+        device=device,
+        namespace=directory.namespace,
+        nocow=nocow,
+        **found._asdict(),
+    )
+
+
+def machine_id(root: str = "/") -> str:
+    """This machine's id, 32 lower-case digits; "" where it has none yet. Source: machine-id(5)."""
+    try:
+        with open(os.path.join(root, "etc/machine-id"), encoding="ascii", errors="replace") as file:
+            return file.read(64).strip()
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Sizes, time spans and booleans as systemd writes and reads them.
+
+The one rule: what systemd takes is taken, with the same number, and what it refuses is
+refused, so that one habit serves journald.conf and journalkeeper.conf.
+Source: systemd 252, src/basic/parse-util.c, time-util.c, format-util.c; unchanged in 255.
+"""
+
+from __future__ import annotations
+
+import re
+
+U64_MAX = (1 << 64) - 1
+INFINITY_US = U64_MAX
+"""systemd's USEC_INFINITY: "infinity"."""
+
+US_PER_SECOND = 1_000_000
+US_PER_MINUTE = 60 * US_PER_SECOND
+
+MAX_TEXT = 1000
+"""Longer texts are refused unread: int() has a limit of its own, with other words."""
+
+SIZE_ALLOWED = "a size in bytes, or with K, M, G, T, P, E to the base 1024: 512K, 128M, 1.5G"
+SPAN_ALLOWED = "a time span: 30s, 5min, 1h 30min, 500ms, infinity; a plain number is seconds"
+BOOL_ALLOWED = "yes or no"
+
+_SIZE_UNITS = (*((suffix, 1 << 10 * (6 - place)) for place, suffix in enumerate("EPTGMK")), ("B", 1), ("", 1))
+_SIZE_TERM = re.compile(r"[ \t\n\r\v\f]*\+?([0-9]+)(?:\.([0-9]*))?[ \t\n\r]*")
+
+_SPAN_UNITS = (
+    ("y", 31_557_600 * US_PER_SECOND),
+    ("month", 2_629_800 * US_PER_SECOND),
+    ("w", 7 * 24 * 60 * US_PER_MINUTE),
+    ("d", 24 * 60 * US_PER_MINUTE),
+    ("h", 60 * US_PER_MINUTE),
+    ("min", US_PER_MINUTE),
+    ("s", US_PER_SECOND),
+    ("ms", 1000),
+    ("us", 1),
+)
+_SPAN_WORDS = {
+    **dict(_SPAN_UNITS),
+    **dict.fromkeys(("years", "year"), 31_557_600 * US_PER_SECOND),
+    **dict.fromkeys(("months", "M"), 2_629_800 * US_PER_SECOND),
+    **dict.fromkeys(("weeks", "week"), 7 * 24 * 60 * US_PER_MINUTE),
+    **dict.fromkeys(("days", "day"), 24 * 60 * US_PER_MINUTE),
+    **dict.fromkeys(("hours", "hour", "hr"), 60 * US_PER_MINUTE),
+    **dict.fromkeys(("minutes", "minute", "m"), US_PER_MINUTE),
+    **dict.fromkeys(("seconds", "second", "sec"), US_PER_SECOND),
+    "msec": 1000,
+    **dict.fromkeys(("usec", "\u03bcs", "\u00b5s"), 1),
+}
+# The longest word wins, as in systemd's table: "months" before "m", "msec" before "ms" before "m".
+_SPAN_TERM = re.compile(
+    r"[ \t\n\r\v\f]*(?:\+?([0-9]+)(?:\.([0-9]+))?|\.([0-9]+))(?P<gap>[ \t\n\r]*)(?P<word>"
+    + "|".join(sorted(_SPAN_WORDS, key=len, reverse=True))
+    + ")?"
+)
+
+_TRUE = frozenset(("1", "yes", "y", "true", "t", "on"))
+_FALSE = frozenset(("0", "no", "n", "false", "f", "off"))
+
+
+def parse_size(text: str) -> int:
+    """The bytes that a size says, base 1024; several terms with falling suffixes add up ("1G 512M").
+
+    Raises: ValueError with what is allowed; also beyond 2^64-1. Source: parse_size().
+    """
+    total, position, first_unit = 0, 0, 0
+    while len(text) <= MAX_TEXT:
+        term = _SIZE_TERM.match(text, position)
+        unit = None if term is None else _size_unit(text, term.end(), first_unit)
+        if term is None or unit is None:
+            raise ValueError(SIZE_ALLOWED)
+        suffix, factor = _SIZE_UNITS[unit]
+        # A double divided once per digit, as systemd computes it: 1.1G must give the same byte.
+        fraction = float(int(term[2] or 0))
+        for _ in term[2] or "":
+            fraction /= 10
+        total += int(term[1]) * factor + int(fraction * factor)
+        if max(total, int(term[1]), int(term[2] or 0)) > U64_MAX or int(term[1]) + (fraction > 0) > U64_MAX // factor:
+            raise ValueError(SIZE_ALLOWED)
+        position, first_unit = term.end() + len(suffix), unit + 1
+        if position == len(text):
+            return total
+    raise ValueError(SIZE_ALLOWED)
+
+
+def _size_unit(text: str, position: int, first: int) -> int | None:
+    """The index of the first unit from `first` on that the text has at `position`."""
+    for index in range(first, len(_SIZE_UNITS)):
+        if text.startswith(_SIZE_UNITS[index][0], position):
+            return index
+    return None
+
+
+def parse_span_us(text: str) -> int:
+    """The microseconds that a time span says; INFINITY_US for "infinity".
+
+    A number without a unit is seconds; terms add up ("1h 30min").
+    Raises: ValueError with what is allowed; also from 2^64-1 on. Source: parse_sec().
+    """
+    if text.strip(" \t\n\r") == "infinity":
+        return INFINITY_US
+    text = text.rstrip(" \t\n\r")
+    total, position = 0, 0
+    while position < len(text) or position == 0:
+        term = _SPAN_TERM.match(text, position) if len(text) <= MAX_TEXT else None
+        if term is None:
+            raise ValueError(SPAN_ALLOWED)
+        position = term.end()
+        if not term["word"] and not term["gap"] and position < len(text):
+            raise ValueError(SPAN_ALLOWED)  # "12.34.56" or "5parsecs"; but "12.34 .56" is two terms
+        unit = _SPAN_WORDS[term["word"] or "s"]
+        whole = int(term[1] or 0)
+        total += whole * unit + _fraction_us(term[2] or term[3] or "", unit)
+        if whole >> 63 or whole >= INFINITY_US // unit or total >= INFINITY_US:
+            raise ValueError(SPAN_ALLOWED)
+    return total
+
+
+def _fraction_us(digits: str, unit: int) -> int:
+    """The microseconds of decimals, each digit's unit cut to a whole one as systemd does."""
+    total = 0
+    for digit in digits:
+        unit //= 10
+        total += int(digit) * unit
+    return total
+
+
+def parse_bool(text: str) -> bool:
+    """Yes or no in any of systemd's words, in any case.
+
+    Raises: ValueError with what is allowed. Source: parse_boolean().
+    """
+    word = text.lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError(BOOL_ALLOWED)
+
+
+def format_size(size_bytes: int) -> str:
+    """A size as systemd prints it: 89.0M, one decimal, cut and not rounded, base 1024; 512B below 1K.
+
+    Source: FORMAT_BYTES().
+    """
+    for suffix, factor in _SIZE_UNITS[:6]:
+        if size_bytes >= factor:
+            # systemd cuts to the next smaller unit first, and so do we: the same digit on both screens.
+            finer = size_bytes // (factor >> 10) if factor > 1024 else size_bytes
+            return f"{size_bytes // factor}.{finer * 10 // 1024 % 10}{suffix}"
+    return f"{size_bytes}B"
+
+
+def format_span(span_us: int, accuracy_us: int = 1) -> str:
+    """A time span as systemd prints it: 1h 30min, 1.500s with an accuracy of 1 ms, infinity.
+
+    Parts shorter than `accuracy_us`, a power of ten or a unit, are left out.
+    Source: format_timespan().
+    """
+    if span_us == INFINITY_US:
+        return "infinity"
+    if span_us <= 0:
+        return "0"
+    parts: list[str] = []
+    left = span_us
+    for word, unit in _SPAN_UNITS:
+        if left <= 0 or (left < accuracy_us and parts):
+            break
+        if left < unit:
+            continue
+        whole, rest = divmod(left, unit)
+        decimals = len(str(unit)) - len(str(accuracy_us))
+        if left < US_PER_MINUTE and rest and decimals > 0:
+            parts.append(f"{whole}.{rest // accuracy_us:0{decimals}d}{word}")
+            break
+        parts.append(f"{whole}{word}")
+        left = rest
+    return " ".join(parts)
