@@ -14,14 +14,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from journalkeeper.lab import journald, volume
-from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.lab import bed as lab
+from journalkeeper.lab.bed import Bed
 
 NO_SKIP = "JOURNALKEEPER_NO_SKIP"
 TAG = "JOURNALKEEPER_TEST_SESSION"
@@ -54,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @functools.cache
 def why_no_bed() -> str | None:
     """Why tests marked `root` cannot run here; None if they can."""
-    return volume.missing() or journald.missing()
+    return lab.missing()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -131,43 +130,14 @@ def _nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         pytest.fail("this test session left behind:\n" + "\n".join(found), pytrace=False)
 
 
-class Bed(NamedTuple):
-    """A scratch btrfs and the private journald that writes on it."""
-
-    volume: ScratchVolume
-    journald: PrivateJournald
-
-    @property
-    def directory(self) -> Path:
-        """What `journalkeeper -D` is given."""
-        return self.journald.directory
-
-
 @pytest.fixture
 def make_bed() -> Iterator[Callable[..., Bed]]:
-    """Make beds: `make_bed(*settings, size="1G", sync_interval="5min")`; gone after the test."""
-    made: list[Bed] = []
-
-    def make(*settings: str, size: str = "1G", sync_interval: str = "5min", options: str = "") -> Bed:
-        scratch = ScratchVolume(size, options=options)
-        try:
-            made.append(
-                Bed(scratch, PrivateJournald(scratch.mountpoint, sync_interval=sync_interval, settings=settings))
-            )
-        except BaseException:
-            scratch.close()
-            raise
-        return made[-1]
-
-    yield make
-    for bed in reversed(made):
-        try:
-            bed.journald.stop()
-        finally:
-            bed.volume.close()
+    """Make beds: `make_bed(*settings, size="1G", sync_interval="5min", options="")`; gone after the test."""
+    with ExitStack() as stack:
+        yield lambda *settings, **words: stack.enter_context(lab.bed(*settings, **words))
 
 
 @pytest.fixture
 def bed(make_bed: Callable[..., Bed]) -> Bed:
-    """One bed with journald's defaults, save a file limit that keeps the active file from rotating by itself."""
+    """One bed whose active file does not rotate by itself."""
     return make_bed("SystemMaxFileSize=128M", "SystemMaxUse=512M")

@@ -202,8 +202,11 @@ def drop_caches() -> None:
 
 
 def disk_bytes(path: str | os.PathLike[str]) -> int:
-    """What compsize(8) calls the disk usage of a file or tree, in bytes; 0 for one without data."""
-    for line in run("compsize", "-b", path).splitlines():
-        if line.startswith("TOTAL"):
-            return int(line.split()[2])
-    return 0
+    """What compsize(8) calls the disk usage of a file or tree, in bytes; 0 while it has none."""
+    try:
+        lines = run("compsize", "-b", path).splitlines()
+    except RuntimeError as error:
+        if "All empty or still-delalloced" in str(error):
+            return 0
+        raise
+    return next(int(line.split()[2]) for line in lines if line.startswith("TOTAL"))

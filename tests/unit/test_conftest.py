@@ -110,7 +110,7 @@ def test_a_mount_and_its_loop_device_left_behind_fail_the_session(session: Sessi
 
 def test_as_a_user_a_root_test_says_what_it_needs(session: Session) -> None:
     done = session(
-        "import conftest\nconftest.volume.os.geteuid = lambda: 1000\n@pytest.mark.root\ndef test_it(): pass\n", "-rs"
+        "import conftest\nconftest.os.geteuid = lambda: 1000\n@pytest.mark.root\ndef test_it(): pass\n", "-rs"
     )
     assert done.returncode == 0
     assert "needs root: only root may set up loop devices" in done.stdout

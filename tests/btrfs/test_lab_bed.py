@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The beds that all other tests lie in: real, private, and gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.lab.bed import Bed
+from journalkeeper.lab.journald import ARCHIVED, ONLINE, PrivateJournald
+from journalkeeper.lab.volume import ScratchVolume, disk_bytes, drop_caches, run
+
+pytestmark = pytest.mark.root
+
+
+def eventually(true: Callable[[], bool], timeout_s: float = 5) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def holds(device: str, image: Path) -> bool:
+    backing = Path(f"/sys/block/{Path(device).name}/loop/backing_file")
+    return backing.exists() and backing.read_text().strip() == str(image)
+
+
+def test_a_volume_is_btrfs_and_gone_when_closed() -> None:
+    with ScratchVolume() as volume:
+        image, device = volume.images[0], volume.device
+        assert run("stat", "-f", "-c", "%T", volume.mountpoint).strip() == "btrfs"
+        assert holds(device, image)
+    assert not volume.base.exists()
+    assert eventually(lambda: not holds(device, image))
+
+
+def test_closing_twice_is_harmless() -> None:
+    volume = ScratchVolume()
+    volume.close()
+    volume.close()
+
+
+def test_a_volume_is_gone_after_an_error_too() -> None:
+    with pytest.raises(ZeroDivisionError), ScratchVolume() as volume:
+        _ = 1 / 0
+    assert not volume.base.exists()
+
+
+def test_a_volume_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="mount: "):
+        ScratchVolume(options="nonsense", parent=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_held_open_does_not_keep_the_volume_mounted() -> None:
+    volume = ScratchVolume()
+    with open(volume.mountpoint / "held", "w"):
+        volume.close()
+    assert str(volume.mountpoint) not in Path("/proc/self/mountinfo").read_text()
+    assert not volume.base.exists()
+
+
+def test_a_remount_keeps_the_device_and_the_files() -> None:
+    with ScratchVolume() as volume:
+        (volume.mountpoint / "kept").write_text("x")
+        device = volume.device
+        volume.remount()
+        assert (volume.mountpoint / "kept").read_text() == "x"
+        assert holds(device, volume.images[0])
+
+
+def test_a_copied_image_has_the_same_files() -> None:
+    with ScratchVolume() as first:
+        (first.mountpoint / "kept").write_text("x")
+        first.unmount()
+        with ScratchVolume(image=first.images[0]) as second:
+            assert (second.mountpoint / "kept").read_text() == "x"
+
+
+@pytest.mark.parametrize(("profile", "disks"), [("single", 1), ("dup", 1), ("raid1", 2), ("raid10", 4)])
+def test_profiles_have_their_disks(profile: str, disks: int) -> None:
+    with ScratchVolume("300M", profile=profile) as volume:
+        assert len(volume.devices) == disks
+        usage = run("btrfs", "filesystem", "df", volume.mountpoint)
+        assert f"Data, {profile.upper() if profile != 'single' else 'single'}" in usage
+
+
+def test_disk_bytes_are_what_compsize_says() -> None:
+    with ScratchVolume() as volume:
+        (volume.mountpoint / "file").write_bytes(os.urandom(1 << 20))
+        (volume.mountpoint / "empty").touch()
+        os.sync()
+        assert disk_bytes(volume.mountpoint / "file") == 1 << 20
+        assert disk_bytes(volume.mountpoint / "empty") == 0
+
+
+def test_after_dropping_caches_reads_go_to_the_device() -> None:
+    with ScratchVolume() as volume:
+        file = volume.mountpoint / "file"
+        file.write_bytes(os.urandom(4 << 20))
+        os.sync()
+        statistics = Path(f"/sys/block/{Path(volume.device).name}/stat")
+        file.read_bytes()
+        warm = int(statistics.read_text().split()[2])
+        drop_caches()
+        file.read_bytes()
+        assert int(statistics.read_text().split()[2]) - warm >= (4 << 20) // 512
+
+
+def test_a_throttle_is_a_limit_and_ends_with_the_volume() -> None:
+    with ScratchVolume() as volume:
+        try:
+            volume.throttle(100)
+        except RuntimeError as error:
+            assert "cannot limit IOPS" in str(error)  # noqa: PT017 - either it works or it says why
+            return
+        number = os.stat(volume.device).st_rdev
+        words = f"{os.major(number)}:{os.minor(number)} "
+        limits = [Path("/sys/fs/cgroup/blkio/blkio.throttle.read_iops_device"), *Path("/sys/fs/cgroup").glob("io.max")]
+        assert any(words in limit.read_text() for limit in limits if limit.exists())
+    assert not any(words in limit.read_text() for limit in limits if limit.exists())
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[ScratchVolume]:
+    with ScratchVolume() as volume:
+        yield volume
+
+
+def test_messages_arrive_in_the_private_journal(scratch: ScratchVolume, tmp_path: Path) -> None:
+    with PrivateJournald(scratch.mountpoint / "arrive") as journald:
+        journald.log("a word from the lab", LAB_COLOUR="green")
+        journald.sync()
+        found = run("journalctl", "--file", journald.active, "-o", "cat", "LAB_COLOUR=green")
+        assert found == "a word from the lab\n"
+
+
+def test_the_hosts_journal_sees_nothing_of_it(scratch: ScratchVolume) -> None:
+    with PrivateJournald(scratch.mountpoint / "private") as journald:
+        assert os.readlink(f"/proc/{journald.pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
+        journald.log("nobody else hears this", LAB_COLOUR="invisible")
+        journald.sync()
+        for directory in ("/run/log/journal", "/var/log/journal"):
+            if any(Path(directory).rglob("*.journal")):
+                assert "nobody else" not in run(
+                    "journalctl", "-D", directory, "-q", "-o", "cat", "LAB_COLOUR=invisible"
+                )
+
+
+def test_the_state_byte_follows_message_and_sync(scratch: ScratchVolume) -> None:
+    with PrivateJournald(scratch.mountpoint / "state") as journald:
+        journald.sync()
+        assert journald.state() != ONLINE
+        journald.log("now it is")
+        assert eventually(lambda: journald.state() == ONLINE)
+
+
+def test_real_flushes_fragment_and_a_rotation_archives(scratch: ScratchVolume) -> None:
+    with PrivateJournald(scratch.mountpoint / "aged", settings=("SystemMaxFileSize=64M",)) as journald:
+        journald.age(30)
+        archive = journald.rotate()
+        with open(archive, "rb") as file:
+            assert os.pread(file.fileno(), 1, 16)[0] == ARCHIVED
+        extents = int(run("filefrag", archive).rsplit(":", 1)[1].split()[0])
+        assert extents >= 300
+        assert journald.active.exists()
+        assert len(run("journalctl", "--file", archive, "-o", "cat", "-q").splitlines()) >= 30 * 40
+
+
+def test_a_power_cut_leaves_an_unclean_file_and_a_new_start(scratch: ScratchVolume) -> None:
+    journald = PrivateJournald(scratch.mountpoint / "cut")
+    journald.log("never synced")
+    assert eventually(lambda: journald.state() == ONLINE)
+    journald.kill()
+    journald.start()
+    try:
+        assert [path.name for path in journald.journal.iterdir() if path.name.endswith(".journal~")]
+    finally:
+        journald.stop()
+
+
+def test_a_stopped_journald_says_so(scratch: ScratchVolume) -> None:
+    journald = PrivateJournald(scratch.mountpoint / "stopped")
+    journald.stop()
+    with pytest.raises(RuntimeError, match="not running"):
+        _ = journald.pid
+    with pytest.raises(RuntimeError, match="not running"):
+        journald.log("to nobody")
+
+
+def test_a_journald_that_ends_as_it_starts_is_reported(scratch: ScratchVolume) -> None:
+    with pytest.raises(RuntimeError, match="it ended as it started"):
+        PrivateJournald(scratch.mountpoint / "broken", wrapper=("false",))
+
+
+def test_one_journald_does_not_hold_anothers_volume() -> None:
+    with ScratchVolume() as outer, PrivateJournald(outer.mountpoint):
+        inner = ScratchVolume()
+        with PrivateJournald(outer.mountpoint / "second"):
+            device, image = inner.device, inner.images[0]
+            inner.close()
+            assert eventually(lambda: not holds(device, image))
+
+
+KILLED = """
+import os, signal, sys
+from journalkeeper.lab.journald import PrivateJournald
+from journalkeeper.lab.volume import ScratchVolume
+volume = ScratchVolume(parent=sys.argv[1])
+journald = PrivateJournald(volume.mountpoint)
+print(volume.device, journald.pid, volume.images[0], flush=True)
+signal.pause()
+"""
+
+
+def test_even_sigkill_leaves_neither_journald_nor_device(tmp_path: Path) -> None:
+    """In a mount namespace of its own, as tests/try and tests/run give it."""
+    enter = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", KILLED, str(tmp_path)]
+    with subprocess.Popen(enter, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        device, pid, image = child.stdout.readline().split()
+        assert holds(device, Path(image))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert eventually(lambda: not Path(f"/proc/{pid}").exists())
+    assert eventually(lambda: not holds(device, Path(image)))
+
+
+def test_the_bed_fixture_is_a_journal_on_btrfs(bed: Bed) -> None:
+    assert run("stat", "-f", "-c", "%T", bed.journald.active).strip() == "btrfs"
+    assert bed.journald.active.is_relative_to(bed.directory)

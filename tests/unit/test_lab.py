@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The lab without a lab: its traffic, and the one line it says where it cannot work."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.lab import journald, volume
+from journalkeeper.lab.journald import PrivateJournald
+from journalkeeper.lab.traffic import messages
+
+
+def test_traffic_is_the_same_at_every_run() -> None:
+    first, second = (list(itertools.islice(messages(), 100)) for _ in range(2))
+    assert first == second
+    assert first != list(itertools.islice(messages(seed=2), 100))
+
+
+def test_some_fields_are_new_in_every_message_and_some_come_back() -> None:
+    sample = list(itertools.islice(messages(), 5000))
+    assert len({fields["LAB_REQUEST"] for fields in sample}) == 5000
+    assert len({fields["LAB_USER"] for fields in sample}) <= 2000
+    assert all(fields["MESSAGE"] for fields in sample)
+
+
+def test_traffic_names_only_addresses_kept_for_documentation() -> None:
+    assert all(fields["LAB_PEER"].startswith("192.0.2.") for fields in itertools.islice(messages(), 1000))
+
+
+def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+@pytest.mark.parametrize("room", [volume, journald])
+def test_a_user_is_told_that_it_needs_root(room: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    reason = volume.missing() if room is volume else journald.missing()
+    assert reason is not None
+    assert reason.startswith("needs root")
+
+
+def test_a_missing_tool_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_root(monkeypatch)
+    monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "mkfs.btrfs" else f"/sbin/{tool}")
+    assert volume.missing() == "mkfs.btrfs is not installed (package btrfs-progs)"
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason"),
+    [
+        (("unshare", "--mount", "true"), "root may not mount here"),
+        (("losetup", "--find"), "no loop devices"),
+        (("modprobe", "btrfs"), "this kernel has no btrfs"),
+    ],
+)
+def test_what_the_kernel_refuses_is_one_clear_line(
+    monkeypatch: pytest.MonkeyPatch, refused: tuple[str, ...], reason: str
+) -> None:
+    as_root(monkeypatch)
+    monkeypatch.setattr(shutil, "which", lambda tool: f"/sbin/{tool}")
+    monkeypatch.setattr(Path, "read_text", lambda _: "nodev\ttmpfs\n")
+    monkeypatch.setattr(volume, "_works", lambda *argv: argv != refused)
+    line = volume.missing()
+    assert line is not None
+    assert reason in line
+    assert "\n" not in line
+
+
+def test_without_systemd_journald_there_is_no_bed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    as_root(monkeypatch)
+    monkeypatch.setattr(journald, "JOURNALD", (str(tmp_path / "systemd-journald"),))
+    assert journald.missing() == "systemd-journald is not installed (package systemd)"
+    with pytest.raises(RuntimeError, match="systemd-journald is not installed"):
+        PrivateJournald(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "uninitialized\n", None])
+def test_a_machine_without_an_id_is_told_how_to_get_one(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
+    def read(_: Path) -> str:
+        if text is None:
+            raise FileNotFoundError
+        return text
+
+    as_root(monkeypatch)
+    monkeypatch.setattr(journald, "program", lambda: "/lib/systemd/systemd-journald")
+    monkeypatch.setattr(shutil, "which", lambda tool: f"/bin/{tool}")
+    monkeypatch.setattr(Path, "read_text", read)
+    assert "systemd-machine-id-setup" in (journald.missing() or "")
+
+
+def test_a_command_that_fails_is_quoted_with_its_own_words() -> None:
+    with pytest.raises(RuntimeError, match=r"ls /nowhere/at/all: exit 2: .*No such file"):
+        volume.run("ls", "/nowhere/at/all")
