@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The command line.
+
+The one rule: a bare `--version` imports nothing (measured: argparse alone costs as much
+as starting the interpreter), and a command pays only for its own modules.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from journalkeeper import __version__
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command that `argv` (sys.argv without its first word) asks for.
+
+    Returns 0 when it is done, 1 when something failed or was interrupted, or the configuration
+    is bad, 2 when the command line makes no sense. Never raises for what the user did.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    if words == ["--version"]:
+        print(f"journalkeeper {__version__}")
+        return 0
+    from journalkeeper.cli import program  # noqa: PLC0415 - see the module's docstring
+
+    return program.run(words)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper check-config`: what the configuration says, or all that is wrong in it.
+
+The one rule: it judges by the same code that the keeper starts with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from journalkeeper.cli.table import GREY, Column, Row, render
+from journalkeeper.cli.text import shown
+from journalkeeper.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from journalkeeper.cli.session import Session
+
+DESCRIPTION = """\
+Reads journalkeeper.conf and its drop-ins as the service does and shows every directive with
+its value. What is wrong is named with file, line, key and what is allowed."""
+
+EXAMPLES = """\
+examples:
+  journalkeeper check-config                        what is in force?
+  journalkeeper check-config --config new.conf      is this file right?
+  journalkeeper check-config -j                     problems and values for programs
+
+exit status:
+  0 the configuration is right, 1 it is not, 2 wrong usage"""
+
+_COLUMNS = (Column("SECTION"), Column("KEY"), Column("VALUE"))
+
+
+def options(_: argparse.ArgumentParser) -> None:
+    """None of its own."""
+
+
+def run(_: argparse.Namespace, session: Session) -> int:
+    """Show the configuration; problems go to stderr, or into the JSON."""
+    from journalkeeper.config import describe  # noqa: PLC0415 - pydantic comes with it
+
+    output = session.output
+    try:
+        config = session.config()
+    except ConfigError as error:
+        if output.json == "off":
+            raise
+        output.document({"problems": [_problem(*problem) for problem in error.problems], "values": []})
+        return 1
+    values = describe(config)
+    if output.json != "off":
+        output.document({"problems": [], "values": [value._asdict() for value in values]})
+        return 0
+    rows = [
+        Row((f"[{value.section}]", value.key, shown(value.value)), GREY if value.default else "") for value in values
+    ]
+    lines = render(_COLUMNS, rows, legend=output.legend, colours=output.colours)
+    changed = sum(not value.default for value in values)
+    output.lines(
+        [*lines, "", f"The configuration is right; {changed} of {len(values)} values differ from the default."]
+        if output.legend
+        else lines
+    )
+    return 0
+
+
+def _problem(file: str, line: int, key: str, allowed: str) -> dict[str, object]:
+    return {"file": file, "line": line, "key": key, "allowed": allowed}

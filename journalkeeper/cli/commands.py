@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The commands, one row each.
+
+The one rule: a command is one module with EXAMPLES, `options` and `run`, and a row in
+COMMANDS; nothing else knows the list.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+if TYPE_CHECKING:
+    import argparse
+
+    from journalkeeper.cli.session import Session
+
+
+class CommandModule(Protocol):
+    """What a command's module has."""
+
+    DESCRIPTION: str
+    """The paragraph above the options in the command's --help."""
+
+    EXAMPLES: str
+    """Two or three command lines, each with what it is good for, and what exit codes mean."""
+
+    def options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options that only this command has."""
+
+    def run(self, args: argparse.Namespace, session: Session) -> int:
+        """Do it, and return the exit status."""
+
+
+class Command(NamedTuple):
+    """One row: the word, what it does, and why a plain user may lack the rights for it."""
+
+    name: str
+    summary: str
+    module: str
+    needs_root: str
+
+    def load(self) -> CommandModule:
+        """Import the command's module."""
+        return cast("CommandModule", importlib.import_module(f"journalkeeper.cli.{self.module}"))
+
+
+_READS_FILES = "journal files are readable by root and their own users only"
+
+COMMANDS = (
+    Command("scan", "every journal file: kind, state, extents, size, disk space, flags", "scan", _READS_FILES),
+    Command("plan", "what would be done to which file and why, and why not", "plan", _READS_FILES),
+    Command("defrag", "do it", "defrag", "it rewrites files that belong to root"),
+    Command("check-config", "read the configuration and say what is wrong in it", "check_config", "it is not readable"),
+)

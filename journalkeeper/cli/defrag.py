@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper defrag`: does what `plan` shows.
+
+The one rule: a signal ends it at a chunk border, and it always says what it did.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from journalkeeper.cli import plan as plans
+from journalkeeper.cli.documents import defrag_document, known_sum
+from journalkeeper.cli.interrupts import Interrupts
+from journalkeeper.cli.rights import refuse_if_all_unreadable
+from journalkeeper.cli.selection import add_selection, request
+from journalkeeper.cli.table import GREEN, RED, YELLOW, Column, Row, render
+from journalkeeper.cli.text import counted, shown
+from journalkeeper.model import Outcome, Reason, Result
+from journalkeeper.values import format_size, format_span
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from journalkeeper.cli.output import Output
+    from journalkeeper.cli.session import Engine, Session
+    from journalkeeper.cycle import Progress, Report
+    from journalkeeper.model import Request
+
+DESCRIPTION = """\
+Rewrites what is fragmented: archived files once, compressed; active files while journald
+is not about to flush them. Ctrl-C ends it after the chunk at hand; every file is whole
+at any moment, whatever ends it."""
+
+EXAMPLES = """\
+examples:
+  sudo journalkeeper defrag -n              only show what would be done (the same as `plan`)
+  sudo journalkeeper defrag --archived      leave the files alone that journald writes to
+  sudo journalkeeper defrag --now /var/log/journal/*/system.journal
+
+exit status:
+  0 done, also if there was nothing to do; 1 something failed or was interrupted; 2 wrong usage"""
+
+_COLUMNS = (
+    Column("ACTION"),
+    Column("RESULT"),
+    Column("REASON"),
+    Column("EXTENTS", right=True),
+    Column("DISK", right=True),
+    Column("WRITTEN", right=True),
+    Column("TIME", right=True),
+    Column("PATH"),
+)
+_COLOURS = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The same as for `plan`, and -n."""
+    parser.add_argument("-n", "--dry-run", action="store_true", help="change nothing, show the plan")
+    add_selection(parser)
+
+
+def run(args: argparse.Namespace, session: Session) -> int:
+    """Do it, and show what became of every file."""
+    asked = request(args)
+    if args.dry_run:
+        return plans.show(session.engine().plan(asked), session)
+    output, engine = session.output, session.engine()
+    extents = _extents(engine, asked) if output.json != "off" else {}
+    report, interrupted = _execute(engine, asked, with_progress=output.json == "off")
+    skips = [skip.reason for skip in report.plan.skipped]
+    refuse_if_all_unreadable(session, [*(outcome.reason for outcome in report.outcomes), *skips])
+    for text in report.notices:
+        output.note(text)
+    for outcome in report.outcomes:
+        if outcome.result is Result.FAILED:
+            output.note(f"{outcome.path}: {outcome.detail or outcome.reason}")
+    if output.json != "off":
+        output.document(defrag_document(report, extents))
+    else:
+        output.lines(_lines(report, output), paged=False)
+    stopped = interrupted or any(outcome.reason is Reason.INTERRUPTED for outcome in report.outcomes)
+    return int(stopped or any(outcome.result is Result.FAILED for outcome in report.outcomes))
+
+
+def _extents(engine: Engine, asked: Request) -> dict[str, int]:
+    """How many extents each file has, for the rows of those that the plan will leave alone."""
+    return {file.path: file.extents.count for file in engine.look(asked).files}
+
+
+def _execute(engine: Engine, asked: Request, *, with_progress: bool) -> tuple[Report, bool]:
+    """The report, and whether a signal asked to stop."""
+    with ExitStack() as stack:
+        draw: Callable[[Progress], None] = _ignore
+        hint = ""
+        if with_progress:
+            from journalkeeper.cli.progress import on_terminal  # noqa: PLC0415 - not for programs
+
+            line = on_terminal()
+            if line is not None:
+                draw = stack.enter_context(line)
+                hint = "\nStopping after this chunk."
+        stop = stack.enter_context(Interrupts(hint))
+        report = engine.run(asked, on_progress=draw, stop=stop)
+        return report, stop() and len(report.outcomes) < len(report.plan.actions)
+
+
+def _ignore(_: Progress) -> None:
+    """Nobody reads along."""
+
+
+def _lines(report: Report, output: Output) -> list[str]:
+    rows = [_row(outcome) for outcome in report.outcomes]
+    table = render(_COLUMNS, rows, legend=output.legend, colours=output.colours) if rows else []
+    blocks = [table, plans.skipped_lines(report.plan.skipped, output)]
+    if output.legend:
+        odd = [outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE]
+        blocks += [plans.glossary([*odd, *(skip.reason for skip in report.plan.skipped)]), [_footer(report)]]
+    return plans.stacked(blocks)
+
+
+def _row(outcome: Outcome) -> Row:
+    return Row(
+        (
+            outcome.action,
+            outcome.result,
+            outcome.reason,
+            f"{outcome.extents_before} -> {outcome.extents_after}",
+            _sizes(outcome.disk_bytes_before, outcome.disk_bytes_after),
+            format_size(outcome.bytes_written),
+            _time(outcome.duration_s),
+            shown(outcome.path),
+        ),
+        _COLOURS[outcome.result],
+    )
+
+
+def _sizes(before: int | None, after: int | None) -> str:
+    return "-" if before is None or after is None else f"{format_size(before)} -> {format_size(after)}"
+
+
+def _time(duration_s: float) -> str:
+    return format_span(round(duration_s * 1000) * 1000, 1000)
+
+
+def _footer(report: Report) -> str:
+    outcomes = report.outcomes
+    left = f"{counted(len(report.plan.skipped), 'file')} left alone."
+    if not outcomes:
+        return f"Nothing to do, {left}"
+    tally = [f"{sum(outcome.result is result for outcome in outcomes)} {result}" for result in Result]
+    before = sum(outcome.extents_before for outcome in outcomes)
+    after = sum(outcome.extents_after for outcome in outcomes)
+    text = f"{counted(len(outcomes), 'file')}: {', '.join(tally)}; {before:,} -> {after:,} extents"
+    disk = _sizes(
+        known_sum([outcome.disk_bytes_before for outcome in outcomes]),
+        known_sum([outcome.disk_bytes_after for outcome in outcomes]),
+    )
+    if disk != "-":
+        text += f", {disk} on disk"
+    return f"{text}, {format_size(report.written_bytes)} written in {_time(report.duration_s)}; {left}"

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The JSON of `scan`, `plan` and `defrag`, to the letter of the contract.
+
+The one rule: keys are added at an object's end and never renamed; others script against them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from journalkeeper.model import Action, JournalFile, Outcome, Plan, Result, Skip, Verb
+
+if TYPE_CHECKING:
+    from journalkeeper.cycle import Report
+
+
+def scan_document(files: tuple[JournalFile, ...]) -> list[dict[str, object]]:
+    """One object for each file."""
+    return [_file(file) for file in files]
+
+
+def plan_document(plan: Plan) -> dict[str, object]:
+    """Windows by instance, actions in the order in which they will be done, and what is left alone."""
+    return {
+        "window": {
+            window.instance: {"open": window.open, "closes_at_us": window.closes_at_us, "reason": window.reason}
+            for window in plan.windows
+        },
+        "actions": [_action(action) for action in plan.actions],
+        "skipped": [{"path": skip.path, "reason": skip.reason, "detail": skip.detail} for skip in plan.skipped],
+    }
+
+
+def defrag_document(report: Report, extents: dict[str, int]) -> dict[str, object]:
+    """What became of every file; `extents` has the counts, by path, of those that the plan left alone.
+
+    Such a file is an outcome too: action "defragment", result "skipped", its reason, 0 bytes written.
+    """
+    outcomes = (*report.outcomes, *(_left_alone(skip, extents.get(skip.path, 0)) for skip in report.plan.skipped))
+    return {"outcomes": [_outcome(outcome) for outcome in outcomes], "totals": _totals(report, outcomes)}
+
+
+def _file(file: JournalFile) -> dict[str, object]:
+    return {
+        "path": file.path,
+        "device": file.device,
+        "inode": file.inode,
+        "kind": file.kind,
+        "owner": file.owner,
+        "instance": file.instance,
+        "state": file.state,
+        "size_bytes": file.size_bytes,
+        "allocated_bytes": file.allocated_bytes,
+        "disk_bytes": file.disk_bytes,
+        "extents": file.extents.count,
+        "ideal_extents": file.ideal_extents,
+        "shared_bytes": file.extents.shared_bytes,
+        "compressed": file.compressed,
+        "nocow": file.nocow,
+        "entries": file.entries,
+        "head_time_us": file.head_time_us,
+        "tail_time_us": file.tail_time_us,
+        "problem": file.problem,
+    }
+
+
+def _action(action: Action) -> dict[str, object]:
+    return {
+        "path": action.path,
+        "action": action.action,
+        "reason": action.reason,
+        "ranges": [{"offset": one.offset, "length": one.length, "extents": one.extents} for one in action.ranges],
+        "bytes_to_write": action.bytes_to_write,
+        "extents_before": action.extents_before,
+        "extents_expected": action.extents_expected,
+    }
+
+
+def _left_alone(skip: Skip, extents: int) -> Outcome:
+    return Outcome(
+        skip.path, Verb.DEFRAGMENT, Result.SKIPPED, skip.reason, extents, extents, None, None, 0, 0.0, skip.detail
+    )
+
+
+def _outcome(outcome: Outcome) -> dict[str, object]:
+    return {
+        "path": outcome.path,
+        "action": outcome.action,
+        "result": outcome.result,
+        "reason": outcome.reason,
+        "extents_before": outcome.extents_before,
+        "extents_after": outcome.extents_after,
+        "disk_bytes_before": outcome.disk_bytes_before,
+        "disk_bytes_after": outcome.disk_bytes_after,
+        "bytes_written": outcome.bytes_written,
+        "duration_s": round(outcome.duration_s, 6),
+    }
+
+
+def _totals(report: Report, outcomes: tuple[Outcome, ...]) -> dict[str, object]:
+    """Sums; those of disk bytes are over what was done, and null if one of these is not known."""
+    done = [outcome for outcome in outcomes if outcome.result is Result.DONE]
+    return {
+        "files": len(outcomes),
+        **{result.value: sum(outcome.result is result for outcome in outcomes) for result in Result},
+        "extents_before": sum(outcome.extents_before for outcome in outcomes),
+        "extents_after": sum(outcome.extents_after for outcome in outcomes),
+        "disk_bytes_before": known_sum([outcome.disk_bytes_before for outcome in done]),
+        "disk_bytes_after": known_sum([outcome.disk_bytes_after for outcome in done]),
+        "bytes_written": report.written_bytes,
+        "duration_s": round(report.duration_s, 6),
+    }
+
+
+def known_sum(numbers: list[int | None]) -> int | None:
+    """The sum, None if any of the numbers is not known."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The words of the command line as argparse knows them.
+
+The one rule: only commands whose name is among the words are imported; `parser(None)` has
+all of them, for who makes completions and man pages of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from journalkeeper import __version__
+from journalkeeper.cli.commands import COMMANDS
+from journalkeeper.errors import UsageError
+
+DESCRIPTION = """\
+Keeps systemd-journald's files whole on btrfs: few extents, compressed archives, no waiting.
+`scan` shows how things are, `plan` what would be done and why, `defrag` does it."""
+
+EPILOG = """\
+examples:
+  journalkeeper scan                    how fragmented are the journal files?
+  journalkeeper plan                    what would be done to them, and why not?
+  sudo journalkeeper defrag             do it
+  journalkeeper defrag --help           the options of one command, with examples
+
+exit status:
+  0  done
+  1  something failed or was interrupted, or the configuration is bad
+  2  the command line makes no sense"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises UsageError where it would end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in one line, and where to read on."""
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def parser(words: Sequence[str] | None) -> Parser:
+    """The parser for a command line of `words`; for every command if None."""
+    raw = argparse.RawDescriptionHelpFormatter
+    # no abbreviations: scripts that use one break when an option is added
+    top = Parser(prog="journalkeeper", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw, allow_abbrev=False)
+    top.add_argument("--version", action="version", version=f"journalkeeper {__version__}")
+    _common(top, default=True)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for command in COMMANDS:
+        if words is not None and command.name not in words:
+            commands.add_parser(command.name, help=command.summary)
+            continue
+        module = command.load()
+        sub = commands.add_parser(
+            command.name,
+            help=command.summary,
+            description=module.DESCRIPTION,
+            epilog=module.EXAMPLES,
+            formatter_class=raw,
+            allow_abbrev=False,
+        )
+        _common(sub, default=False)
+        module.options(sub)
+    return top
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line's meaning: `command`, the common options, and what the command's module adds.
+
+    Raises: UsageError; SystemExit after --help and --version.
+    """
+    args, extras = parser(words).parse_known_args(_joined(words))
+    # argparse takes a command's PATHs in one piece only, getopt_long anywhere between options
+    unknown = [extra for extra in extras if extra.startswith("-")]
+    if unknown or (extras and not hasattr(args, "paths")):
+        raise UsageError(f"unknown: {' '.join(unknown or extras)}; see journalkeeper {args.command or ''} --help")
+    if extras:
+        args.paths += extras
+    if args.command is None:
+        raise UsageError("what shall be done? `journalkeeper status` tells how things are; see journalkeeper --help")
+    return args
+
+
+def _common(parser: argparse.ArgumentParser, *, default: bool) -> None:
+    """The options of every command, before and after its name; what stands after it wins."""
+
+    def otherwise(value: object) -> object:
+        return value if default else argparse.SUPPRESS
+
+    group = parser.add_argument_group("options of every command")
+    group.add_argument(
+        "-D",
+        "--directory",
+        metavar="DIR",
+        default=otherwise(None),
+        help="the journal directory (default: Directories= in the configuration, /var/log/journal)",
+    )
+    group.add_argument(
+        "--config", metavar="FILE", default=otherwise(None), help="read this file in place of journalkeeper.conf"
+    )
+    group.add_argument(
+        "--json", choices=("short", "pretty", "off"), default=otherwise("off"), help="write JSON for programs"
+    )
+    group.add_argument(
+        "-j", dest="json", action="store_const", const="short", default=otherwise("off"), help="as --json=short"
+    )
+    group.add_argument(
+        "--no-legend", action="store_true", default=otherwise(value=False), help="no headings, no footer"
+    )
+    group.add_argument("--no-pager", action="store_true", default=otherwise(value=False), help="no pager on a terminal")
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """`--since -3d` as `--since=-3d`: getopt_long takes the next word for the value, argparse not if it has a dash."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in {"--since", "--until"}:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined

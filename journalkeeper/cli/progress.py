@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One line on the terminal that says how far a long run is.
+
+The one rule: it is drawn at most ten times a second, and leaves no trace.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Self, TextIO
+
+from journalkeeper.cli.text import elided, shown
+from journalkeeper.model import MIB
+
+if TYPE_CHECKING:
+    from journalkeeper.cycle import Progress
+
+REDRAW_S = 0.1
+_ERASE = "\r\x1b[K"
+
+
+class ProgressLine:
+    """Draws Progress on `stream`; as a context it erases itself at the end."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._start_s: float | None = None
+        self._start_bytes = 0
+        self._drawn_s = float("-inf")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._start_s is not None:
+            self._write(_ERASE)
+
+    def __call__(self, progress: Progress) -> None:
+        """Draw how far the run is, unless it was drawn less than REDRAW_S ago."""
+        now_s = self._clock()
+        if self._start_s is None:
+            self._start_s, self._start_bytes = now_s, progress.done_bytes
+        if now_s - self._drawn_s < REDRAW_S:
+            return
+        self._drawn_s = now_s
+        rate = rate_bytes_per_s(progress.done_bytes - self._start_bytes, now_s - self._start_s)
+        self._write(_ERASE + line(progress, rate, _columns()))
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def rate_bytes_per_s(done_bytes: int, elapsed_s: float) -> float:
+    """Bytes per second; 0 where there is nothing to judge by yet."""
+    return done_bytes / elapsed_s if elapsed_s >= REDRAW_S else 0.0
+
+
+def line(progress: Progress, rate: float, columns: int) -> str:
+    """The line: file n of m, percent, rate, time left, and as much of the path as fits before the last column."""
+    share = progress.done_bytes / progress.total_bytes if progress.total_bytes else 0.0
+    text = f"{progress.index}/{progress.total} {min(share, 1.0):4.0%}"
+    if rate > 0:
+        left_s = max(progress.total_bytes - progress.done_bytes, 0) / rate
+        text += f"  {rate / MIB:.1f} MiB/s  {clock(left_s)} left"
+    # the last column stays free: many terminals wrap as soon as it is written
+    room = columns - 1 - len(text) - 2
+    return f"{text}  {elided(shown(progress.path), room)}" if room > 0 else text[: columns - 1]
+
+
+def clock(seconds: float) -> str:
+    """Time left as people read it: "0:07", "12:30", "1:02:03"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def on_terminal() -> ProgressLine | None:
+    """A line on stderr, or None where nobody would see it or it could not be erased."""
+    if os.environ.get("TERM") in {None, "dumb"} or sys.stderr is None or not sys.stderr.isatty():
+        return None
+    return ProgressLine(sys.stderr)
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(2).columns or 80
+    except OSError:
+        return 80

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper scan`: every journal file as it is. The one rule: it changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from journalkeeper.cli.documents import known_sum, scan_document
+from journalkeeper.cli.rights import refuse_if_all_unreadable
+from journalkeeper.cli.selection import absolute, add_paths
+from journalkeeper.cli.table import RED, Column, Row, render
+from journalkeeper.cli.text import counted, shown
+from journalkeeper.model import JournalFile, Request
+from journalkeeper.values import format_size
+
+if TYPE_CHECKING:
+    import argparse
+
+    from journalkeeper.cli.session import Session
+
+DESCRIPTION = """\
+Shows every journal file: what it is, how many extents it has and how many it would have
+if it were whole, its size and what it occupies on disk (for root only: the kernel tells
+nobody else)."""
+
+EXAMPLES = """\
+flags: compressed, nocow, shared (with a snapshot or reflink), or why a file cannot be judged
+
+examples:
+  journalkeeper scan                           all files in /var/log/journal
+  journalkeeper scan -D /mnt/var/log/journal   those of another host's disk
+  journalkeeper scan -j | jq '.[] | select(.extents > 100) | .path'
+
+exit status:
+  0 done, 1 the directory cannot be read or is not on btrfs, 2 wrong usage"""
+
+_COLUMNS = (
+    Column("KIND"),
+    Column("STATE"),
+    Column("EXTENTS", right=True),
+    Column("IDEAL", right=True),
+    Column("SIZE", right=True),
+    Column("DISK", right=True),
+    Column("FLAGS"),
+    Column("PATH"),
+)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """PATH… only."""
+    add_paths(parser)
+
+
+def run(args: argparse.Namespace, session: Session) -> int:
+    """Show the files."""
+    host = session.engine().look(Request(paths=absolute(args.paths)))
+    refuse_if_all_unreadable(session, [file.problem for file in host.files])
+    output = session.output
+    if output.json != "off":
+        output.document(scan_document(host.files))
+        return 0
+    rows = [_row(file) for file in host.files]
+    lines = render(_COLUMNS, rows, legend=output.legend, colours=output.colours) if rows else []
+    if output.legend:
+        lines += ["", _footer(host.files)] if rows else ["No journal files found."]
+    output.lines(lines)
+    return 0
+
+
+def _row(file: JournalFile) -> Row:
+    return Row(
+        (
+            file.kind,
+            file.state,
+            str(file.extents.count),
+            str(file.ideal_extents),
+            format_size(file.size_bytes),
+            "-" if file.disk_bytes is None else format_size(file.disk_bytes),
+            _flags(file),
+            shown(file.path),
+        ),
+        RED if file.problem else "",
+    )
+
+
+def _flags(file: JournalFile) -> str:
+    flags = [
+        word
+        for word, is_so in (
+            (file.problem, file.problem),
+            ("compressed", file.compressed),
+            ("nocow", file.nocow),
+            ("shared", file.extents.shared_bytes),
+        )
+        if word and is_so
+    ]
+    return ",".join(flags) or "-"
+
+
+def _footer(files: tuple[JournalFile, ...]) -> str:
+    extents = sum(file.extents.count for file in files)
+    ideal = sum(file.ideal_extents for file in files)
+    disk = known_sum([file.disk_bytes for file in files])
+    text = f"{counted(len(files), 'file')}, {counted(extents, 'extent')} (ideal {ideal:,})"
+    text += f", {format_size(sum(file.size_bytes for file in files))}"
+    return f"{text}, {format_size(disk)} on disk." if disk is not None else f"{text}."

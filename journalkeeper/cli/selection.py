@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The options by which commands choose files and means, and the Request that they make.
+
+The one rule: `plan` and `defrag` take the same words, so that one shows what the other does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from journalkeeper.model import Request
+
+
+def add_paths(parser: argparse.ArgumentParser) -> None:
+    """PATH…: the files that are meant."""
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="only these files (default: every journal file)")
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """The options by which `plan` and `defrag` choose files and means."""
+    add_paths(parser)
+    parser.add_argument("--active", action="store_true", help="only files that journald writes to")
+    parser.add_argument("--archived", action="store_true", help="only archived files")
+    parser.add_argument("--now", action="store_true", help="wait for no flush window, settling or daily budget")
+    parser.add_argument(
+        "--compress",
+        metavar="HOW",
+        type=_compression,
+        help="zstd[:LEVEL], zlib[:LEVEL], lzo or no, in place of Compress= in the configuration",
+    )
+    parser.add_argument(
+        "--allow-unshare",
+        action="store_true",
+        help="also files that a snapshot shares; what they share then takes its space twice",
+    )
+
+
+def request(args: argparse.Namespace) -> Request:
+    """What the options of `add_selection` ask for; paths absolute, links not followed."""
+    both = args.active == args.archived
+    return Request(
+        paths=absolute(args.paths),
+        active=args.active or both,
+        archived=args.archived or both,
+        now=args.now,
+        compress=args.compress,
+        allow_unshare=args.allow_unshare or None,
+    )
+
+
+def absolute(paths: list[str]) -> tuple[str, ...]:
+    """The same files wherever we are; a link stays one, because execution refuses it by its name."""
+    return tuple(os.path.abspath(path) for path in paths)
+
+
+def _compression(text: str) -> str:
+    from journalkeeper.compression import parse_compression  # noqa: PLC0415 - only --compress needs it
+
+    try:
+        parse_compression(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text

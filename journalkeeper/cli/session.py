@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What every command is handed: its words, its output, and the doors to the rest of the house.
+
+The one rule: a door opens when it is first used, so a command pays only for what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from journalkeeper.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from journalkeeper.cli.output import Output
+    from journalkeeper.config import Config
+    from journalkeeper.cycle import Progress, Report
+    from journalkeeper.model import Host, Plan, Request
+
+STATE_DIRECTORY = "/var/lib/journalkeeper"
+
+
+class Engine(Protocol):
+    """The part of cycle.Keeper that commands use."""
+
+    def look(self, request: Request) -> Host: ...
+    def plan(self, request: Request) -> Plan: ...
+    def run(self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]) -> Report: ...
+
+
+class Session:
+    """One run of a command. `engine` stands in for the keeper that the configuration asks for."""
+
+    def __init__(self, args: argparse.Namespace, output: Output, engine: Engine | None = None) -> None:
+        self._args = args
+        self._engine = engine
+        self.output = output
+        # systemd sets it for services; it lists several, colon-separated, where a unit asks for several
+        self.state_directory = os.environ.get("STATE_DIRECTORY", "").split(":")[0] or STATE_DIRECTORY
+        self.privileged = os.geteuid() == 0
+
+    def config(self) -> Config:
+        """The configuration: --config FILE, else the search path of journalkeeper.conf.
+
+        Raises: ConfigError; OSError for a --config FILE that cannot be read.
+        """
+        from journalkeeper import conffiles  # noqa: PLC0415 - status and history read no configuration
+        from journalkeeper.config import from_assignments  # noqa: PLC0415
+
+        if self._args.config is None:
+            return from_assignments(conffiles.assignments("journalkeeper.conf", subdir=""))
+        return from_assignments(conffiles.parse_file(self._args.config))
+
+    def engine(self) -> Engine:
+        """The keeper, with the configuration, -D, and for root what files occupy on disk.
+
+        Raises: as `config`; UsageError for a -D that is no directory.
+        """
+        if self._engine is not None:
+            return self._engine
+        from journalkeeper.cycle import Keeper  # noqa: PLC0415 - the whole house comes with it
+
+        return Keeper(
+            self.config(),
+            directories=self._directories(),
+            state_directory=self.state_directory,
+            disk_bytes=self.privileged,
+        )
+
+    def _directories(self) -> tuple[str, ...] | None:
+        given = self._args.directory
+        if given is None:
+            return None
+        if not os.path.isdir(given):
+            raise UsageError(f"{given}: no such directory; -D takes a directory such as /var/log/journal")
+        return (os.path.abspath(given),)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What each Reason means, in one sentence for the person who reads `plan` or journalkeeper(1).
+
+The one rule: every Reason has exactly one sentence here, and nothing else lives here.
+"""
+
+from __future__ import annotations
+
+from journalkeeper.model import Reason
+
+SENTENCES: dict[Reason, str] = {
+    Reason.FRAGMENTED: "The file has many more extents than its data needs, and each costs a cold reader one seek.",
+    Reason.UNCOMPRESSED: "The archive is stored plain and will be smaller on disk once it is compressed.",
+    Reason.PINNED: "The file keeps disk space occupied that none of its bytes refer to any more.",
+    Reason.NOCOW_ARCHIVE: "The archive has no checksums and cannot be compressed until it is copied to a datacow file.",
+    Reason.IDEAL: "The file has about as few extents as its data can have.",
+    Reason.RECORDED: "The file was already rewritten and has not changed since: an archive is rewritten once.",
+    Reason.NO_GAIN: "The rewrite would cost more written bytes than the extents it saves are worth.",
+    Reason.WINDOW_CLOSED: "journald is about to flush this file, or may at any moment; --now does not wait.",
+    Reason.IN_USE: "Another program than journald has the file open for writing, or uses it as a loop device.",
+    Reason.SHARED: "A snapshot or reflink shares the file's data, and a rewrite would use that space again;"
+    " AllowUnshare=yes or --allow-unshare permits it.",
+    Reason.SETTLING: "The file was archived so recently that journald may still be copying it; --now does not wait.",
+    Reason.BUDGET: "The daily write budget is used up; the rest follows tomorrow, or with --now.",
+    Reason.PRESSURE: "The device is busy and loggers would wait; it is tried again when the pressure is gone.",
+    Reason.FREE_SPACE: "The volume has too little free space for the rewrite to fit safely.",
+    Reason.NOT_BTRFS: "The file is on another filesystem, where journalkeeper has nothing to mend.",
+    Reason.NOT_JOURNAL: "The file does not begin as a journal file does, or its name is not a journal file's.",
+    Reason.NOT_REGULAR: "The path is a symbolic link, a directory, a FIFO or a device, and is never followed.",
+    Reason.HARD_LINKED: "The file has more than one name, and an exchange would leave the others behind.",
+    Reason.SWAPFILE: "The file is in use as swap space and the kernel refuses to move it.",
+    Reason.BAD_HEADER: "The header contradicts the file; journalctl --verify --file=PATH says more.",
+    Reason.UNREADABLE: "The file could not be opened or read with the rights that this process has.",
+    Reason.FOREIGN_OWNER: "The file or its directory belongs to a user whose journal files are not touched.",
+    Reason.VANISHED: "The file is gone: journald renamed or vacuumed it, or it was never there.",
+    Reason.CHANGED: "The file is no longer what the plan saw, so the next plan judges it anew.",
+    Reason.NOT_ASKED: "The request leaves this kind of file or this path out.",
+    Reason.READ_ONLY: "The filesystem, the subvolume or the file is read-only or immutable.",
+    Reason.INTERRUPTED: "The run was stopped before this file was finished; it is whole, and the next run goes on.",
+    Reason.IO_ERROR: "The kernel reported an error while the file was read or written; see dmesg.",
+    Reason.MISMATCH: "The copy did not equal the original, so the original was kept.",
+}
