@@ -97,12 +97,12 @@ class Reason(StrEnum):
 class Extents(NamedTuple):
     """What FIEMAP tells of one file: counts and bytes.
 
-    `count` is as `filefrag -v` lists rows; the bytes are lengths in the file, so
+    `total` is their number, as `filefrag -v` lists rows; the bytes are lengths in the file, so
     compressed ones count uncompressed. `per_mib[i]` is the number of extents that
     begin in the i-th MiB of the file; empty unless it was asked for.
     """
 
-    count: int = 0
+    total: int = 0
     data_bytes: int = 0
     unwritten_bytes: int = 0
     encoded_bytes: int = 0
@@ -152,7 +152,6 @@ class JournalFile(NamedTuple):
     uid: int
     mtime_ns: int
     ctime_ns: int
-    open_for_write: bool
     problem: Reason | None = None
     problem_detail: str = ""
 
@@ -163,14 +162,16 @@ class JournalFile(NamedTuple):
 
     @property
     def ideal_extents(self) -> int:
-        """The fewest extents that this file's data can have in its present form."""
-        return ideal_extents(self.extents.data_bytes, compressed=self.compressed)
+        """The number of extents that a whole file of this size and form has."""
+        if not self.extents.data_bytes:
+            return 0
+        return ideal_extents(self.size_bytes, compressed=self.compressed)
 
 
-def ideal_extents(data_bytes: int, *, compressed: bool) -> int:
-    """The fewest extents that btrfs can hold `data_bytes` in: 128 KiB each compressed, 128 MiB plain."""
+def ideal_extents(size_bytes: int, *, compressed: bool) -> int:
+    """How many extents btrfs needs for `size_bytes`: of 128 KiB each compressed, of 128 MiB plain."""
     longest = MAX_COMPRESSED_EXTENT_BYTES if compressed else MAX_EXTENT_BYTES
-    return -(-data_bytes // longest)
+    return -(-size_bytes // longest)
 
 
 class Volume(NamedTuple):
@@ -238,7 +239,6 @@ class Host(NamedTuple):
     volumes: tuple[Volume, ...]
     past: dict[tuple[int, int], Past]
     written_bytes: int
-    kernel: tuple[int, int]
 
 
 class Request(NamedTuple):

@@ -150,7 +150,7 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     total = sum(bytes_by_flags.values())
     unwritten = _bytes_with(bytes_by_flags, FIEMAP_EXTENT_UNWRITTEN)
     return Extents(
-        count=count,
+        total=count,
         data_bytes=total - unwritten,
         unwritten_bytes=unwritten,
         encoded_bytes=_bytes_with(bytes_by_flags, FIEMAP_EXTENT_ENCODED),

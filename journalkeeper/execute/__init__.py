@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The hands that change files: one Action in, one Done out.
+
+The one rule: observe, decide, look again, act. The look again happens on the very file
+descriptor that is then worked on, and whatever fails leaves the file as it was or better.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from journalkeeper import opening
+from journalkeeper.btrfs import disk, fiemap
+from journalkeeper.errors import FileError
+from journalkeeper.execute import inplace, rewrite
+from journalkeeper.execute.held import Held, Refused, hold
+from journalkeeper.execute.pace import Pace
+from journalkeeper.model import Action, JournalFile, Outcome, Reason, Result, Verb
+
+REASON_OF_ERRNO: Final = {
+    errno.ENOENT: Reason.VANISHED,
+    errno.ENOSPC: Reason.FREE_SPACE,
+    errno.EDQUOT: Reason.FREE_SPACE,
+    errno.EROFS: Reason.READ_ONLY,
+    errno.EPERM: Reason.READ_ONLY,
+    errno.EACCES: Reason.UNREADABLE,
+    errno.ETXTBSY: Reason.SWAPFILE,
+    errno.EIO: Reason.IO_ERROR,
+}
+"""What an errno means to the person who reads the outcome."""
+
+SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE})
+"""Errors that are nobody's failure: there is nothing left to do, or it must not be done."""
+
+
+class Done(NamedTuple):
+    """An outcome, and the file as it is afterwards for the record; None where it is gone or unknown."""
+
+    outcome: Outcome
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+
+
+class _Measured(NamedTuple):
+    extents: int
+    disk_bytes: int | None
+
+
+def execute(action: Action, *, chunk_bytes: int, on_bytes: Callable[[int], None], stop: Callable[[], bool]) -> Done:
+    """Do `action` and say what became of it; never raises for what one file does.
+
+    Work goes in pieces of `chunk_bytes`, each written back and waited for; `on_bytes` hears
+    of each, and between two of them `stop` may end the action.
+    """
+    began = time.monotonic()
+    pace = Pace(chunk_bytes, on_bytes, stop)
+    result, reason, detail = Result.DONE, action.reason, ""
+    before = _Measured(action.extents_before, None)
+    after, file = before, action.file
+    try:
+        with hold(action.file) as held:
+            before = after = _measure(held.fd)
+            try:
+                finished = _WORK[action.action](held, action, pace)
+                if not finished:
+                    result, reason, detail = Result.SKIPPED, Reason.INTERRUPTED, "stopped at the border of a piece"
+            finally:
+                after, file = _look_after(held, action.file)
+    except Refused as refused:
+        result, reason, detail = Result.SKIPPED, refused.reason, refused.detail
+    except rewrite.MismatchError as mismatch:
+        result, reason, detail = Result.FAILED, Reason.MISMATCH, str(mismatch)
+    except OSError as error:
+        reason = REASON_OF_ERRNO.get(error.errno or 0, Reason.IO_ERROR)
+        result = Result.SKIPPED if reason in SKIPPING else Result.FAILED
+        detail = str(FileError.wrap(str(action.action), action.path, error))
+    outcome = Outcome(
+        path=action.path,
+        action=action.action,
+        result=result,
+        reason=reason,
+        extents_before=before.extents,
+        extents_after=after.extents,
+        disk_bytes_before=before.disk_bytes,
+        disk_bytes_after=after.disk_bytes,
+        bytes_written=pace.written_bytes,
+        duration_s=time.monotonic() - began,
+        detail=detail,
+    )
+    return Done(outcome, file.inode, file.size_bytes, file.mtime_ns)
+
+
+def not_begun(action: Action) -> Done:
+    """What becomes of an action that a stop came before."""
+    count = action.extents_before
+    words = (action.path, action.action, Result.SKIPPED, Reason.INTERRUPTED)
+    outcome = Outcome(*words, count, count, None, None, 0, 0.0, "stopped before it was begun")
+    return Done(outcome, action.file.inode, action.file.size_bytes, action.file.mtime_ns)
+
+
+_WORK: Final[dict[Verb, Callable[[Held, Action, Pace], bool]]] = {
+    Verb.DEFRAGMENT: inplace.defragment,
+    Verb.COMPRESS: inplace.defragment,
+    Verb.REWRITE: rewrite.rewrite,
+}
+
+
+def _measure(fd: int) -> _Measured:
+    return _Measured(fiemap.count(fd, sync=False), disk.disk_bytes(fd))
+
+
+def _look_after(held: Held, file: JournalFile) -> tuple[_Measured, JournalFile]:
+    """What the name leads to now: after an exchange that is another inode."""
+    fd = opening.open_file(held.name, held.dir_fd)
+    try:
+        status = os.fstat(fd)
+        now = file._replace(inode=status.st_ino, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
+        return _measure(fd), now
+    finally:
+        os.close(fd)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Defragmenting a datacow file where it is, compressed if it is an archive.
+
+The one rule: the kernel moves the data under the inode's lock, so the content cannot
+change; all that is ours is to leave no dirty page behind, and the times as they were.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+from journalkeeper.btrfs import defrag, fiemap, writeback
+from journalkeeper.compression import Compression, parse_compression
+from journalkeeper.execute.held import Held, writable
+from journalkeeper.execute.pace import Pace
+from journalkeeper.model import Action, Kind
+
+SIGNAL_TRIES: Final = 3
+"""How often a piece is begun again that a signal cut short (EAGAIN)."""
+
+
+def defragment(held: Held, action: Action, pace: Pace) -> bool:
+    """Rewrite the ranges of `action`; False if it was stopped before the end.
+
+    Raises: OSError as btrfs.defrag says; what was finished before stays finished.
+    """
+    at_rest = action.file.kind is not Kind.ACTIVE
+    if at_rest:
+        os.fsync(held.fd)
+        punch_unwritten(held)
+    compression = parse_compression(action.compress)
+    for offset, length in pace.pieces(action.ranges):
+        if pace.stop():
+            return False
+        if not at_rest:
+            # The kernel skips dirty pages: those of this piece go first, and only those.
+            writeback.sync_file_range(held.fd, offset, length)
+        _piece(held.fd, offset, length, compression)
+        pace.finished(length)
+    if at_rest:
+        os.fsync(held.fd)
+    return True
+
+
+def _piece(fd: int, offset: int, length: int, compression: Compression | None) -> None:
+    for attempt in range(SIGNAL_TRIES):
+        try:
+            defrag.defrag_range(fd, offset, length, compress=compression)
+            break
+        except OSError as error:
+            if error.errno != errno.EAGAIN or attempt == SIGNAL_TRIES - 1:
+                raise
+    writeback.sync_file_range(fd, offset, length)
+
+
+def punch_unwritten(held: Held) -> None:
+    """Free what journald allocated ahead and never wrote; each remnant pins its whole 8 MiB.
+
+    It reads as zeros before and after. Nobody writes to an archive, so no range can have
+    been written since it was listed; the times are put back.
+    """
+    ranges = fiemap.unwritten(held.fd, sync=True)
+    if not ranges:
+        return
+    with writable(held) as fd:
+        try:
+            for offset, length in ranges:
+                writeback.punch_hole(fd, offset, length)
+        finally:
+            os.utime(fd, ns=(held.status.st_atime_ns, held.status.st_mtime_ns))

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A NOCOW archive copied to a datacow file that takes its place.
+
+The one rule: the name leads to a whole file at every moment. The copy has no name until
+it is finished, verified and on the disk; then the two trade places in one step, and only
+then does the old one go.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from journalkeeper.btrfs import fiemap, inode, rename, writeback
+from journalkeeper.compression import parse_compression
+from journalkeeper.execute.held import Held, Refused, being_written
+from journalkeeper.execute.pace import Pace
+from journalkeeper.journald import names
+from journalkeeper.model import MIB, Action, JournalFile, Kind, Range, Reason
+
+READ_BYTES: Final = MIB
+COMPRESSION_PROPERTY: Final = "btrfs.compression"
+FLAGS_KEPT: Final = inode.FS_NODUMP_FL | inode.FS_NOATIME_FL
+
+
+class MismatchError(Exception):
+    """The copy does not equal the original, so the original stays."""
+
+
+def rewrite(held: Held, action: Action, pace: Pace) -> bool:
+    """Put a datacow copy in the place of `held`; False if it was stopped before that.
+
+    Raises: MismatchError; Refused if the original changed meanwhile; OSError.
+    """
+    os.fsync(held.fd)
+    directory = os.open(f"/proc/self/fd/{held.dir_fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        copy = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        try:
+            if inode.set_nocow(copy, on=False):
+                raise MismatchError("the copy could not be made datacow: is the volume mounted with nodatacow?")
+            if not _fill(held, copy, action, pace):
+                return False
+            _bear(held.fd, copy, held.status)
+            os.fsync(copy)
+            _verify(held.fd, copy)
+            _take_place(held, action.file, directory, copy)
+        finally:
+            os.close(copy)
+    finally:
+        os.close(directory)
+    return True
+
+
+def _fill(held: Held, copy: int, action: Action, pace: Pace) -> bool:
+    """Copy the written data, compressed on its way by a property that is taken off again."""
+    compression = parse_compression(action.compress)
+    if compression is not None:
+        os.setxattr(copy, COMPRESSION_PROPERTY, compression.algorithm.encode())
+    os.ftruncate(copy, held.status.st_size)
+    ranges = tuple(Range(offset, length, 0) for offset, length in fiemap.data(held.fd, sync=True))
+    for offset, length in pace.pieces(ranges):
+        if pace.stop():
+            return False
+        for at, data in _read(held.fd, offset, length):
+            _write(copy, data, at)
+        writeback.sync_file_range(copy, offset, length)
+        pace.finished(length)
+    if compression is not None:
+        os.removexattr(copy, COMPRESSION_PROPERTY)
+    return True
+
+
+def _read(fd: int, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
+    end = offset + length
+    while offset < end:
+        data = os.pread(fd, min(READ_BYTES, end - offset), offset)
+        if not data:
+            raise Refused(Reason.CHANGED, "the file became shorter while it was read")
+        yield offset, data
+        offset += len(data)
+
+
+def _write(fd: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(fd, view, offset)
+        view, offset = view[done:], offset + done
+
+
+def _bear(original: int, copy: int, status: os.stat_result) -> None:
+    """Give the copy all that the original bears: owner, mode, flags, ACL and other xattrs, times."""
+    os.fchown(copy, status.st_uid, status.st_gid)
+    os.fchmod(copy, status.st_mode & 0o7777)
+    kept = inode.get_flags(original) & FLAGS_KEPT
+    if kept:
+        inode.set_flags(copy, inode.get_flags(copy) | kept)
+    for name, value in _xattrs(original).items():
+        os.setxattr(copy, name, value)
+    os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _xattrs(fd: int) -> dict[str, bytes]:
+    return {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
+
+
+def _verify(original: int, copy: int) -> None:
+    """Compare what was stored with what was to be stored: read back from the disk, checksums and all."""
+    os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
+    pairs = {
+        "content": (_digest(original), _digest(copy)),
+        "holes": (fiemap.data(original, sync=False), fiemap.data(copy, sync=False)),
+        "attributes": (_xattrs(original), _xattrs(copy)),
+        "owner, mode, size and times": (_bearing(original), _bearing(copy)),
+    }
+    for what, (wanted, found) in pairs.items():
+        if wanted != found:
+            raise MismatchError(f"{what} of the copy are not those of the original")
+
+
+def _digest(fd: int) -> bytes:
+    digest = hashlib.blake2b()
+    for _, data in _read(fd, 0, os.fstat(fd).st_size):
+        digest.update(data)
+    return digest.digest()
+
+
+def _bearing(fd: int) -> tuple[int, ...]:
+    status = os.fstat(fd)
+    return status.st_uid, status.st_gid, status.st_mode, status.st_size, status.st_mtime_ns
+
+
+def _take_place(held: Held, file: JournalFile, directory: int, copy: int) -> None:
+    """Exchange the names, or leave all as it was if the original is no longer the one that was copied."""
+    temporary = f"{names.TEMPORARY_PREFIX}{file.inode}{names.TEMPORARY_SUFFIX}"
+    os.link(f"/proc/self/fd/{copy}", temporary, dst_dir_fd=directory, follow_symlinks=True)
+    try:
+        os.fsync(copy)
+        _still_the_same(held, file)
+        rename.exchange(directory, temporary, held.name)
+        displaced = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
+        if (displaced.st_dev, displaced.st_ino) != (file.device, file.inode):
+            # journald put another file there between the look and the exchange: it gets its name back.
+            rename.exchange(directory, temporary, held.name)
+            raise Refused(Reason.CHANGED, "another file took the name during the exchange")
+        os.fsync(directory)
+    finally:
+        os.unlink(temporary, dir_fd=directory)
+
+
+def _still_the_same(held: Held, file: JournalFile) -> None:
+    now = os.fstat(held.fd)
+    if now.st_nlink == 0:
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    unchanged = ("st_size", "st_mtime_ns", "st_ctime_ns", "st_nlink", "st_uid", "st_gid", "st_mode")
+    if any(getattr(now, field) != getattr(held.status, field) for field in unchanged):
+        raise Refused(Reason.CHANGED, "the file changed while it was copied")
+    if file.kind is not Kind.ACTIVE and being_written(held.fd):
+        raise Refused(Reason.IN_USE, "a program opened the file for writing while it was copied")

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One look at journal files: what a plan is made from.
+
+The one rule: looking changes nothing. No file is written back for it, no access time
+moved, no link followed; what cannot be looked at is a problem in the file's row, with
+its reason, and the look goes on.
+
+A file whose stat is the same as at the last look is not opened again, except right after
+a change, when a second change could have got the same time stamp, and except after
+`forget`, which whoever changed its extents calls: a defragmentation leaves no trace in stat.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from journalkeeper import opening
+from journalkeeper.btrfs import disk, fiemap, inode
+from journalkeeper.btrfs.volume import require_btrfs, volume
+from journalkeeper.errors import FileError, NotBtrfsError
+from journalkeeper.journald import header, layout
+from journalkeeper.journald.layout import Directory
+from journalkeeper.journald.names import Name, classify
+from journalkeeper.model import Extents, Header, Instance, JournalFile, Kind, Reason, State, Volume
+
+COARSE_NS: Final = 1_000_000_000
+"""A change this close to the look may be followed by another with the same time stamp:
+before Linux 6.13 they have the timer tick's resolution, 1 to 10 ms; a second is safe."""
+
+UNNAMED: Final = Name(Kind.ACTIVE, "remote")
+NO_HEADER: Final = Header(State.UNKNOWN, "", "", "", 0, 0, 0, 0, 0)
+Signature = tuple[int, int, int, int, int]
+
+
+class Seen(NamedTuple):
+    """What one look found; `leftovers` are the paths of temporary files of ours."""
+
+    files: tuple[JournalFile, ...]
+    instances: tuple[Instance, ...]
+    volumes: tuple[Volume, ...]
+    leftovers: tuple[str, ...]
+
+
+class _Where(NamedTuple):
+    """An open directory and its st_dev."""
+
+    fd: int
+    device: int
+
+
+class _Gathered:
+    """A Seen in the making."""
+
+    def __init__(self) -> None:
+        self.files: list[JournalFile] = []
+        self.instances: dict[str, Instance] = {}
+        self.volumes: dict[int, Volume] = {}
+        self.leftovers: list[str] = []
+
+    def seen(self) -> Seen:
+        return Seen(
+            tuple(self.files), tuple(self.instances.values()), tuple(self.volumes.values()), tuple(self.leftovers)
+        )
+
+
+class Observer:
+    """Looks, and remembers the files that did not change. `opened` counts the files opened so far."""
+
+    def __init__(self, root: str = "/", *, with_disk_bytes: bool = False) -> None:
+        self._root = root
+        self._with_disk_bytes = with_disk_bytes
+        self._kept: dict[str, tuple[Signature, JournalFile]] = {}
+        self.opened = 0
+
+    def forget(self, path: str) -> None:
+        """Open `path` again at the next look."""
+        self._kept.pop(path, None)
+
+    def look(self, tops: Iterable[str], *, now_us: int) -> Seen:
+        """Every journal file below the directories `tops`.
+
+        Raises: NotBtrfsError; FileError if a top is missing or may not be read.
+        """
+        gathered = _Gathered()
+        for top in tops:
+            if not os.path.isdir(top):
+                raise FileError("look for journals", top, errno.ENOTDIR if os.path.lexists(top) else errno.ENOENT)
+            for place in layout.directories(top):
+                with opening.directory(place.path) as fd:
+                    where = self._learn(place, fd, gathered)
+                    listing = layout.listing(fd)
+                    gathered.leftovers += [f"{place.path}/{name}" for name in listing.leftovers]
+                    for name, kind in sorted(listing.journals):
+                        file = self._file(place, where, name, kind, now_us)
+                        if file.problem is not Reason.VANISHED:
+                            gathered.files.append(file)
+        self._kept = {file.path: kept for file in gathered.files if (kept := self._kept.get(file.path))}
+        return gathered.seen()
+
+    def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
+        """These files alone, in their order; each gets a row, with a problem where it is no journal file."""
+        gathered = _Gathered()
+        for given in dict.fromkeys(paths):
+            parent, name = os.path.split(os.path.abspath(given))
+            path = f"{os.path.realpath(parent).rstrip('/')}/{name}"
+            gathered.files.append(self._named(path, now_us, gathered))
+        return gathered.seen()
+
+    def _named(self, path: str, now_us: int, gathered: _Gathered) -> JournalFile:
+        parent, _, name = path.rpartition("/")
+        place = _place(parent or "/")
+        try:
+            with opening.directory(place.path) as fd:
+                where = self._learn(place, fd, gathered)
+                return self._file(place, where, name, classify(name), now_us)
+        except NotBtrfsError as error:
+            return _problem(place, name, UNNAMED, Reason.NOT_BTRFS, str(error))
+        except OSError as error:
+            return _problem(place, name, UNNAMED, _reason(error), os.strerror(error.errno or 0))
+
+    def _learn(self, place: Directory, fd: int, gathered: _Gathered) -> _Where:
+        """Add the directory's instance and volume to `gathered`."""
+        device = os.fstat(fd).st_dev
+        if place.path not in gathered.instances:
+            if device not in gathered.volumes:
+                require_btrfs(fd, place.path)
+                gathered.volumes[device] = volume(fd)
+            gathered.instances[place.path] = layout.instance(
+                place, device=device, nocow=inode.is_nocow(fd), root=self._root
+            )
+        return _Where(fd, device)
+
+    def _file(self, place: Directory, where: _Where, name: str, kind: Name | None, now_us: int) -> JournalFile:
+        """The row of one name, from memory if its stat is as remembered."""
+        path, dir_fd = f"{place.path}/{name}", where.fd
+        try:
+            status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode):
+                return _problem(place, name, kind or UNNAMED, Reason.NOT_REGULAR, "not a regular file")
+            if kind is None:
+                return _problem(place, name, UNNAMED, Reason.NOT_JOURNAL, "not a journal file's name")
+            if status.st_dev != where.device:
+                return _problem(place, name, kind, Reason.NOT_BTRFS, "something else is mounted on this name")
+            signature = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_nlink)
+            kept = self._kept.get(path)
+            if kept is not None and kept[0] == signature:
+                return kept[1]
+            file = self._opened(place, dir_fd, name, kind)
+        except OSError as error:
+            return _problem(place, name, kind or UNNAMED, _reason(error), os.strerror(error.errno or 0))
+        if now_us * 1000 - max(status.st_mtime_ns, status.st_ctime_ns) > COARSE_NS:
+            self._kept[path] = (signature, file)
+        return file
+
+    def _opened(self, place: Directory, dir_fd: int, name: str, kind: Name) -> JournalFile:
+        self.opened += 1
+        fd = opening.open_file(name, dir_fd)
+        try:
+            status = os.fstat(fd)
+            problem, detail, head = None, "", NO_HEADER
+            try:
+                head = header.read(fd, status.st_size)
+            except header.HeaderError as error:
+                problem, detail = Reason.BAD_HEADER, str(error)
+            extents = fiemap.survey(fd, sync=False, per_mib=kind.kind is Kind.ACTIVE)
+            return JournalFile(
+                path=f"{place.path}/{name}",
+                device=status.st_dev,
+                inode=status.st_ino,
+                kind=kind.kind,
+                owner=kind.owner,
+                instance=place.name,
+                state=head.state,
+                size_bytes=status.st_size,
+                allocated_bytes=status.st_blocks * 512,
+                disk_bytes=disk.disk_bytes(fd) if self._with_disk_bytes else None,
+                extents=extents,
+                nocow=inode.is_nocow(fd),
+                entries=head.entries,
+                head_time_us=head.head_time_us,
+                tail_time_us=head.tail_time_us,
+                links=status.st_nlink,
+                uid=status.st_uid,
+                mtime_ns=status.st_mtime_ns,
+                ctime_ns=status.st_ctime_ns,
+                problem=problem,
+                problem_detail=detail,
+            )
+        finally:
+            os.close(fd)
+
+
+def _place(parent: str) -> Directory:
+    """The directory of a file that was named, also where no journald would write there."""
+    try:
+        known = layout.directories(parent)
+    except FileError:
+        known = []
+    return next((place for place in known if place.path == parent), Directory(parent, os.path.basename(parent), "", ""))
+
+
+def _problem(place: Directory, name: str, kind: Name, reason: Reason, detail: str) -> JournalFile:
+    """A row for what could not be looked at."""
+    return JournalFile(
+        path=f"{place.path.rstrip('/')}/{name}",
+        device=0,
+        inode=0,
+        kind=kind.kind,
+        owner=kind.owner,
+        instance=place.name,
+        state=State.UNKNOWN,
+        size_bytes=0,
+        allocated_bytes=0,
+        disk_bytes=None,
+        extents=Extents(),
+        nocow=False,
+        entries=0,
+        head_time_us=0,
+        tail_time_us=0,
+        links=0,
+        uid=0,
+        mtime_ns=0,
+        ctime_ns=0,
+        problem=reason,
+        problem_detail=detail,
+    )
+
+
+def _reason(error: OSError) -> Reason:
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR | errno.ESTALE:
+            return Reason.VANISHED
+        case errno.EACCES | errno.EPERM:
+            return Reason.UNREADABLE
+        case errno.ELOOP | errno.ENXIO:
+            return Reason.NOT_REGULAR
+        case _:
+            return Reason.IO_ERROR

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How a journal file is opened: from a directory's handle, and without a trace.
+
+The one rule: no link is followed, no FIFO waited for, no terminal taken, no access time moved.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+def open_file(name: str, dir_fd: int) -> int:
+    """A read-only descriptor of the file `name` in a directory; the caller closes it.
+
+    Raises: OSError: ENOENT, EACCES; ELOOP a symbolic link; ENXIO a socket or FIFO's other end.
+    """
+    try:
+        return os.open(name, FLAGS | os.O_NOATIME, dir_fd=dir_fd)
+    except PermissionError as error:
+        # O_NOATIME is for the file's owner only (open(2)); a reader by group may still read.
+        if error.errno != errno.EPERM:
+            raise
+        return os.open(name, FLAGS, dir_fd=dir_fd)
+
+
+@contextmanager
+def directory(path: str) -> Iterator[int]:
+    """A readable descriptor of a directory, which must not be a symbolic link itself.
+
+    Raises: OSError: ENOENT, EACCES, ENOTDIR, ELOOP.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One file and all that a rule may look at to judge it.
+
+The one rule: a Case is complete; no rule has to look anything up elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from journalkeeper.compression import Compression, parse_compression
+from journalkeeper.config import Config
+from journalkeeper.model import Host, Instance, JournalFile, Kind, Past, Request, Volume, Window
+from journalkeeper.policy.window import window
+
+
+class Case(NamedTuple):
+    """One file with its surroundings. `volume` and `instance` are None where they could not be learned."""
+
+    file: JournalFile
+    volume: Volume | None
+    instance: Instance | None
+    window: Window
+    past: Past | None
+    now_us: int
+    request: Request
+    config: Config
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether journald is done with the file, by its name."""
+        return self.file.kind is not Kind.ACTIVE
+
+    @property
+    def compression(self) -> Compression | None:
+        """How the file will be compressed: active files never are."""
+        if not self.at_rest:
+            return None
+        asked = self.request.compress
+        return parse_compression(self.config.defrag.compress if asked is None else asked)
+
+    @property
+    def allow_unshare(self) -> bool:
+        """Whether data may be stored twice for want of sharing."""
+        asked = self.request.allow_unshare
+        return self.config.defrag.allow_unshare if asked is None else asked
+
+
+def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, ...], tuple[Case, ...]]:
+    """A window for each instance and a Case for each file of `host`, files in their order."""
+    volumes = {volume.device: volume for volume in host.volumes}
+    instances = {instance.directory: instance for instance in host.instances}
+    windows = {
+        directory: window(
+            instance, [file for file in host.files if _directory(file) == directory], host.now_us, now=request.now
+        )
+        for directory, instance in instances.items()
+    }
+    unknown = Window("", open=False, closes_at_us=None, reason="unknown-instance")
+    return tuple(windows.values()), tuple(
+        Case(
+            file=file,
+            volume=volumes.get(file.device),
+            instance=instances.get(_directory(file)),
+            window=windows.get(_directory(file), unknown),
+            past=host.past.get((file.device, file.inode)),
+            now_us=host.now_us,
+            request=request,
+            config=config,
+        )
+        for file in host.files
+    )
+
+
+def _directory(file: JournalFile) -> str:
+    return file.path.rpartition("/")[0]

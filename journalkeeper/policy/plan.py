@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""From a Host to a Plan: an action or a reason for every file.
+
+The one rule: every file of the Host appears exactly once, as an action or as a skip.
+What is done first is what brings the most for what it writes, so that a short budget
+is well spent.
+"""
+
+from __future__ import annotations
+
+from journalkeeper.config import Config
+from journalkeeper.model import Action, Host, Plan, Reason, Request, Skip, Volume
+from journalkeeper.policy.case import cases
+from journalkeeper.policy.price import propose
+from journalkeeper.policy.rules import veto
+from journalkeeper.values import format_size
+
+COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4}
+"""How often a profile stores each byte (mkfs.btrfs(8), PROFILES)."""
+
+
+def plan(host: Host, request: Request, config: Config) -> Plan:
+    """What to do about each file of `host`, the most rewarding first."""
+    windows, all_cases = cases(host, request, config)
+    actions: list[Action] = []
+    skipped: list[Skip] = []
+    for case in all_cases:
+        answer = veto(case) or propose(case)
+        if isinstance(answer, Action):
+            actions.append(answer)
+        else:
+            skipped.append(answer)
+    affordable, too_much = _afford(sorted(actions, key=_reward), host, request, config)
+    return Plan(windows, tuple(affordable), tuple(sorted([*skipped, *too_much], key=lambda skip: skip.path)))
+
+
+def _reward(action: Action) -> tuple[float, str]:
+    """Sort key: extents saved for each byte written, most first, then the path."""
+    saved = action.extents_before - action.extents_expected
+    return (-saved / max(1, action.bytes_to_write), action.path)
+
+
+def available_bytes(volume: Volume) -> int:
+    """What new data can still be stored on `volume`, in bytes of data."""
+    return volume.free_bytes + volume.unallocated_bytes // COPIES.get(volume.data_profile, 1)
+
+
+def _afford(actions: list[Action], host: Host, request: Request, config: Config) -> tuple[list[Action], list[Skip]]:
+    """The actions that fit the day's budget and the free space, and why the others don't.
+
+    The space of a file's old extents is not counted as free for the next one: btrfs
+    frees it at the transaction's end, which may come after (fs/btrfs/transaction.c).
+    """
+    budget = config.budget.bytes_per_day
+    left = None if budget is None or request.now else budget - host.written_bytes
+    room = {volume.device: available_bytes(volume) - config.budget.keep_free_bytes for volume in host.volumes}
+    chosen: list[Action] = []
+    skipped: list[Skip] = []
+    for action in actions:
+        need = action.bytes_to_write
+        if need > room[action.file.device]:
+            space = f"{format_size(need)} are needed, {format_size(max(0, room[action.file.device]))} are to spare"
+            skipped.append(Skip(action.path, Reason.FREE_SPACE, space))
+        elif left is not None and need > left:
+            money = f"{format_size(need)} to write, {format_size(max(0, left))} are left of today's budget"
+            skipped.append(Skip(action.path, Reason.BUDGET, money))
+        else:
+            chosen.append(action)
+            room[action.file.device] -= need
+            if left is not None:
+                left -= need
+    return chosen, skipped

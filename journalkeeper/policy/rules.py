@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Why a file is left alone: one function a rule, in the order in which they are asked.
+
+The one rule: a veto wins. The first rule that answers ends the matter, so the table
+goes from what we cannot judge (broken, gone, not asked for), over what would do harm
+(journald or a writer is at it, data shared with a snapshot), to what is not worth it.
+Whether the gain pays is price.py's question; it is asked only of files that pass here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from journalkeeper.model import Kind, Reason, Skip, State
+from journalkeeper.policy.case import Case
+from journalkeeper.values import format_size, format_span
+
+Rule = Callable[[Case], Skip | None]
+
+
+def _skip(case: Case, reason: Reason, detail: str) -> Skip:
+    return Skip(case.file.path, reason, detail)
+
+
+def not_asked(case: Case) -> Skip | None:
+    """The request or the configuration leaves this kind of file out."""
+    active = case.file.kind is Kind.ACTIVE
+    if not (case.request.active if active else case.request.archived):
+        return _skip(case, Reason.NOT_ASKED, f"{case.file.kind} files were not asked for")
+    allowed = case.config.defrag.active if active else case.config.defrag.archived
+    if not allowed:
+        return _skip(case, Reason.NOT_ASKED, f"{'Active' if active else 'Archived'}=no in the configuration")
+    return None
+
+
+def problem(case: Case) -> Skip | None:
+    """The file could not be judged."""
+    if case.file.problem is None:
+        return None
+    return _skip(case, case.file.problem, case.file.problem_detail)
+
+
+def not_btrfs(case: Case) -> Skip | None:
+    """There is nothing to mend on another filesystem."""
+    if case.volume is not None:
+        return None
+    return _skip(case, Reason.NOT_BTRFS, "the file is on another filesystem")
+
+
+def read_only(case: Case) -> Skip | None:
+    """The volume or this mount of it takes no writes."""
+    if case.volume is None or "ro" not in case.volume.options:
+        return None
+    return _skip(case, Reason.READ_ONLY, "the filesystem is mounted read-only")
+
+
+def hard_linked(case: Case) -> Skip | None:
+    """journald makes no second names: somebody else relies on this inode."""
+    if case.file.links == 1:
+        return None
+    return _skip(case, Reason.HARD_LINKED, f"the file has {case.file.links} names")
+
+
+def foreign_owner(case: Case) -> Skip | None:
+    """journald's files belong to root; only those of systemd-journal-remote belong to somebody else."""
+    if case.file.uid == 0 or case.file.owner == "remote":
+        return None
+    return _skip(case, Reason.FOREIGN_OWNER, f"the file belongs to user {case.file.uid}, journald's belong to root")
+
+
+def settling(case: Case) -> Skip | None:
+    """journald renames first, sets state 2 later and copies a NOCOW file last."""
+    if not case.at_rest or case.request.now:
+        return None
+    watch = case.config.watch
+    wait_us = watch.nocow_settle_us if case.file.nocow else watch.settle_us
+    # A clock set back must not make a file settle for ever: ctime in the future counts as now.
+    age_us = max(0, case.now_us - case.file.ctime_ns // 1000)
+    if age_us >= wait_us:
+        return None
+    return _skip(case, Reason.SETTLING, f"changed {format_span(age_us)} ago, left alone for {format_span(wait_us)}")
+
+
+def still_written(case: Case) -> Skip | None:
+    """An archive whose state byte is not yet ARCHIVED is still in journald's hands."""
+    if case.file.kind is not Kind.ARCHIVED or case.file.state is State.ARCHIVED:
+        return None
+    return _skip(case, Reason.IN_USE, f"named as an archive, but its state is {case.file.state}")
+
+
+def recorded(case: Case) -> Skip | None:
+    """An archive is rewritten once, unless it changed."""
+    past = case.past
+    if past is None or not case.at_rest:
+        return None
+    if (past.size_bytes, past.mtime_ns) != (case.file.size_bytes, case.file.mtime_ns):
+        return None
+    return _skip(case, Reason.RECORDED, f"rewritten {format_span(max(0, case.now_us - past.when_us))} ago")
+
+
+def shared(case: Case) -> Skip | None:
+    """A rewrite would store again what a snapshot keeps."""
+    shared_bytes = case.file.extents.shared_bytes
+    if shared_bytes == 0 or case.allow_unshare:
+        return None
+    return _skip(case, Reason.SHARED, f"{format_size(shared_bytes)} would be stored a second time")
+
+
+def window_closed(case: Case) -> Skip | None:
+    """An active file is touched only while no flush is near."""
+    if case.at_rest or case.window.open:
+        return None
+    return _skip(case, Reason.WINDOW_CLOSED, f"journald has messages that it has not synced ({case.window.reason})")
+
+
+RULES: tuple[Rule, ...] = (
+    not_asked,
+    problem,
+    not_btrfs,
+    read_only,
+    hard_linked,
+    foreign_owner,
+    settling,
+    still_written,
+    recorded,
+    shared,
+    window_closed,
+)
+
+
+def veto(case: Case) -> Skip | None:
+    """The first rule's answer, or None if the file may be worked on."""
+    for rule in RULES:
+        skip = rule(case)
+        if skip is not None:
+            return skip
+    return None
