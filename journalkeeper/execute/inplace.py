@@ -15,23 +15,25 @@ from journalkeeper.btrfs import defrag, fiemap, writeback
 from journalkeeper.compression import Compression, parse_compression
 from journalkeeper.execute.held import Held, writable
 from journalkeeper.execute.pace import Pace
-from journalkeeper.model import Action, Kind
+from journalkeeper.model import Action, Kind, Range
 
 SIGNAL_TRIES: Final = 3
 """How often a piece is begun again that a signal cut short (EAGAIN)."""
 
 
 def defragment(held: Held, action: Action, pace: Pace) -> bool:
-    """Rewrite the ranges of `action`; False if it was stopped before the end.
+    """Rewrite the ranges of `action`, of an archive what is data in it; False if it was stopped before the end.
 
     Raises: OSError as btrfs.defrag says; what was finished before stays finished.
     """
     at_rest = action.file.kind is not Kind.ACTIVE
+    ranges = action.ranges
     if at_rest:
         os.fsync(held.fd)
         punch_unwritten(held)
+        ranges = tuple(Range(offset, length, 0) for offset, length in fiemap.data(held.fd, sync=False))
     compression = parse_compression(action.compress)
-    for offset, length in pace.pieces(action.ranges):
+    for offset, length in pace.pieces(ranges):
         if pace.stop():
             return False
         if not at_rest:

@@ -27,7 +27,7 @@ class Pace:
             for offset in range(part.offset, end, self._chunk_bytes):
                 yield offset, min(self._chunk_bytes, end - offset)
 
-    def finished(self, length: int, *, written: int | None = None) -> None:
-        """A piece of `length` bytes is on the disk, of which `written` (default: all) were data."""
-        self.written_bytes += length if written is None else written
+    def finished(self, length: int) -> None:
+        """A piece of `length` bytes is on the disk."""
+        self.written_bytes += length
         self._on_bytes(length)
