@@ -102,7 +102,7 @@ need() {
 wish() {
     is_root || return 0
     lacking nice | while read -r name; do
-        install "$name" >/dev/null 2>&1 || say "no package $name here: pip fetches it if it is needed"
+        install "$name" >/dev/null 2>&1 || : # a distribution without it: pip's business
     done
 }
 
@@ -132,10 +132,11 @@ users_pip_settings() {
 }
 
 # make_venv DIR PIP-WORDS...: a virtual environment over the distribution's libraries.
+# $follow, if set, is a function to run the long parts under.
 make_venv() {
     venv=$1
     shift
     users_pip_settings
-    "$(find_python)" -m venv --system-site-packages "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+    ${follow-} "$(find_python)" -m venv --system-site-packages "$venv" || return
+    ${follow-} "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
 }

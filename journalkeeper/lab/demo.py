@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Shows on a scratch volume what journalkeeper does to an aged journal: `python -m journalkeeper.lab.demo`.
+
+The one rule: what is claimed is measured by others (filefrag, compsize, journalctl, a
+clock), and nothing of it stays on the machine, also when it is interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from . import bed as beds
+from .bed import Bed
+from .volume import disk_bytes, drop_caches
+
+MIB = 1 << 20
+SETTINGS = ("SystemMaxFileSize=256M", "SystemMaxUse=1G")
+FLUSHES_A_STEP = 20
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Look(NamedTuple):
+    """What an outsider sees of one archive."""
+
+    extents: int
+    disk_bytes: int
+    read_s: float
+    entries: str
+    """SHA-256 of `journalctl -o export`."""
+
+    verified: bool
+
+
+def say(text: str = "") -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def stop(number: int, _frame: FrameType | None) -> None:
+    """End by way of every `with` that is open; further signals wait until that is done."""
+    for other in INTERRUPTS:
+        signal.signal(other, signal.SIG_IGN)
+    say()
+    say("interrupted: taking everything down")
+    raise SystemExit(128 + number)
+
+
+def extents(path: Path) -> int:
+    """filefrag(8)'s count."""
+    done = subprocess.run(["filefrag", path], capture_output=True, text=True, check=True)
+    return int(done.stdout.rsplit(":", 1)[1].split()[0])
+
+
+def entries(path: Path) -> str:
+    """SHA-256 of everything that a reader gets from the file."""
+    export = ["journalctl", "--file", os.fspath(path), "--output=export", "--quiet", "--no-pager"]
+    digest = hashlib.sha256()
+    with subprocess.Popen(export, stdout=subprocess.PIPE) as reader:
+        assert reader.stdout is not None  # noqa: S101 - a pipe was asked for
+        while block := reader.stdout.read(MIB):
+            digest.update(block)
+    if reader.returncode != 0:
+        raise RuntimeError(f"{path}: journalctl cannot read it")
+    return digest.hexdigest()
+
+
+def cold_read_s(bed: Bed, path: Path, iops: int) -> float:
+    """Seconds that `journalctl` takes to show the whole file with nothing in memory, at `iops` if not 0."""
+    drop_caches()
+    # journalctl itself is not what we measure
+    subprocess.run(["journalctl", "--version"], stdout=subprocess.DEVNULL, check=True)
+    if iops:
+        bed.volume.throttle(iops)
+    began = time.monotonic()
+    subprocess.run(["journalctl", "--file", path, "--quiet", "--no-pager"], stdout=subprocess.DEVNULL, check=True)
+    took = time.monotonic() - began
+    if iops:
+        bed.volume.throttle(0)
+    return took
+
+
+def look(bed: Bed, path: Path, iops: int) -> Look:
+    """Measure one archive from outside."""
+    verify = subprocess.run(["journalctl", "--verify", "--quiet", "--file", path], capture_output=True, check=False)
+    found = entries(path)
+    return Look(extents(path), disk_bytes(path), cold_read_s(bed, path, iops), found, verify.returncode == 0)
+
+
+def age(bed: Bed, wanted: int) -> Path:
+    """Log and flush until the active file has `wanted` extents, then let journald archive it."""
+    flushes = count = 0
+    while count < wanted:
+        bed.journald.age(FLUSHES_A_STEP)
+        flushes += FLUSHES_A_STEP
+        count = extents(bed.journald.active)
+        if sys.stdout.isatty():
+            sys.stdout.write(f"\r  {flushes} flushes, {count} extents ")
+            sys.stdout.flush()
+    archive = bed.journald.rotate()
+    # journald keeps an archive mapped for some time, and mapped pages are not dropped from memory
+    bed.journald.stop()
+    bed.journald.start()
+    bed.journald.age(2)
+    if sys.stdout.isatty():
+        sys.stdout.write("\r")
+    say(f"  {flushes} real flushes of 40 messages each, then a rotation: {count} extents")
+    return archive
+
+
+def keeper(bed: Bed, state: Path, *words: str) -> None:
+    """Run journalkeeper as a person would, with its state on the scratch side."""
+    command = [words[0], "-D", os.fspath(bed.directory), *words[1:]]
+    say()
+    say(f"$ journalkeeper {' '.join(command)}")
+    subprocess.run(
+        [sys.executable, "-m", "journalkeeper", *command],
+        env={**os.environ, "STATE_DIRECTORY": os.fspath(state), "SYSTEMD_PAGER": "cat"},
+        check=True,
+    )
+
+
+def usable_iops(bed: Bed, iops: int) -> int:
+    """`iops` if this kernel can limit a device to it, else 0, said plainly."""
+    if iops:
+        try:
+            bed.volume.throttle(iops)
+        except RuntimeError as error:
+            say(f"  reads are not slowed down ({error}): on a fast disk the difference is smaller")
+            return 0
+        bed.volume.throttle(0)
+    return iops
+
+
+def row(what: str, before: str, after: str, verdict: str = "") -> None:
+    say(f"{what:28}{before:>12}{after:>12}{verdict:>12}")
+
+
+def times(before: float, after: float) -> str:
+    return f"{before / after:.1f} x" if after else "-"
+
+
+def compare(before: Look, after: Look, iops: int) -> bool:
+    """Print both looks beside each other and return whether nothing was lost."""
+    same = before.entries == after.entries
+    words = {True: "PASS", False: "FAIL"}
+    disk = [f"{one.disk_bytes / MIB:.1f} MiB" for one in (before, after)]
+    say()
+    row("the archive", "before", "after", "better")
+    row("extents (filefrag)", f"{before.extents}", f"{after.extents}", times(before.extents, after.extents))
+    row("disk usage (compsize)", disk[0], disk[1], times(before.disk_bytes, after.disk_bytes))
+    speed = f"{iops} IOPS" if iops else "this disk"
+    row(
+        f"cold journalctl, {speed}",
+        f"{before.read_s:.2f} s",
+        f"{after.read_s:.2f} s",
+        times(before.read_s, after.read_s),
+    )
+    row("journalctl --verify", words[before.verified], words[after.verified])
+    row("journalctl -o export", before.entries[:8], after.entries[:8], "same" if same else "DIFFERS")
+    return same and after.verified
+
+
+def show(directory: str, wanted: int, iops: int) -> int:
+    """The whole demonstration; 0 if nothing was lost and the file is better than before."""
+    say("1. a btrfs in a file and a journald of its own (the machine's are not touched)")
+    with beds.bed(*SETTINGS, size="3G", parent=directory) as bed:
+        state = bed.volume.base / "state"
+        state.mkdir()
+        say(f"  {bed.directory} on {bed.volume.device}")
+        say(f"2. ageing its journal to at least {wanted} extents")
+        archive = age(bed, wanted)
+        iops = usable_iops(bed, iops)
+        say("3. reading it cold" + (f" from a device of {iops} IOPS, as a small cloud volume is" if iops else ""))
+        before = look(bed, archive, iops)
+        say(f"  {before.read_s:.1f} s")
+        say("4. journalkeeper")
+        for words in (("scan",), ("plan",), ("defrag",), ("plan",)):
+            keeper(bed, state, *words)
+        after = look(bed, archive, iops)
+        same = compare(before, after, iops)
+    say()
+    say("The volume, its journald and all files are gone again.")
+    better = after.extents < before.extents and after.disk_bytes < before.disk_bytes
+    return 0 if same and better else 1
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Show it. Returns 0 if it went well, 1 if it did not or could not."""
+    parser = argparse.ArgumentParser(prog="tests/try", description="What journalkeeper does to an aged journal.")
+    parser.add_argument(
+        "--directory",
+        default="/var/tmp",  # noqa: S108 - in it we make a directory of our own
+        help="where the image is made; it grows to about 300 MiB (%(default)s)",
+    )
+    parser.add_argument("--extents", type=int, default=5000, help="age the archive to so many (%(default)s)")
+    parser.add_argument(
+        "--iops", type=int, default=150, help="of the slowed-down device; 0 is full speed (%(default)s)"
+    )
+    words = parser.parse_args(argv)
+    reason = beds.missing()
+    for tool, package in (("filefrag", "e2fsprogs"), ("compsize", "btrfs-compsize or compsize")):
+        if reason is None and shutil.which(tool) is None:
+            reason = f"{tool} is not installed (package {package})"
+    if reason is not None:
+        sys.stderr.write(f"cannot show it here: {reason}\n")
+        return 1
+    for number in INTERRUPTS:
+        signal.signal(number, stop)
+    try:
+        return show(words.directory, words.extents, words.iops)
+    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        sys.stderr.write(f"the demonstration failed: {error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
