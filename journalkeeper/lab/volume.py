@@ -71,7 +71,8 @@ class ScratchVolume:
     As a context manager it unmounts and removes everything on the way out.
     `profile` is mkfs.btrfs's data profile; raid1 makes a second image, raid10 four.
     `image` is copied instead of making a new filesystem; it keeps its UUID, so mount
-    one of the two at a time.
+    one of the two at a time. `base` is a directory of the caller's: a filesystem that is
+    in it already is used as it is, and both are still there after `close`.
     """
 
     def __init__(
@@ -82,8 +83,10 @@ class ScratchVolume:
         options: str = "",
         image: Path | None = None,
         parent: str | os.PathLike[str] | None = None,
+        base: Path | None = None,
     ) -> None:
-        self.base = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        self.base = base or Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        self._kept = base is not None
         self.mountpoint = self.base / "mnt"
         self.options = options
         self.images = [self.base / f"disk{n}.img" for n in range(DISKS[profile])]
@@ -92,8 +95,10 @@ class ScratchVolume:
         self._throttled = False
         self._mounted = False
         try:
-            self.mountpoint.mkdir()
-            if image is None:
+            self.mountpoint.mkdir(parents=True, exist_ok=True)
+            if self.images[-1].exists():
+                pass  # a kept one
+            elif image is None:
                 for path in self.images:
                     run("truncate", "-s", size, path)
                 run("mkfs.btrfs", "-q", "-d", profile, *self.images)
@@ -174,7 +179,8 @@ class ScratchVolume:
         if not self.base.exists():
             return
         with ExitStack() as steps:
-            steps.callback(shutil.rmtree, self.base)
+            if not self._kept:
+                steps.callback(shutil.rmtree, self.base)
             steps.callback(self._release)
             steps.callback(self.unmount)
             if self._throttled:

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The root of a small Debian, made once with mmdebstrap and kept as a tarball.
+
+The one rule: how this machine reaches its registries (mirrors, proxies, certificates)
+is taken from its own settings when it is needed, and never written in this repository.
+
+The tarball is `$XDG_CACHE_HOME/journalkeeper/guest-RELEASE-KEY.tar.zst`, or below
+/var/cache; KEY changes with the package list, and the file it replaces is removed.
+"""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+PACKAGES = (
+    "systemd-sysv", "libpam-systemd", "dbus", "polkitd",
+    "python3", "python3-venv", "python3-systemd", "python3-btrfsutil", "python3-pyinotify", "python3-psutil",
+    "btrfs-progs", "btrfs-compsize", "acl", "attr", "procps", "e2fsprogs", "sudo", "ca-certificates",
+)  # fmt: skip
+"""What a host has that somebody installs journalkeeper on, and what the tests look through."""
+
+EXTRA = {
+    "bookworm": ("usr-is-merged",),  # and not usrmerge, which brings 55 MB of perl
+    "trixie": ("python3-pydantic", "python3-dbus-fast"),  # bookworm's are too old for us
+}
+SYSTEMD = {"bookworm": 252, "trixie": 257}
+UNREAD = ("/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*")
+"""Left out of the base packages, and of none that is installed later: 60 MB that nobody reads."""
+
+TOOLS = {"mmdebstrap": "mmdebstrap", "zstd": "zstd", "tar": "tar", "systemd-nspawn": "systemd-container"}
+
+
+def cache() -> Path:
+    """Where tarballs are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "/var/cache") / "journalkeeper"
+
+
+def tarball(release: str) -> Path:
+    """The tarball of a release's root; made first if there is none (20 s and 60 MB).
+
+    Raises: RuntimeError with the last words of mmdebstrap if it fails.
+    """
+    command = _recipe(release)
+    key = hashlib.sha256("\0".join(command).encode()).hexdigest()[:12]
+    kept = cache() / f"guest-{release}-{key}.tar.zst"
+    if kept.exists():
+        return kept
+    cache().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="guest-", dir=cache()) as temporary:
+        fresh = Path(temporary) / kept.name
+        done = subprocess.run(
+            [*command, release, fresh, *_mirror(release)], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"mmdebstrap could not make {release}:\n" + "\n".join(done.stderr.splitlines()[-15:]))
+        for stale in cache().glob(f"guest-{release}-*.tar.zst"):
+            stale.unlink()
+        fresh.rename(kept)
+    return kept
+
+
+def unpack(packed: Path, root: Path) -> None:
+    """Lay a tarball into the empty directory `root`, with this machine's ways to its registries."""
+    subprocess.run(["tar", "--zstd", "-xpf", packed, "-C", root, "--xattrs", "--acls"], check=True)
+    lend_registries(root)
+
+
+def lend_registries(root: Path) -> None:
+    """Give apt and pip inside `root` this machine's proxies, indexes and certificates."""
+    settings = _output("apt-config", "dump").splitlines()
+    wanted = [line for line in settings if line.lower().startswith(("acquire::http", "acquire::retries"))]
+    (root / "etc/apt/apt.conf.d/80host").write_text("".join(f"{line}\n" for line in wanted))
+    (root / "etc/pip.conf").write_text(_pip_settings())
+    bundle = Path("/etc/ssl/certs/ca-certificates.crt")
+    if bundle.exists():
+        shutil.copyfile(bundle, root / bundle.relative_to("/"))
+
+
+def _recipe(release: str) -> list[str]:
+    packages = ",".join((*PACKAGES, *EXTRA[release]))
+    return [
+        "mmdebstrap", "--mode=root", "--format=tar", "--variant=minbase", f"--include={packages}",
+        "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in UNREAD),
+        '--customize-hook=rm -f "$1"/etc/dpkg/dpkg.cfg.d/99mmdebstrap',
+        '--customize-hook=chroot "$1" useradd --create-home --shell /bin/bash user',
+    ]  # fmt: skip
+
+
+def _mirror(release: str) -> list[str]:
+    """The archive this machine's apt uses, as a sources.list line; nothing where it knows none of Debian's."""
+    listed = _output("apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(LABEL)", "Created-By: Packages")
+    for line in listed.splitlines():
+        uri, _, whose = line.partition(" ")
+        if whose == "Debian Debian":
+            return [f"deb {uri} {release} main"]
+    return []
+
+
+def _pip_settings() -> str:
+    """pip's settings here that say where packages come from, the environment's over the file's."""
+    words = ("index-url", "extra-index-url", "trusted-host", "proxy", "cert")
+    found = configparser.RawConfigParser()
+    found.read("/etc/pip.conf")
+    settings = {word: found["global"][word] for word in words if found.has_option("global", word)}
+    for word in words:
+        if value := os.environ.get("PIP_" + word.upper().replace("-", "_")):
+            settings[word] = value
+    return "[global]\n" + "".join(f"{word} = {value}\n" for word, value in settings.items())
+
+
+def _output(*argv: str) -> str:
+    """What a command printed; nothing where this machine, not a Debian, lacks it."""
+    if shutil.which(argv[0]) is None:
+        return ""
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout

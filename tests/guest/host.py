@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A whole Debian host in a container: booted by its own systemd, on a btrfs of its own.
+
+The one rule: a guest ends with its Guest, whatever happens: its processes, its mounts,
+its loop device, its cgroups; and no process that is not its own is ever touched.
+
+    with Guest("trixie") as guest:             # 2 s, after 30 s for the first of a release
+        guest.boot()                           # 3 s
+        guest.run("journalctl", "--rotate")
+        guest.throttle(150)                    # I/O operations a second
+        guest.reboot()
+        print(guest.boot_seconds(), guest.blame()[0])
+
+`nocow` says what /var/log/journal is before the first boot: None is Debian's way (the
+directory gets +C from tmpfiles, but only after the first system.journal was made), True
+is +C from the start, False is datacow for good.
+
+It needs root, systemd-container, mmdebstrap, btrfs-progs and zstd. systemd need not run
+here. Where it does, and where cgroup 2 is all there is, start Python by
+`systemd-run --scope -p Delegate=yes`, so that nspawn may make cgroups below its own and
+the throttle reaches them. The guest dies with the thread that booted it (PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from journalkeeper.lab import volume as lab
+from journalkeeper.lab.volume import ScratchVolume
+from tests.guest import base, disk
+
+CGROUPS = (Path("/sys/fs/cgroup/systemd"), Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
+REBOOTED = 133
+"""How nspawn ends under --keep-unit when the guest asked for a reboot (EXIT_FORCE_RESTART)."""
+
+QUIET = ("apt-daily.timer", "apt-daily-upgrade.timer", "fstrim.timer", "e2scrub_all.timer", "console-getty.service")
+"""Masked: they would do I/O of their own at some boots and not at others."""
+
+UNIT_US = {"min": 60_000_000, "s": 1_000_000, "ms": 1000, "us": 1}
+ENTER = 'for g do [ "$g" = -- ] && break; echo $$ >"$g/cgroup.procs"; shift; done; shift; exec "$@"'
+
+
+def missing() -> str | None:
+    """Why no guest can be booted here, in one line; None if it can."""
+    for tool, package in base.TOOLS.items():
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed (package {package})"
+    return lab.missing()
+
+
+class Guest:
+    """One host: `release` on subvolume `name` of `volume`, or of a new volume of `size`.
+
+    A volume of the caller's stays, and so does the host on it; another Guest of the same
+    name finds it there and boots it as it is. Several may share one volume.
+    """
+
+    def __init__(
+        self,
+        release: str = "bookworm",
+        *,
+        volume: ScratchVolume | None = None,
+        size: str = "4G",
+        name: str = "host",
+        nocow: bool | None = None,
+    ) -> None:
+        self.release = release
+        self.name = name
+        self._process: subprocess.Popen[bytes] | None = None
+        self._leader = 0
+        self._status = 0
+        self._groups: list[Path] = []
+        self._owns_volume = volume is None
+        tarball = base.tarball(release)  # before there is anything to clean up: this takes a while
+        self.volume = volume or ScratchVolume(size)
+        try:
+            if not self.root.exists():
+                self._install(tarball, nocow=nocow)
+            self.machine_id = (self.root / "etc/machine-id").read_text().strip()
+        except BaseException:
+            self.close()
+            raise
+
+    def _install(self, tarball: Path, *, nocow: bool | None) -> None:
+        lab.run("btrfs", "subvolume", "create", self.root)
+        base.unpack(tarball, self.root)
+        etc, journal = self.root / "etc", self.root / "var/log/journal"
+        (etc / "hostname").write_text(f"{self.name}\n")
+        (etc / "machine-id").write_text(f"{uuid.uuid4().hex}\n")
+        for unit in QUIET:
+            (etc / "systemd/system" / unit).symlink_to("/dev/null")
+        journal.mkdir(exist_ok=True)
+        if nocow:
+            lab.run("chattr", "+C", journal)
+        elif nocow is False:
+            (etc / "tmpfiles.d/journal-nocow.conf").symlink_to("/dev/null")
+
+    @property
+    def root(self) -> Path:
+        """The guest's / as seen from here, whether it runs or not (without its /run, /tmp, /dev)."""
+        return self.volume.mountpoint / self.name
+
+    @property
+    def journal(self) -> Path:
+        """The guest's /var/log/journal/MACHINE-ID as seen from here."""
+        return self.root / "var/log/journal" / self.machine_id
+
+    @property
+    def console(self) -> Path:
+        """What the guest wrote on its console since its last boot."""
+        return self.volume.base / f"{self.name}.console"
+
+    @property
+    def running(self) -> bool:
+        """Whether it is booted, or about to be."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def leader(self) -> int:
+        """The process id here of the guest's process 1.
+
+        Raises: RuntimeError if the guest is not booted.
+        """
+        if not self.running:
+            raise RuntimeError(f"guest {self.name} is not booted")
+        return self._leader
+
+    def boot(self, timeout_s: float = 300) -> None:
+        """Boot, and wait until multi-user.target and all that was to start with it has.
+
+        Raises: RuntimeError with the console's last lines if it does not come up in time.
+        """
+        if self.running:
+            raise RuntimeError(f"guest {self.name} is booted already")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+            path = self.volume.base / f"{self.name}.notify"
+            path.unlink(missing_ok=True)
+            ready.bind(os.fspath(path))
+            ready.settimeout(0.5)
+            self._start(path)
+            try:
+                self._await_ready(ready, timeout_s)
+                self.run("systemctl", "is-active", "multi-user.target")
+            except BaseException:
+                self._kill()
+                raise
+
+    def _start(self, notify: Path) -> None:
+        unique = f"journalkeeper-{self.machine_id[:12]}"
+        self._groups = [_own_cgroup(tree) / unique for tree in CGROUPS if (tree / "cgroup.procs").exists()]
+        for path in self._groups:
+            path.mkdir(exist_ok=True)
+        nspawn = [
+            "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--notify-ready=yes", "--link-journal=no",
+            "--timezone=off", "--console=read-only", f"--machine={unique}", f"--hostname={self.name}",
+            f"--directory={self.root}", "--boot",
+        ]  # fmt: skip
+        argv = [
+            "setpriv",
+            "--pdeathsig=KILL",
+            "sh",
+            "-ec",
+            ENTER,
+            "guest",
+            *map(os.fspath, self._groups),
+            "--",
+            *nspawn,
+        ]
+        environment = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1", "NOTIFY_SOCKET": os.fspath(notify)}
+        with self.console.open("wb") as console:
+            self._process = subprocess.Popen(
+                argv, env=environment, stdin=subprocess.DEVNULL, stdout=console, stderr=console
+            )
+
+    def _await_ready(self, ready: socket.socket, timeout_s: float) -> None:
+        """Read nspawn's notifications until the guest's own systemd has finished booting."""
+        deadline = time.monotonic() + timeout_s
+        while self.running and time.monotonic() < deadline:
+            try:
+                words = ready.recv(4096).decode().split("\n")
+            except TimeoutError:
+                continue
+            for word in words:
+                if word.startswith("X_NSPAWN_LEADER_PID="):
+                    self._leader = int(word.partition("=")[2])
+            if "READY=1" in words:
+                return
+        what = f"was not up after {timeout_s:.0f} s" if self.running else "ended while booting"
+        raise RuntimeError(f"guest {self.name} {what}; its console ended with:\n{self._last_words()}")
+
+    def _last_words(self) -> str:
+        return "\n".join(self.console.read_text(errors="replace").splitlines()[-15:])
+
+    def run(
+        self,
+        *argv: str,
+        user: str | None = None,
+        check: bool = True,
+        text_in: str | None = None,
+        timeout_s: float = 300,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in the guest, as root or `user`, with a login's environment.
+
+        It runs beside the guest's units, not in one: say `systemd-run` for that.
+        Raises: RuntimeError with what it said if it fails and `check` is set; TimeoutExpired.
+        """
+        done = subprocess.run(
+            self.command(*argv, user=user), input=text_in, stdin=None if text_in is not None else subprocess.DEVNULL,
+            capture_output=True, text=True, check=False, timeout=timeout_s,
+        )  # fmt: skip
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{self.name}: {' '.join(argv)}: exit {done.returncode}: {done.stdout}{done.stderr}")
+        return done
+
+    def command(self, *argv: str, user: str | None = None) -> list[str]:
+        """The words that run `argv` in the guest, for who wants to start it otherwise than `run` does."""
+        as_user = [f"--reuid={user}", f"--regid={user}", "--init-groups"] if user else []
+        return [
+            "nsenter", f"--target={self.leader}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--",
+            "setpriv", *as_user, "--reset-env", "--pdeathsig=KILL", "--", *argv,
+        ]  # fmt: skip
+
+    def shell(self, text: str, *, user: str | None = None, check: bool = True, timeout_s: float = 300) -> str:
+        """Run a shell script in the guest and return what it printed; it ends at the first command that fails."""
+        return self.run("bash", "-euo", "pipefail", "-c", text, user=user, check=check, timeout_s=timeout_s).stdout
+
+    def age(self, flushes: int, messages: int = 40) -> None:
+        """Let system.journal live through `flushes` real flushes of `messages` messages each."""
+        script = (Path(__file__).with_name("ager.py")).read_text()
+        self.run("python3", "-", str(flushes), str(messages), text_in=script, timeout_s=3600)
+
+    def poweroff(self, *, how: str = "poweroff", timeout_s: float = 300) -> None:
+        """Shut down cleanly and wait for the end; `how` is a verb of systemctl that ends the system.
+
+        Raises: RuntimeError if it does not end in time.
+        """
+        self.run("systemctl", how, check=False)
+        self.wait(timeout_s)
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait until the guest has shut itself down; returns the exit status of its last nspawn.
+
+        Raises: RuntimeError if it does not end in time.
+        """
+        if self._process is None:
+            return self._status
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(
+                f"guest {self.name} still runs after {timeout_s} s; its console ended with:\n{self._last_words()}"
+            ) from None
+        self._forget()
+        return self._status
+
+    def reboot(self, *, between: Callable[[], object] | None = None) -> None:
+        """Shut down for a reboot, run `between` while nothing runs, and boot with cold caches."""
+        self.run("systemctl", "reboot", check=False)
+        if (status := self.wait(300)) != REBOOTED:
+            raise RuntimeError(f"guest {self.name} ended with {status} instead of rebooting:\n{self._last_words()}")
+        if between is not None:
+            between()
+        self.drop_caches()
+        self.boot()
+
+    def power_cut(self) -> None:
+        """Cut the power: the disk stays as it is at this moment, what was in memory is gone.
+
+        What it models and what not: see tests/guest/disk.py. All of the volume loses power.
+        """
+        devices = list(self.volume.devices)
+        for device in devices:
+            disk.unplug(device)
+        self._kill()
+        self.volume.unmount()
+        for device in devices:
+            disk.plug(device)
+        self.volume.mount()
+
+    def boot_seconds(self) -> float:
+        """How long userspace took to boot, as systemd-analyze(1) counts it."""
+        text = self.run("systemctl", "show", "--property=UserspaceTimestampMonotonic,FinishTimestampMonotonic").stdout
+        stamps = dict(line.split("=") for line in text.split())
+        return (int(stamps["FinishTimestampMonotonic"]) - int(stamps["UserspaceTimestampMonotonic"])) / 1e6
+
+    def blame(self) -> list[tuple[str, float]]:
+        """The units and the seconds each took to start, the slowest first."""
+        rows = []
+        for line in self.run("systemd-analyze", "blame", "--no-pager").stdout.splitlines():
+            words = line.split()
+            parts = (re.fullmatch(r"([\d.]+)(min|s|ms|us)", word) for word in words[:-1])
+            rows.append((words[-1], sum(float(part[1]) * UNIT_US[part[2]] for part in parts if part) / 1e6))
+        return rows
+
+    def copy_in(self, source: str | os.PathLike[str], target: str) -> None:
+        """Copy a file or tree to a path in the guest, which need not run; not below its /run or /tmp."""
+        place = self.root / target.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lab.run("cp", "--archive", "--no-preserve=ownership", source, place)
+
+    def snapshot(self, name: str) -> Path:
+        """Take a read-only snapshot of the guest's root, as snapper would; returns its path here."""
+        place = self.volume.mountpoint / "snapshots" / f"{self.name}-{name}"
+        place.parent.mkdir(exist_ok=True)
+        lab.run("btrfs", "subvolume", "snapshot", "-r", self.root, place)
+        return place
+
+    def throttle(self, iops: int) -> None:
+        """Limit the volume's disk to `iops` reads and writes a second each; 0 lifts it."""
+        self.volume.throttle(iops)
+
+    def drop_caches(self) -> None:
+        """Make the next reads cold ones; while nothing runs, the volume is mounted anew too."""
+        if not self.running:
+            self.volume.remount()
+        lab.drop_caches()
+
+    def close(self) -> None:
+        """End the guest at once and clean up; its volume goes too, if it is the guest's own."""
+        with ExitStack() as steps:
+            if self._owns_volume:
+                steps.callback(self.volume.close)
+            steps.callback(self._kill)
+
+    def _kill(self) -> None:
+        """Kill process 1, and the kernel kills its whole namespace; or nspawn, if it has none yet."""
+        if self._process is None:
+            return
+        if self.running:
+            os.kill(self._leader or self._process.pid, signal.SIGKILL)
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._forget()
+
+    def _forget(self) -> None:
+        assert self._process is not None
+        self._status = self._process.returncode
+        self._process = None
+        self._leader = 0
+        for group in self._groups:
+            _remove_cgroup(group)
+        self._groups.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _own_cgroup(tree: Path) -> Path:
+    """This process's own cgroup in the hierarchy mounted at `tree`."""
+    name = "name=systemd" if tree.name == "systemd" else ""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == name:
+            return tree / path.lstrip("/")
+    return tree
+
+
+def _remove_cgroup(top: Path) -> None:
+    """Remove a cgroup and those below it; the last process may take a moment to be gone."""
+    for folder, _, _ in os.walk(top, topdown=False):
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                os.rmdir(folder)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
