@@ -117,16 +117,18 @@ def parse_file(file: str, *, missing_ok: bool = False) -> list[Assignment]:
         if missing_ok and error.errno in (errno.ENOENT, errno.ENOTDIR):
             return []
         raise FileError.wrap("read it", file, error) from error
-    with open(descriptor, "rb") as opened:
-        try:
-            mode = os.fstat(descriptor).st_mode
-            if stat.S_ISCHR(mode):
-                return []
-            if not stat.S_ISREG(mode):
-                return [Assignment(file, 0, "", "", "", "this is not a regular file", fatal=True)]
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISCHR(mode):
+            return []
+        if not stat.S_ISREG(mode):
+            return [Assignment(file, 0, "", "", "", "this is not a regular file", fatal=True)]
+        with open(descriptor, "rb", closefd=False) as opened:
             data = opened.read()
-        except OSError as error:
-            raise FileError.wrap("read it", file, error) from error
+    except OSError as error:
+        raise FileError.wrap("read it", file, error) from error
+    finally:
+        os.close(descriptor)
     return parse(data, file)
 
 

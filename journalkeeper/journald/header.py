@@ -57,8 +57,9 @@ def parse(data: bytes, size_bytes: int) -> Header:
     last = end - _OBJECT_HEADER_BYTES
     _check_offset("tail object", tail_object, header_size, last)
     _check_offset("first entry array", entry_array, header_size, tail_object)
-    _check_offset("data hash table", data_table, header_size, tail_object)
-    _check_offset("field hash table", field_table, header_size, tail_object)
+    # A table's offset is that of its items, behind its object's header: in a new file the last object is one.
+    _check_offset("data hash table", data_table, header_size, tail_object + _OBJECT_HEADER_BYTES)
+    _check_offset("field hash table", field_table, header_size, tail_object + _OBJECT_HEADER_BYTES)
     if data_table_size > end - data_table or field_table_size > end - field_table:
         raise HeaderError(f"hash tables of {data_table_size} and {field_table_size} bytes reach beyond {end}")
     if head_time > _TIME_LIMIT_US or tail_time > _TIME_LIMIT_US:

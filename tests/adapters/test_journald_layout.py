@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Which directories hold journals, what is in them, and whose they are."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.errors import FileError
+from journalkeeper.journald.conf import Settings
+from journalkeeper.journald.layout import Directory, directories, instance, listing, machine_id
+from journalkeeper.model import Instance, Kind
+
+ID = "0123456789abcdef0123456789abcdef"
+OTHER = "f" * 32
+
+
+def names(top: Path) -> list[str]:
+    return [directory.name for directory in directories(str(top))]
+
+
+def touch(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"")
+
+
+def test_every_instance_below_the_top_is_found_in_order(tmp_path: Path) -> None:
+    for name in ("remote", f"{ID}.web", ID, OTHER, f"{ID}.a"):
+        (tmp_path / name).mkdir()
+    assert directories(str(tmp_path)) == [
+        Directory(f"{tmp_path}/{ID}", ID, ID, ""),
+        Directory(f"{tmp_path}/{ID}.a", f"{ID}.a", ID, "a"),
+        Directory(f"{tmp_path}/{ID}.web", f"{ID}.web", ID, "web"),
+        Directory(f"{tmp_path}/{OTHER}", OTHER, OTHER, ""),
+        Directory(f"{tmp_path}/remote", "remote", "", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{ID}.{'n' * 222}",
+        f"{ID}.a.b",
+        f"{ID}.a@b:c_d-e",
+        f"{ID}....",
+        ID.upper(),
+        "01234567-89ab-cdef-0123-456789abcdef",
+    ],
+)
+def test_names_that_a_journald_may_give_are_instances(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (found,) = directories(str(tmp_path))
+    assert (found.name, found.machine_id) == (name, ID)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [ID[:-1], ID + "0", f"{ID}.", f"{ID}..", f"{ID}...", f"{ID}.a b", f"{ID}.a*", f"{ID}.a\n",
+     f"{ID}.\u00e4", f"{ID}.\udcff", f"g{ID[1:]}", f"{ID}-a", "Remote", "lost+found", ".snapshots"]
+)  # fmt: skip
+def test_other_directories_are_none_of_journalds(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    assert directories(str(tmp_path)) == []
+
+
+def test_links_and_files_below_the_top_are_not_followed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere" / ID
+    elsewhere.mkdir(parents=True)
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / ID).symlink_to(elsewhere)
+    touch(top / OTHER)
+    assert directories(str(top)) == []
+
+
+def test_a_linked_top_is_resolved(tmp_path: Path) -> None:
+    (tmp_path / "real" / ID).mkdir(parents=True)
+    (tmp_path / "journal").symlink_to(tmp_path / "real")
+    assert [directory.path for directory in directories(str(tmp_path / "journal"))] == [f"{tmp_path}/real/{ID}"]
+
+
+@pytest.mark.parametrize("name", [ID, f"{ID}.web", "remote"])
+def test_an_instance_may_be_the_top_itself_also_while_it_is_empty(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    assert names(tmp_path / name) == [name]
+
+
+@pytest.mark.parametrize("name", ["system.journal", "copy.journal", "system@1-2.journal~"])
+def test_a_top_that_holds_journals_itself_counts(tmp_path: Path, name: str) -> None:
+    touch(tmp_path / "backup" / name)
+    (tmp_path / "backup" / ID).mkdir()
+    assert names(tmp_path / "backup") == ["backup", ID]
+
+
+def test_a_top_that_holds_other_things_does_not_count(tmp_path: Path) -> None:
+    touch(tmp_path / "backup" / "notes.txt")
+    (tmp_path / "backup" / "x.journal").mkdir()
+    assert names(tmp_path / "backup") == []
+
+
+def test_a_top_that_does_not_exist_holds_nothing(tmp_path: Path) -> None:
+    assert directories(str(tmp_path / "journal")) == []
+
+
+def test_a_top_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+    touch(tmp_path / "file")
+    with pytest.raises(FileError) as caught:
+        directories(str(tmp_path / "file"))
+    assert caught.value.number == errno.ENOTDIR
+
+
+def test_a_top_that_may_not_be_listed_is_an_error() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to make a directory that another user may not list")
+    with tempfile.TemporaryDirectory() as top:
+        os.seteuid(65534)
+        try:
+            with pytest.raises(FileError) as caught:
+                directories(top)
+        finally:
+            os.seteuid(0)
+    assert (caught.value.number, caught.value.path) == (errno.EACCES, os.path.realpath(top))
+
+
+def test_a_listing_parts_journals_from_leftovers_and_the_rest(tmp_path: Path) -> None:
+    for name in ("system.journal", "a\n.journal", "\udcff.journal~", ".journalkeeper-1.tmp", "fss", "x.tmp"):
+        touch(tmp_path / name)
+    for place in (str(tmp_path), os.open(tmp_path, os.O_RDONLY)):
+        found = listing(place)
+        assert sorted((name, kind.kind) for name, kind in found.journals) == [
+            ("a\n.journal", Kind.ACTIVE),
+            ("system.journal", Kind.ACTIVE),
+            ("\udcff.journal~", Kind.UNCLEAN),
+        ]
+        assert found.leftovers == [".journalkeeper-1.tmp"]
+        if isinstance(place, int):
+            os.close(place)
+
+
+def test_a_directory_that_vanished_has_nothing_in_it(tmp_path: Path) -> None:
+    assert listing(str(tmp_path / "gone")) == ([], [])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A host with a machine id, a main configuration and one for the namespace "web"."""
+    for path, text in {
+        "etc/machine-id": f"{ID}\n",
+        "etc/systemd/journald.conf": "[Journal]\nSystemMaxFiles=7\n",
+        "etc/systemd/journald@web.conf": "[Journal]\nSyncIntervalSec=30s\nSystemMaxUse=1M\n",
+    }.items():
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return tmp_path
+
+
+def described(root: Path, name: str) -> Instance:
+    (root / "var/log/journal" / name).mkdir(parents=True)
+    (directory,) = directories(str(root / "var/log/journal"))
+    return instance(directory, device=5, nocow=True, root=str(root))
+
+
+def test_the_main_instance_runs_by_the_main_configuration(root: Path) -> None:
+    assert described(root, ID) == Instance(
+        name=ID,
+        directory=f"{root}/var/log/journal/{ID}",
+        device=5,
+        namespace="",
+        nocow=True,
+        storage="auto",
+        sync_interval_us=300_000_000,
+        system_max_use_bytes=None,
+        system_keep_free_bytes=None,
+        system_max_file_size_bytes=None,
+        system_max_files=7,
+    )
+
+
+def test_a_namespace_runs_by_its_own(root: Path) -> None:
+    found = described(root, f"{ID}.web")
+    assert (found.namespace, found.storage) == ("web", "persistent")
+    assert (found.sync_interval_us, found.system_max_use_bytes, found.system_max_files) == (30_000_000, 1 << 20, 100)
+
+
+def test_another_machines_journal_does_not_run_by_this_hosts_configuration(root: Path) -> None:
+    assert described(root, OTHER).system_max_files == Settings().system_max_files
+
+
+def test_remote_journals_are_never_synced_by_a_timer(root: Path) -> None:
+    found = described(root, "remote")
+    assert (found.sync_interval_us, found.storage) == (0, "persistent")
+
+
+def test_a_host_without_a_machine_id_has_no_instance_of_its_own(tmp_path: Path) -> None:
+    assert machine_id(str(tmp_path)) == ""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/machine-id").write_bytes(b"\xffuninitialized\n")
+    assert machine_id(str(tmp_path)) not in ("", ID)

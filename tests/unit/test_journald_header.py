@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The header check: what journald itself would open is parsed, everything else a HeaderError."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.journald import header
+from journalkeeper.journald.header import HEADER_BYTES, HeaderError, parse
+from journalkeeper.model import Header, State
+
+SIZE = 8 << 20
+HEADER_SIZE, ARENA = 264, SIZE - 264
+OFFSETS = {
+    "state": 16, "header_size": 88, "arena": 96, "data_table": 104, "data_table_size": 112, "field_table": 120,
+    "field_table_size": 128, "tail_object": 136, "objects": 144, "entries": 152, "tail_seqnum": 160,
+    "head_seqnum": 168, "entry_array": 176, "head_time": 184, "tail_time": 192,
+}  # fmt: skip
+GOOD = {
+    "header_size": HEADER_SIZE, "arena": ARENA, "data_table": 5632, "data_table_size": 3_700_000, "field_table": 280,
+    "field_table_size": 5328, "tail_object": 4_000_000, "objects": 868, "entries": 83, "tail_seqnum": 84,
+    "head_seqnum": 2, "entry_array": 3_999_000, "head_time": 1_700_000_000_000_000, "tail_time": 1_700_000_001_000_000,
+}  # fmt: skip
+
+
+def made(**changes: int) -> bytes:
+    """A header that is right but for `changes`."""
+    data = bytearray(HEADER_SIZE)
+    data[:8] = b"LPKSHHRH"
+    for place, byte in ((24, 0xF1), (40, 0xA1), (56, 0xB0), (72, 0x5E)):
+        data[place : place + 16] = bytes([byte]) * 16
+    for field, value in {**GOOD, **changes}.items():
+        struct.pack_into("<B" if field == "state" else "<Q", data, OFFSETS[field], value)
+    return bytes(data)
+
+
+def test_every_field_is_where_the_format_has_it() -> None:
+    assert parse(made(state=1), SIZE) == Header(
+        state=State.ONLINE,
+        file_id="f1" * 16,
+        machine_id="a1" * 16,
+        seqnum_id="5e" * 16,
+        entries=83,
+        head_seqnum=2,
+        tail_seqnum=84,
+        head_time_us=1_700_000_000_000_000,
+        tail_time_us=1_700_000_001_000_000,
+    )
+
+
+@pytest.mark.parametrize(("byte", "state"), [(0, State.OFFLINE), (1, State.ONLINE), (2, State.ARCHIVED)])
+def test_the_three_states(byte: int, state: State) -> None:
+    assert parse(made(state=byte), SIZE).state is state
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"header_size": 208, "arena": SIZE - 208},
+        {"entries": 868},
+        {"objects": ARENA // 16},
+        {"tail_object": SIZE - 16},
+        {"tail_object": HEADER_SIZE, "data_table": 0, "data_table_size": 0, "field_table": 0, "field_table_size": 0,
+         "entry_array": 0, "entries": 0, "objects": 0},
+        {"tail_object": 0, "data_table": 0, "data_table_size": 0, "field_table": 0, "field_table_size": 0,
+         "entry_array": 0},
+        {"entry_array": 0},
+        {"entry_array": 4_000_000},
+        {"data_table": 4_000_016},  # a new file's last object, its items behind its header
+        {"field_table": 4_000_016},
+        {"data_table_size": SIZE - 5632},
+        {"head_time": 0, "tail_time": 1 << 55},
+    ],
+)  # fmt: skip
+def test_what_is_just_right_is_taken(changes: dict[str, int]) -> None:
+    assert parse(made(**changes), SIZE).tail_seqnum == 84
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": 3},
+        {"state": 255},
+        {"header_size": 207},
+        {"header_size": 0},
+        {"header_size": 2**64 - 1, "arena": 265},  # their sum would wrap in 64 bits
+        {"arena": ARENA + 1},
+        {"entries": 869},
+        {"objects": ARENA // 16 + 1},
+        {"tail_object": SIZE - 8},
+        {"tail_object": 4_000_001},
+        {"tail_object": HEADER_SIZE - 8, "entry_array": 0},
+        {"entry_array": 4_000_008},
+        {"entry_array": 256},
+        {"entry_array": 3_999_001},
+        {"data_table": 4_000_024},
+        {"data_table": 5633},
+        {"data_table": 200},
+        {"data_table_size": SIZE - 5632 + 1},
+        {"field_table": 4_000_024},
+        {"field_table_size": 2**64 - 1},
+        {"head_time": (1 << 55) + 1},
+        {"tail_time": (1 << 55) + 1},
+    ],
+)
+def test_what_is_just_wrong_is_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(HeaderError):
+        parse(made(**changes), SIZE)
+
+
+def test_wrong_magic_is_no_journal() -> None:
+    with pytest.raises(HeaderError, match="magic"):
+        parse(b"KSHHRHLP" + made()[8:], SIZE)  # the magic of journald's sealing keys
+
+
+def test_a_short_file_is_no_journal() -> None:
+    assert parse(made(header_size=208, arena=SIZE - 208)[:HEADER_BYTES], SIZE).entries == 83
+    with pytest.raises(HeaderError, match="207 bytes"):
+        parse(made()[: HEADER_BYTES - 1], SIZE)
+    with pytest.raises(HeaderError, match="only 0 bytes"):
+        parse(b"", 0)
+
+
+def test_a_truncated_file_is_refused() -> None:
+    assert parse(made(), SIZE).entries == 83
+    with pytest.raises(HeaderError, match=f"in a file of {SIZE - 1}"):
+        parse(made(), SIZE - 1)
+
+
+def mutated(dice: random.Random) -> tuple[bytes, int]:
+    """A header with something done to it, and a size."""
+    data = bytearray(made(state=dice.randrange(3)))
+    for _ in range(dice.randint(1, 4)):
+        if dice.random() < 0.5:
+            data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+        else:
+            extreme = dice.choice((0, 1, 7, 8, 207, SIZE, 1 << 31, 1 << 32, 1 << 63, 2**64 - 1, dice.getrandbits(64)))
+            struct.pack_into("<Q", data, dice.choice(list(OFFSETS.values())), extreme)
+    if dice.random() < 0.1:
+        del data[dice.randrange(len(data)) :]
+    return bytes(data), dice.choice((SIZE, SIZE, SIZE, 0, 264, SIZE - 1, dice.getrandbits(64)))
+
+
+def test_ten_thousand_mutations_give_a_header_or_a_header_error() -> None:
+    dice = random.Random(20)  # noqa: S311, a fixed seed makes a failure repeatable
+    outcomes = {"parsed": 0, "refused": 0}
+    for _ in range(10_000):
+        data, size_bytes = mutated(dice)
+        try:
+            found = parse(data, size_bytes)
+        except HeaderError:
+            outcomes["refused"] += 1
+        else:
+            assert found.entries * 16 <= size_bytes
+            assert max(found.head_time_us, found.tail_time_us) <= 1 << 55
+            outcomes["parsed"] += 1
+    assert min(outcomes.values()) > 1000  # both branches were really tried
+
+
+def file_of(path: Path, data: bytes, size_bytes: int) -> int:
+    path.write_bytes(data)
+    os.truncate(path, size_bytes)
+    return os.open(path, os.O_RDONLY)
+
+
+def test_a_file_that_grew_since_its_stat_is_looked_at_again(tmp_path: Path) -> None:
+    fd = file_of(tmp_path / "system.journal", made(), SIZE)
+    try:
+        assert header.read(fd, SIZE - 4096).entries == 83
+        os.truncate(tmp_path / "system.journal", SIZE - 1)
+        with pytest.raises(HeaderError):
+            header.read(fd, SIZE - 4096)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("data", "state"),
+    [
+        (made(state=0), State.OFFLINE),
+        (made(state=1), State.ONLINE),
+        (made(state=2), State.ARCHIVED),
+        (made(state=3), State.UNKNOWN),
+        (made()[:16], State.UNKNOWN),
+        (b"", State.UNKNOWN),
+    ],
+)
+def test_the_state_byte_alone_is_read_from_the_open_file(tmp_path: Path, data: bytes, state: State) -> None:
+    fd = file_of(tmp_path / "system.journal", data, len(data))
+    try:
+        assert header.state(fd) is state
+    finally:
+        os.close(fd)
