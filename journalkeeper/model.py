@@ -201,6 +201,8 @@ class Instance(NamedTuple):
 
     `name` is the directory's name, `namespace` "" for the main instance.
     `storage` is journald.conf(5)'s word; a limit of None means journald's default.
+    `online_since_us` is when its files became ONLINE at the earliest, None where nobody
+    saw it; `slowest_piece_us` the longest that one piece of our work took there.
     """
 
     name: str
@@ -214,6 +216,8 @@ class Instance(NamedTuple):
     system_keep_free_bytes: int | None
     system_max_file_size_bytes: int | None
     system_max_files: int
+    online_since_us: int | None = None
+    slowest_piece_us: int = 0
 
 
 class Past(NamedTuple):

@@ -52,7 +52,11 @@ def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, .
     instances = {instance.directory: instance for instance in host.instances}
     windows = {
         directory: window(
-            instance, [file for file in host.files if _directory(file) == directory], host.now_us, now=request.now
+            instance,
+            [file for file in host.files if _directory(file) == directory],
+            host.now_us,
+            margin_us=config.window.margin_us,
+            now=request.now,
         )
         for directory, instance in instances.items()
     }

@@ -1,11 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """When work on an instance's active files is not in journald's way.
 
-The one rule: closed unless it is known to be open. journald arms its sync timer at the
-first append after a sync, and an ONLINE state byte says that such an append happened
-(systemd, journald-server.c, server_schedule_sync). One look cannot tell when, so the
-deadline is taken from the oldest moment it can have been: the file's last change at the
-latest plus SyncIntervalSec is when the file will certainly have been flushed.
+The one rule: closed unless it is known to be open.
+
+journald arms its sync timer at the first append after a sync, SyncIntervalSec ahead, and
+no later append moves it (systemd, journald-server.c, server_schedule_sync). That append
+also makes the state byte ONLINE, so with `t` the moment of that flip:
+
+    OFFLINE      open: nothing is dirty. An append makes journald sync in its main thread
+                 first, and that sync writes what we left dirty: one piece at the most.
+    ONLINE at t  open until t + SyncIntervalSec - margin: the sync of the flip is over,
+                 the next is not due.
+    due          closed from there until the flush was seen.
+
+The margin is the configured one plus the slowest piece measured. Where nobody saw the flip
+(one look by a command), the flush is due at any moment until the file has been left alone
+for a whole interval. A window of which the margins leave nothing is too short for any work.
 """
 
 from __future__ import annotations
@@ -13,21 +23,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from journalkeeper.model import Instance, JournalFile, Kind, State, Window
+from journalkeeper.values import INFINITY_US
 
 
-def window(instance: Instance, files: Sequence[JournalFile], now_us: int, *, now: bool) -> Window:
+def window(instance: Instance, files: Sequence[JournalFile], now_us: int, *, margin_us: int, now: bool) -> Window:
     """The window of `instance`, whose files are `files`, as seen at `now_us`.
 
-    Its reason is "now" (asked not to wait), "flushed" (nothing unsynced in any active
-    file), "stale" (ONLINE, but unchanged for longer than a sync can be away: nobody
-    writes there), or "unsynced" (closed: a flush may come at any moment).
+    `margin_us` is how long before a flush work ends. The reason is one of "now" (asked not
+    to wait), "flushed" (nothing unsynced), "no-timer" (journald syncs at no time of its
+    own), "stale" (unsynced, but nobody writes any more), "online" (open until the flush is
+    near), "flush-due", "too-short", or "unsynced" (nobody knows since when).
     """
+    name, interval_us = instance.name, instance.sync_interval_us
     if now:
-        return Window(instance.name, open=True, closes_at_us=None, reason="now")
+        return Window(name, open=True, closes_at_us=None, reason="now")
     online = [file for file in files if file.kind is Kind.ACTIVE and file.state is State.ONLINE]
     if not online:
-        return Window(instance.name, open=True, closes_at_us=None, reason="flushed")
-    flushed_by_us = max(file.mtime_ns for file in online) // 1000 + instance.sync_interval_us
-    if now_us > flushed_by_us:
-        return Window(instance.name, open=True, closes_at_us=None, reason="stale")
-    return Window(instance.name, open=False, closes_at_us=flushed_by_us, reason="unsynced")
+        return Window(name, open=True, closes_at_us=None, reason="flushed")
+    if interval_us in {0, INFINITY_US}:
+        return Window(name, open=True, closes_at_us=None, reason="no-timer")
+    since_us = instance.online_since_us
+    if since_us is None:
+        flushed_by_us = max(file.mtime_ns for file in online) // 1000 + interval_us
+        stale = now_us > flushed_by_us
+        return Window(name, open=stale, closes_at_us=None, reason="stale" if stale else "unsynced")
+    margin_us += instance.slowest_piece_us
+    if interval_us <= 2 * margin_us:
+        return Window(name, open=False, closes_at_us=None, reason="too-short")
+    closes_at_us = since_us + interval_us - margin_us
+    if now_us >= closes_at_us:
+        return Window(name, open=False, closes_at_us=None, reason="flush-due")
+    return Window(name, open=True, closes_at_us=closes_at_us, reason="online")
