@@ -47,9 +47,13 @@ class Command(NamedTuple):
 
 _READS_FILES = "journal files are readable by root and their own users only"
 
+_READS_STATE = "the state directory is readable by root only"
+
 COMMANDS = (
+    Command("status", "totals, and what was done last", "status", _READS_STATE),
     Command("scan", "every journal file: kind, state, extents, size, disk space, flags", "scan", _READS_FILES),
     Command("plan", "what would be done to which file and why, and why not", "plan", _READS_FILES),
     Command("defrag", "do it", "defrag", "it rewrites files that belong to root"),
+    Command("history", "what was done to each file over time", "history", _READS_STATE),
     Command("check-config", "read the configuration and say what is wrong in it", "check_config", "it is not readable"),
 )

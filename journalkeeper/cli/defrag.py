@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from journalkeeper.cli import plan as plans
 from journalkeeper.cli.documents import defrag_document, known_sum
 from journalkeeper.cli.interrupts import Interrupts
+from journalkeeper.cli.outcomes import COLOURS, sizes, span
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
-from journalkeeper.cli.table import GREEN, RED, YELLOW, Column, Row, render
+from journalkeeper.cli.table import Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.model import Outcome, Reason, Result
-from journalkeeper.values import format_size, format_span
+from journalkeeper.values import format_size
 
 if TYPE_CHECKING:
     import argparse
@@ -52,7 +53,6 @@ _COLUMNS = (
     Column("TIME", right=True),
     Column("PATH"),
 )
-_COLOURS = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 def _extents(engine: Engine, asked: Request) -> dict[str, int]:
     """How many extents each file has, for the rows of those that the plan will leave alone."""
-    return {file.path: file.extents.count for file in engine.look(asked).files}
+    return {file.path: file.extents.total for file in engine.look(asked).files}
 
 
 def _execute(engine: Engine, asked: Request, *, with_progress: bool) -> tuple[Report, bool]:
@@ -117,7 +117,7 @@ def _lines(report: Report, output: Output) -> list[str]:
     if output.legend:
         odd = [outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE]
         blocks += [plans.glossary([*odd, *(skip.reason for skip in report.plan.skipped)]), [_footer(report)]]
-    return plans.stacked(blocks)
+    return stacked(blocks)
 
 
 def _row(outcome: Outcome) -> Row:
@@ -127,21 +127,13 @@ def _row(outcome: Outcome) -> Row:
             outcome.result,
             outcome.reason,
             f"{outcome.extents_before} -> {outcome.extents_after}",
-            _sizes(outcome.disk_bytes_before, outcome.disk_bytes_after),
+            sizes(outcome.disk_bytes_before, outcome.disk_bytes_after),
             format_size(outcome.bytes_written),
-            _time(outcome.duration_s),
+            span(outcome.duration_s),
             shown(outcome.path),
         ),
-        _COLOURS[outcome.result],
+        COLOURS[outcome.result],
     )
-
-
-def _sizes(before: int | None, after: int | None) -> str:
-    return "-" if before is None or after is None else f"{format_size(before)} -> {format_size(after)}"
-
-
-def _time(duration_s: float) -> str:
-    return format_span(round(duration_s * 1000) * 1000, 1000)
 
 
 def _footer(report: Report) -> str:
@@ -153,10 +145,10 @@ def _footer(report: Report) -> str:
     before = sum(outcome.extents_before for outcome in outcomes)
     after = sum(outcome.extents_after for outcome in outcomes)
     text = f"{counted(len(outcomes), 'file')}: {', '.join(tally)}; {before:,} -> {after:,} extents"
-    disk = _sizes(
+    disk = sizes(
         known_sum([outcome.disk_bytes_before for outcome in outcomes]),
         known_sum([outcome.disk_bytes_after for outcome in outcomes]),
     )
     if disk != "-":
         text += f", {disk} on disk"
-    return f"{text}, {format_size(report.written_bytes)} written in {_time(report.duration_s)}; {left}"
+    return f"{text}, {format_size(report.written_bytes)} written in {span(report.duration_s)}; {left}"

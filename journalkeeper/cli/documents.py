@@ -37,7 +37,7 @@ def defrag_document(report: Report, extents: dict[str, int]) -> dict[str, object
     Such a file is an outcome too: action "defragment", result "skipped", its reason, 0 bytes written.
     """
     outcomes = (*report.outcomes, *(_left_alone(skip, extents.get(skip.path, 0)) for skip in report.plan.skipped))
-    return {"outcomes": [_outcome(outcome) for outcome in outcomes], "totals": _totals(report, outcomes)}
+    return {"outcomes": [outcome_document(outcome) for outcome in outcomes], "totals": _totals(report, outcomes)}
 
 
 def _file(file: JournalFile) -> dict[str, object]:
@@ -52,7 +52,7 @@ def _file(file: JournalFile) -> dict[str, object]:
         "size_bytes": file.size_bytes,
         "allocated_bytes": file.allocated_bytes,
         "disk_bytes": file.disk_bytes,
-        "extents": file.extents.count,
+        "extents": file.extents.total,
         "ideal_extents": file.ideal_extents,
         "shared_bytes": file.extents.shared_bytes,
         "compressed": file.compressed,
@@ -82,7 +82,8 @@ def _left_alone(skip: Skip, extents: int) -> Outcome:
     )
 
 
-def _outcome(outcome: Outcome) -> dict[str, object]:
+def outcome_document(outcome: Outcome) -> dict[str, object]:
+    """One outcome, as in `defrag -j`."""
     return {
         "path": outcome.path,
         "action": outcome.action,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from journalkeeper.cli.documents import plan_document
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
-from journalkeeper.cli.table import GREEN, GREY, Column, Row, render
+from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.model import Action, Plan, Reason, Skip, Window
 from journalkeeper.values import format_size
@@ -69,14 +69,6 @@ def show(plan: Plan, session: Session) -> int:
         blocks.append([_footer(plan)])
     output.lines(stacked(blocks))
     return 0
-
-
-def stacked(blocks: list[list[str]]) -> list[str]:
-    """The lines of all blocks that have any, with an empty line between blocks."""
-    lines: list[str] = []
-    for block in blocks:
-        lines += ["", *block] if lines and block else block
-    return lines
 
 
 def skipped_lines(skipped: tuple[Skip, ...], output: Output) -> list[str]:

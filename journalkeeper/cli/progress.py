@@ -63,7 +63,7 @@ def rate_bytes_per_s(done_bytes: int, elapsed_s: float) -> float:
 def line(progress: Progress, rate: float, columns: int) -> str:
     """The line: file n of m, percent, rate, time left, and as much of the path as fits before the last column."""
     share = progress.done_bytes / progress.total_bytes if progress.total_bytes else 0.0
-    text = f"{progress.index}/{progress.total} {min(share, 1.0):4.0%}"
+    text = f"{progress.number}/{progress.total} {min(share, 1.0):4.0%}"
     if rate > 0:
         left_s = max(progress.total_bytes - progress.done_bytes, 0) / rate
         text += f"  {rate / MIB:.1f} MiB/s  {clock(left_s)} left"

@@ -72,7 +72,7 @@ def _row(file: JournalFile) -> Row:
         (
             file.kind,
             file.state,
-            str(file.extents.count),
+            str(file.extents.total),
             str(file.ideal_extents),
             format_size(file.size_bytes),
             "-" if file.disk_bytes is None else format_size(file.disk_bytes),
@@ -98,7 +98,7 @@ def _flags(file: JournalFile) -> str:
 
 
 def _footer(files: tuple[JournalFile, ...]) -> str:
-    extents = sum(file.extents.count for file in files)
+    extents = sum(file.extents.total for file in files)
     ideal = sum(file.ideal_extents for file in files)
     disk = known_sum([file.disk_bytes for file in files])
     text = f"{counted(len(files), 'file')}, {counted(extents, 'extent')} (ideal {ideal:,})"

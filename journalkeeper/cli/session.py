@@ -7,6 +7,7 @@ The one rule: a door opens when it is first used, so a command pays only for wha
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from journalkeeper.config import Config
     from journalkeeper.cycle import Progress, Report
     from journalkeeper.model import Host, Plan, Request
+    from journalkeeper.record import Record
 
 STATE_DIRECTORY = "/var/lib/journalkeeper"
 
@@ -41,6 +43,7 @@ class Session:
         # systemd sets it for services; it lists several, colon-separated, where a unit asks for several
         self.state_directory = os.environ.get("STATE_DIRECTORY", "").split(":")[0] or STATE_DIRECTORY
         self.privileged = os.geteuid() == 0
+        self.now_us = time.time_ns() // 1000
 
     def config(self) -> Config:
         """The configuration: --config FILE, else the search path of journalkeeper.conf.
@@ -69,6 +72,12 @@ class Session:
             state_directory=self.state_directory,
             disk_bytes=self.privileged,
         )
+
+    def record(self) -> Record:
+        """The record, to be read. Raises: NeedsRootError without the right to; KeeperError if it is damaged."""
+        from journalkeeper.record import Record  # noqa: PLC0415 - with sqlite3
+
+        return Record(self.state_directory, read_only=True)
 
     def _directories(self) -> tuple[str, ...] | None:
         given = self._args.directory

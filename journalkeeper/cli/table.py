@@ -42,6 +42,14 @@ def render(columns: tuple[Column, ...], rows: list[Row], *, legend: bool, colour
     return lines
 
 
+def stacked(blocks: list[list[str]]) -> list[str]:
+    """The lines of all blocks that have any, with an empty line between blocks."""
+    lines: list[str] = []
+    for block in blocks:
+        lines += ["", *block] if lines and block else block
+    return lines
+
+
 def _line(columns: tuple[Column, ...], widths: list[int], cells: tuple[str, ...]) -> str:
     padded = [
         cell.rjust(width) if column.right else cell.ljust(width)

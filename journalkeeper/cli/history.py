@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper history`: what was done and seen over time. The one rule: it reads the record and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from journalkeeper.cli.documents import known_sum, outcome_document
+from journalkeeper.cli.outcomes import COLOURS, sizes
+from journalkeeper.cli.selection import absolute, add_paths
+from journalkeeper.cli.table import Column, Row, render, stacked
+from journalkeeper.cli.text import counted, shown
+from journalkeeper.cli.times import parse_time_us, shown_time
+from journalkeeper.errors import UsageError
+from journalkeeper.model import Result
+from journalkeeper.values import format_size
+
+if TYPE_CHECKING:
+    import argparse
+
+    from journalkeeper.cli.output import Output
+    from journalkeeper.cli.session import Session
+    from journalkeeper.record import Entry, Sample
+
+DESCRIPTION = """\
+Shows what was done to files, the oldest first, and how the number of extents of active
+files grew, as far as the record in the state directory goes back."""
+
+EXAMPLES = """\
+times: 2026-11-21, "2026-11-21 10:00", 10:00, today, yesterday, -3d, "3 days ago", @1795255200
+
+examples:
+  journalkeeper history --since=yesterday
+  journalkeeper history --since="2026-11-01" --until="2026-11-08" -j
+  journalkeeper history /var/log/journal/*/system.journal
+
+exit status:
+  0 done, also if nothing is recorded; 1 the record cannot be read; 2 wrong usage"""
+
+_OUTCOMES = (
+    Column("TIME"),
+    Column("BY"),
+    Column("ACTION"),
+    Column("RESULT"),
+    Column("REASON"),
+    Column("EXTENTS", right=True),
+    Column("DISK", right=True),
+    Column("WRITTEN", right=True),
+    Column("PATH"),
+)
+_SAMPLES = (
+    Column("TIME"),
+    Column("EXTENTS", right=True),
+    Column("IDEAL", right=True),
+    Column("SIZE", right=True),
+    Column("PATH"),
+)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """PATH…, --since and --until."""
+    add_paths(parser)
+    parser.add_argument("--since", metavar="TIME", help="nothing older than this")
+    parser.add_argument("--until", metavar="TIME", help="nothing from this time on")
+
+
+def run(args: argparse.Namespace, session: Session) -> int:
+    """Show the record's rows."""
+    since_us, until_us = _time_us(args.since, session), _time_us(args.until, session)
+    paths = absolute(args.paths or ([args.directory] if args.directory else []))
+    with session.record() as record:
+        entries = record.history(paths, since_us, until_us)
+        samples = record.samples(paths, since_us, until_us)
+    output = session.output
+    if output.json != "off":
+        output.document(
+            {
+                "outcomes": [_entry_document(entry) for entry in entries],
+                "samples": [sample._asdict() for sample in samples],
+            }
+        )
+        return 0
+    blocks = [_entries(entries, output), _samples(samples, output)]
+    if output.legend:
+        blocks.append([_footer(entries, samples)])
+    output.lines(stacked(blocks))
+    return 0
+
+
+def _time_us(text: str | None, session: Session) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_time_us(text, session.now_us)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _entry_document(entry: Entry) -> dict[str, object]:
+    return {"when_us": entry.when_us, "door": entry.door, **outcome_document(entry.outcome)}
+
+
+def _entries(entries: list[Entry], output: Output) -> list[str]:
+    rows = [
+        Row(
+            (
+                shown_time(when_us),
+                door or "-",
+                outcome.action,
+                outcome.result,
+                outcome.reason,
+                f"{outcome.extents_before} -> {outcome.extents_after}",
+                sizes(outcome.disk_bytes_before, outcome.disk_bytes_after),
+                format_size(outcome.bytes_written),
+                shown(outcome.path),
+            ),
+            COLOURS[outcome.result],
+        )
+        for when_us, door, outcome in entries
+    ]
+    return render(_OUTCOMES, rows, legend=output.legend, colours=output.colours) if rows else []
+
+
+def _samples(samples: list[Sample], output: Output) -> list[str]:
+    rows = [
+        Row(
+            (
+                shown_time(sample.when_us),
+                str(sample.extents),
+                str(sample.ideal_extents),
+                format_size(sample.size_bytes),
+                shown(sample.path),
+            )
+        )
+        for sample in samples
+    ]
+    return render(_SAMPLES, rows, legend=output.legend, colours=output.colours) if rows else []
+
+
+def _footer(entries: list[Entry], samples: list[Sample]) -> str:
+    if not entries:
+        return f"{counted(len(samples), 'sample')}, nothing was rewritten." if samples else "Nothing is recorded."
+    done = [entry.outcome for entry in entries if entry.outcome.result is Result.DONE]
+    before = sum(outcome.extents_before for outcome in done)
+    after = sum(outcome.extents_after for outcome in done)
+    text = f"{len(done)} of {counted(len(entries), 'action')} done: {before:,} -> {after:,} extents"
+    disk = sizes(
+        known_sum([outcome.disk_bytes_before for outcome in done]),
+        known_sum([outcome.disk_bytes_after for outcome in done]),
+    )
+    written = format_size(sum(entry.outcome.bytes_written for entry in entries))
+    return f"{text}, {disk} on disk, {written} written." if disk != "-" else f"{text}, {written} written."
