@@ -25,7 +25,8 @@ SPAN_ALLOWED = "a time span: 30s, 5min, 1h 30min, 500ms, infinity; a plain numbe
 BOOL_ALLOWED = "yes or no"
 
 _SIZE_UNITS = (*((suffix, 1 << 10 * (6 - place)) for place, suffix in enumerate("EPTGMK")), ("B", 1), ("", 1))
-_SIZE_TERM = re.compile(r"[ \t\n\r\v\f]*\+?([0-9]+)(?:\.([0-9]*))?[ \t\n\r]*")
+# Patterns are compiled when first used (and kept by re): a tool that starts often prints more than it reads.
+_SIZE_TERM = r"[ \t\n\r\v\f]*\+?([0-9]+)(?:\.([0-9]*))?[ \t\n\r]*"
 
 _SPAN_UNITS = (
     ("y", 31_557_600 * US_PER_SECOND),
@@ -51,7 +52,7 @@ _SPAN_WORDS = {
     **dict.fromkeys(("usec", "\u03bcs", "\u00b5s"), 1),
 }
 # The longest word wins, as in systemd's table: "months" before "m", "msec" before "ms" before "m".
-_SPAN_TERM = re.compile(
+_SPAN_TERM = (
     r"[ \t\n\r\v\f]*(?:\+?([0-9]+)(?:\.([0-9]+))?|\.([0-9]+))(?P<gap>[ \t\n\r]*)(?P<word>"
     + "|".join(sorted(_SPAN_WORDS, key=len, reverse=True))
     + ")?"
@@ -66,9 +67,10 @@ def parse_size(text: str) -> int:
 
     Raises: ValueError with what is allowed; also beyond 2^64-1. Source: parse_size().
     """
+    pattern = re.compile(_SIZE_TERM)
     total, position, first_unit = 0, 0, 0
     while len(text) <= MAX_TEXT:
-        term = _SIZE_TERM.match(text, position)
+        term = pattern.match(text, position)
         unit = None if term is None else _size_unit(text, term.end(), first_unit)
         if term is None or unit is None:
             raise ValueError(SIZE_ALLOWED)
@@ -102,10 +104,11 @@ def parse_span_us(text: str) -> int:
     """
     if text.strip(" \t\n\r") == "infinity":
         return INFINITY_US
+    pattern = re.compile(_SPAN_TERM)
     text = text.rstrip(" \t\n\r")
     total, position = 0, 0
     while position < len(text) or position == 0:
-        term = _SPAN_TERM.match(text, position) if len(text) <= MAX_TEXT else None
+        term = pattern.match(text, position) if len(text) <= MAX_TEXT else None
         if term is None:
             raise ValueError(SPAN_ALLOWED)
         position = term.end()

@@ -82,12 +82,12 @@ def _limit(text: str) -> int | None:
     return None if size == U64_MAX else size
 
 
-_COUNT = re.compile(r"[ \t\n\r]*\+?(?:0[xX]([0-9a-fA-F]+)|0[oO]?([0-7]+)|0[bB]([01]+)|([1-9][0-9]*|0))\Z")
+_COUNT = r"[ \t\n\r]*\+?(?:0[xX]([0-9a-fA-F]+)|0[oO]?([0-7]+)|0[bB]([01]+)|([1-9][0-9]*|0))\Z"
 
 
 def _count(text: str) -> int:
     """An integer as safe_atou64() takes it: decimal, 0x, 0o or 0 and octal, 0b."""
-    found = _COUNT.match(text)
+    found = re.match(_COUNT, text)
     if found is None or len(text) > 80:
         raise ValueError(text)
     for digits, base in zip(found.groups(), (16, 8, 2, 10), strict=True):
