@@ -30,7 +30,7 @@ AT_LEAST = (
 
 
 class Assigned(Protocol):
-    """One `key=value` line of a file, the line counted from 1; what conffiles reads."""
+    """One `key=value` line of a file, counted from 1, or a wrong line with its `problem`; what conffiles reads."""
 
     @property
     def file(self) -> str: ...
@@ -42,6 +42,8 @@ class Assigned(Protocol):
     def key(self) -> str: ...
     @property
     def value(self) -> str: ...
+    @property
+    def problem(self) -> str: ...
 
 
 class Shown(NamedTuple):
@@ -75,7 +77,9 @@ def from_assignments(assignments: Iterable[Assigned]) -> Config:
     problems: list[Problem] = []
     for line in assignments:
         directive = _by_name().get((line.section, line.key))
-        if directive is None:
+        if line.problem:
+            problems.append((line.file, line.line, line.key or line.value, line.problem))
+        elif directive is None:
             problems.append((line.file, line.line, line.key, _unknown(line)))
         elif not line.value.strip():
             lines.pop(directive, None)
@@ -129,9 +133,9 @@ def _validated(lines: dict[Directive, list[Assigned]]) -> tuple[Config, list[Pro
         try:
             return adapter.validate_python(_as_words(good)), problems
         except ValidationError as error:
-            for wrong in error.errors(include_url=False):
+            for wrong in error.errors(include_url=False, include_context=False):
                 directive = next(one for one in lines if (one.section.lower(), one.field) == wrong["loc"][:2])
-                problems += _complaints(directive, good.pop(directive), wrong.get("ctx", {}).get("error"))
+                problems += _complaints(directive, good.pop(directive, []))
 
 
 def _as_words(lines: dict[Directive, list[Assigned]]) -> dict[str, dict[str, object]]:
@@ -145,20 +149,19 @@ def _as_words(lines: dict[Directive, list[Assigned]]) -> dict[str, dict[str, obj
     return words
 
 
-def _complaints(directive: Directive, given: list[Assigned], error: ValueError | None) -> list[Problem]:
-    """One problem for each line of a directive that pydantic refused; `error` is ours if reading it failed."""
-    problems = []
-    for line in given:
-        what = str(error) if error else f"{line.value.strip()!r} is not among what is allowed"
-        if directive.spec.form is Form.PATHS:
-            try:
-                directive.spec.read([line.value])
-            except ValueError as own:
-                what = str(own)
-            else:
-                continue
-        problems.append((line.file, line.line, line.key, f"{what}; allowed is {directive.spec.allowed}"))
-    return problems
+def _complaints(directive: Directive, given: list[Assigned]) -> list[Problem]:
+    """One problem for each wrong line of a directive that pydantic refused: of a list's lines some are right."""
+    wrong = [line for line in given if directive.spec.form is not Form.PATHS or not _readable(directive, line)]
+    what = f"is not allowed; allowed is {directive.spec.allowed}"
+    return [(line.file, line.line, line.key, f"{line.value.strip()!r} {what}") for line in wrong]
+
+
+def _readable(directive: Directive, line: Assigned) -> bool:
+    try:
+        directive.spec.read([line.value])
+    except ValueError:
+        return False
+    return True
 
 
 def _contradictions(config: Config, lines: dict[Directive, list[Assigned]], wrong: list[Problem]) -> list[Problem]:

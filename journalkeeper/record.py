@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What was done and seen, kept in the state directory: rewrites, runs, outcomes, extent counts.
+
+The one rule: one transaction per outcome, so that a run that is killed has recorded what it
+finished, and nothing is written that says the same as the row before it.
+
+A file is known by (volume UUID, subvolume, inode), because st_dev is dealt out anew at each
+mount; a volume's key is the first two. Paths are bytes in the database: names need not be UTF-8.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from journalkeeper.database import Database
+from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb
+
+if TYPE_CHECKING:
+    from journalkeeper.database import Connection
+
+NAME = "history.db"
+DAY_US = 24 * 3600 * 1_000_000
+FOREVER_US = (1 << 63) - 1
+REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE)
+
+VolumeKey = tuple[str, int]
+"""A volume's UUID and the tree id of the subvolume."""
+
+MIGRATIONS = (
+    (
+        """CREATE TABLE rewrites (
+            uuid TEXT, subvolume INTEGER, inode INTEGER, verb TEXT, when_us INTEGER,
+            size_bytes INTEGER, mtime_ns INTEGER, extents INTEGER, seen_us INTEGER,
+            PRIMARY KEY (uuid, subvolume, inode)) WITHOUT ROWID""",
+        "CREATE TABLE runs (id INTEGER PRIMARY KEY, door TEXT, began_us INTEGER, ended_us INTEGER)",
+        """CREATE TABLE outcomes (
+            id INTEGER PRIMARY KEY, run INTEGER, when_us INTEGER, path BLOB, action TEXT, result TEXT, reason TEXT,
+            extents_before INTEGER, extents_after INTEGER, disk_bytes_before INTEGER, disk_bytes_after INTEGER,
+            bytes_written INTEGER, duration_us INTEGER, detail TEXT)""",
+        "CREATE INDEX outcomes_when ON outcomes (when_us)",
+        """CREATE TABLE totals (
+            id INTEGER PRIMARY KEY, when_us INTEGER, instance TEXT, files INTEGER, extents INTEGER,
+            ideal_extents INTEGER, active_extents INTEGER, size_bytes INTEGER, allocated_bytes INTEGER)""",
+        "CREATE INDEX totals_when ON totals (when_us)",
+        "CREATE INDEX totals_instance ON totals (instance, id)",
+        """CREATE TABLE samples (
+            id INTEGER PRIMARY KEY, when_us INTEGER, path BLOB, extents INTEGER, ideal_extents INTEGER,
+            size_bytes INTEGER, allocated_bytes INTEGER)""",
+        "CREATE INDEX samples_when ON samples (when_us)",
+        "CREATE INDEX samples_path ON samples (path, id)",
+    ),
+)
+
+
+class Run(NamedTuple):
+    """One run; `ended_us` is None if it was killed, or goes on."""
+
+    id: int
+    door: str
+    began_us: int
+    ended_us: int | None
+    done: int
+    skipped: int
+    failed: int
+    bytes_written: int
+
+
+class Entry(NamedTuple):
+    """One outcome, when it was, and which door it came through ("" if its run was lost)."""
+
+    when_us: int
+    door: str
+    outcome: Outcome
+
+
+class Day(NamedTuple):
+    """The outcomes of one local day, `date` as 2026-01-31; freed bytes as far as they are known."""
+
+    date: str
+    done: int
+    skipped: int
+    failed: int
+    extents_before: int
+    extents_after: int
+    bytes_written: int
+    bytes_freed: int
+
+
+class Totals(NamedTuple):
+    """One instance's files at one moment."""
+
+    when_us: int
+    instance: str
+    files: int
+    extents: int
+    ideal_extents: int
+    active_extents: int
+    size_bytes: int
+    allocated_bytes: int
+
+
+class Sample(NamedTuple):
+    """One active file at one moment."""
+
+    when_us: int
+    path: str
+    extents: int
+    ideal_extents: int
+    size_bytes: int
+    allocated_bytes: int
+
+
+class Record:
+    """The record in `directory`, which is made if need be; read-only for who only wants to know.
+
+    One thread at a time may use it. `set_aside` is where a damaged record was moved to by
+    this object, None while nothing was; `vanished` says that it was deleted under our hands
+    and begun anew.
+
+    Raises, here and in every method: NeedsRootError without the right; BusyError after 5 s;
+        FileError (ENOSPC, EROFS, EIO); KeeperError for a damaged record opened read-only.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
+        path = os.path.join(os.path.abspath(directory), NAME)
+        self._database = Database(path, MIGRATIONS, read_only=read_only)
+
+    @property
+    def set_aside(self) -> str | None:
+        """The new path of a record that could not be used."""
+        return self._database.set_aside
+
+    @property
+    def vanished(self) -> bool:
+        """Whether the record disappeared while it was open."""
+        return self._database.vanished
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def begin_run(self, now_us: int, door: str) -> int:
+        """The id of a new run, begun through `door` ("defrag", "daemon", ...)."""
+        return self._database.write(lambda connection: _inserted(connection, "runs", (None, door, now_us, None)))
+
+    def end_run(self, run: int, now_us: int) -> None:
+        """Say that a run came to its end by itself."""
+        self._database.write(
+            lambda connection: connection.execute("UPDATE runs SET ended_us = ? WHERE id = ?", (now_us, run))
+        )
+
+    def outcome(
+        self, run: int, volume: VolumeKey, inode: int, outcome: Outcome, *, mtime_ns: int, size_bytes: int, when_us: int
+    ) -> None:
+        """Keep one outcome; a rewrite that was done is also the past of `inode`.
+
+        `inode`, `mtime_ns` and `size_bytes` are the file's afterwards: a rewritten NOCOW
+        archive has another inode than the plan saw.
+        """
+
+        def keep(connection: Connection) -> None:
+            words = (outcome.action.value, outcome.result.value, outcome.reason.value)
+            numbers = (
+                outcome.extents_before,
+                outcome.extents_after,
+                outcome.disk_bytes_before,
+                outcome.disk_bytes_after,
+                outcome.bytes_written,
+                round(outcome.duration_s * 1e6),
+            )
+            _inserted(
+                connection,
+                "outcomes",
+                (None, run, when_us, os.fsencode(outcome.path), *words, *numbers, outcome.detail),
+            )
+            if outcome.result is Result.DONE and outcome.action in REWRITES:
+                after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
+                _inserted(connection, "rewrites", (*volume, inode, *after))
+
+        self._database.write(keep)
+
+    def past(self, volume: VolumeKey) -> dict[int, Past]:
+        """The last rewrite of each file on a volume, by inode."""
+        rows = self._rows(
+            "SELECT inode, verb, when_us, size_bytes, mtime_ns, extents FROM rewrites WHERE uuid = ? AND subvolume = ?",
+            volume,
+        )
+        return {inode: Past(Verb(verb), *rest) for inode, verb, *rest in rows}
+
+    def observe(self, now_us: int, host: Host, *, every_us: int = 0) -> None:
+        """Keep each instance's totals and each active file's extents where they are not what they were.
+
+        A row follows its predecessor after `every_us` at the earliest: active files change
+        with every flush, and a commit costs 14 I/Os. Files with a problem are left out.
+        """
+        rows = self._database.read(lambda connection: _news(connection, now_us, host, every_us))
+        seen = self._unseen(now_us, host)
+        if not rows and not seen:
+            return
+
+        def keep(connection: Connection) -> None:
+            for table, row in rows:
+                _inserted(connection, table, row)
+            connection.executemany(
+                "UPDATE rewrites SET seen_us = ? WHERE uuid = ? AND subvolume = ? AND inode = ?", seen
+            )
+
+        self._database.write(keep)
+
+    def _unseen(self, now_us: int, host: Host) -> list[tuple[int, str, int, int]]:
+        """The rewritten files in `host` whose last sighting is a day old: they are not to be forgotten."""
+        there = {(file.device, file.inode) for file in host.files}
+        old = "SELECT inode FROM rewrites WHERE uuid = ? AND subvolume = ? AND abs(seen_us - ?) >= ?"
+        return [
+            (now_us, volume.uuid, volume.subvolume, inode)
+            for volume in host.volumes
+            for (inode,) in self._rows(old, (volume.uuid, volume.subvolume, now_us, DAY_US))
+            if (volume.device, inode) in there
+        ]
+
+    def written_since(self, when_us: int, until_us: int | None = None) -> int:
+        """The bytes that were written after `when_us`, for the budget.
+
+        With `until_us`, the present time, what was recorded while the clock was ahead does
+        not use up the budgets of the days until then.
+        """
+        ((written,),) = self._rows(
+            "SELECT coalesce(sum(bytes_written), 0) FROM outcomes WHERE when_us > ? AND when_us <= ?",
+            (when_us, FOREVER_US if until_us is None else until_us),
+        )
+        return int(written)
+
+    def last_run(self) -> Run | None:
+        """The run that began last, None if there was none."""
+        rows = self._rows(
+            """SELECT runs.id, door, began_us, ended_us, count(*) FILTER (WHERE result = 'done'),
+                count(*) FILTER (WHERE result = 'skipped'), count(*) FILTER (WHERE result = 'failed'),
+                coalesce(sum(bytes_written), 0)
+            FROM runs LEFT JOIN outcomes ON outcomes.run = runs.id
+            WHERE runs.id = (SELECT max(id) FROM runs) GROUP BY runs.id""",
+            (),
+        )
+        return Run(*rows[0]) if rows else None
+
+    def history(
+        self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
+    ) -> list[Entry]:
+        """The outcomes from `since_us` until before `until_us`, the oldest first.
+
+        `paths` are files and directories, () means all; so in the methods below.
+        """
+        where, values = _where(paths, since_us, until_us)
+        rows = self._rows(
+            f"""SELECT when_us, coalesce(door, ''), path, action, result, reason, extents_before, extents_after,
+                disk_bytes_before, disk_bytes_after, bytes_written, duration_us, detail
+            FROM outcomes LEFT JOIN runs ON runs.id = outcomes.run WHERE {where} ORDER BY when_us, outcomes.id""",  # noqa: S608 - _where's words are ours
+            values,
+        )
+        return [_entry(row) for row in rows]
+
+    def days(self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None) -> list[Day]:
+        """The outcomes summed up by local day, the oldest first."""
+        where, values = _where(paths, since_us, until_us)
+        rows = self._rows(
+            f"""SELECT date(when_us / 1000000, 'unixepoch', 'localtime') AS day,
+                count(*) FILTER (WHERE result = 'done'), count(*) FILTER (WHERE result = 'skipped'),
+                count(*) FILTER (WHERE result = 'failed'), sum(extents_before), sum(extents_after),
+                sum(bytes_written), coalesce(sum(disk_bytes_before - disk_bytes_after), 0)
+            FROM outcomes WHERE {where} GROUP BY day ORDER BY day""",  # noqa: S608 - as in history
+            values,
+        )
+        return [Day(*row) for row in rows]
+
+    def samples(
+        self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
+    ) -> list[Sample]:
+        """The extent counts of active files, the oldest first."""
+        where, values = _where(paths, since_us, until_us)
+        rows = self._rows(
+            f"""SELECT when_us, path, extents, ideal_extents, size_bytes, allocated_bytes
+            FROM samples WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
+            values,
+        )
+        return [Sample(when_us, os.fsdecode(path), *rest) for when_us, path, *rest in rows]
+
+    def totals(self, since_us: int | None = None, until_us: int | None = None) -> list[Totals]:
+        """The sums of each instance, the oldest first."""
+        where, values = _where((), since_us, until_us)
+        rows = self._rows(
+            f"""SELECT when_us, instance, files, extents, ideal_extents, active_extents, size_bytes, allocated_bytes
+            FROM totals WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
+            values,
+        )
+        return [Totals(*row) for row in rows]
+
+    def prune(self, now_us: int, keep_us: int, max_rows: int | None = None) -> None:
+        """Forget what is older than `keep_us`, and of each table the oldest beyond `max_rows`.
+
+        The past of a file is forgotten when the file was not seen for that long, however
+        old it is: an archive is rewritten once.
+        """
+        rules = [("rewrites", "seen_us < ?", now_us - keep_us), ("runs", "began_us < ?", now_us - keep_us)]
+        rules += [(table, "when_us < ?", now_us - keep_us) for table in ("outcomes", "totals", "samples")]
+        if max_rows is not None:
+            tables = ("runs", "outcomes", "totals", "samples")
+            rules += [(table, f"id <= (SELECT max(id) FROM {table}) - ?", max_rows) for table in tables]  # noqa: S608 - our words
+
+        def forget(connection: Connection) -> None:
+            for table, condition, value in rules:
+                connection.execute(f"DELETE FROM {table} WHERE {condition}", (value,))  # noqa: S608 - our words
+
+        self._database.write(forget)
+
+    def _rows(self, statement: str, values: Sequence[object]) -> list[Any]:
+        return self._database.read(lambda connection: connection.execute(statement, values).fetchall())
+
+
+def _inserted(connection: Connection, table: str, row: tuple[object, ...]) -> int:
+    """Put a row in and return its id; a row of the same key gives way."""
+    places = ", ".join("?" * len(row))
+    return connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", row).lastrowid or 0  # noqa: S608 - our tables
+
+
+def _where(paths: Sequence[str], since_us: int | None, until_us: int | None) -> tuple[str, list[object]]:
+    """The condition for rows of a time and of files, or files below directories, and its values."""
+    values: list[object] = [-FOREVER_US if since_us is None else since_us, FOREVER_US if until_us is None else until_us]
+    words = "when_us >= ? AND when_us < ?"
+    names = []
+    for path in paths:
+        name = os.fsencode(os.path.abspath(path))
+        below = name.rstrip(b"/") + b"/"
+        names.append("path = ? OR substr(path, 1, ?) = ?")
+        values += [name, len(below), below]
+    return words + (f" AND ({' OR '.join(names)})" if names else ""), values
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    when_us, door, path, action, result, reason, *numbers, duration_us, detail = row
+    name, what = os.fsdecode(path), (Verb(action), Result(result), Reason(reason))
+    outcome = Outcome(name, *what, *numbers, duration_us / 1e6, detail)  # type: ignore[call-arg]  # five numbers
+    return Entry(when_us, door, outcome)
+
+
+def _news(connection: Connection, now_us: int, host: Host, every_us: int) -> list[tuple[str, tuple[object, ...]]]:
+    """The rows of totals and samples that say something new, each with its table."""
+    fresh: list[tuple[str, tuple[object, ...]]] = []
+    files = [file for file in host.files if file.problem is None]
+    observed: list[tuple[str, str, str | bytes, tuple[int, ...]]] = [
+        ("totals", "instance", instance, _sums([file for file in files if file.instance == instance]))
+        for instance in sorted({file.instance for file in files})
+    ]
+    observed += [
+        ("samples", "path", os.fsencode(file.path), _numbers(file)) for file in files if file.kind is Kind.ACTIVE
+    ]
+    for table, column, name, numbers in observed:
+        last = connection.execute(
+            f"SELECT * FROM {table} WHERE {column} = ? ORDER BY id DESC LIMIT 1",  # noqa: S608 - our tables
+            (name,),
+        ).fetchone()
+        if last is None or (last[3:] != numbers and not 0 <= now_us - last[1] < every_us):
+            fresh.append((table, (None, now_us, name, *numbers)))
+    return fresh
+
+
+def _sums(files: list[JournalFile]) -> tuple[int, ...]:
+    return (
+        len(files),
+        sum(file.extents.total for file in files),
+        sum(file.ideal_extents for file in files),
+        sum(file.extents.total for file in files if file.kind is Kind.ACTIVE),
+        sum(file.size_bytes for file in files),
+        sum(file.allocated_bytes for file in files),
+    )
+
+
+def _numbers(file: JournalFile) -> tuple[int, ...]:
+    return file.extents.total, file.ideal_extents, file.size_bytes, file.allocated_bytes
