@@ -27,18 +27,29 @@ nr_items; four spare u64. Then buf_size of struct btrfs_ioctl_search_args_v2.
 NR_ITEMS = struct.Struct("=I")
 NR_ITEMS_OFFSET = 64
 
-HEADER = struct.Struct("=16xQ4xI")
-"""struct btrfs_ioctl_search_header: transid, objectid, **offset**, type, **len**."""
+FIRST = struct.Struct("=28xI20xB")
+"""The first item: **len** of its struct btrfs_ioctl_search_header; type in its struct btrfs_file_extent_item."""
 
-TYPE_OFFSET = 20
+ITEM = struct.Struct("<53xQQ16x")
+"""An item that is not inline, behind its header: little-endian disk_bytenr and disk_num_bytes.
+
+Only the item at file offset 0 can be inline, and no other has another length: the kernel
+refuses a leaf where it is not so (fs/btrfs/tree-checker.c, check_extent_data_item).
+"""
+
+OFFSET = struct.Struct("=Q")
+OFFSET_OFFSET = 16
+"""Where an item's file offset is in its header."""
+
+HEADER_BYTES = 32
 INLINE_DATA_OFFSET = 21
-DISK = struct.Struct("<QQ")
-DISK_OFFSET = 21
-"""In struct btrfs_file_extent_item, little-endian: disk_bytenr and disk_num_bytes; inline data begins there."""
 
 BUFFER_BYTES = 64 << 10
 
 LAST = 2**64 - 1
+
+_idle: list[ctypes.Array[ctypes.c_char]] = []
+"""Buffers not in use: list.pop and list.append are atomic, so two threads never share one."""
 
 
 def disk_bytes(fd: int) -> int | None:
@@ -49,20 +60,21 @@ def disk_bytes(fd: int) -> int | None:
     Raises: OSError: ENOTTY not on btrfs.
     """
     inode = os.fstat(fd).st_ino
-    buffer = ctypes.create_string_buffer(SEARCH.size + BUFFER_BYTES)
-    inline = 0
+    buffer = _idle.pop() if _idle else ctypes.create_string_buffer(SEARCH.size + BUFFER_BYTES)
+    inline = offset = 0
     seen: dict[int, int] = {}
-    offset = 0
-    while True:
+    more = True
+    while more:
         try:
             items = _tree_search_v2(fd, inode, offset, buffer)
         except PermissionError:
             return None
-        if not items:
-            return inline + sum(seen.values())
-        last, in_this = _parse(buffer.raw, items, seen)
+        in_this, last, more = _parse(memoryview(buffer), items, seen)
         inline += in_this
         offset = last + 1
+    _idle.append(buffer)
+    seen.pop(0, None)  # the place of a hole
+    return inline + sum(seen.values())
 
 
 def _tree_search_v2(fd: int, inode: int, offset: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
@@ -76,19 +88,21 @@ def _tree_search_v2(fd: int, inode: int, offset: int, buffer: ctypes.Array[ctype
     return int(NR_ITEMS.unpack_from(buffer, NR_ITEMS_OFFSET)[0])
 
 
-def _parse(raw: bytes, items: int, seen: dict[int, int]) -> tuple[int, int]:
-    """Note each extent's place and size in `seen`; return the last item's file offset and the bytes held inline."""
-    header, disk, header_bytes = HEADER.unpack_from, DISK.unpack_from, 32
-    inline = key_offset = 0
+def _parse(view: memoryview, items: int, seen: dict[int, int]) -> tuple[int, int, bool]:
+    """Note each extent's place and size in `seen`.
+
+    Returns the bytes held inline, the last item's file offset, and whether there may be more:
+    the kernel stops early only where the next item does not fit.
+    """
+    inline = 0
     position = SEARCH.size
-    for _ in range(items):
-        key_offset, length = header(raw, position)
-        position += header_bytes
-        if raw[position + TYPE_OFFSET] == BTRFS_FILE_EXTENT_INLINE:
-            inline += length - INLINE_DATA_OFFSET
-        else:
-            place, size = disk(raw, position + DISK_OFFSET)
-            if place:
-                seen[place] = size
-        position += length
-    return key_offset, inline
+    if items:
+        length, kind = FIRST.unpack_from(view, position)
+        if kind == BTRFS_FILE_EXTENT_INLINE:
+            inline = length - INLINE_DATA_OFFSET
+            position += HEADER_BYTES + length
+            items -= 1
+    end = position + items * ITEM.size
+    seen.update(ITEM.iter_unpack(view[position:end]))
+    last = OFFSET.unpack_from(view, end - ITEM.size + OFFSET_OFFSET)[0] if items else 0
+    return inline, last, end + ITEM.size > len(view)
