@@ -8,22 +8,22 @@ anything is touched.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Final, NamedTuple
 
 from journalkeeper import state
 from journalkeeper.config import Config
 from journalkeeper.errors import KeeperError, NeedsRootError
 from journalkeeper.execute import Done, execute, leftovers, not_begun
-from journalkeeper.model import Action, Host, Outcome, Past, Plan, Reason, Request, Volume
+from journalkeeper.execute.pace import Pace
+from journalkeeper.model import Action, Host, Kind, Outcome, Past, Plan, Reason, Request, Volume
 from journalkeeper.observe import Observer, Seen
 from journalkeeper.policy import plan
 from journalkeeper.record import Record
 
-STATE_DIRECTORY: Final = "/var/lib/journalkeeper"
 DAY_US: Final = 24 * 60 * 60 * 1_000_000
 
 
@@ -66,7 +66,7 @@ class Keeper:
     ) -> None:
         self._config = config
         self._directories = config.watch.directories if directories is None else directories
-        self.state_directory = state_directory or default_state_directory()
+        self.state_directory = state_directory or state.default_directory()
         self._observer = Observer(root, with_disk_bytes=disk_bytes)
 
     def look(self, request: Request) -> Host:
@@ -144,7 +144,14 @@ class Keeper:
                 continue
             meter.begin(number, action)
             self._observer.forget(action.path)
-            yield action, execute(action, chunk_bytes=self._config.defrag.chunk_bytes, on_bytes=meter.add, stop=stop)
+            defrag = self._config.defrag
+            pace = Pace(
+                most_bytes=defrag.chunk_bytes,
+                piece_us=defrag.chunk_us if action.file.kind is Kind.ACTIVE else None,
+                ask=partial(_reason_to_end, action, stop),
+                tell=meter.add,
+            )
+            yield action, execute(action, pace)
 
 
 class _Meter:
@@ -169,6 +176,15 @@ class _Meter:
         self._tell(self._now)
 
 
+def _reason_to_end(action: Action, stop: Callable[[], bool], piece_us: int) -> Reason | None:
+    """Why the next piece of `action`, which will take `piece_us`, must not be begun."""
+    if stop():
+        return Reason.INTERRUPTED
+    if action.not_after_us is not None and now_us() + piece_us > action.not_after_us:
+        return Reason.WINDOW_CLOSED
+    return None
+
+
 def _kept(record: Record, run: int, volumes: tuple[Volume, ...], action: Action, done: Done) -> list[str]:
     """Record what became of `action`; what is to be said if that failed.
 
@@ -181,11 +197,6 @@ def _kept(record: Record, run: int, volumes: tuple[Volume, ...], action: Action,
     except KeeperError as error:
         return [f"{action.path}: not recorded: {error}"]
     return []
-
-
-def default_state_directory() -> str:
-    """Where the record is: $STATE_DIRECTORY as systemd sets it, or /var/lib/journalkeeper."""
-    return os.environ.get("STATE_DIRECTORY", "").split(":")[0] or STATE_DIRECTORY
 
 
 def now_us() -> int:

@@ -278,7 +278,10 @@ class Range(NamedTuple):
 
 
 class Action(NamedTuple):
-    """What will be done to which file and why. `file` is what the plan saw."""
+    """What will be done to which file and why. `file` is what the plan saw.
+
+    No piece of the work is begun that would not be over by `not_after_us`; None: no limit.
+    """
 
     path: str
     action: Verb
@@ -289,14 +292,19 @@ class Action(NamedTuple):
     extents_expected: int
     compress: str
     file: JournalFile
+    not_after_us: int | None = None
 
 
 class Skip(NamedTuple):
-    """A file that is left alone and why."""
+    """A file that is left alone and why.
+
+    `until_us` is when that ends by itself; None where only an event can end it.
+    """
 
     path: str
     reason: Reason
     detail: str
+    until_us: int | None = None
 
 
 class Plan(NamedTuple):
@@ -305,6 +313,11 @@ class Plan(NamedTuple):
     windows: tuple[Window, ...]
     actions: tuple[Action, ...]
     skipped: tuple[Skip, ...]
+
+    @property
+    def wake_at_us(self) -> int | None:
+        """When a new plan can differ from this one without anything having happened."""
+        return min((skip.until_us for skip in self.skipped if skip.until_us is not None), default=None)
 
 
 class Outcome(NamedTuple):

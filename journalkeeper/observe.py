@@ -89,7 +89,11 @@ class Observer:
         for top in tops:
             if not os.path.isdir(top):
                 raise FileError("look for journals", top, errno.ENOTDIR if os.path.lexists(top) else errno.ENOENT)
-            for place in layout.directories(top):
+            places = layout.directories(top)
+            if not places:
+                with opening.directory(os.path.realpath(top)) as fd:
+                    require_btrfs(fd, top)
+            for place in places:
                 with opening.directory(place.path) as fd:
                     where = self._learn(place, fd, gathered)
                     listing = layout.listing(fd)
@@ -115,6 +119,7 @@ class Observer:
         place = _place(parent or "/")
         try:
             with opening.directory(place.path) as fd:
+                os.stat(name, dir_fd=fd, follow_symlinks=False)
                 where = self._learn(place, fd, gathered)
                 return self._file(place, where, name, classify(name), now_us)
         except NotBtrfsError as error:

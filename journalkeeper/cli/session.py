@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from journalkeeper import state
 from journalkeeper.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from journalkeeper.cycle import Progress, Report
     from journalkeeper.model import Host, Plan, Request
     from journalkeeper.record import Record
-
-STATE_DIRECTORY = "/var/lib/journalkeeper"
 
 
 class Engine(Protocol):
@@ -40,8 +39,7 @@ class Session:
         self._args = args
         self._engine = engine
         self.output = output
-        # systemd sets it for services; it lists several, colon-separated, where a unit asks for several
-        self.state_directory = os.environ.get("STATE_DIRECTORY", "").split(":")[0] or STATE_DIRECTORY
+        self.state_directory = state.default_directory()
         self.privileged = os.geteuid() == 0
         self.now_us = time.time_ns() // 1000
 

@@ -51,14 +51,9 @@ class _Measured(NamedTuple):
     disk_bytes: int | None
 
 
-def execute(action: Action, *, chunk_bytes: int, on_bytes: Callable[[int], None], stop: Callable[[], bool]) -> Done:
-    """Do `action` and say what became of it; never raises for what one file does.
-
-    Work goes in pieces of `chunk_bytes`, each written back and waited for; `on_bytes` hears
-    of each, and between two of them `stop` may end the action.
-    """
+def execute(action: Action, pace: Pace) -> Done:
+    """Do `action` at `pace` and say what became of it; never raises for what one file does."""
     began = time.monotonic()
-    pace = Pace(chunk_bytes, on_bytes, stop)
     result, reason, detail = Result.DONE, action.reason, ""
     before = _Measured(action.extents_before, None)
     after, file = before, action.file
@@ -66,9 +61,9 @@ def execute(action: Action, *, chunk_bytes: int, on_bytes: Callable[[int], None]
         with hold(action.file) as held:
             before = after = _measure(held.fd)
             try:
-                finished = _WORK[action.action](held, action, pace)
-                if not finished:
-                    result, reason, detail = Result.SKIPPED, Reason.INTERRUPTED, "stopped at the border of a piece"
+                _WORK[action.action](held, action, pace)
+                if pace.ended is not None:
+                    result, reason, detail = Result.SKIPPED, pace.ended, "ended between two pieces"
             finally:
                 after, file = _look_after(held, action.file)
     except Refused as refused:
@@ -103,7 +98,7 @@ def not_begun(action: Action) -> Done:
     return Done(outcome, action.file.inode, action.file.size_bytes, action.file.mtime_ns)
 
 
-_WORK: Final[dict[Verb, Callable[[Held, Action, Pace], bool]]] = {
+_WORK: Final[dict[Verb, Callable[[Held, Action, Pace], None]]] = {
     Verb.DEFRAGMENT: inplace.defragment,
     Verb.COMPRESS: inplace.defragment,
     Verb.REWRITE: rewrite.rewrite,

@@ -21,8 +21,8 @@ SIGNAL_TRIES: Final = 3
 """How often a piece is begun again that a signal cut short (EAGAIN)."""
 
 
-def defragment(held: Held, action: Action, pace: Pace) -> bool:
-    """Rewrite the ranges of `action`, of an archive what is data in it; False if it was stopped before the end.
+def defragment(held: Held, action: Action, pace: Pace) -> None:
+    """Rewrite the ranges of `action`, of an archive what is data in it, as far as `pace` goes.
 
     Raises: OSError as btrfs.defrag says; what was finished before stays finished.
     """
@@ -34,16 +34,12 @@ def defragment(held: Held, action: Action, pace: Pace) -> bool:
         ranges = tuple(Range(offset, length, 0) for offset, length in fiemap.data(held.fd, sync=False))
     compression = parse_compression(action.compress)
     for offset, length in pace.pieces(ranges):
-        if pace.stop():
-            return False
         if not at_rest:
             # The kernel skips dirty pages: those of this piece go first, and only those.
             writeback.sync_file_range(held.fd, offset, length)
         _piece(held.fd, offset, length, compression)
-        pace.finished(length)
     if at_rest:
         os.fsync(held.fd)
-    return True
 
 
 def _piece(fd: int, offset: int, length: int, compression: Compression | None) -> None:

@@ -1,33 +1,73 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """How work on one file is cut into pieces, counted, and stopped.
 
-The one rule: between two pieces everything is written back, so a stop there costs nothing.
+The one rule: between two pieces everything is written back, so a stop there costs nothing,
+and whoever waits for the disk waits for one piece at the most.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from typing import Final
 
-from journalkeeper.model import Range
+from journalkeeper.model import KIB, Range, Reason
+
+LEAST_BYTES: Final = 256 * KIB
+"""The smallest piece: what the kernel defragments at a time (CLUSTER_SIZE, fs/btrfs/defrag.c)."""
+
+GROWTH: Final = 2
+"""A piece is at most this many times the one before: one quick piece is no proof of a quick disk."""
 
 
 class Pace:
-    """The pieces of an action. `written_bytes` counts what was finished, before compression."""
+    """The pieces of one action.
 
-    def __init__(self, chunk_bytes: int, on_bytes: Callable[[int], None], stop: Callable[[], bool]) -> None:
-        self._chunk_bytes = chunk_bytes
-        self._on_bytes = on_bytes
-        self.stop = stop
+    Pieces have at most `most_bytes`. With `piece_us` they begin small and follow the disk,
+    so that one takes about that long. Before each, `ask` hears how long it will take, in
+    microseconds, and may answer with a reason to end here: then `ended` is that reason.
+    `tell` hears the bytes of each finished piece; `written_bytes` is their sum, before
+    compression, and `slowest_us` the longest that one took.
+    """
+
+    def __init__(
+        self,
+        *,
+        most_bytes: int,
+        piece_us: int | None,
+        ask: Callable[[int], Reason | None],
+        tell: Callable[[int], None],
+    ) -> None:
+        self._most_bytes = most_bytes
+        self._piece_us = piece_us
+        self._ask = ask
+        self._tell = tell
+        self._length = most_bytes if piece_us is None else min(LEAST_BYTES, most_bytes)
+        self._expected_us = 0
+        self.ended: Reason | None = None
         self.written_bytes = 0
+        self.slowest_us = 0
 
     def pieces(self, ranges: tuple[Range, ...]) -> Iterator[tuple[int, int]]:
-        """(offset, length) of each piece of `ranges`, at most the chunk size each."""
+        """(offset, length) of each piece of `ranges`; it counts as finished when the next is asked for."""
         for part in ranges:
-            end = part.offset + part.length
-            for offset in range(part.offset, end, self._chunk_bytes):
-                yield offset, min(self._chunk_bytes, end - offset)
+            offset, end = part.offset, part.offset + part.length
+            while offset < end:
+                self.ended = self._ask(self._expected_us)
+                if self.ended is not None:
+                    return
+                length = min(self._length, end - offset)
+                began = time.monotonic_ns()
+                yield offset, length
+                self._finished(length, (time.monotonic_ns() - began) // 1000)
+                offset += length
 
-    def finished(self, length: int) -> None:
-        """A piece of `length` bytes is on the disk."""
+    def _finished(self, length: int, took_us: int) -> None:
         self.written_bytes += length
-        self._on_bytes(length)
+        self.slowest_us = max(self.slowest_us, took_us)
+        if self._piece_us is not None:
+            fitting = length * self._piece_us // max(1, took_us)
+            self._length = max(LEAST_BYTES, min(self._most_bytes, self._length * GROWTH, fitting))
+            self._length -= self._length % LEAST_BYTES
+        self._expected_us = took_us * self._length // length
+        self._tell(length)

@@ -30,8 +30,8 @@ class MismatchError(Exception):
     """The copy does not equal the original, so the original stays."""
 
 
-def rewrite(held: Held, action: Action, pace: Pace) -> bool:
-    """Put a datacow copy in the place of `held`; False if it was stopped before that.
+def rewrite(held: Held, action: Action, pace: Pace) -> None:
+    """Put a datacow copy in the place of `held`, unless `pace` ends before the copy is whole.
 
     Raises: MismatchError; Refused if the original changed meanwhile; OSError.
     """
@@ -42,8 +42,9 @@ def rewrite(held: Held, action: Action, pace: Pace) -> bool:
         try:
             if inode.set_nocow(copy, on=False):
                 raise MismatchError("the copy could not be made datacow: is the volume mounted with nodatacow?")
-            if not _fill(held, copy, action, pace):
-                return False
+            _fill(held, copy, action, pace)
+            if pace.ended is not None:
+                return
             _bear(held.fd, copy, held.status)
             os.fsync(copy)
             _verify(held.fd, copy)
@@ -52,10 +53,9 @@ def rewrite(held: Held, action: Action, pace: Pace) -> bool:
             os.close(copy)
     finally:
         os.close(directory)
-    return True
 
 
-def _fill(held: Held, copy: int, action: Action, pace: Pace) -> bool:
+def _fill(held: Held, copy: int, action: Action, pace: Pace) -> None:
     """Copy the written data, compressed on its way by a property that is taken off again."""
     compression = parse_compression(action.compress)
     if compression is not None:
@@ -63,15 +63,11 @@ def _fill(held: Held, copy: int, action: Action, pace: Pace) -> bool:
     os.ftruncate(copy, held.status.st_size)
     ranges = tuple(Range(offset, length, 0) for offset, length in fiemap.data(held.fd, sync=True))
     for offset, length in pace.pieces(ranges):
-        if pace.stop():
-            return False
         for at, data in _read(held.fd, offset, length):
             _write(copy, data, at)
         writeback.sync_file_range(copy, offset, length)
-        pace.finished(length)
     if compression is not None:
         os.removexattr(copy, COMPRESSION_PROPERTY)
-    return True
 
 
 def _read(fd: int, offset: int, length: int) -> Iterator[tuple[int, bytes]]:

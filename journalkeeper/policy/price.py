@@ -97,6 +97,7 @@ def _active(case: Case) -> Action | Skip:
         extents_expected=file.extents.total - gone + sum(-(-part.length // MIB) for part in ranges),
         compress="no",
         file=file,
+        not_after_us=case.window.closes_at_us,
     )
 
 

@@ -78,7 +78,8 @@ def settling(case: Case) -> Skip | None:
     age_us = max(0, case.now_us - case.file.ctime_ns // 1000)
     if age_us >= wait_us:
         return None
-    return _skip(case, Reason.SETTLING, f"changed {format_span(age_us)} ago, left alone for {format_span(wait_us)}")
+    detail = f"changed {format_span(age_us)} ago, left alone for {format_span(wait_us)}"
+    return Skip(case.file.path, Reason.SETTLING, detail, until_us=case.now_us + wait_us - age_us)
 
 
 def still_written(case: Case) -> Skip | None:

@@ -26,7 +26,9 @@ from journalkeeper.model import Instance, JournalFile, Kind, State, Window
 from journalkeeper.values import INFINITY_US
 
 
-def window(instance: Instance, files: Sequence[JournalFile], now_us: int, *, margin_us: int, now: bool) -> Window:
+def window(  # noqa: PLR0911 - one return for each row of the table above
+    instance: Instance, files: Sequence[JournalFile], now_us: int, *, margin_us: int, now: bool
+) -> Window:
     """The window of `instance`, whose files are `files`, as seen at `now_us`.
 
     `margin_us` is how long before a flush work ends. The reason is one of "now" (asked not
