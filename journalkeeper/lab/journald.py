@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from . import traffic
+from .volume import own_mounts
 
 JOURNALD = ("/usr/lib/systemd/systemd-journald", "/lib/systemd/systemd-journald")
 STATE_OFFSET, ONLINE, ARCHIVED = 16, 1, 2
@@ -69,6 +70,8 @@ def missing() -> str | None:
     for tool in ("unshare", "setpriv"):
         if shutil.which(tool) is None:
             return f"{tool} is not installed (package util-linux)"
+    if own_mounts() is None:
+        return "mounts made here would be seen outside of this chroot"
     if machine_id() is None:
         return "/etc/machine-id holds no id; `systemd-machine-id-setup` makes one"
     return None
@@ -142,7 +145,7 @@ class PrivateJournald:
         self.journal.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "SYSTEMD_LOG_TARGET": "console", "SYSTEMD_LOG_LEVEL": "warning"}
         wrapped = (*self.wrapper, *DIE_WITH_US) if self.wrapper else ()
-        enter = ("unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "lab")
+        enter = (*(own_mounts() or ()), "sh", "-c", ENTER, "lab")
         argv = (*enter, os.fspath(self.directory), self.conf, *DIE_WITH_US, *wrapped, program() or "")
         null = subprocess.DEVNULL
         self.process = subprocess.Popen(argv, env=environment, stdin=null, stdout=null, stderr=null)

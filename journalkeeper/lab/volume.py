@@ -49,6 +49,21 @@ def _works(*argv: str) -> bool:
     return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
+def own_mounts() -> tuple[str, ...] | None:
+    """The words that run a command in a mount namespace of its own; None if they would be heard outside.
+
+    In a chroot "/" is no mount point, and then its propagation cannot be changed: that
+    is fine unless it is shared, which every mount made below would show.
+    Source: mount_namespaces(7), unshare(1).
+    """
+    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    if any(fields[4] == "/" for fields in mounts):
+        return ("unshare", "--mount", "--propagation", "private")
+    if any(word.startswith("shared:") for fields in mounts for word in fields):
+        return None
+    return ("unshare", "--mount", "--propagation", "unchanged")
+
+
 def missing() -> str | None:
     """Why no scratch volume can be made here, in one line; None if it can."""
     if os.geteuid() != 0:
@@ -58,7 +73,10 @@ def missing() -> str | None:
             return f"{tool} is not installed (package {package})"
     if "\tbtrfs\n" not in Path("/proc/filesystems").read_text() and not _works("modprobe", "btrfs"):
         return "this kernel has no btrfs"
-    if not _works("unshare", "--mount", "true"):
+    alone = own_mounts()
+    if alone is None:
+        return "this chroot shares its mounts: `mount --bind ROOT ROOT` before entering it"
+    if not _works(*alone, "true"):
         return "root may not mount here (a container without CAP_SYS_ADMIN?)"
     if not _works("losetup", "--find"):
         return "this machine offers no loop devices (see /dev/loop-control and `losetup --find`)"

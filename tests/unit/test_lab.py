@@ -32,6 +32,21 @@ def test_traffic_names_only_addresses_kept_for_documentation() -> None:
     assert all(fields["LAB_PEER"].startswith("192.0.2.") for fields in itertools.islice(messages(), 1000))
 
 
+MOUNTS = "1 0 0:1 / / rw shared:1 - ext4 /dev/sda rw\n"
+CHROOT = "9 1 0:2 / /proc rw - proc proc rw\n"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "propagation"),
+    [(MOUNTS, "private"), (CHROOT, "unchanged"), (CHROOT + "8 1 0:3 / /sys rw shared:7 - sysfs sys rw\n", None)],
+    ids=["a root of its own", "a chroot", "a chroot that shares its mounts"],
+)
+def test_mounts_are_never_seen_outside(monkeypatch: pytest.MonkeyPatch, mounts: str, propagation: str | None) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda _: mounts)
+    words = volume.own_mounts()
+    assert (words[-1] if words else None) == propagation
+
+
 def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
@@ -53,7 +68,7 @@ def test_a_missing_tool_is_named_with_its_package(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("refused", "reason"),
     [
-        (("unshare", "--mount", "true"), "root may not mount here"),
+        (("unshare", "--mount", "--propagation", "private", "true"), "root may not mount here"),
         (("losetup", "--find"), "no loop devices"),
         (("modprobe", "btrfs"), "this kernel has no btrfs"),
     ],
@@ -63,7 +78,7 @@ def test_what_the_kernel_refuses_is_one_clear_line(
 ) -> None:
     as_root(monkeypatch)
     monkeypatch.setattr(shutil, "which", lambda tool: f"/sbin/{tool}")
-    monkeypatch.setattr(Path, "read_text", lambda _: "nodev\ttmpfs\n")
+    monkeypatch.setattr(Path, "read_text", lambda path: MOUNTS if "mountinfo" in str(path) else "nodev\ttmpfs\n")
     monkeypatch.setattr(volume, "_works", lambda *argv: argv != refused)
     line = volume.missing()
     assert line is not None
