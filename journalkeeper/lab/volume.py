@@ -71,6 +71,11 @@ def missing() -> str | None:
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             return f"{tool} is not installed (package {package})"
+    return _refused()
+
+
+def _refused() -> str | None:
+    """What the kernel or a container keeps from root here."""
     if "\tbtrfs\n" not in Path("/proc/filesystems").read_text() and not _works("modprobe", "btrfs"):
         return "this kernel has no btrfs"
     alone = own_mounts()
