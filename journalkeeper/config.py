@@ -75,7 +75,9 @@ def from_assignments(assignments: Iterable[Assigned]) -> Config:
     """
     lines: dict[Directive, list[Assigned]] = {}
     problems: list[Problem] = []
+    order: dict[tuple[str, int], int] = {}
     for line in assignments:
+        order.setdefault((line.file, line.line), len(order))
         directive = _by_name().get((line.section, line.key))
         if line.problem:
             problems.append((line.file, line.line, line.key or line.value, line.problem))
@@ -90,7 +92,7 @@ def from_assignments(assignments: Iterable[Assigned]) -> Config:
     config, wrong = _validated(lines) if lines else (Config(), [])
     problems += wrong + _contradictions(config, lines, wrong)
     if problems:
-        raise ConfigError(tuple(problems))
+        raise ConfigError(tuple(sorted(problems, key=lambda problem: order[problem[:2]])))
     return config
 
 

@@ -124,13 +124,13 @@ class Database:
         if self._connection is not None and identity == self._identity:
             return self._connection
         if self._identity is not None and identity != self._identity:
-            self.vanished = self.set_aside is None
+            self.vanished = True
         self.close()
         if identity is None and not self._read_only:
             _create(self.path)
             identity = _identity(self.path)
-        self._connection = self._connect(exists=identity is not None)
         self._identity = identity
+        self._connection = self._connect(exists=identity is not None)
         return self._connection
 
     def _connect(self, *, exists: bool) -> Connection:
@@ -143,27 +143,25 @@ class Database:
         target = _uri(self.path, mode) if exists else ":memory:"
         connection = sqlite3.connect(target, BUSY_S, isolation_level=None, check_same_thread=False, uri=exists)
         try:
-            version = _version(connection, newest=len(self._migrations))
-            if self._read_only and exists:
-                if version == 0:  # its writer was killed before the first commit
-                    connection.close()
-                    return self._connect(exists=False)
-                connection.execute("PRAGMA query_only = ON")
-            else:
+            version = _version(connection, len(self._migrations))
+            if self._read_only and exists and version == 0:  # its writer was killed before the first commit
+                connection.close()
+                return self._connect(exists=False)
+            if not (self._read_only and exists):
                 connection.execute("PRAGMA journal_mode = TRUNCATE")
                 connection.execute("PRAGMA synchronous = NORMAL")
-                self._migrate(connection, version)
+                if version < len(self._migrations):
+                    self._migrate(connection)
+            connection.execute(f"PRAGMA query_only = {self._read_only:d}")
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _migrate(self, connection: Connection, version: int) -> None:
-        """Bring a database of `version` to the newest, in one transaction."""
-        if version == len(self._migrations):
-            return
+    def _migrate(self, connection: Connection) -> None:
+        """Bring the database to the newest version, in one transaction."""
         connection.execute("BEGIN IMMEDIATE")
-        for statements in self._migrations[version:]:
+        for statements in self._migrations[_version(connection, len(self._migrations)) :]:
             for statement in statements:
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -186,7 +184,7 @@ class Database:
                     os.rename(self.path + suffix, aside + suffix)
         except OSError as error:
             raise state.refused("set the damaged record aside", self.path, error) from error
-        self.set_aside = aside
+        self.set_aside, self._identity = aside, None
 
 
 def _version(connection: Connection, newest: int) -> int:

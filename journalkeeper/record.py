@@ -41,6 +41,7 @@ MIGRATIONS = (
             extents_before INTEGER, extents_after INTEGER, disk_bytes_before INTEGER, disk_bytes_after INTEGER,
             bytes_written INTEGER, duration_us INTEGER, detail TEXT)""",
         "CREATE INDEX outcomes_when ON outcomes (when_us)",
+        "CREATE INDEX outcomes_run ON outcomes (run)",
         """CREATE TABLE totals (
             id INTEGER PRIMARY KEY, when_us INTEGER, instance TEXT, files INTEGER, extents INTEGER,
             ideal_extents INTEGER, active_extents INTEGER, size_bytes INTEGER, allocated_bytes INTEGER)""",

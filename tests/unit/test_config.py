@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Lines of configuration files become a Config, or every problem in them is named."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.conffiles import Assignment, parse_file
+from journalkeeper.config import Config, describe, directives, from_assignments
+from journalkeeper.directives import Directive
+from journalkeeper.errors import ConfigError
+from journalkeeper.model import GIB, KIB, MIB
+from journalkeeper.spec import DAY, MINUTE, MS, SECOND, Form
+
+REPOSITORY = Path(__file__).parents[2]
+SHIPPED = REPOSITORY / "configs" / "journalkeeper.conf"
+
+HEADER = """\
+# SPDX-License-Identifier: LGPL-2.1-or-later
+#
+# journalkeeper.conf: every directive with its default, and why that is the default.
+# See journalkeeper.conf(5).
+#
+# Put what you change into /etc/journalkeeper.conf, or into a file that ends in .conf in
+# /etc/journalkeeper.conf.d/. A later assignment wins, an empty one resets to the default.
+# "journalkeeper check-config" says what is in force, and what is wrong.
+"""
+
+
+def lines(*texts: str, file: str = "a.conf") -> list[Assignment]:
+    """Assignments from "Section.Key=value", on lines 1, 2, ... of one file."""
+    found = []
+    for number, text in enumerate(texts, start=1):
+        name, _, value = text.partition("=")
+        section, _, key = name.rpartition(".")
+        found.append(Assignment(file, number, section, key, value))
+    return found
+
+
+def problems(*texts: str) -> list[tuple[int, str, str]]:
+    """The (line, key, what) of each problem in these lines."""
+    with pytest.raises(ConfigError) as caught:
+        from_assignments(lines(*texts))
+    assert all(file == "a.conf" for file, _, _, _ in caught.value.problems)
+    return [problem[1:] for problem in caught.value.problems]
+
+
+def shipped(directive: Directive) -> str:
+    """What the shipped file says of one directive."""
+    spec = directive.spec
+    why = textwrap.wrap(f"Why: {spec.basis}", 86, break_long_words=False, break_on_hyphens=False)
+    what = textwrap.wrap(f"{spec.doc}", 86, break_long_words=False, break_on_hyphens=False)
+    allowed = textwrap.wrap(f"Allowed: {spec.allowed}.", 86, break_long_words=False, break_on_hyphens=False)
+    return "".join(f"# {line}\n" for line in what + allowed + why) + f"#{spec.name}={directive.default}\n"
+
+
+def shipped_file() -> str:
+    """The whole shipped file."""
+    text, section = HEADER, ""
+    for directive in directives():
+        if directive.section != section:
+            section = directive.section
+            text += f"\n[{section}]\n"
+        text += "\n" + shipped(directive)
+    return text
+
+
+def test_nothing_assigned_is_the_defaults_without_pydantic() -> None:
+    code = (
+        "import sys; from journalkeeper.config import Config, describe, from_assignments; "
+        "assert from_assignments([]) == Config() and describe(Config()); sys.exit('pydantic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_lines_that_only_reset_are_the_defaults() -> None:
+    assert from_assignments(lines("Watch.SettleSec=", "Watch.Directories=  ")) == Config()
+
+
+def test_every_default_written_out_reads_as_the_default() -> None:
+    written = [f"{one.section}.{one.spec.name}={one.default}" for one in directives()]
+    assert from_assignments(lines(*written)) == Config()
+
+
+@pytest.mark.parametrize("one", directives(), ids=lambda one: one.spec.name)
+def test_every_directive_has_its_doc_its_reason_and_a_field_with_the_unit(one: Directive) -> None:
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=Per)(?=Mi)", "_", one.spec.name.replace("MiB", "Mib")).lower()
+    unit = {Form.SPAN: "_us", Form.SIZE: "_bytes", Form.PERCENT: "_percent"}.get(one.spec.form, "")
+    assert one.field in (snake.removesuffix("_sec") + unit, snake)
+    assert one.field.endswith(unit) or "bytes" in one.field
+    assert one.spec.doc.endswith(".")
+    assert one.spec.basis.endswith(".")
+    assert (one.spec.form is Form.SPAN) == one.spec.name.endswith("Sec")
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value"),
+    [
+        ("Watch.Directories=/srv/journal", "watch.directories", ("/srv/journal",)),
+        ("Watch.Directories=/a//b/ '/with space' /a/b", "watch.directories", ("/a/b", "/with space")),
+        ("Watch.SettleSec=0", "watch.settle_us", 0),
+        ("Watch.SettleSec=1min 30s", "watch.settle_us", 90 * SECOND),
+        ("Watch.NocowSettleSec=1d", "watch.nocow_settle_us", DAY),
+        ("Nocow.Nocow=no", "nocow.nocow", "no"),
+        ("Nocow.RotateToApply=off", "nocow.rotate_to_apply", False),
+        ("Defrag.Compress=zstd:15", "defrag.compress", "zstd:15"),
+        ("Defrag.Compress=no", "defrag.compress", "no"),
+        ("Defrag.AllowUnshare=TRUE", "defrag.allow_unshare", True),
+        ("Defrag.MinExtents=1", "defrag.min_extents", 1),
+        ("Defrag.MinReclaim=1.5M", "defrag.min_reclaim_bytes", 3 * MIB // 2),
+        ("Defrag.ExtentsPerMiB=2", "defrag.extents_per_mib", 2),
+        ("Defrag.ExtentsPerMiB=256", "defrag.extents_per_mib", 256),
+        ("Defrag.ChunkBytes=256K", "defrag.chunk_bytes", 256 * KIB),
+        ("Defrag.ChunkBytes=128M", "defrag.chunk_bytes", 128 * MIB),
+        ("Defrag.ChunkSec=1ms", "defrag.chunk_us", MS),
+        ("Window.MarginSec=10min", "window.margin_us", 10 * MINUTE),
+        ("Window.PressureMax=0", "window.pressure_max_percent", 0),
+        ("Window.PressureMax=100%", "window.pressure_max_percent", 100),
+        ("Budget.BytesPerDay=infinity", "budget.bytes_per_day", None),
+        ("Budget.BytesPerDay=0", "budget.bytes_per_day", 0),
+        ("Budget.BytesPerDay=20G", "budget.bytes_per_day", 20 * GIB),
+        ("Budget.RotationsPerDay=0", "budget.rotations_per_day", 0),
+        ("History.KeepSec=1d", "history.keep_us", DAY),
+        ("Metrics.Textfile=/var/lib/x.prom", "metrics.textfile", "/var/lib/x.prom"),
+    ],
+)
+def test_a_value_is_read_and_written_back(text: str, path: str, value: object) -> None:
+    config = from_assignments(lines(text))
+    section, field = path.split(".")
+    assert getattr(getattr(config, section), field) == value
+    again = [f"{row.section}.{row.key}={row.value}" for row in describe(config)]
+    assert from_assignments(lines(*again)) == config
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Watch.Directories=var/log/journal",
+        "Watch.Directories=/var/log/journal ../x",
+        "Watch.Directories=/a/../b",
+        'Watch.Directories="/a',
+        "Watch.SettleSec=-1",
+        "Watch.SettleSec=soon",
+        "Watch.SettleSec=1441min",
+        "Watch.SettleSec=infinity",
+        "Nocow.Nocow=maybe",
+        "Nocow.Nocow=Auto",
+        "Nocow.RotateToApply=perhaps",
+        "Defrag.Compress=zstd:16",
+        "Defrag.Compress=yes",
+        "Defrag.MinExtents=0",
+        "Defrag.MinExtents=1000001",
+        "Defrag.MinExtents=1.5",
+        "Defrag.MinExtents=²",
+        "Defrag.MinExtents=" + "9" * 5000,
+        "Defrag.MinReclaim=1m",
+        "Defrag.ExtentsPerMiB=1",
+        "Defrag.ExtentsPerMiB=257",
+        "Defrag.ChunkBytes=262143",
+        "Defrag.ChunkBytes=134217729",
+        "Defrag.ChunkSec=999us",
+        "Window.PressureMax=101%",
+        "Window.PressureMax=-1%",
+        "Window.PressureMax=%",
+        "Budget.KeepFree=infinity",
+        "Budget.RotationsPerDay=infinity",
+        "History.KeepSec=23h",
+        "History.MaxRows=999",
+        "Metrics.Textfile=x.prom",
+    ],
+)
+def test_a_bad_value_names_line_key_value_and_what_is_allowed(text: str) -> None:
+    name, _, value = text.partition("=")
+    one = next(one for one in directives() if f"{one.section}.{one.spec.name}" == name)
+    ((line, key, what),) = problems("Defrag.Active=yes", text)
+    assert (line, key) == (2, one.spec.name)
+    assert what == f"{value!r} is not allowed; allowed is {one.spec.allowed}"
+
+
+def test_all_problems_are_told_at_once() -> None:
+    found = problems(
+        "Watch.SettleSec=soon", "Defrag.Active=yes", "Defrag.Chunk=1", "Watch.Directories=/a", "Watch.Directories=b",
+        "Wash.X=1", "Defrag.ChunkSec=1h",
+    )  # fmt: skip
+    assert sorted((line, key) for line, key, _ in found) == [
+        (1, "SettleSec"), (3, "Chunk"), (5, "Directories"), (6, "X"), (7, "ChunkSec"),
+    ]  # fmt: skip
+
+
+def test_problems_come_in_the_order_of_the_lines() -> None:
+    numbers = [line for line, _, _ in problems("Window.MarginSec=x", "Watch.Foo=1", "Watch.SettleSec=x", "Nocow.Foo=1")]
+    assert numbers == [1, 2, 3, 4]
+
+
+def test_the_error_reads_as_file_line_key() -> None:
+    with pytest.raises(ConfigError, match=r"^etc/x\.conf:1: SettleSec: 'soon' is not allowed; allowed is a time span"):
+        from_assignments(lines("Watch.SettleSec=soon", file="etc/x.conf"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Watch.SettleSecs=1", "did you mean SettleSec=?"),
+        ("Watch.settlesec=1", "did you mean SettleSec=?"),
+        ("Watch.Wholly=1", "unknown in [Watch]; allowed are Directories=, SettleSec=, NocowSettleSec="),
+        ("Watch.Compress=zstd", "does not belong in [Watch] but in [Defrag]"),
+        ("Defarg.Compress=zstd", "did you mean [Defrag]?"),
+        ("watch.SettleSec=1", "did you mean [Watch]?"),
+        ("Zzz.SettleSec=1", "unknown section [Zzz]; allowed are [Watch], [Nocow]"),
+        (".SettleSec=1", "stands before the first section; allowed are [Watch]"),
+    ],
+)
+def test_an_unknown_name_is_told_with_the_nearest(text: str, said: str) -> None:
+    ((_, _, what),) = problems(text)
+    assert said in what
+
+
+def test_a_line_that_conffiles_could_not_read_is_a_problem(tmp_path: Path) -> None:
+    file = tmp_path / "x.conf"
+    file.write_text("[Watch]\nSettleSec=1s\nnonsense\n")
+    with pytest.raises(ConfigError) as caught:
+        from_assignments(parse_file(str(file)))
+    ((name, line, key, what),) = caught.value.problems
+    assert (name, line, key) == (str(file), 3, "nonsense")
+    assert "KEY=VALUE" in what
+
+
+def test_a_later_assignment_wins_and_an_empty_one_resets() -> None:
+    assert from_assignments(lines("Watch.SettleSec=1", "Watch.SettleSec=2")).watch.settle_us == 2 * SECOND
+    assert from_assignments(lines("Watch.SettleSec=1", "Watch.SettleSec=")).watch.settle_us == 60 * SECOND
+
+
+def test_a_drop_in_mends_the_bad_line_below_it() -> None:
+    assert from_assignments(lines("Watch.SettleSec=soon", "Watch.SettleSec=2")).watch.settle_us == 2 * SECOND
+
+
+def test_paths_of_a_list_add_up_until_a_reset() -> None:
+    config = from_assignments(lines("Watch.Directories=/a /b", "Watch.Directories=/c"))
+    assert config.watch.directories == ("/a", "/b", "/c")
+    config = from_assignments(lines("Watch.Directories=/a", "Watch.Directories=", "Watch.Directories=/c"))
+    assert config.watch.directories == ("/c",)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "key"),
+    [
+        (("Watch.SettleSec=10min",), ("Watch.SettleSec=601",), "SettleSec"),
+        (("Watch.NocowSettleSec=60",), ("Watch.NocowSettleSec=59",), "NocowSettleSec"),
+        (("Window.MarginSec=50ms",), ("Window.MarginSec=49ms",), "MarginSec"),
+        (("Window.IntakeDelayMaxSec=50ms",), ("Window.IntakeDelayMaxSec=49ms",), "IntakeDelayMaxSec"),
+        (("Defrag.ChunkSec=100ms",), ("Defrag.ChunkSec=101ms",), "ChunkSec"),
+    ],
+)
+def test_values_that_contradict_each_other(right: tuple[str, ...], wrong: tuple[str, ...], key: str) -> None:
+    assert from_assignments(lines(*right)) != Config()
+    ((line, named, what),) = problems(*wrong)
+    assert (line, named) == (1, key)
+    assert "must be at least" in what
+
+
+def test_a_bad_value_contradicts_nothing() -> None:
+    assert [key for _, key, _ in problems("Watch.NocowSettleSec=soon", "Watch.SettleSec=1h")] == ["NocowSettleSec"]
+
+
+def test_describe_tells_what_is_not_the_default() -> None:
+    rows = describe(from_assignments(lines("Watch.SettleSec=90", "Defrag.Compress=zstd", "Metrics.Textfile=/x")))
+    assert [(row.section, row.key, row.value) for row in rows if not row.default] == [
+        ("Watch", "SettleSec", "90s"),
+        ("Metrics", "Textfile", "/x"),
+    ]
+    assert len(rows) == len(directives())
+
+
+def test_the_shipped_file_says_what_the_directives_say() -> None:
+    """To make it anew: write what shipped_file() returns into it."""
+    assert SHIPPED.read_text() == shipped_file()
+
+
+def test_the_shipped_file_changes_nothing_even_with_every_line_switched_on(tmp_path: Path) -> None:
+    assert from_assignments(parse_file(str(SHIPPED))) == Config()
+    switched = tmp_path / "all.conf"
+    switched.write_text(re.sub(r"(?m)^#(?=[A-Z]\w*=)", "", SHIPPED.read_text()))
+    found = parse_file(str(switched))
+    assert len(found) == len(directives())
+    assert from_assignments(found) == Config()
