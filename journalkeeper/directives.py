@@ -37,8 +37,8 @@ class Watch(NamedTuple):
             "SettleSec",
             Form.SPAN,
             "How long an archived file must have been left unchanged before it is rewritten.",
-            "journald renames an archive first and syncs it afterwards in a thread; the longest that it was measured to "
-            "be busy with one file, 32 MiB in 5,992 extents at 150 IOPS, is 25 s.",
+            "journald renames an archive first and syncs it afterwards in a thread; the longest that it was measured "
+            "to be busy with one file, 32 MiB in 5,992 extents at 150 IOPS, is 25 s.",
             high=DAY,
         ),
     ] = 60 * SECOND
@@ -219,8 +219,8 @@ class Window(NamedTuple):
             Form.PERCENT,
             "No run is begun while tasks waited for I/O for more than this share of the last 10 s (some avg10 in "
             "/proc/pressure/io, where the kernel has it). 100% never waits.",
-            "A choice: an idle host shows 0 to 5%, and one that copies files all the time 40% and more. So does our own "
-            "work (43% measured, 1 MiB at a time at 150 IOPS): this is for before a run, not for during one.",
+            "A choice: an idle host shows 0 to 5%, and one that copies files all the time 40% and more. So does our "
+            "own work (43% measured, 1 MiB at a time at 150 IOPS): this is for before a run, not for during one.",
             high=100,
         ),
     ] = 40
@@ -283,7 +283,8 @@ class History(NamedTuple):
         Spec(
             "MaxRows",
             Form.COUNT,
-            "The most rows kept of each kind: outcomes, extent counts of files, sums of directories. The oldest go first.",
+            "The most rows kept of each kind: outcomes, extent counts of files, sums of directories. The oldest go "
+            "first.",
             "A row takes 270 bytes with its indexes (measured): 13 MiB of each kind at the most.",
             low=1_000,
             high=10_000_000,
