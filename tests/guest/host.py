@@ -2,7 +2,9 @@
 """A whole Debian host in a container: booted by its own systemd, on a btrfs of its own.
 
 The one rule: a guest ends with its Guest, whatever happens: its processes, its mounts,
-its loop device, its cgroups; and no process that is not its own is ever touched.
+its loop device, its cgroups (after a SIGKILL of us the processes only; an empty cgroup
+stays, and mounts do unless the mount namespace was ours); and no process that is not its
+own is ever touched.
 
     with Guest("trixie") as guest:             # 2 s, after 30 s for the first of a release
         guest.boot()                           # 3 s
@@ -26,7 +28,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -40,8 +41,8 @@ from typing import Self
 from journalkeeper.lab import volume as lab
 from journalkeeper.lab.volume import ScratchVolume
 from tests.guest import base, disk
+from tests.guest.shelter import Shelter
 
-CGROUPS = (Path("/sys/fs/cgroup/systemd"), Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
 REBOOTED = 133
 """How nspawn ends under --keep-unit when the guest asked for a reboot (EXIT_FORCE_RESTART)."""
 
@@ -49,7 +50,6 @@ QUIET = ("apt-daily.timer", "apt-daily-upgrade.timer", "fstrim.timer", "e2scrub_
 """Masked: they would do I/O of their own at some boots and not at others."""
 
 UNIT_US = {"min": 60_000_000, "s": 1_000_000, "ms": 1000, "us": 1}
-ENTER = 'for g do [ "$g" = -- ] && break; echo $$ >"$g/cgroup.procs"; shift; done; shift; exec "$@"'
 
 
 def missing() -> str | None:
@@ -78,10 +78,9 @@ class Guest:
     ) -> None:
         self.release = release
         self.name = name
-        self._process: subprocess.Popen[bytes] | None = None
+        self._shelter: Shelter | None = None
         self._leader = 0
         self._status = 0
-        self._groups: list[Path] = []
         self._owns_volume = volume is None
         tarball = base.tarball(release)  # before there is anything to clean up: this takes a while
         self.volume = volume or ScratchVolume(size)
@@ -125,7 +124,7 @@ class Guest:
     @property
     def running(self) -> bool:
         """Whether it is booted, or about to be."""
-        return self._process is not None and self._process.poll() is None
+        return self._shelter is not None and self._shelter.running
 
     @property
     def leader(self) -> int:
@@ -149,55 +148,39 @@ class Guest:
             path.unlink(missing_ok=True)
             ready.bind(os.fspath(path))
             ready.settimeout(0.5)
-            self._start(path)
+            self._shelter = self._start(path)
             try:
-                self._await_ready(ready, timeout_s)
+                self._leader = self._await_ready(ready, self._shelter, timeout_s)
                 self.run("systemctl", "is-active", "multi-user.target")
             except BaseException:
                 self._kill()
                 raise
 
-    def _start(self, notify: Path) -> None:
+    def _start(self, notify: Path) -> Shelter:
         unique = f"journalkeeper-{self.machine_id[:12]}"
-        self._groups = [_own_cgroup(tree) / unique for tree in CGROUPS if (tree / "cgroup.procs").exists()]
-        for path in self._groups:
-            path.mkdir(exist_ok=True)
         nspawn = [
             "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--notify-ready=yes", "--link-journal=no",
             "--timezone=off", "--console=read-only", f"--machine={unique}", f"--hostname={self.name}",
             f"--directory={self.root}", "--boot",
         ]  # fmt: skip
-        argv = [
-            "setpriv",
-            "--pdeathsig=KILL",
-            "sh",
-            "-ec",
-            ENTER,
-            "guest",
-            *map(os.fspath, self._groups),
-            "--",
-            *nspawn,
-        ]
-        environment = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1", "NOTIFY_SOCKET": os.fspath(notify)}
-        with self.console.open("wb") as console:
-            self._process = subprocess.Popen(
-                argv, env=environment, stdin=subprocess.DEVNULL, stdout=console, stderr=console
-            )
+        environment = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1", "NOTIFY_SOCKET": os.fspath(notify)}
+        return Shelter(unique, nspawn, environment=environment, output=self.console)
 
-    def _await_ready(self, ready: socket.socket, timeout_s: float) -> None:
-        """Read nspawn's notifications until the guest's own systemd has finished booting."""
+    def _await_ready(self, ready: socket.socket, shelter: Shelter, timeout_s: float) -> int:
+        """Read nspawn's notifications until the guest's own systemd has finished booting; returns its pid."""
+        leader = ""
         deadline = time.monotonic() + timeout_s
-        while self.running and time.monotonic() < deadline:
+        while shelter.running and time.monotonic() < deadline:
             try:
                 words = ready.recv(4096).decode().split("\n")
             except TimeoutError:
                 continue
             for word in words:
                 if word.startswith("X_NSPAWN_LEADER_PID="):
-                    self._leader = int(word.partition("=")[2])
+                    leader = word.partition("=")[2]
             if "READY=1" in words:
-                return
-        what = f"was not up after {timeout_s:.0f} s" if self.running else "ended while booting"
+                return shelter.pid_of([leader, "1"])
+        what = f"was not up after {timeout_s:.0f} s" if shelter.running else "ended while booting"
         raise RuntimeError(f"guest {self.name} {what}; its console ended with:\n{self._last_words()}")
 
     def _last_words(self) -> str:
@@ -254,15 +237,15 @@ class Guest:
 
         Raises: RuntimeError if it does not end in time.
         """
-        if self._process is None:
+        if self._shelter is None:
             return self._status
         try:
-            self._process.wait(timeout_s)
+            self._status = self._shelter.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise RuntimeError(
                 f"guest {self.name} still runs after {timeout_s} s; its console ended with:\n{self._last_words()}"
             ) from None
-        self._forget()
+        self._shelter = None
         return self._status
 
     def reboot(self, *, between: Callable[[], object] | None = None) -> None:
@@ -335,26 +318,9 @@ class Guest:
             steps.callback(self._kill)
 
     def _kill(self) -> None:
-        """Kill process 1, and the kernel kills its whole namespace; or nspawn, if it has none yet."""
-        if self._process is None:
-            return
-        if self.running:
-            os.kill(self._leader or self._process.pid, signal.SIGKILL)
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._forget()
-
-    def _forget(self) -> None:
-        assert self._process is not None
-        self._status = self._process.returncode
-        self._process = None
-        self._leader = 0
-        for group in self._groups:
-            _remove_cgroup(group)
-        self._groups.clear()
+        if self._shelter is not None:
+            self._status = self._shelter.kill()
+            self._shelter = None
 
     def __enter__(self) -> Self:
         return self
@@ -363,27 +329,3 @@ class Guest:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _own_cgroup(tree: Path) -> Path:
-    """This process's own cgroup in the hierarchy mounted at `tree`."""
-    name = "name=systemd" if tree.name == "systemd" else ""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == name:
-            return tree / path.lstrip("/")
-    return tree
-
-
-def _remove_cgroup(top: Path) -> None:
-    """Remove a cgroup and those below it; the last process may take a moment to be gone."""
-    for folder, _, _ in os.walk(top, topdown=False):
-        deadline = time.monotonic() + 5
-        while True:
-            try:
-                os.rmdir(folder)
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Guests for tests: `guest` is a booted host of each release in turn, one for a whole module.
+
+The one rule: a test that changes what the next one counts on makes a host of its own,
+with `make_guest`, which costs two seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.guest import base
+from tests.guest.host import Guest, missing
+
+
+def require_guest() -> None:
+    """Skip, with the reason, where no guest can be booted; a failure under JOURNALKEEPER_NO_SKIP=1."""
+    if reason := missing():
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module", params=sorted(base.SYSTEMD))
+def release(request: pytest.FixtureRequest) -> str:
+    """One release after the other."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def guest(release: str) -> Iterator[Guest]:
+    """A booted host as Debian ships it, on a disk without a throttle."""
+    require_guest()
+    with Guest(release) as host:
+        host.boot()
+        yield host
+
+
+@pytest.fixture
+def make_guest() -> Iterator[Callable[..., Guest]]:
+    """Make further hosts, with Guest's arguments; gone after the test."""
+    require_guest()
+    with ExitStack() as made:
+
+        def make(release: str, *, nocow: bool | None = None, size: str = "4G") -> Guest:
+            return made.enter_context(Guest(release, nocow=nocow, size=size))
+
+        yield make
