@@ -21,6 +21,9 @@ FALLOC_FL_PUNCH_HOLE = 2
 def sync_file_range(fd: int, offset: int, length: int) -> None:
     """Write the dirty pages of a range and wait until they are on the disk, without the inode's lock that fsync takes.
 
+    btrfs finds a place for the whole dirty run that reaches into the range, and the map tells
+    of it when all of the run is written: before measuring, FIEMAP with `sync`.
+
     Raises: OSError: EIO, ENOSPC the write-back failed.
     """
     flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER

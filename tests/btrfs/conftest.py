@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Scratch volumes without a journald, and a way to lose root's rights."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from journalkeeper.lab.volume import ScratchVolume
+
+PAGE = 4096
+NOBODY = 65534
+PR_SET_DUMPABLE = 4
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="session")
+def shared_volume() -> Iterator[ScratchVolume]:
+    """One volume for all tests that need no more than a directory of their own on it."""
+    with ScratchVolume("1G") as volume:
+        yield volume
+
+
+@pytest.fixture
+def make_volume() -> Iterator[Callable[..., ScratchVolume]]:
+    """Make volumes as ScratchVolume does; gone after the test."""
+    with ExitStack() as stack:
+        yield lambda *args, **words: stack.enter_context(ScratchVolume(*args, **words))
+
+
+@pytest.fixture
+def volume(make_volume: Callable[..., ScratchVolume]) -> ScratchVolume:
+    """A fresh volume."""
+    return make_volume("512M")
+
+
+@pytest.fixture
+def place(shared_volume: ScratchVolume, request: pytest.FixtureRequest) -> Path:
+    """A directory on the shared volume, named after the test."""
+    path = shared_volume.mountpoint / f"{request.node.name.replace('/', '_')}-{os.urandom(4).hex()}"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def make_file(place: Path) -> Iterator[Callable[..., int]]:
+    """Make a file of `content` in `place` and give its descriptor, open for reading and writing; `name` names it."""
+    with ExitStack() as stack:
+
+        def make(content: bytes = b"", name: str = "file") -> int:
+            fd = os.open(place / name, os.O_RDWR | os.O_CREAT, 0o644)
+            stack.callback(os.close, fd)
+            os.pwrite(fd, content, 0)
+            os.fsync(fd)
+            return fd
+
+        yield make
+
+
+@pytest.fixture
+def fragmented(make_file: Callable[..., int]) -> Callable[..., int]:
+    """Make a file of `pages` pages, each an extent of its own."""
+
+    def make(pages: int, name: str = "file") -> int:
+        fd = make_file(bytes(range(1, 256)) * (pages * PAGE // 255 + 1), name)
+        os.ftruncate(fd, pages * PAGE)
+        os.fsync(fd)
+        for page in range(0, pages, 2):
+            os.pwrite(fd, b"second " * 585, page * PAGE)
+        os.fsync(fd)
+        return fd
+
+    return make
+
+
+@pytest.fixture
+def as_nobody() -> Callable[[Callable[[], T]], T]:
+    """Call a function in a child process that is nobody; its result, or the OSError that it raised."""
+
+    def call(function: Callable[[], T]) -> T:
+        readable, writable = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _be_nobody(function, writable)
+        os.close(writable)
+        with os.fdopen(readable, "rb") as pipe:
+            answer = pipe.read()
+        os.waitpid(child, 0)
+        result: T | OSError = pickle.loads(answer)  # noqa: S301 - from our own child
+        if isinstance(result, OSError):
+            raise result
+        return result
+
+    return call
+
+
+def _be_nobody(function: Callable[[], object], pipe: int) -> None:
+    try:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        # Whoever gives up root may not look into its own /proc/self until it executes a program, or says so.
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+        result: object
+        try:
+            result = function()
+        except OSError as error:
+            result = error
+        os.write(pipe, pickle.dumps(result))
+    finally:
+        os._exit(0)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""FIEMAP on real files: the counts are filefrag's, the bytes add up, looking changes nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs.kernel import fallocate
+from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
+from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.model import MIB, Extents
+
+pytestmark = pytest.mark.root
+
+PAGE = 4096
+MakeFile = Callable[..., int]
+
+
+def filefrag(path: Path) -> int:
+    """What `filefrag -s` counts: physically adjacent rows are one to it."""
+    found = re.search(r": (\d+) extents? found", run("filefrag", "-s", path))
+    assert found
+    return int(found[1])
+
+
+def filefrag_rows(path: Path) -> int:
+    """How many rows `filefrag -v` lists."""
+    return len(re.findall(r"^\s*\d+:\s", run("filefrag", "-v", path), re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [1, 2, fiemap.BATCH_ROWS - 1, fiemap.BATCH_ROWS, fiemap.BATCH_ROWS + 1, 2 * fiemap.BATCH_ROWS, 1300],
+)
+def test_every_row_is_counted_once_across_batches(fragmented: MakeFile, place: Path, pages: int) -> None:
+    fd = fragmented(pages)
+    survey = fiemap.survey(fd, sync=True, per_mib=True)
+    rows = list(fiemap.extents(fd, sync=False))
+    assert survey.total == len(rows) == filefrag_rows(place / "file") == fiemap.count(fd, sync=False) == pages
+    assert survey.data_bytes == sum(row.length for row in rows) == pages * PAGE
+    assert [row.logical for row in rows] == list(range(0, pages * PAGE, PAGE))
+    assert sum(survey.per_mib) == pages
+
+
+def test_the_count_is_within_one_percent_of_filefrags(fragmented: MakeFile, place: Path) -> None:
+    fd = fragmented(2000)
+    theirs = filefrag(place / "file")
+    assert theirs > 1900
+    assert abs(fiemap.survey(fd, sync=True).total - theirs) <= theirs / 100
+    assert abs(fiemap.count(fd, sync=True) - theirs) <= theirs / 100
+
+
+def test_an_empty_file_has_nothing(make_file: MakeFile) -> None:
+    fd = make_file()
+    assert fiemap.survey(fd, sync=True, per_mib=True) == Extents()
+    assert fiemap.data(fd, sync=True) == fiemap.unwritten(fd, sync=True) == []
+    assert fiemap.count(fd, sync=True) == 0
+
+
+def test_a_file_inside_its_metadata_counts_its_own_length(make_file: MakeFile) -> None:
+    fd = make_file(b"x" * 100)
+    (row,) = fiemap.extents(fd, sync=True)
+    assert row.flags & fiemap.FIEMAP_EXTENT_DATA_INLINE
+    assert fiemap.survey(fd, sync=True) == Extents(total=1, data_bytes=100)
+
+
+@pytest.mark.parametrize("size", [PAGE - 1 + PAGE, 2 * PAGE, 2 * PAGE + 1])
+def test_bytes_end_with_the_file_though_the_last_block_does_not(make_file: MakeFile, size: int) -> None:
+    fd = make_file(b"x" * size)
+    assert fiemap.survey(fd, sync=True).data_bytes == size
+    assert fiemap.data(fd, sync=True) == [(0, size)]
+
+
+def test_per_mib_counts_an_extent_where_it_begins(make_file: MakeFile) -> None:
+    fd = make_file()
+    for offset in (0, MIB - PAGE, MIB, 3 * MIB):
+        os.pwrite(fd, b"x" * PAGE, offset)
+        os.fsync(fd)
+    assert [row.logical for row in fiemap.extents(fd, sync=True) if row.logical != MIB] == [0, MIB - PAGE, 3 * MIB]
+    per_mib = fiemap.survey(fd, sync=True, per_mib=True).per_mib
+    assert per_mib[2:] == (0, 1)
+    assert per_mib[0] == 2
+    assert fiemap.survey(fd, sync=True).per_mib == ()
+
+
+def test_holes_are_in_no_run(make_file: MakeFile) -> None:
+    fd = make_file()
+    os.pwrite(fd, b"x" * PAGE, 2 * PAGE)
+    os.pwrite(fd, b"x" * 2 * PAGE, 8 * PAGE)
+    os.ftruncate(fd, 20 * PAGE)
+    assert fiemap.data(fd, sync=True) == [(2 * PAGE, PAGE), (8 * PAGE, 2 * PAGE)]
+    assert fiemap.unwritten(fd, sync=True) == []
+    assert fiemap.survey(fd, sync=True).data_bytes == 3 * PAGE
+
+
+def test_runs_join_extents_that_follow_each_other(fragmented: MakeFile) -> None:
+    fd = fragmented(64)
+    assert fiemap.survey(fd, sync=True).total == 64
+    assert fiemap.data(fd, sync=True) == [(0, 64 * PAGE)]
+
+
+def test_what_was_only_allocated_is_unwritten(make_file: MakeFile) -> None:
+    fd = make_file(b"x" * 2 * PAGE)
+    os.posix_fallocate(fd, 2 * PAGE, 6 * PAGE)
+    survey = fiemap.survey(fd, sync=True)
+    assert (survey.data_bytes, survey.unwritten_bytes) == (2 * PAGE, 6 * PAGE)
+    assert fiemap.data(fd, sync=True) == [(0, 2 * PAGE)]
+    assert fiemap.unwritten(fd, sync=True) == [(2 * PAGE, 6 * PAGE)]
+    os.pwrite(fd, b"y" * PAGE, 4 * PAGE)
+    assert fiemap.unwritten(fd, sync=True) == [(2 * PAGE, 2 * PAGE), (5 * PAGE, 3 * PAGE)]
+    assert fiemap.data(fd, sync=True) == [(0, 2 * PAGE), (4 * PAGE, PAGE)]
+
+
+def test_a_page_written_over_allocated_space_is_data_before_it_is_placed(make_file: MakeFile) -> None:
+    fd = make_file()
+    os.posix_fallocate(fd, 0, 8 * PAGE)
+    os.fsync(fd)
+    os.pwrite(fd, b"y" * PAGE, 4 * PAGE)
+    assert fiemap.unwritten(fd, sync=False) == [(0, 4 * PAGE), (5 * PAGE, 3 * PAGE)]
+    assert fiemap.data(fd, sync=False) == [(4 * PAGE, PAGE)]
+
+
+def test_space_kept_behind_the_end_is_listed_but_counts_no_bytes(make_file: MakeFile) -> None:
+    fd = make_file(b"x" * 5000)
+    fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 16 * PAGE)
+    survey = fiemap.survey(fd, sync=True, per_mib=True)
+    assert (survey.data_bytes, survey.unwritten_bytes) == (5000, 0)
+    assert sum(survey.per_mib) == survey.total - 1
+    assert fiemap.unwritten(fd, sync=True) == [(2 * PAGE, 14 * PAGE)]
+    assert fiemap.data(fd, sync=True) == [(0, 5000)]
+
+
+def test_looking_without_sync_leaves_dirty_pages_dirty(make_file: MakeFile) -> None:
+    fd = make_file()
+    os.pwrite(fd, b"x" * 4 * PAGE, 0)
+    for _ in range(2):
+        (row,) = fiemap.extents(fd, sync=False)
+        assert row.flags & fiemap.FIEMAP_EXTENT_DELALLOC
+    assert fiemap.survey(fd, sync=False).data_bytes == 4 * PAGE
+    (row,) = fiemap.extents(fd, sync=True)
+    assert not row.flags & fiemap.FIEMAP_EXTENT_DELALLOC
+
+
+@pytest.mark.parametrize("look", [fiemap.survey, fiemap.count, fiemap.extents, fiemap.data, fiemap.unwritten])
+def test_looking_with_sync_places_dirty_pages(make_file: MakeFile, look: Callable[..., object]) -> None:
+    fd = make_file()
+    os.pwrite(fd, b"x" * 4 * PAGE, 0)
+    look(fd, sync=True)
+    assert [row.flags & fiemap.FIEMAP_EXTENT_DELALLOC for row in fiemap.extents(fd, sync=False)] == [0]
+
+
+def test_compressed_bytes_count_as_long_as_they_read(make_file: MakeFile) -> None:
+    fd = make_file()
+    os.setxattr(fd, "btrfs.compression", b"zstd")
+    os.pwrite(fd, b"x" * (300 << 10), 0)
+    survey = fiemap.survey(fd, sync=True)
+    assert survey == Extents(total=3, data_bytes=300 << 10, encoded_bytes=300 << 10)
+
+
+def test_shared_bytes_are_those_another_file_has_too(make_file: MakeFile, place: Path) -> None:
+    fd = make_file(os.urandom(64 * PAGE))
+    assert fiemap.survey(fd, sync=True).shared_bytes == 0
+    run("cp", "--reflink=always", place / "file", place / "twin")
+    assert fiemap.survey(fd, sync=True).shared_bytes == 64 * PAGE
+    os.pwrite(fd, os.urandom(48 * PAGE), 0)
+    assert fiemap.survey(fd, sync=True).shared_bytes == 16 * PAGE
+    os.unlink(place / "twin")
+    os.sync()
+    assert fiemap.survey(fd, sync=True).shared_bytes == 0
+
+
+def test_a_snapshot_shares_everything(volume: ScratchVolume) -> None:
+    run("btrfs", "subvolume", "create", volume.mountpoint / "sub")
+    with open(volume.mountpoint / "sub/file", "wb+") as file:
+        file.write(os.urandom(64 * PAGE))
+        os.fsync(file.fileno())
+        run("btrfs", "subvolume", "snapshot", "-r", volume.mountpoint / "sub", volume.mountpoint / "snap")
+        assert fiemap.survey(file.fileno(), sync=True).shared_bytes == 64 * PAGE
+
+
+@pytest.mark.parametrize("files", [1, fiemap.WORTH_A_THREAD - 1, fiemap.WORTH_A_THREAD, fiemap.WORTH_A_THREAD + 5])
+def test_surveys_of_many_files_keep_their_order(fragmented: MakeFile, files: int) -> None:
+    fds = [fragmented(number + 1, f"file{number}") for number in range(files)]
+    surveys = fiemap.survey_all(fds, sync=True)
+    assert surveys == [fiemap.survey(fd, sync=False) for fd in fds]
+    assert [survey.total for survey in surveys if isinstance(survey, Extents)] == list(range(1, files + 1))
+
+
+@pytest.mark.parametrize("bad", [0, 5, 9])
+def test_one_files_error_stays_in_its_own_place(fragmented: MakeFile, bad: int) -> None:
+    fds = [fragmented(3, f"file{number}") for number in range(10)]
+    readable, writable = os.pipe()
+    try:
+        surveys = fiemap.survey_all([*fds[:bad], readable, *fds[bad + 1 :]], sync=False)
+    finally:
+        os.close(readable)
+        os.close(writable)
+    assert isinstance(surveys[bad], OSError)
+    assert {survey.total for survey in surveys if isinstance(survey, Extents)} == {3}
+    assert len(surveys) == 10
+
+
+def test_a_filesystem_without_maps_says_so() -> None:
+    with open("/proc/self/status", "rb") as file, pytest.raises(OSError, match=r"not supported|Inappropriate"):
+        fiemap.survey(file.fileno(), sync=False)
+
+
+def test_nobody_may_look_at_what_is_open(fragmented: MakeFile, as_nobody: Callable[..., Extents]) -> None:
+    fd = fragmented(40)
+    assert as_nobody(lambda: fiemap.survey(fd, sync=False)) == fiemap.survey(fd, sync=False)

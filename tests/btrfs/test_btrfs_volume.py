@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The volume as btrfs(8) and mount(8) tell it, and as nobody sees it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.btrfs.volume import mount_options, require_btrfs, volume
+from journalkeeper.errors import NotBtrfsError
+from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.model import MIB, Volume
+
+pytestmark = pytest.mark.root
+
+MakeVolume = Callable[..., ScratchVolume]
+
+
+@contextmanager
+def opened(path: Path | str) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def seen(path: Path) -> Volume:
+    with opened(path) as fd:
+        return volume(fd)
+
+
+def usage(path: Path, what: str) -> int:
+    found = re.search(what + r":?\s+(\d+)", run("btrfs", "filesystem", "usage", "-b", path))
+    assert found
+    return int(found[1])
+
+
+def test_the_numbers_are_those_of_btrfs_filesystem_usage(place: Path, shared_volume: ScratchVolume) -> None:
+    (place / "file").write_bytes(os.urandom(5 * MIB))
+    run("btrfs", "filesystem", "sync", place)
+    found = seen(place)
+    table = run("btrfs", "filesystem", "df", "-b", place)
+    kinds = {
+        kind: (int(total), int(used)) for kind, total, used in re.findall(r"(\w+), \w+: total=(\d+), used=(\d+)", table)
+    }
+    assert found.unallocated_bytes == usage(place, "Device unallocated")
+    assert found.free_bytes == kinds["Data"][0] - kinds["Data"][1]
+    assert found.metadata_free_bytes == kinds["Metadata"][0] - kinds["Metadata"][1]
+    assert found.uuid == run("blkid", "-p", "-s", "UUID", "-o", "value", shared_volume.device).strip()
+    assert found.device == place.stat().st_dev
+
+
+@pytest.mark.parametrize(("profile", "redundant"), [("single", False), ("dup", True), ("raid1", True)])
+def test_a_profile_with_copies_is_redundant(make_volume: MakeVolume, profile: str, redundant: bool) -> None:
+    scratch = make_volume("256M", profile=profile)
+    (scratch.mountpoint / "file").write_bytes(b"x" * MIB)
+    found = seen(scratch.mountpoint)
+    assert (found.data_profile, found.redundant) == (profile, redundant)
+
+
+def test_unallocated_space_is_summed_over_the_devices(make_volume: MakeVolume) -> None:
+    scratch = make_volume("256M", profile="raid1")
+    found = seen(scratch.mountpoint)
+    assert found.unallocated_bytes == usage(scratch.mountpoint, "Device unallocated")
+    assert found.unallocated_bytes > 256 * MIB
+
+
+def test_a_subvolume_has_its_own_number_and_device(volume: ScratchVolume) -> None:
+    sub = volume.mountpoint / "sub"
+    run("btrfs", "subvolume", "create", sub)
+    top, below = seen(volume.mountpoint), seen(sub)
+    assert top.subvolume == 5
+    assert below.subvolume == int(run("btrfs", "inspect-internal", "rootid", sub))
+    assert below.device == sub.stat().st_dev != top.device
+    assert below.uuid == top.uuid
+    assert below.options == top.options
+
+
+def test_a_directory_is_on_its_own_if_it_or_its_parent_is_a_subvolume(volume: ScratchVolume) -> None:
+    log = volume.mountpoint / "var/log"
+    log.mkdir(parents=True)
+    run("btrfs", "subvolume", "create", log / "journal")
+    (log / "journal/machine/deeper").mkdir(parents=True)
+    assert seen(log / "journal").own_subvolume
+    assert seen(log / "journal/machine").own_subvolume
+    assert not seen(log / "journal/machine/deeper").own_subvolume
+    assert not seen(log).own_subvolume
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("autodefrag,compress=zstd:3", {"autodefrag", "compress=zstd:3"}),
+        ("compress-force=lzo,noatime", {"compress-force=lzo", "noatime"}),
+        ("nodatacow", {"nodatacow", "nodatasum"}),
+    ],
+)
+def test_mount_options_are_seen(make_volume: MakeVolume, options: str, expected: set[str]) -> None:
+    found = set(seen(make_volume("256M", options=options).mountpoint).options)
+    assert expected <= found
+    assert {"rw", "subvol=/"} <= found
+
+
+def test_plain_mounts_have_none_of_them(shared_volume: ScratchVolume) -> None:
+    words = {option.split("=")[0] for option in seen(shared_volume.mountpoint).options}
+    assert not words & {"autodefrag", "compress", "compress-force", "nodatacow", "ro"}
+
+
+def test_the_mount_that_the_descriptor_came_through_counts(volume: ScratchVolume) -> None:
+    run("btrfs", "subvolume", "create", volume.mountpoint / "sub")
+    again = volume.base / "again"
+    again.mkdir()
+    run("mount", "--bind", "-o", "ro", volume.mountpoint / "sub", again)
+    try:
+        assert "ro" in seen(again).options
+        assert "rw" not in seen(again).options
+        assert "rw" in seen(volume.mountpoint / "sub").options
+    finally:
+        run("umount", again)
+
+
+def test_a_mount_that_is_gone_from_sight_has_no_options(volume: ScratchVolume) -> None:
+    again = volume.base / "again"
+    again.mkdir()
+    run("mount", "--bind", volume.mountpoint, again)
+    with opened(again) as fd:
+        run("umount", "--lazy", again)
+        assert mount_options(fd) == ()
+
+
+def test_another_filesystem_is_named() -> None:
+    with opened("/proc/self") as fd, pytest.raises(NotBtrfsError, match=r"^/proc/self: not on btrfs") as caught:
+        require_btrfs(fd, "/proc/self")
+    assert caught.value.path == "/proc/self"
+
+
+def test_btrfs_is_accepted_by_directory_and_file(place: Path) -> None:
+    (place / "file").touch()
+    for path in (place, place / "file"):
+        with opened(path) as fd:
+            require_btrfs(fd, str(path))
+
+
+def test_nobody_sees_the_same(place: Path, as_nobody: Callable[..., Volume]) -> None:
+    with opened(place) as fd:
+        assert as_nobody(lambda: volume(fd)) == volume(fd)

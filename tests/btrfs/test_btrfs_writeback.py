@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Write-back of one range leaves the others; holes change nothing that can be read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+
+from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs.defrag import defrag_range
+from journalkeeper.btrfs.disk import disk_bytes
+from journalkeeper.btrfs.kernel import fallocate
+from journalkeeper.btrfs.writeback import (
+    FALLOC_FL_KEEP_SIZE,
+    punch_hole,
+    start_writeback,
+    sync_file_range,
+    wait_writeback,
+)
+from journalkeeper.compression import Compression
+from journalkeeper.model import MIB
+
+pytestmark = pytest.mark.root
+
+PAGE = 4096
+MakeFile = Callable[..., int]
+
+
+def delalloc(fd: int) -> list[tuple[int, int]]:
+    """Where pages are dirty and not yet placed."""
+    flag = fiemap.FIEMAP_EXTENT_DELALLOC
+    return [(row.logical, row.length) for row in fiemap.extents(fd, sync=False) if row.flags & flag]
+
+
+def dirty_runs(fd: int, runs: int) -> None:
+    """Make a MiB dirty at every second MiB: btrfs places a dirty run as a whole, so there are holes between."""
+    for number in range(runs):
+        os.pwrite(fd, b"x" * MIB, 2 * number * MIB)
+
+
+def placed(fd: int, remaining: list[tuple[int, int]]) -> bool:
+    """Whether only `remaining` is unplaced; the kernel notes a finished write a moment after its pages are free."""
+    deadline = time.monotonic() + 10
+    while delalloc(fd) != remaining:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_only_the_range_is_written(make_file: MakeFile) -> None:
+    fd = make_file()
+    dirty_runs(fd, 3)
+    sync_file_range(fd, 2 * MIB, 2 * MIB)
+    assert placed(fd, [(0, MIB), (4 * MIB, MIB)])
+
+
+def test_one_range_can_be_begun_while_another_is_waited_for(make_file: MakeFile) -> None:
+    fd = make_file()
+    dirty_runs(fd, 3)
+    start_writeback(fd, 0, MIB)
+    start_writeback(fd, 2 * MIB, MIB)
+    wait_writeback(fd, 0, MIB)
+    wait_writeback(fd, 2 * MIB, MIB)
+    assert placed(fd, [(4 * MIB, MIB)])
+
+
+def test_waiting_alone_writes_nothing(make_file: MakeFile) -> None:
+    fd = make_file()
+    os.pwrite(fd, b"x" * MIB, 0)
+    wait_writeback(fd, 0, MIB)
+    assert delalloc(fd) == [(0, MIB)]
+
+
+@pytest.mark.parametrize("compress", [None, Compression("zstd")])
+def test_a_defragmented_range_is_placed_when_it_was_waited_for(
+    fragmented: MakeFile, compress: Compression | None
+) -> None:
+    fd = fragmented(512)
+    defrag_range(fd, 0, 2 * MIB, compress=compress, start_io=False)
+    sync_file_range(fd, 0, 2 * MIB)
+    assert placed(fd, [])
+
+
+def test_holes_over_unwritten_ranges_read_the_same_and_free_what_they_pinned(make_file: MakeFile) -> None:
+    fd = make_file()
+    os.posix_fallocate(fd, 0, 8 * MIB)
+    os.pwrite(fd, os.urandom(MIB), 0)
+    os.pwrite(fd, os.urandom(MIB), 4 * MIB)
+    os.fsync(fd)
+    defrag_range(fd, 0, 8 * MIB, extent_thresh_bytes=32 * MIB)
+    content = os.pread(fd, 8 * MIB, 0)
+    for offset, length in fiemap.unwritten(fd, sync=True):
+        punch_hole(fd, offset, length)
+    os.fsync(fd)
+    assert os.pread(fd, 9 * MIB, 0) == content
+    assert fiemap.unwritten(fd, sync=True) == []
+    assert fiemap.data(fd, sync=True) == [(0, MIB), (4 * MIB, MIB)]
+
+
+def test_a_punched_range_lets_go_of_its_extent_when_nothing_else_is_in_it(make_file: MakeFile) -> None:
+    fd = make_file(os.urandom(MIB))
+    os.posix_fallocate(fd, MIB, 8 * MIB)
+    os.fsync(fd)
+    assert disk_bytes(fd) == 9 * MIB
+    for offset, length in fiemap.unwritten(fd, sync=True):
+        punch_hole(fd, offset, length)
+    assert disk_bytes(fd) == MIB
+    assert os.fstat(fd).st_size == 9 * MIB
+
+
+@pytest.mark.parametrize("size", [2 * PAGE, 2 * PAGE + 1, 3 * PAGE - 1])
+def test_the_files_last_block_may_be_part_of_the_hole(make_file: MakeFile, size: int) -> None:
+    fd = make_file(b"x" * PAGE)
+    os.posix_fallocate(fd, PAGE, size - PAGE)
+    for offset, length in fiemap.unwritten(fd, sync=True):
+        punch_hole(fd, offset, length)
+    os.fsync(fd)
+    assert os.fstat(fd).st_size == size
+    assert disk_bytes(fd) == PAGE
+    assert fiemap.unwritten(fd, sync=True) == []
+
+
+def test_space_kept_behind_the_end_is_freed_too(make_file: MakeFile) -> None:
+    fd = make_file(b"x" * PAGE)
+    fallocate(fd, FALLOC_FL_KEEP_SIZE, PAGE, MIB)
+    os.fsync(fd)
+    assert disk_bytes(fd) == PAGE + MIB
+    for offset, length in fiemap.unwritten(fd, sync=True):
+        punch_hole(fd, offset, length)
+    assert disk_bytes(fd) == PAGE
+    assert os.fstat(fd).st_size == PAGE
+
+
+def test_a_hole_needs_a_length_and_a_file_open_for_writing(make_file: MakeFile) -> None:
+    fd = make_file(b"x" * MIB)
+    with pytest.raises(OSError, match="Invalid argument"):
+        punch_hole(fd, 0, 0)
+    reader = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="Bad file descriptor") as caught:
+            punch_hole(reader, 0, PAGE)
+    finally:
+        os.close(reader)
+    assert caught.value.errno == errno.EBADF
+    assert os.pread(fd, MIB, 0) == b"x" * MIB
+
+
+def test_write_back_of_what_is_no_file_is_refused() -> None:
+    readable, writable = os.pipe()
+    try:
+        with pytest.raises(OSError, match="Illegal seek"):
+            sync_file_range(readable, 0, MIB)
+    finally:
+        os.close(readable)
+        os.close(writable)
