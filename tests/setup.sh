@@ -26,13 +26,15 @@ package_manager() {
 # packages WHAT: names of the distribution's packages, one a line.
 # python: the interpreter and the libraries that a pip would have to compile;
 # nice: libraries that pip can fetch as well, so a distribution may lack them;
-# bed: what makes a btrfs and a journald to try things on; build: what `pip install .`
+# bed: what makes a btrfs and a journald to try things on; guest: what makes and boots a
+# whole Debian, on a Debian or Ubuntu only; build: what `pip install .`
 # by itself compiles with.
 packages() {
     case "$(package_manager) $1" in
     "apt-get python") echo "python3 python3-venv python3-systemd python3-btrfsutil python3-psutil" ;;
     "apt-get nice") echo "python3-pyinotify python3-pyasyncore" ;;
     "apt-get bed") echo "btrfs-progs btrfs-compsize systemd mount util-linux e2fsprogs acl attr" ;;
+    "apt-get guest") echo "systemd-container mmdebstrap debian-archive-keyring zstd" ;;
     "apt-get build") echo "python3-dev libbtrfsutil-dev libsystemd-dev gcc pkg-config" ;;
     "dnf python") echo "python3 python3-pip python3-systemd python3-btrfsutil python3-psutil" ;;
     "dnf nice") echo "python3-inotify python3-pyasyncore" ;;
