@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from journalkeeper.cli import plan as plans
-from journalkeeper.cli.documents import defrag_document, known_sum
+from journalkeeper.cli.documents import defrag_document, disk_sums
 from journalkeeper.cli.interrupts import Interrupts
 from journalkeeper.cli.outcomes import COLOURS, sizes, span
 from journalkeeper.cli.rights import refuse_if_all_unreadable
@@ -145,10 +145,7 @@ def _footer(report: Report) -> str:
     before = sum(outcome.extents_before for outcome in outcomes)
     after = sum(outcome.extents_after for outcome in outcomes)
     text = f"{counted(len(outcomes), 'file')}: {', '.join(tally)}; {before:,} -> {after:,} extents"
-    disk = sizes(
-        known_sum([outcome.disk_bytes_before for outcome in outcomes]),
-        known_sum([outcome.disk_bytes_after for outcome in outcomes]),
-    )
+    disk = sizes(*disk_sums(outcomes))
     if disk != "-":
         text += f", {disk} on disk"
     return f"{text}, {format_size(report.written_bytes)} written in {span(report.duration_s)}; {left}"

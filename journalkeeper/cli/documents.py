@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from journalkeeper.model import Action, JournalFile, Outcome, Plan, Result, Skip, Verb
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from journalkeeper.cycle import Report
 
 
@@ -99,21 +101,24 @@ def outcome_document(outcome: Outcome) -> dict[str, object]:
 
 
 def _totals(report: Report, outcomes: tuple[Outcome, ...]) -> dict[str, object]:
-    """Sums; those of disk bytes are over what was done, and null if one of these is not known."""
-    done = [outcome for outcome in outcomes if outcome.result is Result.DONE]
+    disk_before, disk_after = disk_sums(outcomes)
     return {
         "files": len(outcomes),
         **{result.value: sum(outcome.result is result for outcome in outcomes) for result in Result},
         "extents_before": sum(outcome.extents_before for outcome in outcomes),
         "extents_after": sum(outcome.extents_after for outcome in outcomes),
-        "disk_bytes_before": known_sum([outcome.disk_bytes_before for outcome in done]),
-        "disk_bytes_after": known_sum([outcome.disk_bytes_after for outcome in done]),
+        "disk_bytes_before": disk_before,
+        "disk_bytes_after": disk_after,
         "bytes_written": report.written_bytes,
         "duration_s": round(report.duration_s, 6),
     }
 
 
-def known_sum(numbers: list[int | None]) -> int | None:
-    """The sum, None if any of the numbers is not known."""
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
+def disk_sums(outcomes: Iterable[Outcome]) -> tuple[int | None, int | None]:
+    """The disk bytes before and after of the files of which both are known; None if there is no such file."""
+    known = [
+        (before, after)
+        for before, after in ((outcome.disk_bytes_before, outcome.disk_bytes_after) for outcome in outcomes)
+        if before is not None and after is not None
+    ]
+    return (sum(before for before, _ in known), sum(after for _, after in known)) if known else (None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from journalkeeper.cli.documents import known_sum, outcome_document
+from journalkeeper.cli.documents import disk_sums, outcome_document
 from journalkeeper.cli.outcomes import COLOURS, sizes
 from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import Column, Row, render, stacked
@@ -144,9 +144,6 @@ def _footer(entries: list[Entry], samples: list[Sample]) -> str:
     before = sum(outcome.extents_before for outcome in done)
     after = sum(outcome.extents_after for outcome in done)
     text = f"{len(done)} of {counted(len(entries), 'action')} done: {before:,} -> {after:,} extents"
-    disk = sizes(
-        known_sum([outcome.disk_bytes_before for outcome in done]),
-        known_sum([outcome.disk_bytes_after for outcome in done]),
-    )
+    disk = sizes(*disk_sums(done))
     written = format_size(sum(entry.outcome.bytes_written for entry in entries))
     return f"{text}, {disk} on disk, {written} written." if disk != "-" else f"{text}, {written} written."

@@ -6,12 +6,14 @@ The one rule: stdout has the answer and nothing else; everything on stderr is on
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from journalkeeper.cli.text import shown, switched
+from journalkeeper.errors import KeeperError
 
 if TYPE_CHECKING:
     import argparse
@@ -40,10 +42,8 @@ class Output:
         """
         import json  # noqa: PLC0415 - 5 ms that only --json needs
 
-        if self.json == "pretty":
-            print(json.dumps(value, indent=2))
-        else:
-            print(json.dumps(value, separators=(",", ":")))
+        pretty = self.json == "pretty"
+        write(json.dumps(value, indent=2) if pretty else json.dumps(value, separators=(",", ":")))
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
         """Write text, through a pager where a person reads and did not ask for none."""
@@ -52,12 +52,28 @@ class Output:
 
             if page(lines, self._environ):
                 return
-        for line in lines:
-            print(line)
+        if lines:
+            write("\n".join(lines))
 
     def note(self, text: str) -> None:
         """One line on stderr beside the answer."""
         complain(text)
+
+
+def write(text: str) -> None:
+    """Write to stdout what is then out, or not: a full disk behind it does not wait for the end.
+
+    Raises: BrokenPipeError if nobody reads; KeeperError if it cannot be written (ENOSPC, EIO).
+    """
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # what is buffered would be tried again at exit, with a complaint of the interpreter's own
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise KeeperError(f"cannot write the output: {error.strerror}") from error
 
 
 def complain(text: str) -> None:

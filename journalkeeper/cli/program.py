@@ -31,17 +31,12 @@ def run(words: Sequence[str], engine: Engine | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        status = _run(words, engine)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        _forget_stdout()
+        return _run(words, engine)
+    except BrokenPipeError:  # the reader has seen enough
         return FAILED
     except OSError as error:
-        _forget_stdout()
         complain(_os_error(error))
         return FAILED
-    return status
 
 
 def _run(words: Sequence[str], engine: Engine | None) -> int:
@@ -62,29 +57,29 @@ def _run(words: Sequence[str], engine: Engine | None) -> int:
         for line in str(error).splitlines():
             complain(line)
     except NeedsRootError as error:
-        complain(f"{command.name} needs root: {error}; try sudo")
+        complain(_needs_root(command, str(error)))
     except FileError as error:
-        refused = error.number in {errno.EACCES, errno.EPERM} and os.geteuid() != 0
-        complain(_needs_root(command, str(error)) if refused else str(error))
+        complain(_refused(command, str(error), error.number))
     except KeeperError as error:
         complain(str(error))
     except PermissionError as error:
-        complain(_needs_root(command, _os_error(error)) if os.geteuid() else _os_error(error))
+        complain(_refused(command, _os_error(error), errno.EACCES))
     except KeyboardInterrupt:
         complain(f"{command.name} was interrupted; nothing was changed")
     return FAILED
 
 
+def _refused(command: Command, what: str, number: int) -> str:
+    """`what`, and to a user whom more rights would help, the reason why they are needed."""
+    if number not in {errno.EACCES, errno.EPERM} or os.geteuid() == 0:
+        return what
+    return _needs_root(command, f"{command.needs_root} ({what})")
+
+
 def _needs_root(command: Command, what: str) -> str:
-    return f"{command.name} needs root, because {command.needs_root}: try sudo ({what})"
+    return f"{command.name} needs root, try sudo: {what}"
 
 
 def _os_error(error: OSError) -> str:
     what = error.strerror or str(error)
     return f"{os.fsdecode(error.filename)}: {what}" if isinstance(error.filename, str | bytes) else what
-
-
-def _forget_stdout() -> None:
-    """Nobody reads stdout any more: keep the interpreter from complaining about it when it ends."""
-    if sys.stdout is not None and isinstance(sys.stdout, io.TextIOWrapper):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

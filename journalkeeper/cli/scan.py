@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from journalkeeper.cli.documents import known_sum, scan_document
+from journalkeeper.cli.documents import scan_document
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import RED, Column, Row, render
@@ -100,7 +100,7 @@ def _flags(file: JournalFile) -> str:
 def _footer(files: tuple[JournalFile, ...]) -> str:
     extents = sum(file.extents.total for file in files)
     ideal = sum(file.ideal_extents for file in files)
-    disk = known_sum([file.disk_bytes for file in files])
+    disk = [file.disk_bytes for file in files if file.disk_bytes is not None]
     text = f"{counted(len(files), 'file')}, {counted(extents, 'extent')} (ideal {ideal:,})"
     text += f", {format_size(sum(file.size_bytes for file in files))}"
-    return f"{text}, {format_size(disk)} on disk." if disk is not None else f"{text}."
+    return f"{text}, {format_size(sum(disk))} on disk." if disk else f"{text}."

@@ -7,6 +7,7 @@ The one rule: a door opens when it is first used, so a command pays only for wha
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -58,7 +59,7 @@ class Session:
     def engine(self) -> Engine:
         """The keeper, with the configuration, -D, and for root what files occupy on disk.
 
-        Raises: as `config`; UsageError for a -D that is no directory.
+        Raises: as `config`; UsageError for a -D that is no directory; PermissionError (EACCES).
         """
         if self._engine is not None:
             return self._engine
@@ -81,6 +82,10 @@ class Session:
         given = self._args.directory
         if given is None:
             return None
-        if not os.path.isdir(given):
+        try:
+            is_directory = stat.S_ISDIR(os.stat(given).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            is_directory = False
+        if not is_directory:
             raise UsageError(f"{given}: no such directory; -D takes a directory such as /var/log/journal")
         return (os.path.abspath(given),)

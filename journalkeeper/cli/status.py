@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from journalkeeper import __version__
@@ -81,7 +80,7 @@ def _document(recorded: _Recorded, state_directory: str) -> dict[str, object]:
 
 
 def _lines(recorded: _Recorded, state_directory: str) -> list[str]:
-    facts = [("Version", __version__), ("Record", shown(os.path.join(state_directory, "")))]
+    facts = [("Version", __version__), ("State", shown(state_directory))]
     if not recorded.readable:
         facts.append(("Last run", "only root may know; try sudo journalkeeper status"))
     elif recorded.last_run is None:
