@@ -42,10 +42,10 @@ HEADER = struct.Struct("=QQIIII")
 """struct fiemap: fm_start, fm_length, fm_flags, fm_mapped_extents, fm_extent_count, fm_reserved."""
 
 MAPPED = struct.Struct("=I")
+MAPPED_OFFSET = 20
+
 PLACE = struct.Struct("=QQ")
 """The beginning of a row: fe_logical, fe_physical."""
-
-MAPPED_OFFSET = 20
 
 ROW_BYTES = 56
 """struct fiemap_extent: fe_logical, fe_physical, fe_length, two spare u64; fe_flags, three spare u32."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs.inode import set_nocow
 from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
 from journalkeeper.lab.volume import ScratchVolume, run
@@ -204,6 +205,29 @@ def test_one_files_error_stays_in_its_own_place(fragmented: MakeFile, bad: int) 
     assert isinstance(surveys[bad], OSError)
     assert {survey.total for survey in surveys if isinstance(survey, Extents)} == {3}
     assert len(surveys) == 10
+
+
+@pytest.mark.parametrize(("nocow", "moves"), [(False, True), (True, False)])
+def test_a_written_back_block_moves_if_it_is_datacow(make_file: MakeFile, nocow: bool, moves: bool) -> None:
+    fd = make_file()
+    set_nocow(fd, nocow)
+    os.pwrite(fd, b"x" * 4 * PAGE, 0)
+    os.fsync(fd)
+    before = fiemap.physical(fd, PAGE)
+    assert before == next(iter(fiemap.extents(fd, sync=False))).physical + PAGE
+    os.pwrite(fd, b"y" * PAGE, PAGE)
+    assert fiemap.physical(fd, PAGE) == before
+    os.fsync(fd)
+    assert (fiemap.physical(fd, PAGE) != before) is moves
+
+
+def test_a_hole_lies_nowhere(make_file: MakeFile) -> None:
+    fd = make_file()
+    os.pwrite(fd, b"x" * PAGE, 4 * PAGE)
+    os.fsync(fd)
+    assert fiemap.physical(fd, 0) is None
+    assert fiemap.physical(fd, 4 * PAGE) is not None
+    assert fiemap.physical(fd, 5 * PAGE) is None
 
 
 def test_a_filesystem_without_maps_says_so() -> None:
