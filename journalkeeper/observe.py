@@ -163,8 +163,7 @@ class Observer:
 
     def _opened(self, place: Directory, dir_fd: int, name: str, kind: Name) -> JournalFile:
         self.opened += 1
-        fd = opening.open_file(name, dir_fd)
-        try:
+        with opening.opened(name, dir_fd) as fd:
             status = os.fstat(fd)
             problem, detail, head = None, "", NO_HEADER
             try:
@@ -195,8 +194,6 @@ class Observer:
                 problem=problem,
                 problem_detail=detail,
             )
-        finally:
-            os.close(fd)
 
 
 def _place(parent: str) -> Directory:

@@ -30,6 +30,16 @@ def open_file(name: str, dir_fd: int) -> int:
 
 
 @contextmanager
+def opened(name: str, dir_fd: int) -> Iterator[int]:
+    """`open_file`, closed at the end of the block."""
+    fd = open_file(name, dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
 def directory(path: str) -> Iterator[int]:
     """A readable descriptor of a directory, which must not be a symbolic link itself.
 

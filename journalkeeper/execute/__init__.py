@@ -111,10 +111,7 @@ def _measure(fd: int) -> _Measured:
 
 def _look_after(held: Held, file: JournalFile) -> tuple[_Measured, JournalFile]:
     """What the name leads to now: after an exchange that is another inode."""
-    fd = opening.open_file(held.name, held.dir_fd)
-    try:
+    with opening.opened(held.name, held.dir_fd) as fd:
         status = os.fstat(fd)
         now = file._replace(inode=status.st_ino, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
         return _measure(fd), now
-    finally:
-        os.close(fd)

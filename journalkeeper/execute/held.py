@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import os
 import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from journalkeeper import opening
+from journalkeeper.btrfs import inode
 from journalkeeper.journald import header
 from journalkeeper.model import JournalFile, Kind, Reason, State
+
+FIXED: Final = inode.FS_IMMUTABLE_FL | inode.FS_APPEND_FL
+LOOP_FILES: Final = "/sys/block/loop*/loop/backing_file"
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer, not an error
@@ -40,8 +45,8 @@ class Held(NamedTuple):
 
 
 @contextmanager
-def hold(file: JournalFile) -> Iterator[Held]:
-    """Open `file` and look again at all that the plan was made from.
+def hold(file: JournalFile, *, replacing: bool) -> Iterator[Held]:
+    """Open `file` and look again at all that the plan was made from; `replacing` if another inode will take its place.
 
     Raises: Refused where it is no longer so; OSError: ENOENT vanished, ELOOP became a link.
     """
@@ -55,7 +60,7 @@ def hold(file: JournalFile) -> Iterator[Held]:
                 raise Refused(Reason.CHANGED, "the name now leads to something else") from error
             raise
         try:
-            status = _same(fd, file)
+            status = _same(fd, file, replacing=replacing)
             yield Held(dir_fd, name, fd, status)
         finally:
             os.close(fd)
@@ -63,22 +68,48 @@ def hold(file: JournalFile) -> Iterator[Held]:
         os.close(dir_fd)
 
 
-def _same(fd: int, file: JournalFile) -> os.stat_result:
+def _same(fd: int, file: JournalFile, *, replacing: bool) -> os.stat_result:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (file.device, file.inode):
         raise Refused(Reason.CHANGED, "the name now leads to another file")
     if status.st_nlink != 1:
         reason = Reason.VANISHED if status.st_nlink == 0 else Reason.HARD_LINKED
         raise Refused(reason, f"the file has {status.st_nlink} names")
+    if inode.get_flags(fd) & FIXED:
+        raise Refused(Reason.READ_ONLY, "the file is immutable or append-only (chattr +i, +a)")
     if file.kind is Kind.ACTIVE:
         return status
     if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
         raise Refused(Reason.CHANGED, "the file was written to since it was looked at")
     if file.kind is Kind.ARCHIVED and header.state(fd) is not State.ARCHIVED:
         raise Refused(Reason.IN_USE, "the file's state is no longer archived")
-    if being_written(fd):
+    if being_written(fd) and (replacing or not only_kept_open(file)):
         raise Refused(Reason.IN_USE, "a program has the file open for writing")
     return status
+
+
+def only_kept_open(file: JournalFile) -> bool:
+    """Whether the one who has this file open for writing is done with it, so that it may be changed in place.
+
+    journald keeps what it archived open and mapped until its next rotation, which can be
+    weeks away, but appends to no file in state ARCHIVED: only holding it open is left of it
+    (systemd 252 to 262: process_deferred_closes(), journal_file_set_online()). Of a loop
+    device one cannot say that.
+    """
+    if file.kind is not Kind.ARCHIVED:
+        return False
+    name = os.path.basename(file.path)
+    return not any(os.path.basename(path) == name for path in loop_files())
+
+
+def loop_files() -> Iterator[str]:
+    """The files behind loop devices, by the paths that their owners know them by. Source: losetup(8)."""
+    for path in glob.iglob(LOOP_FILES):
+        try:
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                yield file.read().rstrip("\n")
+        except FileNotFoundError:
+            continue  # detached meanwhile
 
 
 def being_written(fd: int) -> bool:
