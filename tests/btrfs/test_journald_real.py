@@ -57,6 +57,15 @@ def read(file: Path) -> Header:
         os.close(fd)
 
 
+def is_written_anew(file: Path, before: Header) -> bool:
+    """Whether a new file with entries stands where the old one was; at times there is none, or an empty one."""
+    try:
+        head = read(file)
+    except (FileNotFoundError, header.HeaderError, AssertionError):
+        return False
+    return head.file_id != before.file_id and head.entries > 0
+
+
 def test_headers_and_names_agree_with_journalctl(bed: Bed) -> None:
     journald = bed.journald
     journald.age(3)
@@ -69,6 +78,7 @@ def test_headers_and_names_agree_with_journalctl(bed: Bed) -> None:
     assert unsynced.state is State.ONLINE
     assert unsynced == journalctl_header(journald.active)
     journald.start()
+    journald._wait(lambda: is_written_anew(journald.active, unsynced), "it did not begin a new file")
     journald.sync()
 
     (directory,) = layout.directories(os.fspath(bed.directory))
@@ -187,13 +197,18 @@ def test_settings_are_what_journald_says_it_runs_by(volume: ScratchVolume, tmp_p
         volume.mountpoint, settings=case.settings, wrapper=("sh", "-c", script, os.fspath(log))
     ) as journald:
         given = conf.settings(case.namespace, root=f"/proc/{journald.pid}/root")
+        # the sockets are there before the journal is opened: end it too early and it never says its limits
+        journald._wait(lambda: limits_said(log) is not None, "it did not say its limits")
     found = conf.effective(given, total_bytes(volume.mountpoint))
-    said = re.search(
-        r"max_use=(\S+) max_size=(\S+) .*keep_free=(\S+) n_max_files=(\d+)", log.read_text(errors="replace")
-    )
-    assert said is not None
     limits = (found.system_max_use_bytes, found.system_max_file_size_bytes, found.system_keep_free_bytes)
-    assert said.groups() == (*(format_size(limit or 0) for limit in limits), str(found.system_max_files))
+    assert limits_said(log) == (*(format_size(limit or 0) for limit in limits), str(found.system_max_files))
+
+
+def limits_said(log: Path) -> tuple[str, ...] | None:
+    """The limits in journald's debug messages: use, file size, kept free, files."""
+    text = log.read_text(errors="replace")
+    said = re.search(r"max_use=(\S+) max_size=(\S+) .*keep_free=(\S+) n_max_files=(\d+)\n", text)
+    return None if said is None else said.groups()
 
 
 def total_bytes(path: Path) -> int:
