@@ -19,9 +19,9 @@ REPOSITORY = Path(__file__).parent.parent
 PACKAGE = "journalkeeper"
 
 GROUND = {"model", "errors", "config", "spec", "directives", "values", "compression", "reasons"}
-MIND = {"policy", "status", "report"}
+MIND = {"policy", "flushes", "status", "report"}
 KERNEL = {"btrfs", "journald"}
-HANDS = {"observe", "execute", "record", "database", "state", "conffiles"}
+HANDS = {"observe", "execute", "opening", "record", "database", "state", "conffiles"}
 WAY = {"cycle", "watch"}
 DOORS = {"cli", "daemon", "bus", "probe", "lab", "__main__"}
 
