@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 _DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _DATE = r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.(?P<fraction>\d{1,9}))?)?"
-_STAMP = re.compile(rf"(?:{_DATE})?(?:(?:^|[ T]){_TIME})?")
-_EPOCH = re.compile(r"@(\d{1,12})(?:\.(\d{1,9}))?")
+_STAMP = re.compile(rf"(?:{_DATE}(?:[ T](?!$)|$))?(?:{_TIME})?", re.ASCII)
+_EPOCH = re.compile(r"@(\d{1,12})(?:\.(\d{1,9}))?", re.ASCII)
 
 ALLOWED = "2026-11-21, 2026-11-21 10:00, 10:00, today, yesterday, now, -3d, 3 days ago or @1795255200"
 

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Names, numbers, tables and reasons as people read them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from journalkeeper.cli.commands import COMMANDS
+from journalkeeper.cli.table import Column, Row, render, stacked
+from journalkeeper.cli.text import counted, elided, shown, switched
+from journalkeeper.model import Reason
+from journalkeeper.reasons import SENTENCES
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("/var/log/journal/a b/system.journal", "/var/log/journal/a b/system.journal"),
+        ("grün.journal", "grün.journal"),
+        ("日誌.journal", "日誌.journal"),
+        ("a\x1b[31mred", r"a\x1b[31mred"),
+        ("two\nlines\r\t", r"two\x0alines\x0d\x09"),
+        ("\x00\x07\x7f", r"\x00\x07\x7f"),
+        ("c1\x9b31m", r"c1\u009b31m"),
+        ("abc\u202egpj", r"abc\u202egpj"),
+        ("line\u2028break", r"line\u2028break"),
+        ("private\U000f0000", r"private\U000f0000"),
+        (os.fsdecode(b"\xff\x80x"), r"\xff\x80x"),
+        ("back\\x1b", r"back\\x1b"),
+        ("", ""),
+    ],
+)
+def test_a_name_cannot_steer_the_terminal(name: str, expected: str) -> None:
+    assert shown(name) == expected
+    assert shown(name).isprintable()
+
+
+def test_no_two_names_look_alike() -> None:
+    names = ["\x1b", r"\x1b", r"\\x1b", os.fsdecode(b"\xff"), r"\xff", "\xff", "\ud800", r"\ud800"]
+    assert len({shown(name) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "expected"),
+    [
+        ("abcdefghij", 10, "abcdefghij"),
+        ("abcdefghij", 9, "ab…efghij"),
+        ("abcdefghij", 2, "…j"),
+        ("abcdefghij", 1, "…"),
+        ("abcdefghij", 0, ""),
+        ("", 0, ""),
+    ],
+)
+def test_a_long_name_loses_its_middle(name: str, width: int, expected: str) -> None:
+    assert elided(name, width) == expected
+    assert len(elided(name, width)) <= max(width, 0)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (9447, "9,447 files")])
+def test_a_count_agrees_with_its_noun(number: int, expected: str) -> None:
+    assert counted(number, "file") == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0", False), ("OFF", False), ("yes", True), ("256", None), ("", None)])
+def test_a_switch_is_systemds_boolean_or_nothing(text: str, *, expected: bool | None) -> None:
+    assert switched(text) is expected
+
+
+COLUMNS = (Column("EXTENTS", right=True), Column("PATH"))
+ROWS = [Row(("7", "a"), "31"), Row(("12345678", "bb"))]
+
+
+def test_columns_are_as_wide_as_their_widest_cell_and_nothing_trails() -> None:
+    assert render(COLUMNS, ROWS, legend=True, colours=False) == [" EXTENTS  PATH", "       7  a", "12345678  bb"]
+
+
+def test_without_a_legend_the_heading_neither_shows_nor_widens() -> None:
+    assert render(COLUMNS, ROWS[:1], legend=False, colours=False) == ["7  a"]
+
+
+def test_colours_enclose_the_line_and_change_no_width() -> None:
+    lines = render(COLUMNS, ROWS, legend=True, colours=True)
+    assert lines == ["\x1b[4m EXTENTS  PATH\x1b[0m", "\x1b[31m       7  a\x1b[0m", "12345678  bb"]
+
+
+def test_blocks_are_parted_by_one_empty_line_and_empty_ones_vanish() -> None:
+    assert stacked([[], ["a", "b"], [], ["c"], []]) == ["a", "b", "", "c"]
+
+
+def test_every_reason_has_one_sentence() -> None:
+    assert set(SENTENCES) == set(Reason)
+    for reason, sentence in SENTENCES.items():
+        assert sentence.endswith("."), reason
+        assert "\n" not in sentence, reason
+        assert sentence[0].isupper() or sentence.startswith("journald"), reason
+    assert len(set(SENTENCES.values())) == len(SENTENCES)
+
+
+def test_every_command_has_examples_and_says_what_exit_codes_mean() -> None:
+    for command in COMMANDS:
+        module = command.load()
+        assert 2 <= module.EXAMPLES.count("journalkeeper ") <= 4, command.name
+        assert "exit status:" in module.EXAMPLES, command.name
+        assert module.DESCRIPTION.strip(), command.name

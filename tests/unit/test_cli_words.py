@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The words of a command line, what they ask for, and what the environment adds."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+import pytest
+
+from journalkeeper.cli import progress
+from journalkeeper.cli.commands import COMMANDS
+from journalkeeper.cli.output import colours_wanted
+from journalkeeper.cli.pager import commands, environment
+from journalkeeper.cli.parser import parse, parser
+from journalkeeper.cli.selection import request
+from journalkeeper.cycle import Progress
+from journalkeeper.errors import UsageError
+from journalkeeper.model import MIB, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def parsed(line: str) -> argparse.Namespace:
+    return parse(line.split())
+
+
+@pytest.mark.parametrize(
+    "line", ["-D /j scan", "scan -D /j", "--directory=/j scan", "-D /x scan --directory /j", "scan -D/j"]
+)
+def test_the_directory_may_stand_on_either_side_and_the_later_one_wins(line: str) -> None:
+    assert parsed(line).directory == "/j"
+
+
+@pytest.mark.parametrize(
+    ("line", "mode"),
+    [
+        ("scan", "off"),
+        ("scan -j", "short"),
+        ("-j scan", "short"),
+        ("--json=pretty scan", "pretty"),
+        ("-j scan --json=pretty", "pretty"),
+        ("-j scan --json off", "off"),
+        ("scan --json=short", "short"),
+    ],
+)
+def test_json_is_off_short_or_pretty(line: str, mode: str) -> None:
+    assert parsed(line).json == mode
+
+
+def test_switches_before_and_after_the_command_add_up() -> None:
+    args = parsed("--no-legend plan --no-pager")
+    assert (args.no_legend, args.no_pager) == (True, True)
+    args = parsed("plan")
+    assert (args.no_legend, args.no_pager, args.config, args.directory) == (False, False, None, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("defrag", Request()),
+        ("defrag --active", Request(active=True, archived=False)),
+        ("defrag --archived", Request(active=False, archived=True)),
+        ("defrag --active --archived", Request()),
+        ("plan --now --allow-unshare", Request(now=True, allow_unshare=True)),
+        ("defrag --compress=zstd:15", Request(compress="zstd:15")),
+        ("defrag --compress lzo", Request(compress="lzo")),
+        ("defrag --compress=no", Request(compress="no")),
+        ("defrag /j/a --now /j/b", Request(paths=("/j/a", "/j/b"), now=True)),
+        ("defrag -n /j/../j/a", Request(paths=("/j/a",))),
+        ("defrag -- -n", Request(paths=("/cwd/-n",))),
+        ("defrag --now -- /j/a -j", Request(paths=("/j/a", "/cwd/-j"), now=True)),
+    ],
+)
+def test_the_options_make_the_request(line: str, expected: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getcwd", lambda: "/cwd")
+    assert request(parsed(line)) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "journalkeeper status"),
+        ("-j", "journalkeeper status"),
+        ("scam", "invalid choice: 'scam'"),
+        ("scan --foo", "unknown: --foo; see journalkeeper scan --help"),
+        ("scan --fo x", "unknown: --fo"),
+        ("scan --dir /j", "unknown: --dir"),
+        ("status /j/a", "unknown: /j/a; see journalkeeper status --help"),
+        ("scan -D", "expected one argument"),
+        ("scan --json", "expected one argument"),
+        ("scan --json=xml", "invalid choice: 'xml'"),
+        ("scan --now", "unknown: --now"),
+        ("defrag --compress=zstd:16", "zstd:1 to zstd:15"),
+        ("defrag --compress=gzip", "allowed are no, lzo"),
+        ("defrag --compress", "expected one argument"),
+        ("plan -n", "unknown: -n"),
+    ],
+)
+def test_words_that_make_no_sense_are_a_usage_error_of_one_line(line: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parsed(line)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "--help" in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["history --since -3d", "history --since=-3d", "--no-pager history --since -3d"])
+def test_a_time_may_begin_with_a_dash_as_with_getopt(line: str) -> None:
+    assert parsed(line).since == "-3d"
+
+
+def test_without_words_the_parser_knows_every_commands_options() -> None:
+    everything = parser(None).format_help()
+    assert all(command.name in everything for command in COMMANDS)
+    for command in COMMANDS:
+        with pytest.raises(SystemExit):
+            parser(None).parse_args([command.name, "--help"])
+
+
+@pytest.mark.parametrize(
+    ("environ", "pagers"),
+    [
+        ({}, [["less"]]),
+        ({"SYSTEMD_PAGER": ""}, []),
+        ({"SYSTEMD_PAGER": "cat"}, []),
+        ({"PAGER": "cat"}, []),
+        ({"PAGER": "cat", "SYSTEMD_PAGER": "less"}, [["less"]]),
+        ({"TERM": "dumb"}, []),
+        ({"PAGER": "sh -c evil"}, [["less"]]),
+        ({"SYSTEMD_PAGER": "most -s", "SYSTEMD_PAGERSECURE": "0"}, [["most", "-s"], ["less"]]),
+        ({"PAGER": "more", "SYSTEMD_PAGERSECURE": "1"}, [["more"], ["less"]]),
+    ],
+)
+def test_a_pager_is_found_as_journalctl_finds_it(environ: Mapping[str, str], pagers: list[list[str]]) -> None:
+    assert commands(environ) == pagers
+
+
+def test_less_cannot_start_a_shell_unless_the_environment_is_trusted() -> None:
+    plain = environment({"HOME": "/root", "LESS": "evil"})
+    assert (plain["LESS"], plain["LESSSECURE"], plain["LESSCHARSET"]) == ("FRSXMK", "1", "utf-8")
+    assert plain["HOME"] == "/root"
+    trusted = environment({"SYSTEMD_PAGERSECURE": "no", "SYSTEMD_LESS": "R", "SYSTEMD_LESSCHARSET": "latin1"})
+    assert (trusted["LESS"], trusted["LESSSECURE"], trusted["LESSCHARSET"]) == ("R", "0", "latin1")
+    assert environment({"SYSTEMD_PAGERSECURE": "nonsense"})["LESSSECURE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("environ", "colours"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "dumb"}, False),
+        ({}, False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True),
+        ({"TERM": "xterm", "SYSTEMD_COLORS": "0"}, False),
+        ({"TERM": "xterm", "SYSTEMD_COLORS": "false"}, False),
+        ({"TERM": "dumb", "SYSTEMD_COLORS": "256"}, True),
+        ({"TERM": "xterm", "SYSTEMD_COLORS": "1", "NO_COLOR": "1"}, True),
+    ],
+)
+def test_colours_follow_systemd_colors_then_no_color_then_the_terminal(
+    environ: Mapping[str, str], *, colours: bool
+) -> None:
+    assert colours_wanted(environ) is colours
+
+
+class Screen:
+    """A terminal that remembers, and a clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.now_s = 0.0
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+def step(done: int, number: int = 1) -> Progress:
+    return Progress(number, 3, "/j/system.journal", done, 100 * MIB)
+
+
+def test_the_line_is_drawn_at_most_ten_times_a_second_and_erased_at_the_end() -> None:
+    screen = Screen()
+    with progress.ProgressLine(screen, clock=lambda: screen.now_s) as draw:  # type: ignore[arg-type] # write and flush
+        for tick in range(101):
+            screen.now_s = tick / 100
+            draw(step(tick * MIB))
+    assert 9 <= screen.text.count("1/3") <= 11
+    assert screen.text.endswith("\r\x1b[K")
+    assert "\n" not in screen.text
+    assert "50.0 MiB/s" not in screen.text
+    assert "100.0 MiB/s" in screen.text
+
+
+def test_a_line_that_was_never_drawn_is_not_erased() -> None:
+    screen = Screen()
+    with progress.ProgressLine(screen, clock=lambda: 0.0):  # type: ignore[arg-type] # as above
+        pass
+    assert screen.text == ""
+
+
+@pytest.mark.parametrize("columns", [1, 10, 20, 40, 80, 300])
+def test_the_line_leaves_the_last_column_free_and_escapes_the_path(columns: int) -> None:
+    text = progress.line(Progress(2, 3, "/j/\x1b[31m" + "x" * 200, 50 * MIB, 100 * MIB), 10 * MIB, columns)
+    assert len(text) <= max(columns - 1, 0)
+    assert text.isprintable()
+    if columns >= 80:
+        assert text.startswith("2/3  50%  10.0 MiB/s  0:05 left  /j/")
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "share"), [(0, 0, "0%"), (0, 10, "0%"), (10, 10, "100%"), (11, 10, "100%"), (1, 3, "33%")]
+)
+def test_percent_is_within_0_and_100(done: int, total: int, share: str) -> None:
+    assert progress.line(Progress(1, 1, "/j/a", done, total), 0.0, 80) == f"1/1 {share:>4}  /j/a"
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3723, "1:02:03")])
+def test_time_left_is_a_clock(seconds: float, expected: str) -> None:
+    assert progress.clock(seconds) == expected
