@@ -23,7 +23,10 @@ from journalkeeper.model import MIB, Action, JournalFile, Kind, Range, Reason
 
 READ_BYTES: Final = MIB
 COMPRESSION_PROPERTY: Final = "btrfs.compression"
-FLAGS_KEPT: Final = inode.FS_NODUMP_FL | inode.FS_NOATIME_FL
+COPY_FLAGS: Final = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | os.O_NOATIME
+"""Without a name, and without an access time of its own when it is read again to be verified."""
+
+FLAGS_KEPT: Final = inode.FS_SYNC_FL | inode.FS_NODUMP_FL | inode.FS_NOATIME_FL
 
 
 class MismatchError(Exception):
@@ -38,10 +41,11 @@ def rewrite(held: Held, action: Action, pace: Pace) -> None:
     os.fsync(held.fd)
     directory = os.open(f"/proc/self/fd/{held.dir_fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        copy = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        copy = os.open(".", COPY_FLAGS, 0o600, dir_fd=directory)
         try:
             if inode.set_nocow(copy, on=False):
                 raise MismatchError("the copy could not be made datacow: is the volume mounted with nodatacow?")
+            _strip(held.fd, copy)
             _fill(held, copy, action, pace)
             if pace.ended is not None:
                 return
@@ -53,6 +57,15 @@ def rewrite(held: Held, action: Action, pace: Pace) -> None:
             os.close(copy)
     finally:
         os.close(directory)
+
+
+def _strip(original: int, copy: int) -> None:
+    """Take off the copy what it inherited from the directory and the original does not bear: a default ACL, a property.
+
+    An inherited compression property goes with its inode flag (fs/btrfs/props.c).
+    """
+    for name in set(os.listxattr(copy)) - set(os.listxattr(original)):
+        os.removexattr(copy, name)
 
 
 def _fill(held: Held, copy: int, action: Action, pace: Pace) -> None:
@@ -91,12 +104,16 @@ def _bear(original: int, copy: int, status: os.stat_result) -> None:
     """Give the copy all that the original bears: owner, mode, flags, ACL and other xattrs, times."""
     os.fchown(copy, status.st_uid, status.st_gid)
     os.fchmod(copy, status.st_mode & 0o7777)
-    kept = inode.get_flags(original) & FLAGS_KEPT
-    if kept:
-        inode.set_flags(copy, inode.get_flags(copy) | kept)
+    kept = _flags(original)
+    if kept != _flags(copy):
+        inode.set_flags(copy, inode.get_flags(copy) & ~FLAGS_KEPT | kept)
     for name, value in _xattrs(original).items():
         os.setxattr(copy, name, value)
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _flags(fd: int) -> int:
+    return inode.get_flags(fd) & FLAGS_KEPT
 
 
 def _xattrs(fd: int) -> dict[str, bytes]:
@@ -110,6 +127,7 @@ def _verify(original: int, copy: int) -> None:
         "content": (_digest(original), _digest(copy)),
         "holes": (fiemap.data(original, sync=False), fiemap.data(copy, sync=False)),
         "attributes": (_xattrs(original), _xattrs(copy)),
+        "flags": (_flags(original), _flags(copy)),
         "owner, mode, size and times": (_bearing(original), _bearing(copy)),
     }
     for what, (wanted, found) in pairs.items():
@@ -137,14 +155,17 @@ def _take_place(held: Held, file: JournalFile, directory: int, copy: int) -> Non
         os.fsync(copy)
         _still_the_same(held, file)
         rename.exchange(directory, temporary, held.name)
-        displaced = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
-        if (displaced.st_dev, displaced.st_ino) != (file.device, file.inode):
-            # journald put another file there between the look and the exchange: it gets its name back.
-            rename.exchange(directory, temporary, held.name)
-            raise Refused(Reason.CHANGED, "another file took the name during the exchange")
-        os.fsync(directory)
-    finally:
+    except BaseException:
         os.unlink(temporary, dir_fd=directory)
+        raise
+    displaced = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
+    if (displaced.st_dev, displaced.st_ino) != (file.device, file.inode):
+        # journald put another file there between the look and the exchange: it gets its name back,
+        # in one step that needs no room, and the copy goes.
+        os.rename(temporary, held.name, src_dir_fd=directory, dst_dir_fd=directory)
+        raise Refused(Reason.CHANGED, "another file took the name during the exchange")
+    os.fsync(directory)
+    os.unlink(temporary, dir_fd=directory)
 
 
 def _still_the_same(held: Held, file: JournalFile) -> None:
