@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from journalkeeper.btrfs import defrag, fiemap, writeback
@@ -17,8 +20,8 @@ from journalkeeper.execute.held import Held, writable
 from journalkeeper.execute.pace import Pace
 from journalkeeper.model import Action, Kind, Range
 
-SIGNAL_TRIES: Final = 3
-"""How often a piece is begun again that a signal cut short (EAGAIN)."""
+FREEZER_TRIES: Final = 3
+"""How often a piece is begun that a suspending machine's freezer refuses (EAGAIN), for which it needs no signal."""
 
 
 def defragment(held: Held, action: Action, pace: Pace) -> None:
@@ -43,14 +46,26 @@ def defragment(held: Held, action: Action, pace: Pace) -> None:
 
 
 def _piece(fd: int, offset: int, length: int, compression: Compression | None) -> None:
-    for attempt in range(SIGNAL_TRIES):
-        try:
-            defrag.defrag_range(fd, offset, length, compress=compression)
-            break
-        except OSError as error:
-            if error.errno != errno.EAGAIN or attempt == SIGNAL_TRIES - 1:
-                raise
+    """One piece, written back; the rest of the file is not, which in an active file is journald's to flush."""
+    with _undisturbed():
+        for attempt in range(FREEZER_TRIES):
+            try:
+                defrag.defrag_range(fd, offset, length, compress=compression, start_io=False)
+                break
+            except OSError as error:
+                if error.errno != errno.EAGAIN or attempt == FREEZER_TRIES - 1:
+                    raise
     writeback.sync_file_range(fd, offset, length)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let signals wait: the kernel stops in the middle of a piece for any of them, and calls that success."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def punch_unwritten(held: Held) -> None:
