@@ -58,7 +58,7 @@ def execute(action: Action, pace: Pace) -> Done:
     before = _Measured(action.extents_before, None)
     after, file = before, action.file
     try:
-        with hold(action.file) as held:
+        with hold(action.file, replacing=action.action is Verb.REWRITE) as held:
             before = after = _measure(held.fd)
             try:
                 _WORK[action.action](held, action, pace)
@@ -110,8 +110,14 @@ def _measure(fd: int) -> _Measured:
 
 
 def _look_after(held: Held, file: JournalFile) -> tuple[_Measured, JournalFile]:
-    """What the name leads to now: after an exchange that is another inode."""
+    """The file as it is now, whatever journald renamed it to meanwhile; after an exchange what has taken its name."""
+    if os.fstat(held.fd).st_nlink:
+        return _looked_at(held.fd, file)
     with opening.opened(held.name, held.dir_fd) as fd:
-        status = os.fstat(fd)
-        now = file._replace(inode=status.st_ino, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
-        return _measure(fd), now
+        return _looked_at(fd, file)
+
+
+def _looked_at(fd: int, file: JournalFile) -> tuple[_Measured, JournalFile]:
+    status = os.fstat(fd)
+    now = file._replace(inode=status.st_ino, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
+    return _measure(fd), now

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import glob
 import os
 import signal
 import stat
@@ -23,7 +22,9 @@ from journalkeeper.journald import header
 from journalkeeper.model import JournalFile, Kind, Reason, State
 
 FIXED: Final = inode.FS_IMMUTABLE_FL | inode.FS_APPEND_FL
-LOOP_FILES: Final = "/sys/block/loop*/loop/backing_file"
+"""Flags under which the kernel lets nobody change a file or take its name."""
+
+BLOCK_DEVICES: Final = "/sys/block"
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer, not an error
@@ -104,12 +105,14 @@ def only_kept_open(file: JournalFile) -> bool:
 
 def loop_files() -> Iterator[str]:
     """The files behind loop devices, by the paths that their owners know them by. Source: losetup(8)."""
-    for path in glob.iglob(LOOP_FILES):
-        try:
-            with open(path, encoding="utf-8", errors="surrogateescape") as file:
-                yield file.read().rstrip("\n")
-        except FileNotFoundError:
-            continue  # detached meanwhile
+    for device in os.listdir(BLOCK_DEVICES):
+        if device.startswith("loop"):
+            try:
+                path = f"{BLOCK_DEVICES}/{device}/loop/backing_file"
+                with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                    yield file.read().rstrip("\n")
+            except FileNotFoundError:
+                continue  # nothing is attached to it
 
 
 def being_written(fd: int) -> bool:
