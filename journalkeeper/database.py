@@ -139,9 +139,9 @@ class Database:
 
         # A reader who has the right to write opens for writing all the same, or it could
         # not roll back what a killed writer has left half done.
-        mode = "rw" if not self._read_only or os.access(self.path, os.W_OK) else "ro"
+        mode = "rw" if not self._read_only or os.access(self.path, os.W_OK, effective_ids=True) else "ro"
         target = _uri(self.path, mode) if exists else ":memory:"
-        connection = sqlite3.connect(target, BUSY_S, isolation_level=None, check_same_thread=False, uri=exists)
+        connection = sqlite3.connect(target, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=exists)
         try:
             version = _version(connection, len(self._migrations))
             if self._read_only and exists and version == 0:  # its writer was killed before the first commit

@@ -130,6 +130,11 @@ class Record:
         self._database = Database(path, MIGRATIONS, read_only=read_only)
 
     @property
+    def path(self) -> str:
+        """The database file."""
+        return self._database.path
+
+    @property
     def set_aside(self) -> str | None:
         """The new path of a record that could not be used."""
         return self._database.set_aside

@@ -35,7 +35,7 @@ def refused(doing: str, path: str, error: OSError) -> KeeperError:
     return FileError.wrap(doing, path, error)
 
 
-def make(directory: str) -> None:
+def make(directory: str | os.PathLike[str]) -> None:
     """Make the state directory unless it is there.
 
     Raises: NeedsRootError without the right to (EACCES, EPERM); FileError otherwise
@@ -44,11 +44,11 @@ def make(directory: str) -> None:
     try:
         os.makedirs(directory, MODE, exist_ok=True)
     except OSError as error:
-        raise refused("make the state directory", directory, error) from error
+        raise refused("make the state directory", os.fspath(directory), error) from error
 
 
 @contextmanager
-def lock(directory: str) -> Iterator[None]:
+def lock(directory: str | os.PathLike[str]) -> Iterator[None]:
     """Be the one that executes plans, until the block ends or the process dies.
 
     Raises: BusyError with the holder's pid if somebody else is (EWOULDBLOCK); NeedsRootError
