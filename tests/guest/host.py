@@ -164,7 +164,8 @@ class Guest:
             f"--directory={self.root}", "--boot",
         ]  # fmt: skip
         environment = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1", "NOTIFY_SOCKET": os.fspath(notify)}
-        return Shelter(unique, nspawn, environment=environment, output=self.console)
+        place = self.volume.mountpoint
+        return Shelter(unique, nspawn, volume=place, environment=environment, output=self.console)
 
     def _await_ready(self, ready: socket.socket, shelter: Shelter, timeout_s: float) -> int:
         """Read nspawn's notifications until the guest's own systemd has finished booting; returns its pid."""

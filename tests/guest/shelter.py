@@ -19,18 +19,42 @@ WALLS = (
     "setpriv", "--pdeathsig=KILL",
     "unshare", "--fork", "--pid", "--mount-proc", "--kill-child", "--propagation=slave",
 )  # fmt: skip
-ENTER = 'for g do [ "$g" = -- ] && break; echo $$ >"$g/cgroup.procs"; shift; done; shift; "$@"; exit $?'
-"""Enter the cgroups up to --, then stay process 1: nspawn for one does not know how to be that."""
+ENTER = """
+keep=$1
+shift
+findmnt --raw --noheadings --types btrfs --output SOURCE,TARGET | while read -r source target; do
+    case $source in
+    /dev/loop*) [ "$target" = "$keep" ] || umount --lazy "$target" ;;
+    esac
+done
+for group; do
+    shift
+    [ "$group" = -- ] && break
+    echo $$ >"$group/cgroup.procs"
+done
+"$@"
+exit $?
+"""
+"""What process 1 of the shelter does, and stays: nspawn for one does not know how to be that.
+
+A mount namespace is a copy: other scratch volumes are let go of, or they would stay mounted
+here, with their caches, after their owners have unmounted them.
+"""
 
 
 class Shelter:
-    """`argv` running behind walls, in cgroups of its own called `name`, below ours."""
+    """`argv` running behind walls, in cgroups of its own called `name`, below ours.
 
-    def __init__(self, name: str, argv: Sequence[str], *, environment: dict[str, str], output: Path) -> None:
+    `volume` is where the one scratch volume is mounted that it needs.
+    """
+
+    def __init__(
+        self, name: str, argv: Sequence[str], *, volume: Path, environment: dict[str, str], output: Path
+    ) -> None:
         self.cgroups = [_own_cgroup(tree) / name for tree in TREES if (tree / "cgroup.procs").exists()]
         for path in self.cgroups:
             path.mkdir(exist_ok=True)
-        words = [*WALLS, "sh", "-ec", ENTER, "shelter", *map(os.fspath, self.cgroups), "--", *argv]
+        words = [*WALLS, "sh", "-ec", ENTER, "shelter", os.fspath(volume), *map(os.fspath, self.cgroups), "--", *argv]
         with output.open("wb") as file:
             self._keeper = subprocess.Popen(
                 words, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=file, stderr=file

@@ -196,6 +196,10 @@ def test_two_guests_of_one_name_run_side_by_side(make_guest: Callable[..., Guest
         one.boot()
     versions = [one.run("systemctl", "--version").stdout.split()[1] for one in pair]
     assert versions == ["252", "257"]
+    pair[0].shell("echo lost >/root/unsynced")
+    pair[0].power_cut()  # its filesystem must not live on in the other's mount namespace
+    assert not (pair[0].root / "root/unsynced").exists()
+    (pair[0].root / "root/writable").touch()
     pair[0].close()
     assert pair[1].run("systemctl", "is-system-running").stdout.strip() == "running"
 

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# ruff: noqa: T201 - a bench prints
+"""How long a host takes to boot from a slow disk, boot after boot, under one strategy and another.
+
+    sudo python -m tests.bench.boots                                       # the four of FACTS' table
+    sudo python -m tests.bench.boots --boots 20 untouched rotate
+    sudo python -m tests.bench.boots --add 'mine:before=journalctl --rotate' --end cut mine
+
+The one rule: every strategy starts from an equal host on a disk of its own, and only the
+boots are throttled: what happens in between is the same, and quick.
+
+One round: boot from a cold, throttled disk; `after`; flushes of messages; `before`; the end
+(poweroff, reboot, or a power cut, without `before`). Extents are those that the boot finds in system.journal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.guest.host import Guest, missing
+
+
+class Strategy(NamedTuple):
+    """What a host does about its journal: shell commands run in it, each as root; "" is nothing.
+
+    `setup` runs once, after a first boot that is not counted; `source` is copied to /opt/source before.
+    """
+
+    name: str
+    nocow: bool = False
+    setup: str = ""
+    after: str = ""
+    before: str = ""
+    source: str = ""
+
+
+DEFRAG = "btrfs filesystem defragment -f /var/log/journal/*/system.journal"
+STRATEGIES = (
+    Strategy("untouched"),
+    Strategy("nocow", nocow=True),
+    Strategy("rotate", before="journalctl --rotate"),
+    Strategy("defrag", before=f"journalctl --sync; {DEFRAG}"),
+    Strategy("defrag-after", after=f"journalctl --sync; {DEFRAG}"),
+    Strategy("rotate-after", after="journalctl --rotate"),
+)
+DEFAULT = ("untouched", "nocow", "rotate", "defrag")
+
+
+class Boot(NamedTuple):
+    """One boot: the extents it found, and the seconds userspace and the journal's flush took."""
+
+    extents: int
+    userspace_s: float
+    flush_s: float
+
+
+class Rounds(NamedTuple):
+    """What happens, the same for every strategy."""
+
+    release: str
+    boots: int
+    flushes: int
+    messages: int
+    iops: int
+    end: str
+
+
+def extents(path: Path) -> int:
+    """The extents of a file by filefrag(8); 0 for one that is not there."""
+    if not path.exists():
+        return 0
+    done = subprocess.run(["filefrag", path], capture_output=True, text=True, check=True)
+    return int(done.stdout.rpartition(":")[2].split()[0])
+
+
+def measure(strategy: Strategy, rounds: Rounds) -> list[Boot]:
+    """Let one host live through the rounds."""
+    found = []
+    with Guest(rounds.release, nocow=strategy.nocow) as guest:
+        if strategy.source:
+            guest.copy_in(strategy.source, "/opt/source")
+        guest.boot()
+        guest.shell(strategy.setup)
+        for number in range(rounds.boots):
+            guest.age(rounds.flushes, rounds.messages)
+            _end(guest, strategy, rounds.end)
+            before = extents(guest.journal / "system.journal")
+            guest.volume.remount()  # and not drop_caches, which would reach the other hosts
+            guest.throttle(rounds.iops)
+            guest.boot(timeout_s=3600)
+            guest.throttle(0)
+            found.append(Boot(before, guest.boot_seconds(), dict(guest.blame())["systemd-journal-flush.service"]))
+            print(f"{strategy.name}: boot {number + 1}: {found[-1]}", file=sys.stderr)
+            guest.shell(strategy.after)
+    return found
+
+
+def _end(guest: Guest, strategy: Strategy, how: str) -> None:
+    if how == "cut":
+        guest.power_cut()  # of which nobody is told before
+    else:
+        guest.shell(strategy.before)
+        guest.poweroff(how=how)
+
+
+def table(results: dict[str, list[Boot]]) -> str:
+    """The rows of all strategies, a column a boot, and the medians."""
+    lines = [f"{'strategy':16}  {'':10}  {'median':>8}  {'last':>8}  each boot"]
+    for name, boots in results.items():
+        for word, values, form in (
+            ("extents", [boot.extents for boot in boots], "{:.0f}"),
+            ("userspace s", [boot.userspace_s for boot in boots], "{:.2f}"),
+            ("flush s", [boot.flush_s for boot in boots], "{:.2f}"),
+        ):
+            each = " ".join(f"{form.format(value):>6}" for value in values)
+            median, last = form.format(statistics.median(values)), form.format(values[-1])
+            lines.append(f"{name:16}  {word:11} {median:>8}  {last:>8}  {each}")
+    return "\n".join(lines)
+
+
+def added(text: str) -> Strategy:
+    """A strategy as --add takes it: NAME:KEY=VALUE, further ones after a second colon pair "::"."""
+    name, _, rest = text.partition(":")
+    fields = dict(field.split("=", 1) for field in rest.split("::") if field)
+    nocow = fields.pop("nocow", "no") == "yes"
+    return Strategy(name, nocow=nocow, **fields)
+
+
+def main() -> int:
+    """Measure and print."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("strategy", nargs="*", help=f"which ones (default: {' '.join(DEFAULT)})")
+    parser.add_argument("--add", action="append", default=[], type=added, metavar="NAME:KEY=VALUE[::KEY=VALUE]",
+                        help="one more; keys: before, after, setup (shell), nocow=yes, source=DIR")  # fmt: skip
+    parser.add_argument("--release", default="bookworm", help="of Debian (default: %(default)s)")
+    parser.add_argument("--boots", type=int, default=4, help="(default: %(default)s)")
+    parser.add_argument("--flushes", type=int, default=100, help="between boots (default: %(default)s)")
+    parser.add_argument("--messages", type=int, default=40, help="a flush (default: %(default)s)")
+    parser.add_argument("--iops", type=int, default=150, help="of the disk during a boot (default: %(default)s)")
+    parser.add_argument("--end", choices=("poweroff", "reboot", "cut"), default="poweroff", help="of a round")
+    parser.add_argument("--jobs", type=int, default=2, help="hosts at the same time (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    words = parser.parse_args()
+    if reason := missing():
+        parser.exit(1, f"boots: {reason}\n")
+    known = {strategy.name: strategy for strategy in (*STRATEGIES, *words.add)}
+    names = words.strategy or DEFAULT
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no strategy {unknown[0]}; there are: {' '.join(known)}")
+    rounds = Rounds(words.release, words.boots, words.flushes, words.messages, words.iops, words.end)
+    with ThreadPoolExecutor(words.jobs) as pool:
+        done = pool.map(lambda name: measure(known[name], rounds), names)
+        results = dict(zip(names, done, strict=True))
+    if words.json:
+        print(json.dumps({name: [boot._asdict() for boot in boots] for name, boots in results.items()}))
+    else:
+        print(f"{rounds.release}, {rounds.flushes} flushes of {rounds.messages}, {rounds.iops} IOPS, {rounds.end}")
+        print(table(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
