@@ -19,9 +19,9 @@ REPOSITORY = Path(__file__).parent.parent
 PACKAGE = "journalkeeper"
 
 GROUND = {"model", "errors", "config", "spec", "directives", "values", "compression", "reasons"}
-MIND = {"policy", "flushes", "status", "report"}
+MIND = {"policy", "status", "report"}
 KERNEL = {"btrfs", "journald"}
-HANDS = {"observe", "execute", "opening", "record", "database", "state", "conffiles"}
+HANDS = {"observe", "execute", "opening", "flushes", "record", "database", "state", "conffiles"}
 WAY = {"cycle", "watch"}
 DOORS = {"cli", "daemon", "bus", "probe", "lab", "__main__"}
 
@@ -59,7 +59,7 @@ ONLY_IN: dict[str, set[str]] = {
     "ctypes": {"btrfs"},
     "fcntl.ioctl": {"btrfs"},
     "btrfsutil": {"btrfs"},
-    "struct": {"btrfs", "journald", "lab", "probe"},
+    "struct": {"btrfs", "journald", "watch", "lab", "probe"},
     "pyinotify": {"watch"},
     "sqlite3": {"database"},
     "importlib": {"cli"},

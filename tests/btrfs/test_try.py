@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The demonstration: it says what it promises, and is gone when it is stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.lab import bed, demo
+
+pytestmark = pytest.mark.root
+CHECKOUT = Path(__file__).parent.parent.parent
+SMALL = ("--extents", "800", "--iops", "0")
+
+
+def traces(directory: Path) -> list[str]:
+    """Mounts, loop devices and processes that name `directory`, and what is still in it."""
+    found = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(directory) in line]
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            found += [f"{backing}: {text}" for text in [backing.read_text()] if text.startswith(str(directory))]
+        except OSError:
+            continue  # cleared while we looked
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = command.read_bytes()
+        except OSError:
+            continue  # ended while we looked
+        if str(directory).encode() in words:
+            found.append(words.decode(errors="replace"))
+    return found + [str(path) for path in directory.iterdir()]
+
+
+def settled_traces(directory: Path) -> list[str]:
+    """What is still there after the kernel had two seconds to clear it."""
+    deadline = time.monotonic() + 2
+    while (found := traces(directory)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+def demonstration(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    argv = [sys.executable, "-m", "journalkeeper.lab.demo", "--directory", str(tmp_path)]
+    with subprocess.Popen([*argv, "--extents", "100000"], stdout=subprocess.PIPE, text=True) as child:
+        yield child
+        child.kill()
+
+
+def test_it_shows_a_better_archive_with_the_same_entries(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    argv = [sys.executable, "-m", "journalkeeper.lab.demo", "--directory", str(tmp_path), *SMALL]
+    done = subprocess.run(argv, check=False)
+    out, err = capfd.readouterr()
+    assert done.returncode == 0, out + err
+    lines = {line[:28].strip(): line[28:].split() for line in out.splitlines()}
+    before, after, *_ = lines["extents (filefrag)"]
+    assert int(before) >= 800
+    assert int(after) <= 250
+    assert lines["journalctl -o export"][-1] == "same"
+    assert lines["journalctl --verify"] == ["PASS", "PASS"]
+    assert out.count("$ journalkeeper ") == 4
+    assert settled_traces(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_takes_everything_down(
+    demonstration: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
+) -> None:
+    assert demonstration.stdout is not None
+    assert demonstration.stdout.readline()
+    assert "loop" in demonstration.stdout.readline()
+    assert traces(tmp_path)
+    demonstration.send_signal(number)
+    assert demonstration.wait(30) == 128 + number
+    assert settled_traces(tmp_path) == []
+
+
+def test_it_says_in_one_line_why_it_cannot_be_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bed, "missing", lambda: "this machine offers no loop devices")
+    assert demo.main([]) == 1
+    assert capsys.readouterr().err == "cannot show it here: this machine offers no loop devices\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["virtual environment", "1. a btrfs", "2. ageing", "4. journalkeeper"])
+def test_the_command_leaves_nothing_whenever_it_is_stopped(tmp_path: Path, number: signal.Signals, moment: str) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [CHECKOUT / "tests/try", *SMALL], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert any(moment in line for line in child.stdout), "it ended too early"
+        child.send_signal(number)
+        child.stdout.read()
+        assert child.wait(60) == 128 + number
+    assert settled_traces(tmp_path) == []
