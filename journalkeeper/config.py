@@ -11,13 +11,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from journalkeeper.directives import Config, Directive, directives
 from journalkeeper.errors import ConfigError
 from journalkeeper.spec import Form
 
-__all__ = ["Assigned", "Config", "Shown", "describe", "directives", "from_assignments"]
+if TYPE_CHECKING:  # nothing but words for mypy, and a Protocol takes 2 ms to make
+    from typing import Protocol
+
+    class Assigned(Protocol):
+        """One `key=value` line of a file, counted from 1, or a wrong line with its `problem`; what conffiles reads."""
+
+        @property
+        def file(self) -> str: ...
+        @property
+        def line(self) -> int: ...
+        @property
+        def section(self) -> str: ...
+        @property
+        def key(self) -> str: ...
+        @property
+        def value(self) -> str: ...
+        @property
+        def problem(self) -> str: ...
+
+
+__all__ = ["Config", "Shown", "describe", "directives", "from_assignments"]
 
 Problem = tuple[str, int, str, str]
 
@@ -27,23 +47,6 @@ AT_LEAST = (
     (("Window", "IntakeDelayMaxSec"), ("Defrag", "ChunkSec")),
 )
 """Directives of which the first must be no less than the second."""
-
-
-class Assigned(Protocol):
-    """One `key=value` line of a file, counted from 1, or a wrong line with its `problem`; what conffiles reads."""
-
-    @property
-    def file(self) -> str: ...
-    @property
-    def line(self) -> int: ...
-    @property
-    def section(self) -> str: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def value(self) -> str: ...
-    @property
-    def problem(self) -> str: ...
 
 
 class Shown(NamedTuple):
