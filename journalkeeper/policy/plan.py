@@ -15,8 +15,8 @@ from journalkeeper.policy.price import propose
 from journalkeeper.policy.rules import veto
 from journalkeeper.values import format_size
 
-COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4}
-"""How often a profile stores each byte (mkfs.btrfs(8), PROFILES)."""
+COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
+"""How many bytes of a device a profile takes for each byte, at the most (mkfs.btrfs(8), PROFILES)."""
 
 
 def plan(host: Host, request: Request, config: Config) -> Plan:
@@ -48,25 +48,27 @@ def available_bytes(volume: Volume) -> int:
 def _afford(actions: list[Action], host: Host, request: Request, config: Config) -> tuple[list[Action], list[Skip]]:
     """The actions that fit the day's budget and the free space, and why the others don't.
 
-    The space of a file's old extents is not counted as free for the next one: btrfs
-    frees it at the transaction's end, which may come after (fs/btrfs/transaction.c).
+    Subvolumes have a st_dev each and share the space of their volume. The space of a file's
+    old extents is not counted as free for the next one: btrfs frees it at the transaction's
+    end, which may come after (fs/btrfs/transaction.c).
     """
     budget = config.budget.bytes_per_day
     left = None if budget is None or request.now else budget - host.written_bytes
-    room = {volume.device: available_bytes(volume) - config.budget.keep_free_bytes for volume in host.volumes}
+    uuids = {volume.device: volume.uuid for volume in host.volumes}
+    room = {volume.uuid: available_bytes(volume) - config.budget.keep_free_bytes for volume in host.volumes}
     chosen: list[Action] = []
     skipped: list[Skip] = []
     for action in actions:
-        need = action.bytes_to_write
-        if need > room[action.file.device]:
-            space = f"{format_size(need)} are needed, {format_size(max(0, room[action.file.device]))} are to spare"
+        need, uuid = action.bytes_to_write, uuids[action.file.device]
+        if need > room[uuid]:
+            space = f"{format_size(need)} are needed, {format_size(max(0, room[uuid]))} are to spare"
             skipped.append(Skip(action.path, Reason.FREE_SPACE, space))
         elif left is not None and need > left:
             money = f"{format_size(need)} to write, {format_size(max(0, left))} are left of today's budget"
             skipped.append(Skip(action.path, Reason.BUDGET, money))
         else:
             chosen.append(action)
-            room[action.file.device] -= need
+            room[uuid] -= need
             if left is not None:
                 left -= need
     return chosen, skipped

@@ -60,8 +60,9 @@ def _archive_reason(case: Case, compression: Compression | None) -> Reason | Non
 
 
 def _expected(file: JournalFile, compression: Compression | None) -> int:
-    """The number of extents that the whole file will have."""
-    return ideal_extents(file.size_bytes, compressed=compression is not None or file.compressed)
+    """The number of extents that the whole file will have; more than now where a whole plain one is compressed."""
+    ideal = ideal_extents(file.size_bytes, compressed=compression is not None or file.compressed)
+    return ideal if compression is not None and not file.compressed else min(ideal, file.extents.total)
 
 
 def _whole(file: JournalFile, verb: Verb, reason: Reason, compression: Compression | None) -> Action:
@@ -72,7 +73,7 @@ def _whole(file: JournalFile, verb: Verb, reason: Reason, compression: Compressi
         ranges=(Range(0, file.size_bytes, file.extents.total),),
         bytes_to_write=file.extents.data_bytes,
         extents_before=file.extents.total,
-        extents_expected=min(_expected(file, compression), file.extents.total) or 1,
+        extents_expected=max(1, _expected(file, compression)),
         compress="no" if compression is None else str(compression),
         file=file,
     )
@@ -80,7 +81,9 @@ def _whole(file: JournalFile, verb: Verb, reason: Reason, compression: Compressi
 
 def _active(case: Case) -> Action | Skip:
     file = case.file
-    ranges = dense_ranges(file.extents.per_mib, case.config.defrag.extents_per_mib, file.size_bytes)
+    ideal_per_mib = ideal_extents(MIB, compressed=file.compressed)
+    threshold = max(case.config.defrag.extents_per_mib, ideal_per_mib + 1)
+    ranges = dense_ranges(file.extents.per_mib, threshold, file.size_bytes)
     count = f"{file.extents.total} extents in {file.size_bytes / MIB:.0f} MiB"
     if not ranges:
         if file.extents.total <= max(1, file.ideal_extents) * NEAR_IDEAL:
@@ -94,7 +97,7 @@ def _active(case: Case) -> Action | Skip:
         ranges=ranges,
         bytes_to_write=sum(part.length for part in ranges),
         extents_before=file.extents.total,
-        extents_expected=file.extents.total - gone + sum(-(-part.length // MIB) for part in ranges),
+        extents_expected=file.extents.total - gone + sum(-(-part.length // MIB) * ideal_per_mib for part in ranges),
         compress="no",
         file=file,
         not_after_us=case.window.closes_at_us,

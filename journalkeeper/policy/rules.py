@@ -74,8 +74,8 @@ def settling(case: Case) -> Skip | None:
         return None
     watch = case.config.watch
     wait_us = watch.nocow_settle_us if case.file.nocow else watch.settle_us
-    # A clock set back must not make a file settle for ever: ctime in the future counts as now.
-    age_us = max(0, case.now_us - case.file.ctime_ns // 1000)
+    # A clock set back must not make a file settle until it has caught up: a change far in the future is long past.
+    age_us = abs(case.now_us - case.file.ctime_ns // 1000)
     if age_us >= wait_us:
         return None
     detail = f"changed {format_span(age_us)} ago, left alone for {format_span(wait_us)}"
@@ -115,8 +115,8 @@ def window_closed(case: Case) -> Skip | None:
 
 
 RULES: tuple[Rule, ...] = (
-    not_asked,
     problem,
+    not_asked,
     not_btrfs,
     read_only,
     hard_linked,

@@ -45,7 +45,7 @@ def window(  # noqa: PLR0911 - one return for each row of the table above
     if interval_us in {0, INFINITY_US}:
         return Window(name, open=True, closes_at_us=None, reason="no-timer")
     since_us = instance.online_since_us
-    if since_us is None:
+    if since_us is None or since_us > now_us:  # later than now: the clock was set back
         flushed_by_us = max(file.mtime_ns for file in online) // 1000 + interval_us
         stale = now_us > flushed_by_us
         return Window(name, open=stale, closes_at_us=None, reason="stale" if stale else "unsynced")
