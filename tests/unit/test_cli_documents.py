@@ -57,28 +57,7 @@ def report(*outcomes: Outcome, skipped: tuple[Skip, ...] = ()) -> Report:
 
 def test_scan_has_the_contracts_keys_in_its_order() -> None:
     [row] = scan_document((FILE,))
-    assert list(row) == [
-        "path",
-        "device",
-        "inode",
-        "kind",
-        "owner",
-        "instance",
-        "state",
-        "size_bytes",
-        "allocated_bytes",
-        "disk_bytes",
-        "extents",
-        "ideal_extents",
-        "shared_bytes",
-        "compressed",
-        "nocow",
-        "entries",
-        "head_time_us",
-        "tail_time_us",
-        "problem",
-    ]
-    assert json.loads(json.dumps(row)) == {
+    expected = {
         "path": "/j/\udcff.journal",
         "device": 49,
         "inode": 258,
@@ -99,6 +78,7 @@ def test_scan_has_the_contracts_keys_in_its_order() -> None:
         "tail_time_us": 2,
         "problem": None,
     }
+    assert json.dumps(row) == json.dumps(expected)  # the order of the keys included
 
 
 def test_a_problem_is_its_reasons_word() -> None:

@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Each command with a keeper that answers what it is told to: text, JSON, exit status, stderr."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.cli.program import run
+from journalkeeper.cycle import Progress, Report
+from journalkeeper.errors import BusyError, FileError, KeeperError, NeedsRootError, NotBtrfsError
+from journalkeeper.model import (
+    Action,
+    Extents,
+    Host,
+    JournalFile,
+    Kind,
+    Outcome,
+    Plan,
+    Reason,
+    Request,
+    Result,
+    Skip,
+    State,
+    Verb,
+    Window,
+)
+from journalkeeper.record import Record
+
+FILE = JournalFile(
+    path="/j/abc/system.journal",
+    device=49,
+    inode=258,
+    kind=Kind.ACTIVE,
+    owner="system",
+    instance="abc",
+    state=State.ONLINE,
+    size_bytes=45 << 20,
+    allocated_bytes=45 << 20,
+    disk_bytes=89 << 20,
+    extents=Extents(total=9_447, data_bytes=45 << 20),
+    nocow=False,
+    entries=12,
+    head_time_us=1,
+    tail_time_us=2,
+    links=1,
+    uid=0,
+    mtime_ns=3,
+    ctime_ns=4,
+)
+ACTION = Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, (), 45 << 20, 9_447, 360, "zstd", FILE)
+DONE = Outcome(FILE.path, Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9_447, 360, 89 << 20, 10 << 20, 45 << 20, 1.25)
+FAILED = DONE._replace(result=Result.FAILED, reason=Reason.IO_ERROR, detail="cannot read it: Input/output error")
+SKIP = Skip("/j/abc/b\x1b[2J.journal", Reason.SETTLING, "changed 1s ago")
+PLAN = Plan((Window("abc", open=False, closes_at_us=None, reason="flush-due"),), (ACTION,), (SKIP,))
+
+
+class FakeKeeper:
+    """Answers as told, and remembers what it was asked."""
+
+    def __init__(
+        self,
+        *outcomes: Outcome,
+        files: tuple[JournalFile, ...] = (FILE,),
+        plan: Plan = PLAN,
+        error: Exception | None = None,
+    ) -> None:
+        self.outcomes, self.files, self.answer, self.error = outcomes, files, plan, error
+        self.asked: list[Request] = []
+        self.notices: tuple[str, ...] = ()
+        self.during: Callable[[], None] = lambda: None
+        self.stopped = False
+
+    def look(self, request: Request) -> Host:
+        self.asked.append(request)
+        if self.error is not None:
+            raise self.error
+        return Host(0, self.files, (), (), {}, 0)
+
+    def plan(self, request: Request) -> Plan:
+        self.look(request)
+        return self.answer
+
+    def run(self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]) -> Report:
+        self.look(request)
+        on_progress(Progress(1, 1, FILE.path, 0, 45 << 20))
+        self.during()
+        self.stopped = stop()
+        outcomes = () if self.stopped else self.outcomes
+        return Report(self.answer, outcomes, sum(one.bytes_written for one in outcomes), 1.5, self.notices)
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_scan_is_a_table_with_a_footer(capsys: Captured) -> None:
+    assert run(["scan"], FakeKeeper()) == 0
+    assert capsys.readouterr().out == (
+        "KIND    STATE   EXTENTS  IDEAL   SIZE   DISK  FLAGS  PATH\n"
+        "active  online     9447      1  45.0M  89.0M  -      /j/abc/system.journal\n"
+        "\n"
+        "1 file, 9,447 extents (ideal 1), 45.0M, 89.0M on disk.\n"
+    )
+
+
+def test_scan_shows_flags_problems_and_what_is_not_known(capsys: Captured) -> None:
+    odd = FILE._replace(
+        path="/j/\n\udcff", disk_bytes=None, nocow=True, problem=Reason.BAD_HEADER, extents=Extents(7, 10, 0, 10, 4)
+    )
+    assert run(["scan", "--no-legend"], FakeKeeper(files=(odd,))) == 0
+    assert capsys.readouterr().out == (
+        "active  online  7  360  45.0M  -  bad-header,compressed,nocow,shared  /j/\\x0a\\xff\n"
+    )
+
+
+def test_scan_of_nothing_says_so_unless_it_must_not(capsys: Captured) -> None:
+    assert run(["scan"], FakeKeeper(files=())) == 0
+    assert capsys.readouterr().out == "No journal files found.\n"
+    assert run(["scan", "--no-legend"], FakeKeeper(files=())) == 0
+    assert capsys.readouterr().out == ""
+    assert run(["scan", "-j"], FakeKeeper(files=())) == 0
+    assert capsys.readouterr().out == "[]\n"
+
+
+def test_json_is_one_line_of_ascii_from_which_any_path_comes_back(capsys: Captured) -> None:
+    path = b"/j/\xff\xc3\xbc\n.journal"
+    assert run(["scan", "-j"], FakeKeeper(files=(FILE._replace(path=os.fsdecode(path)),))) == 0
+    text = capsys.readouterr().out
+    assert text.count("\n") == 1
+    assert text.isascii()
+    assert os.fsencode(json.loads(text)[0]["path"]) == path
+
+
+def test_pretty_json_is_indented_and_says_the_same(capsys: Captured) -> None:
+    run(["plan", "--json=pretty"], FakeKeeper())
+    pretty = capsys.readouterr().out
+    run(["plan", "--json=short"], FakeKeeper())
+    assert '\n  "window": {\n' in pretty
+    assert json.loads(pretty) == json.loads(capsys.readouterr().out)
+
+
+def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(capsys: Captured) -> None:
+    assert run(["plan"], FakeKeeper()) == 0
+    assert capsys.readouterr().out == (
+        "ACTION    REASON      EXTENTS  EXPECTED  WRITES  RANGE  PATH\n"
+        "compress  fragmented     9447       360   45.0M  all    /j/abc/system.journal\n"
+        "\n"
+        "SKIPPED   DETAIL          PATH\n"
+        "settling  changed 1s ago  /j/abc/b\\x1b[2J.journal\n"
+        "\n"
+        "settling: The file was archived so recently that journald may still be copying it; --now does not wait.\n"
+        "\n"
+        "Window of abc: closed, flush-due.\n"
+        "\n"
+        "1 file to do: 9,447 -> 360 extents, 45.0M to write; 1 file left alone.\n"
+    )
+
+
+def test_a_dry_run_is_the_plan_and_asks_the_same(capsys: Captured) -> None:
+    keepers = FakeKeeper(), FakeKeeper()
+    options = ["--now", "--archived", "--compress=lzo", "/j/a"]
+    assert run(["plan", *options], keepers[0]) == run(["defrag", "-n", *options], keepers[1]) == 0
+    assert keepers[0].asked == keepers[1].asked
+    once, twice = capsys.readouterr().out.split("1 file left alone.\n")[:2]
+    assert once == twice
+
+
+def test_defrag_shows_what_became_of_every_file(capsys: Captured) -> None:
+    assert run(["defrag"], FakeKeeper(DONE)) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert captured.out == (
+        "ACTION    RESULT  REASON          EXTENTS            DISK  WRITTEN    TIME  PATH\n"
+        "compress  done    fragmented  9447 -> 360  89.0M -> 10.0M    45.0M  1.250s  /j/abc/system.journal\n"
+        "\n"
+        "SKIPPED   DETAIL          PATH\n"
+        "settling  changed 1s ago  /j/abc/b\\x1b[2J.journal\n"
+        "\n"
+        "settling: The file was archived so recently that journald may still be copying it; --now does not wait.\n"
+        "\n"
+        "1 file: 1 done, 0 skipped, 0 failed; 9,447 -> 360 extents, 89.0M -> 10.0M on disk,"
+        " 45.0M written in 1.500s; 1 file left alone.\n"
+    )
+
+
+def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(capsys: Captured) -> None:
+    assert run(["defrag"], FakeKeeper(plan=Plan((), (), (SKIP,)))) == 0
+    assert capsys.readouterr().out.endswith("\nNothing to do, 1 file left alone.\n")
+    assert run(["defrag", "-j"], FakeKeeper(plan=Plan((), (), (SKIP._replace(path=FILE.path),)))) == 0
+    [row] = json.loads(capsys.readouterr().out)["outcomes"]
+    assert (row["result"], row["reason"], row["extents_before"], row["bytes_written"]) == (
+        "skipped",
+        "settling",
+        9_447,
+        0,
+    )
+
+
+def test_a_failure_is_named_on_stderr_and_exits_1_but_a_skip_does_not(capsys: Captured) -> None:
+    skipped = DONE._replace(result=Result.SKIPPED, reason=Reason.VANISHED)
+    assert run(["defrag"], FakeKeeper(DONE, skipped)) == 0
+    assert capsys.readouterr().err == ""
+    assert run(["defrag"], FakeKeeper(DONE, FAILED, DONE)) == 1
+    captured = capsys.readouterr()
+    assert captured.err == "journalkeeper: /j/abc/system.journal: cannot read it: Input/output error\n"
+    assert "3 files: 2 done, 0 skipped, 1 failed" in captured.out
+    assert run(["defrag", "-j"], FakeKeeper(FAILED)) == 1
+    assert json.loads(capsys.readouterr().out)["totals"]["failed"] == 1
+
+
+def test_notices_of_a_run_go_to_stderr(capsys: Captured) -> None:
+    keeper = FakeKeeper(DONE)
+    keeper.notices = ("the record was damaged\nand set aside",)
+    assert run(["defrag", "-j"], keeper) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "journalkeeper: the record was damaged\\x0aand set aside\n"
+    json.loads(captured.out)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_only_ask_defrag_to_stop_and_it_says_what_was_done(number: signal.Signals, capsys: Captured) -> None:
+    keeper = FakeKeeper(DONE)
+
+    def twice() -> None:
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+
+    keeper.during = twice
+    before = signal.getsignal(number)
+    assert run(["defrag", "-j"], keeper) == 1
+    assert keeper.stopped
+    assert signal.getsignal(number) == before
+    assert json.loads(capsys.readouterr().out)["outcomes"][0]["reason"] == "settling"
+
+
+def test_an_interrupted_outcome_exits_1_although_nothing_failed() -> None:
+    assert run(["defrag"], FakeKeeper(DONE, DONE._replace(result=Result.SKIPPED, reason=Reason.INTERRUPTED))) == 1
+
+
+def test_nohup_keeps_protecting_defrag_from_sighup(capsys: Captured) -> None:
+    keeper = FakeKeeper(DONE)
+    keeper.during = lambda: signal.raise_signal(signal.SIGHUP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run(["defrag"], keeper) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert not keeper.stopped
+    assert "1 done" in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_a_reading_command_with_one_line(capsys: Captured) -> None:
+    keeper = FakeKeeper()
+    keeper.look = lambda _: signal.raise_signal(signal.SIGINT)  # type: ignore[assignment, method-assign, return-value]
+    assert run(["scan"], keeper) == 1
+    assert capsys.readouterr() == ("", "journalkeeper: scan was interrupted; nothing was changed\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (NotBtrfsError("/j"), "/j: not on btrfs"),
+        (BusyError("another run is on; wait for it"), "another run is on"),
+        (KeeperError("two\nlines"), r"two\x0alines"),
+        (FileError("list it", "/j/\x1b", errno.EIO), r"/j/\x1b: cannot list it: Input/output error"),
+        (NeedsRootError("they may be read by root only"), "defrag needs root, try sudo: they may be read by root only"),
+        (PermissionError(errno.EACCES, "Permission denied", "/j"), "/j: Permission denied"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+    ],
+)
+def test_an_error_is_one_line_without_a_traceback_and_exits_1(error: Exception, says: str, capsys: Captured) -> None:
+    assert run(["defrag"], FakeKeeper(error=error)) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("journalkeeper: ")
+    assert captured.err.count("\n") == 1
+    assert says in captured.err
+
+
+@pytest.mark.parametrize("words", [["scan"], ["plan"], ["defrag"], ["defrag", "-j"], ["scan", "-j"]])
+def test_a_user_who_may_read_no_file_is_told_to_be_root(
+    words: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    keeper = FakeKeeper(
+        files=(FILE._replace(problem=Reason.UNREADABLE),), plan=Plan((), (), (Skip("/j/a", Reason.UNREADABLE, ""),))
+    )
+    assert run(words, keeper) == 1
+    assert capsys.readouterr() == ("", f"journalkeeper: {words[0]} needs root, try sudo: the file is not readable\n")
+
+
+def test_a_user_who_may_read_some_files_sees_them_and_is_told_of_the_rest(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert run(["scan"], FakeKeeper(files=(FILE, FILE._replace(problem=Reason.UNREADABLE)))) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "journalkeeper: 1 of 2 files are not readable for this user: root sees all, try sudo\n"
+    assert "2 files" in captured.out
+
+
+def test_root_is_not_told_to_be_root(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert run(["scan"], FakeKeeper(files=(FILE._replace(problem=Reason.UNREADABLE),))) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_user_whom_the_kernel_refuses_is_told_which_command_needs_root_and_why(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert run(["defrag"], FakeKeeper(error=FileError("open it", "/j", errno.EACCES))) == 1
+    assert capsys.readouterr().err == (
+        "journalkeeper: defrag needs root, try sudo: it rewrites files that belong to root"
+        " (/j: cannot open it: Permission denied)\n"
+    )
+
+
+def test_a_directory_that_is_none_is_wrong_usage(capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("missing", "file", "file/below"):
+        assert run(["scan", "-D", str(tmp_path / name)]) == 2
+        assert f"{tmp_path / name}: no such directory" in capsys.readouterr().err
+
+
+def test_paths_are_made_absolute_but_links_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to("/etc")
+    monkeypatch.chdir(tmp_path)
+    keeper = FakeKeeper()
+    run(["plan", "link/../a", "/j//b"], keeper)
+    run(["plan", "link"], keeper)
+    assert [request.paths for request in keeper.asked] == [(f"{tmp_path}/a", "/j/b"), (f"{tmp_path}/link",)]
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A record with one run of two actions."""
+    directory = tmp_path / "state"
+    with Record(directory) as record:
+        number = record.begin_run(1_795_255_200_000_000, "defrag")
+        for inode, outcome in ((258, DONE), (259, FAILED._replace(path="/j/\x1b/b"))):
+            record.outcome(
+                number, ("uuid", 5), inode, outcome, mtime_ns=1, size_bytes=2, when_us=1_795_255_201_000_000 + inode
+            )
+        record.end_run(number, 1_795_255_203_500_000)
+    monkeypatch.setenv("STATE_DIRECTORY", f"{directory}:/elsewhere")
+    return directory
+
+
+@pytest.mark.usefixtures("state")
+def test_history_lists_what_was_done_the_oldest_first(capsys: Captured) -> None:
+    assert run(["history"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["TIME", "BY", "ACTION", "RESULT", "REASON", "EXTENTS", "DISK", "WRITTEN", "PATH"]
+    assert (
+        "  defrag  compress  done    fragmented  9447 -> 360  89.0M -> 10.0M    45.0M  /j/abc/system.journal"
+        in lines[1]
+    )
+    assert lines[2].endswith(r"/j/\x1b/b")
+    assert lines[-1] == "1 of 2 actions done: 9,447 -> 360 extents, 89.0M -> 10.0M on disk, 90.0M written."
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize(
+    ("words", "paths"),
+    [
+        ([], ["/j/abc/system.journal", "/j/\x1b/b"]),
+        (["/j/abc/system.journal"], ["/j/abc/system.journal"]),
+        (["/j/abc"], ["/j/abc/system.journal"]),
+        (["-D", "/j/abc"], ["/j/abc/system.journal"]),
+        (["/elsewhere"], []),
+        (["--since=@1795255201.000259"], ["/j/\x1b/b"]),
+        (["--until=@1795255201.000259"], ["/j/abc/system.journal"]),
+        (["--since", "2026-11-21 UTC", "--until", "2026-11-22 UTC"], ["/j/abc/system.journal", "/j/\x1b/b"]),
+        (["--until", "2026-11-21 UTC"], []),
+    ],
+)
+def test_history_is_of_the_paths_and_times_that_were_asked_for(
+    words: list[str], paths: list[str], capsys: Captured
+) -> None:
+    assert run(["history", "-j", *words]) == 0
+    rows = json.loads(capsys.readouterr().out)["outcomes"]
+    assert [row["path"] for row in rows] == paths
+    if rows:
+        keys = ["when_us", "door", "path", "action", "result", "reason", "extents_before", "extents_after"]
+        assert list(rows[0])[:8] == keys
+
+
+def test_history_of_no_record_is_empty_and_of_no_time_wrong_usage(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "none"))
+    assert run(["history"]) == 0
+    assert capsys.readouterr().out == "Nothing is recorded.\n"
+    assert not (tmp_path / "none").exists()
+    assert run(["history", "--since=soon"]) == 2
+    assert "'soon' is not a time; allowed are" in capsys.readouterr().err
+
+
+def test_status_tells_the_last_run(capsys: Captured, state: Path) -> None:
+    assert run(["status"]) == 0
+    out = capsys.readouterr().out
+    assert f"   State: {state}\n" in out
+    assert "took 3.500s: 1 done, 0 skipped, 1 failed, 90.0M written\n" in out
+    assert run(["status", "-j"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert list(document) == ["version", "state_directory", "readable", "last_run", "written_day_bytes", "totals"]
+    assert document["last_run"]["failed"] == 1
+
+
+def test_status_without_a_record_says_what_to_do_next(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "none"))
+    assert run(["status"]) == 0
+    assert "none yet; `journalkeeper plan` shows" in capsys.readouterr().out
+
+
+def test_check_config_shows_every_value_of_a_right_file(capsys: Captured, tmp_path: Path) -> None:
+    file = tmp_path / "right.conf"
+    file.write_text("[Defrag]\nMinExtents=64\n")
+    assert run(["check-config", "--config", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "\n[Defrag]   MinExtents         64\n" in out
+    assert "; 1 of " in out
+    assert run(["check-config", "-j", "--config", str(file)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["problems"] == []
+    assert {"section": "Defrag", "key": "MinExtents", "value": "64", "default": False} in document["values"]
+
+
+def test_a_bad_configuration_is_named_by_file_line_and_key_wherever_it_is_read(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    file = tmp_path / "bad.conf"
+    file.write_text("[Defrag]\nMinExtents=64\nCompress=gzip\nFoo=1\n")
+    for words in (["check-config"], ["scan"], ["plan"], ["defrag"]):
+        assert run([*words, "--config", str(file), "-D", str(tmp_path)]) == 1
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        lines = sorted(captured.err.splitlines())
+        assert lines[0].startswith(f"journalkeeper: {file}:3: Compress: ")
+        assert lines[1].startswith(f"journalkeeper: {file}:4: Foo: ")
+        assert len(lines) == 2
+    assert run(["check-config", "-j", "--config", str(file)]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert {(problem["line"], problem["key"]) for problem in problems} == {(3, "Compress"), (4, "Foo")}
+    assert all(list(problem) == ["file", "line", "key", "allowed"] for problem in problems)
+
+
+def test_a_configuration_that_is_not_there_is_an_error(capsys: Captured, tmp_path: Path) -> None:
+    assert run(["check-config", "--config", str(tmp_path / "none.conf")]) == 1
+    assert (
+        capsys.readouterr().err == f"journalkeeper: {tmp_path}/none.conf: cannot read it: No such file or directory\n"
+    )

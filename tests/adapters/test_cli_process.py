@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""journalkeeper as a process: what it imports, and how it lives with pipes, terminals and rights."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from journalkeeper import __version__
+
+REPOSITORY = Path(__file__).parent.parent.parent
+COMMAND = [sys.executable, "-m", "journalkeeper"]
+CHECK = [*COMMAND, "check-config", "--config", "/dev/null"]
+NOBODY = 65534
+
+
+def environment(**more: str) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SYSTEMD_", "PAGER"))}
+    return {**inherited, "PYTHONPATH": os.fspath(REPOSITORY), **more}
+
+
+def process(command: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=60, check=False)
+
+
+def on_terminal(command: list[str], **more: str) -> tuple[str, int]:
+    """What a terminal shows while `command` runs on it, and how it ended."""
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        command,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=environment(**{"TERM": "xterm", **more}),
+        start_new_session=True,
+    ) as child:
+        os.close(slave)
+        seen = b""
+        try:
+            while chunk := os.read(master, 65536):
+                seen += chunk
+        except OSError:  # EIO: nobody has the terminal open any more
+            pass
+    os.close(master)
+    return seen.decode(), child.returncode
+
+
+def imported(*words: str) -> set[str]:
+    """The modules that a command line loads beyond those of an interpreter that does nothing."""
+    program = "import sys; before = set(sys.modules); from journalkeeper.cli import main; main(sys.argv[1:])"
+    tell = "; print('\\n' + ' '.join(set(sys.modules) - before))"
+    done = process([sys.executable, "-c", program + tell, *words])
+    return set(done.stdout.rsplit("\n", 2)[-2].split())
+
+
+def test_a_bare_version_imports_nothing_but_its_own_package() -> None:
+    assert imported("--version") == {"journalkeeper", "journalkeeper.cli", "__future__"}
+
+
+def test_version_is_the_packages_whichever_way_it_is_asked() -> None:
+    for words in (["--version"], ["-j", "--version"], ["--version", "scan"]):
+        done = process([*COMMAND, *words])
+        assert (done.returncode, done.stdout) == (0, f"journalkeeper {__version__}\n")
+
+
+def test_a_command_imports_no_other_commands_modules() -> None:
+    loaded = imported("status")
+    assert "journalkeeper.cli.status" in loaded
+    others = {"scan", "plan", "defrag", "history", "check_config", "interrupts", "progress", "pager"}
+    assert not {f"journalkeeper.cli.{other}" for other in others} & loaded
+    assert not {"pydantic", "subprocess", "json", "journalkeeper.config", "journalkeeper.cycle"} & loaded
+
+
+def test_help_teaches_every_command_and_the_exit_codes() -> None:
+    done = process([*COMMAND, "--help"])
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for word in ("status", "scan", "plan", "defrag", "history", "check-config", "examples:", "exit status:"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize("words", [[], ["frobnicate"], ["scan", "--frobnicate"]])
+def test_wrong_usage_is_one_line_on_stderr_and_exit_2(words: list[str]) -> None:
+    done = process([*COMMAND, *words])
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_a_reader_that_leaves_early_is_met_with_silence() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(CHECK, stdout=writer, stderr=subprocess.PIPE, env=environment(), timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_full_disk_behind_stdout_is_said_once() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(CHECK, stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == b"journalkeeper: cannot write the output: No space left on device\n"
+
+
+def test_closed_standard_streams_are_no_accident() -> None:
+    line = f"{shlex.join(CHECK)} <&- >&- 2>&-"
+    assert process(["sh", "-c", line]).returncode == 0
+
+
+def test_text_that_the_terminals_encoding_lacks_is_escaped() -> None:
+    done = process([*COMMAND, "scan", "-D", "/nonexistent/ü"], PYTHONIOENCODING="ascii")
+    assert done.returncode == 2
+    assert r"/nonexistent/\xfc: no such directory" in done.stderr
+
+
+def test_a_terminal_gets_colours_and_a_pager(tmp_path: Path) -> None:
+    pager = {"SYSTEMD_PAGER": f"tee {tmp_path / 'paged'}", "SYSTEMD_PAGERSECURE": "0"}
+    shown, status = on_terminal(CHECK, **pager)
+    assert status == 0
+    assert shown.startswith("\x1b[4mSECTION")
+    assert (tmp_path / "paged").read_text() == shown.replace("\r\n", "\n")
+
+
+def test_no_pager_no_color_and_json_mean_what_they_say(tmp_path: Path) -> None:
+    pager = {"SYSTEMD_PAGER": f"tee {tmp_path / 'paged'}", "SYSTEMD_PAGERSECURE": "0"}
+    shown, _ = on_terminal([*CHECK, "--no-pager"], NO_COLOR="1", **pager)
+    assert shown.startswith("SECTION")
+    shown, _ = on_terminal([*CHECK, "-j"], **pager)
+    assert shown.startswith('{"problems":[]')
+    shown, _ = on_terminal(CHECK, **{**pager, "TERM": "dumb"})
+    assert shown.startswith("SECTION")
+    assert not (tmp_path / "paged").exists()
+
+
+def test_a_pipe_gets_neither_colours_nor_a_pager(tmp_path: Path) -> None:
+    done = process(CHECK, TERM="xterm", SYSTEMD_PAGER=f"tee {tmp_path / 'paged'}", SYSTEMD_PAGERSECURE="0")
+    assert done.stdout.startswith("SECTION")
+    assert not (tmp_path / "paged").exists()
+
+
+def test_a_pager_that_is_not_there_or_ends_at_once_loses_nothing_or_nobody() -> None:
+    missing = {"SYSTEMD_PAGER": "/nonexistent", "SYSTEMD_PAGERSECURE": "1", "PATH": "/nonexistent"}
+    shown, status = on_terminal(CHECK, **missing)
+    assert (shown.startswith("\x1b[4mSECTION"), status) == (True, 0)
+    shown, status = on_terminal(CHECK, SYSTEMD_PAGER="true", SYSTEMD_PAGERSECURE="1")
+    assert (shown, status) == ("", 0)
+
+
+@pytest.mark.root
+def test_any_user_gets_help_and_a_status(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    program = (
+        # all that it needs is imported before: the user may not be able to read the checkout
+        "import os, sys; from journalkeeper import conffiles, config, cycle, record;"
+        "from journalkeeper.cli import main, program, scan, status;"
+        f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY});"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    for words, says in ((["--help"], "examples:"), (["status"], "try sudo journalkeeper status")):
+        done = process([sys.executable, "-c", program, *words], STATE_DIRECTORY=os.fspath(state))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert says in done.stdout
+    done = process([sys.executable, "-c", program, "scan", "-D", f"{state}/below"], STATE_DIRECTORY=os.fspath(state))
+    assert done.returncode == 1
+    assert done.stderr == (
+        "journalkeeper: scan needs root, try sudo: journal files are readable by root and their own users only"
+        f" ({state}/below: Permission denied)\n"
+    )
