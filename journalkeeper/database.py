@@ -192,10 +192,11 @@ def _version(connection: Connection, newest: int) -> int:
 
     Raises: _UnusableError if it is not ours or newer than we know; sqlite3.DatabaseError if it is none at all.
     """
-    (application,), (version,) = (
-        connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
-    )
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    # One statement, so that no other process's migration falls between.
+    application, version, tables = connection.execute(
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)"
+        " FROM pragma_application_id, pragma_user_version"
+    ).fetchone()
     if application == version == tables == 0:
         return 0
     if application != APPLICATION_ID:

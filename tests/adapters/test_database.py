@@ -413,12 +413,26 @@ while len(seen := record.history()) < 100:
     assert counts == sorted(counts)
 
 
-def test_two_writers_wait_for_each_other(tmp_path: Path) -> None:
-    code = "record = Record(sys.argv[2]); [keep(record, int(sys.argv[3]) + n) for n in range(100)]"
-    first, second = child(code, tmp_path, "0"), child(code, tmp_path, "1000")
-    with first, second:
+def test_two_writers_who_begin_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    """Each sees the empty file, the other's half-made tables, or all of them; none takes the other's for foreign."""
+    code = """
+print("ready", flush=True); sys.stdin.readline()
+for round in range(20):
+    record = Record(f"{sys.argv[2]}/{round}")
+    for number in range(5): keep(record, int(sys.argv[3]) + number)
+    print(record.set_aside, flush=True); sys.stdin.readline()
+"""
+    with child(code, tmp_path, "0") as first, child(code, tmp_path, "10") as second:
+        for step in range(21):
+            said = [process.stdout.readline() for process in (first, second) if process.stdout is not None]
+            assert said == (["None\n", "None\n"] if step else ["ready\n", "ready\n"])
+            for process in (first, second):
+                assert process.stdin is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
         assert (first.wait(), second.wait()) == (0, 0)
-    assert kept(tmp_path) == [*range(100), *range(1000, 1100)]
+    for number in range(20):
+        assert kept(tmp_path / str(number)) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
 
 
 def test_who_is_kept_out_too_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
