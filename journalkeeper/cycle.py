@@ -19,11 +19,13 @@ from journalkeeper.config import Config
 from journalkeeper.errors import KeeperError, NeedsRootError
 from journalkeeper.execute import Done, execute, leftovers, not_begun
 from journalkeeper.execute.pace import Pace
+from journalkeeper.flushes import Flushes
 from journalkeeper.model import Action, Host, Kind, Outcome, Past, Plan, Reason, Request, Volume
 from journalkeeper.observe import Observer, Seen
 from journalkeeper.policy import plan
 from journalkeeper.record import Record
 
+DAEMON: Final = "daemon"
 DAY_US: Final = 24 * 60 * 60 * 1_000_000
 
 
@@ -65,9 +67,12 @@ class Keeper:
         disk_bytes: bool = False,
     ) -> None:
         self._config = config
-        self._directories = config.watch.directories if directories is None else directories
+        self.directories = config.watch.directories if directories is None else directories
         self.state_directory = state_directory or state.default_directory()
         self._observer = Observer(root, with_disk_bytes=disk_bytes)
+        self.flushes = Flushes()
+        self._slowest_us: dict[str, int] = {}
+        self._last = Seen((), (), (), ())
 
     def look(self, request: Request) -> Host:
         """One look at the files of `request`.
@@ -94,16 +99,20 @@ class Keeper:
     ) -> Report:
         """Plan and do it, until it is done or `stop` says so between two pieces.
 
+        A `door` of "daemon" leaves no trace in the record of a run that had nothing to do.
+
         Raises: as `look`; BusyError while another run is on; KeeperError where no record can be kept.
         """
         began = time.monotonic()
         with state.lock(self.state_directory), closing(Record(self.state_directory)) as record:
             notices: list[str] = []
-            run = record.begin_run(now_us(), door)
             seen = self._see(request)
             notices += leftovers.remove(seen.leftovers)
             chosen = plan(self._host(seen, record), request, self._config)
             outcomes: list[Outcome] = []
+            if door == DAEMON and not chosen.actions:
+                return Report(chosen, (), 0, time.monotonic() - began, tuple(notices))
+            run = record.begin_run(now_us(), door)
             for action, done in self._execute(chosen.actions, on_progress, stop):
                 outcomes.append(done.outcome)
                 notices += _kept(record, run, seen.volumes, action, done)
@@ -117,12 +126,36 @@ class Keeper:
     def _see(self, request: Request) -> Seen:
         now = now_us()
         if request.paths:
-            return self._observer.look_at(request.paths, now_us=now)
-        seen = self._observer.look(self._directories, now_us=now)
+            return self._timed(self._observer.look_at(request.paths, now_us=now), now)
+        seen = self._observer.look(self.directories, now_us=now)
         if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
-            where = " and ".join(self._directories)
+            where = " and ".join(self.directories)
             raise NeedsRootError(f"the journal files in {where} may be read by root and the group systemd-journal only")
-        return seen
+        return self._timed(seen, now)
+
+    def _timed(self, seen: Seen, now: int) -> Seen:
+        """The same with what is known of each instance's flushes and of our pieces there."""
+        self._last = seen._replace(
+            instances=tuple(
+                instance._replace(slowest_piece_us=self._slowest_us.get(instance.directory, 0))
+                for instance in self.flushes.look(seen.instances, seen.files, now)
+            )
+        )
+        return self._last
+
+    def flush_seen(self) -> bool:
+        """Look at the timers alone, of the instances of the last look; True if one began anew."""
+        known = self.flushes.look(self._last.instances, self._last.files, now_us())
+        began_anew = any(
+            new.online_since_us != old.online_since_us for new, old in zip(known, self._last.instances, strict=True)
+        )
+        self._last = self._last._replace(instances=known)
+        return began_anew
+
+    def next_flush_look_us(self) -> int | None:
+        """When `flush_seen` should look."""
+        slowest_us = max(self._slowest_us.values(), default=0)
+        return self.flushes.next_look_us(self._config.window.margin_us + slowest_us)
 
     def _host(self, seen: Seen, record: Record) -> Host:
         now = now_us()
@@ -151,7 +184,12 @@ class Keeper:
                 ask=partial(_reason_to_end, action, stop),
                 tell=meter.add,
             )
-            yield action, execute(action, pace)
+            done = execute(action, pace)
+            if action.file.kind is Kind.ACTIVE:
+                directory = action.path.rpartition("/")[0]
+                self.flushes.moved_by_us(directory)
+                self._slowest_us[directory] = max(self._slowest_us.get(directory, 0), pace.slowest_us)
+            yield action, done
 
 
 class _Meter:

@@ -89,6 +89,11 @@ class Flushes:
         beat.offline_seen = False
         return True
 
+    def moved_by_us(self, directory: str) -> None:
+        """We rewrote an active file there: where its first block lies now says nothing of journald."""
+        if directory in self._beats:
+            self._beats[directory].block = None
+
     def look(self, instances: Iterable[Instance], files: Iterable[JournalFile], now_us: int) -> tuple[Instance, ...]:
         """Look at the active files of `instances` now; the same with what is known of their timers."""
         actives: dict[str, list[JournalFile]] = {}

@@ -48,14 +48,14 @@ def make(directory: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def lock(directory: str | os.PathLike[str]) -> Iterator[None]:
-    """Be the one that executes plans, until the block ends or the process dies.
+def lock(directory: str | os.PathLike[str], name: str = LOCK_NAME) -> Iterator[None]:
+    """Be the one that executes plans, or that `name` says, until the block ends or the process dies.
 
     Raises: BusyError with the holder's pid if somebody else is (EWOULDBLOCK); NeedsRootError
         and FileError as in `make`. Source: flock(2).
     """
     make(directory)
-    path = os.path.join(directory, LOCK_NAME)
+    path = os.path.join(directory, name)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:

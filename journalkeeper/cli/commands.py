@@ -55,5 +55,11 @@ COMMANDS = (
     Command("plan", "what would be done to which file and why, and why not", "plan", _READS_FILES),
     Command("defrag", "do it", "defrag", "it rewrites files that belong to root"),
     Command("history", "what was done to each file over time", "history", _READS_STATE),
+    Command(
+        "daemon",
+        "the service: watch, and keep the journals in order",
+        "daemon",
+        "it rewrites files that belong to root",
+    ),
     Command("check-config", "read the configuration and say what is wrong in it", "check_config", "it is not readable"),
 )

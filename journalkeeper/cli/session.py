@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from journalkeeper.cli.output import Output
     from journalkeeper.config import Config
-    from journalkeeper.cycle import Progress, Report
+    from journalkeeper.cycle import Keeper, Progress, Report
     from journalkeeper.model import Host, Plan, Request
     from journalkeeper.record import Record
 
@@ -63,13 +63,17 @@ class Session:
         """
         if self._engine is not None:
             return self._engine
+        return self.keeper(disk_bytes=self.privileged)
+
+    def keeper(self, *, disk_bytes: bool = False) -> Keeper:
+        """The keeper itself, anew with the configuration as it is now. Raises: as `engine`."""
         from journalkeeper.cycle import Keeper  # noqa: PLC0415 - the whole house comes with it
 
         return Keeper(
             self.config(),
             directories=self._directories(),
             state_directory=self.state_directory,
-            disk_bytes=self.privileged,
+            disk_bytes=disk_bytes,
         )
 
     def record(self) -> Record:

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper daemon`: the service in the foreground."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+    from journalkeeper.cli.session import Session
+
+DESCRIPTION = """Watch the journal directories and keep their files in order until SIGTERM.
+Archives are rewritten once, some time after they appeared; ranges of active files in
+journald's flush windows. SIGHUP reads the configuration again. Runs as well without
+systemd and in the foreground; journalkeeper.service runs it on a host."""
+
+EXAMPLES = """\
+  journalkeeper daemon
+      as journalkeeper.service does
+  STATE_DIRECTORY=/tmp/state journalkeeper daemon -D /mnt/journal --config test.conf
+      on another directory, with a record and configuration of its own
+
+Exit status: 0 ended by a signal, 1 it cannot run, 2 wrong usage."""
+
+
+def options(_parser: argparse.ArgumentParser) -> None:
+    """It has none of its own."""
+
+
+def run(_args: argparse.Namespace, session: Session) -> int:
+    """Run until a signal ends it."""
+    import asyncio  # noqa: PLC0415 - no other command needs the service's modules
+
+    from journalkeeper.daemon import Daemon  # noqa: PLC0415
+
+    def say(priority: int, sentence: str) -> None:
+        # journald reads the prefix as the priority (sd-daemon(3))
+        sys.stderr.write(f"<{priority}>{sentence}\n")
+        sys.stderr.flush()
+
+    asyncio.run(Daemon(session.keeper, say).run())
+    return 0
