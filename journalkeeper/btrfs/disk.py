@@ -60,7 +60,10 @@ def disk_bytes(fd: int) -> int | None:
     Raises: OSError: ENOTTY not on btrfs.
     """
     inode = os.fstat(fd).st_ino
-    buffer = _idle.pop() if _idle else ctypes.create_string_buffer(SEARCH.size + BUFFER_BYTES)
+    try:
+        buffer = _idle.pop()
+    except IndexError:
+        buffer = ctypes.create_string_buffer(SEARCH.size + BUFFER_BYTES)
     inline = offset = 0
     seen: dict[int, int] = {}
     more = True

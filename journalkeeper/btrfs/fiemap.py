@@ -18,8 +18,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -59,9 +58,6 @@ BATCH_ROWS = 512
 """Rows asked for in one call: 28 KiB, as fast as more (measured: 64 rows cost 15% more, 4,096 2% less),
 and under half a millisecond of the inode's lock while the map is in memory.
 """
-
-WORTH_A_THREAD = 8
-"""From so many files on the second thread of `survey_all` pays for its start."""
 
 EVERYTHING = 2**64 - 1
 
@@ -168,39 +164,6 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
         shared_bytes=_bytes_with(bytes_by_flags, FIEMAP_EXTENT_SHARED),
         per_mib=_per_mib(columns) if per_mib else (),
     )
-
-
-def survey_all(fds: Sequence[int], *, sync: bool) -> list[Extents | OSError]:
-    """`survey` of each file in turn, or the error that it raised, with half of them on a second thread.
-
-    Three quarters of a survey are the kernel's search for sharing, 0.5 µs an extent, and two
-    processors do it in half the time; on a slow disk two requests wait at once instead of one.
-    1,000 files of 100 extents, opened 64 at a time: 50 ms instead of 82 (`filefrag -s`: 92).
-    """
-    results: list[Extents | OSError] = []
-    if len(fds) < WORTH_A_THREAD:
-        _survey_each(fds, results, sync)
-        return results
-    half = len(fds) // 2
-    rest: list[Extents | OSError] = []
-    thread = threading.Thread(target=_survey_each, args=(fds[:half], results, sync))
-    thread.start()
-    try:
-        _survey_each(fds[half:], rest, sync)
-    finally:
-        # The caller is free to close the files after this, also after an interrupt.
-        thread.join()
-    # Nothing is left to do here, unless the thread ran out of memory: then this says so, or succeeds.
-    _survey_each(fds[len(results) : half], results, sync)
-    return results + rest
-
-
-def _survey_each(fds: Sequence[int], results: list[Extents | OSError], sync: bool) -> None:  # noqa: FBT001 - a thread's arguments
-    for fd in fds:
-        try:
-            results.append(survey(fd, sync=sync))
-        except OSError as error:
-            results.append(error)
 
 
 def _bytes_by_flags(columns: _Columns) -> dict[int, int]:

@@ -185,28 +185,6 @@ def test_a_snapshot_shares_everything(volume: ScratchVolume) -> None:
         assert fiemap.survey(file.fileno(), sync=True).shared_bytes == 64 * PAGE
 
 
-@pytest.mark.parametrize("files", [1, fiemap.WORTH_A_THREAD - 1, fiemap.WORTH_A_THREAD, fiemap.WORTH_A_THREAD + 5])
-def test_surveys_of_many_files_keep_their_order(fragmented: MakeFile, files: int) -> None:
-    fds = [fragmented(number + 1, f"file{number}") for number in range(files)]
-    surveys = fiemap.survey_all(fds, sync=True)
-    assert surveys == [fiemap.survey(fd, sync=False) for fd in fds]
-    assert [survey.total for survey in surveys if isinstance(survey, Extents)] == list(range(1, files + 1))
-
-
-@pytest.mark.parametrize("bad", [0, 5, 9])
-def test_one_files_error_stays_in_its_own_place(fragmented: MakeFile, bad: int) -> None:
-    fds = [fragmented(3, f"file{number}") for number in range(10)]
-    readable, writable = os.pipe()
-    try:
-        surveys = fiemap.survey_all([*fds[:bad], readable, *fds[bad + 1 :]], sync=False)
-    finally:
-        os.close(readable)
-        os.close(writable)
-    assert isinstance(surveys[bad], OSError)
-    assert {survey.total for survey in surveys if isinstance(survey, Extents)} == {3}
-    assert len(surveys) == 10
-
-
 @pytest.mark.parametrize(("nocow", "moves"), [(False, True), (True, False)])
 def test_a_written_back_block_moves_if_it_is_datacow(make_file: MakeFile, nocow: bool, moves: bool) -> None:
     fd = make_file()

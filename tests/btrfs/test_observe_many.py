@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Many files are looked at by two threads: the answer is the one that a single thread gives."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from journalkeeper import observe
+from journalkeeper.journald.layout import Directory
+from journalkeeper.lab.bed import Bed
+from journalkeeper.model import JournalFile, Reason
+from journalkeeper.observe import Observer
+
+pytestmark = pytest.mark.root
+
+FILES = 2 * observe.WORTH_A_THREAD + 1
+SECOND_NS = 1_000_000_000
+
+
+@pytest.fixture
+def many(make_bed: Callable[..., Bed]) -> Path:
+    """A directory of FILES archives, quiet for a minute."""
+    bed = make_bed("SystemMaxFileSize=512K")
+    archive = bed.journald.rotate()
+    bed.journald.stop()
+    for number in range(FILES):
+        shutil.copy(archive, archive.with_name(f"system@{number:032x}-{1:016x}-{1:016x}.journal"))
+    archive.unlink()
+    (bed.journald.journal / "system.journal").unlink()
+    os.sync()
+    return bed.journald.journal
+
+
+def look(observer: Observer, directory: Path, later_s: int = 60) -> tuple[JournalFile, ...]:
+    return observer.look([str(directory)], now_us=time.time_ns() // 1000 + later_s * 1_000_000).files
+
+
+def test_two_threads_see_what_one_sees_in_the_same_order(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (many / f"system@{3:032x}-{1:016x}-{1:016x}.journal").write_bytes(b"no journal")
+    observer = Observer(with_disk_bytes=True)
+    by_two = look(observer, many)
+    assert observer.opened == len(by_two) == FILES
+    assert [file.path for file in by_two] == sorted(file.path for file in by_two)
+    assert [file.problem for file in by_two if file.problem] == [Reason.BAD_HEADER]
+    monkeypatch.setattr(observe, "WORTH_A_THREAD", FILES + 1)
+    assert look(Observer(with_disk_bytes=True), many) == by_two
+
+
+def test_a_second_look_opens_the_changed_file_alone(many: Path) -> None:
+    observer = Observer()
+    before = look(observer, many)
+    changed = before[FILES // 3]
+    os.utime(changed.path, ns=(0, changed.mtime_ns - SECOND_NS))
+    after = look(observer, many)
+    assert observer.opened == FILES + 1
+    assert [one.path for one, two in zip(before, after, strict=True) if one != two] == [changed.path]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("bad", [0, FILES - 1])
+def test_an_error_in_either_thread_is_ours(many: Path, monkeypatch: pytest.MonkeyPatch, bad: int) -> None:
+    path = sorted(str(entry) for entry in many.iterdir())[bad]
+    real = observe.Observer._file
+
+    def failing(self: Observer, place: Directory, where: observe._Where, name: str, *rest: object) -> object:
+        if f"{place.path}/{name}" == path:
+            raise MemoryError(name)
+        return real(self, place, where, name, *rest)  # type: ignore[arg-type] # as it was called
+
+    monkeypatch.setattr(observe.Observer, "_file", failing)
+    with pytest.raises(MemoryError):
+        look(Observer(), many)
