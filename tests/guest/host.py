@@ -264,13 +264,20 @@ class Guest:
 
         What it models and what not: see tests/guest/disk.py. All of the volume loses power.
         """
-        devices = list(self.volume.devices)
-        for device in devices:
-            disk.unplug(device)
+        devices = self.volume.devices
+        disk.unplug(*devices)
         self._kill()
+        self.remount(between=lambda: disk.plug(*devices))
+
+    def remount(self, *, between: Callable[[], object] | None = None) -> None:
+        """Mount the volume anew while no guest on it runs, after `between`: nothing of it is cached then.
+
+        Raises: RuntimeError if it stays mounted in somebody else's mount namespace.
+        """
         self.volume.unmount()
-        for device in devices:
-            disk.plug(device)
+        disk.await_release(self.volume.device)
+        if between is not None:
+            between()
         self.volume.mount()
 
     def boot_seconds(self) -> float:
@@ -306,9 +313,9 @@ class Guest:
         self.volume.throttle(iops)
 
     def drop_caches(self) -> None:
-        """Make the next reads cold ones; while nothing runs, the volume is mounted anew too."""
+        """Make the next reads cold ones; while the guest is off, its volume is mounted anew too."""
         if not self.running:
-            self.volume.remount()
+            self.remount()
         lab.drop_caches()
 
     def close(self) -> None:
