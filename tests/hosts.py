@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Made-up hosts for the mind's tests: whole and at peace unless the words say otherwise.
+
+The one rule: a default passes every rule, so that a test names only what it is about.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from journalkeeper.config import Config
+from journalkeeper.model import (
+    GIB,
+    MIB,
+    Extents,
+    Host,
+    Instance,
+    JournalFile,
+    Kind,
+    Past,
+    Request,
+    State,
+    Verb,
+    Volume,
+)
+from journalkeeper.policy.case import Case, cases
+
+SECOND_US = 1_000_000
+MINUTE_US = 60 * SECOND_US
+NOW_US = 1_700_000_000 * SECOND_US
+DEVICE = 40
+NAME = "0123456789abcdef0123456789abcdef"
+DIRECTORY = f"/var/log/journal/{NAME}"
+STATES = {Kind.ACTIVE: State.OFFLINE, Kind.ARCHIVED: State.ARCHIVED, Kind.UNCLEAN: State.ONLINE}
+ENDINGS = {
+    Kind.ACTIVE: ".journal",
+    Kind.ARCHIVED: "@0123456789abcdef0123456789abcdef-0000000000000001-0000000000000001.journal",
+    Kind.UNCLEAN: "@0000000000000001-0000000000000001.journal~",
+}
+
+
+def extents(total: int = 1, data_bytes: int = 32 * MIB, **words: Any) -> Extents:
+    """What FIEMAP says of a plain file of 32 MiB."""
+    return Extents(total=total, data_bytes=data_bytes, **words)
+
+
+def file(kind: Kind = Kind.ARCHIVED, stem: str = "system", **words: Any) -> JournalFile:
+    """A journal file of journald's that has been left alone for a day."""
+    plain: dict[str, Any] = {
+        "path": f"{DIRECTORY}/{stem}{ENDINGS[kind]}",
+        "device": DEVICE,
+        "inode": 300,
+        "kind": kind,
+        "owner": "system",
+        "instance": NAME,
+        "state": STATES[kind],
+        "size_bytes": 32 * MIB,
+        "allocated_bytes": 32 * MIB,
+        "disk_bytes": None,
+        "extents": extents(),
+        "nocow": False,
+        "entries": 1000,
+        "head_time_us": NOW_US - 48 * 60 * MINUTE_US,
+        "tail_time_us": NOW_US - 24 * 60 * MINUTE_US,
+        "links": 1,
+        "uid": 0,
+        "mtime_ns": (NOW_US - 24 * 60 * MINUTE_US) * 1000,
+        "ctime_ns": (NOW_US - 24 * 60 * MINUTE_US) * 1000,
+    }
+    return JournalFile(**{**plain, **words})
+
+
+def volume(**words: Any) -> Volume:
+    """One device with 10 GiB free."""
+    plain: dict[str, Any] = {
+        "device": DEVICE,
+        "uuid": "11111111-2222-3333-4444-555555555555",
+        "subvolume": 5,
+        "data_profile": "single",
+        "redundant": False,
+        "free_bytes": 10 * GIB,
+        "unallocated_bytes": 0,
+        "metadata_free_bytes": GIB,
+        "own_subvolume": False,
+        "options": ("rw", "relatime"),
+    }
+    return Volume(**{**plain, **words})
+
+
+def instance(**words: Any) -> Instance:
+    """The main journald with its default settings."""
+    plain: dict[str, Any] = {
+        "name": NAME,
+        "directory": DIRECTORY,
+        "device": DEVICE,
+        "namespace": "",
+        "nocow": False,
+        "storage": "persistent",
+        "sync_interval_us": 5 * MINUTE_US,
+        "system_max_use_bytes": None,
+        "system_keep_free_bytes": None,
+        "system_max_file_size_bytes": None,
+        "system_max_files": 100,
+    }
+    return Instance(**{**plain, **words})
+
+
+def host(*files: JournalFile, **words: Any) -> Host:
+    """A host with these files, one instance and one volume."""
+    plain: dict[str, Any] = {
+        "now_us": NOW_US,
+        "files": files,
+        "instances": (instance(),),
+        "volumes": (volume(),),
+        "past": {},
+        "written_bytes": 0,
+    }
+    return Host(**{**plain, **words})
+
+
+def past(of: JournalFile, **words: Any) -> Past:
+    """The record of a rewrite after which the file has not changed."""
+    plain: dict[str, Any] = {
+        "verb": Verb.COMPRESS,
+        "when_us": NOW_US - MINUTE_US,
+        "size_bytes": of.size_bytes,
+        "mtime_ns": of.mtime_ns,
+        "extents": of.extents.total,
+    }
+    return Past(**{**plain, **words})
+
+
+def case(one: JournalFile, request: Request | None = None, config: Config | None = None, **words: Any) -> Case:
+    """The Case of one file, made as the plan makes it; `words` are the host's."""
+    _, (only,) = cases(host(one, **words), request or Request(), config or Config())
+    return only
+
+
+def configured(section: str, **words: Any) -> Config:
+    """The defaults with some directives of one section changed, by field name."""
+    config = Config()
+    return config._replace(**{section: getattr(config, section)._replace(**words)})

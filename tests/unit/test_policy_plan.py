@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The plan as a whole: nothing left out, nothing twice, and no more than is affordable."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from journalkeeper.config import Config
+from journalkeeper.model import GIB, MIB, Action, Host, JournalFile, Kind, Plan, Reason, Request, State, Volume
+from journalkeeper.policy import plan
+from journalkeeper.policy.plan import available_bytes
+from tests.hosts import DEVICE, NOW_US, SECOND_US, configured, extents, file, host, past, volume
+
+KEEP_FREE = Config().budget.keep_free_bytes
+BUDGET = Config().budget.bytes_per_day or 0
+
+
+def fragmented(stem: str, total: int = 5000, mib: int = 32, **words: Any) -> JournalFile:
+    return file(stem=stem, size_bytes=mib * MIB, extents=extents(total, mib * MIB), **words)
+
+
+def plan_of(*files: JournalFile, request: Request | None = None, config: Config | None = None, **words: Any) -> Plan:
+    return plan(host(*files, **words), request or Request(), config or Config())
+
+
+def names(actions: tuple[Action, ...]) -> list[str]:
+    return [action.path.rpartition("/")[2].partition("@")[0] for action in actions]
+
+
+def reasons(found: Plan) -> list[Reason]:
+    return [skip.reason for skip in found.skipped]
+
+
+def test_no_files_no_plan() -> None:
+    found = plan_of()
+    assert (found.actions, found.skipped) == ((), ())
+    assert [window.open for window in found.windows] == [True]
+    assert found.wake_at_us is None
+
+
+def test_a_veto_wins_over_any_gain() -> None:
+    found = plan_of(fragmented("a", total=100_000, links=2))
+    assert reasons(found) == [Reason.HARD_LINKED]
+    assert found.actions == ()
+
+
+def test_what_saves_most_for_its_bytes_comes_first() -> None:
+    found = plan_of(fragmented("few", 2000), fragmented("most", 9000), fragmented("small", 4000, mib=8))
+    assert names(found.actions) == ["small", "most", "few"]
+
+
+def test_equals_are_done_in_the_order_of_their_paths() -> None:
+    assert names(plan_of(*(fragmented(stem) for stem in "cab")).actions) == ["a", "b", "c"]
+
+
+def test_what_saves_bytes_only_comes_last() -> None:
+    assert names(plan_of(file(stem="plain"), fragmented("torn", 300)).actions) == ["torn", "plain"]
+
+
+def test_skips_are_in_the_order_of_their_paths() -> None:
+    found = plan_of(file(stem="b", links=2), fragmented("a", mib=2 * BUDGET // MIB), file(stem="c", uid=7))
+    assert [skip.path for skip in found.skipped] == sorted(skip.path for skip in found.skipped)
+    assert reasons(found) == [Reason.BUDGET, Reason.HARD_LINKED, Reason.FOREIGN_OWNER]
+
+
+# the budget
+
+
+@pytest.mark.parametrize(("spent", "fits"), [(BUDGET - 32 * MIB, True), (BUDGET - 32 * MIB + 1, False)])
+def test_the_day_has_a_budget(spent: int, fits: bool) -> None:
+    found = plan_of(fragmented("a"), written_bytes=spent)
+    assert reasons(found) == ([] if fits else [Reason.BUDGET])
+    assert len(found.actions) == fits
+
+
+def test_the_budget_goes_to_the_most_rewarding_and_what_still_fits() -> None:
+    files = (fragmented("best", 9000, mib=64), fragmented("next", 6000, mib=64), fragmented("tiny", 800, mib=16))
+    found = plan_of(*files, written_bytes=BUDGET - 90 * MIB)
+    assert names(found.actions) == ["best", "tiny"]
+    assert reasons(found) == [Reason.BUDGET]
+
+
+def test_an_overdrawn_budget_says_that_nothing_is_left() -> None:
+    found = plan_of(fragmented("a"), written_bytes=BUDGET + GIB)
+    assert "0B are left" in found.skipped[0].detail
+
+
+def test_now_spends_beyond_the_budget() -> None:
+    assert len(plan_of(fragmented("a"), request=Request(now=True), written_bytes=BUDGET).actions) == 1
+
+
+def test_an_endless_budget_is_never_used_up() -> None:
+    config = configured("budget", bytes_per_day=None)
+    assert len(plan_of(fragmented("a"), config=config, written_bytes=1 << 60).actions) == 1
+
+
+def test_no_budget_only_watches() -> None:
+    config = configured("budget", bytes_per_day=0)
+    assert reasons(plan_of(fragmented("a"), file(stem="b", nocow=True), config=config)) == [Reason.BUDGET] * 2
+
+
+# the space
+
+
+@pytest.mark.parametrize(("more", "fits"), [(0, True), (-1, False)])
+def test_nothing_is_begun_that_leaves_less_than_keep_free(more: int, fits: bool) -> None:
+    found = plan_of(fragmented("a"), volumes=(volume(free_bytes=KEEP_FREE + 32 * MIB + more),))
+    assert reasons(found) == ([] if fits else [Reason.FREE_SPACE])
+
+
+def test_now_does_not_overfill_a_volume() -> None:
+    found = plan_of(fragmented("a"), request=Request(now=True), volumes=(volume(free_bytes=KEEP_FREE),))
+    assert reasons(found) == [Reason.FREE_SPACE]
+
+
+def test_the_space_of_one_is_not_there_for_the_next() -> None:
+    found = plan_of(fragmented("a"), fragmented("b"), volumes=(volume(free_bytes=KEEP_FREE + 63 * MIB),))
+    assert (names(found.actions), reasons(found)) == (["a"], [Reason.FREE_SPACE])
+
+
+def test_what_does_not_fit_takes_nothing_of_the_budget() -> None:
+    full = volume(device=41, uuid="full", free_bytes=0)
+    files = (fragmented("a", 9000, device=41), fragmented("b"))
+    found = plan_of(*files, volumes=(volume(), full), written_bytes=BUDGET - 32 * MIB)
+    assert (names(found.actions), reasons(found)) == (["b"], [Reason.FREE_SPACE])
+
+
+def test_two_subvolumes_share_the_space_of_their_volume() -> None:
+    """Each has a st_dev of its own, and each once counted all of it."""
+    volumes = tuple(volume(device=device, subvolume=device, free_bytes=KEEP_FREE + 63 * MIB) for device in (40, 41))
+    found = plan_of(fragmented("a"), fragmented("b", device=41), volumes=volumes)
+    assert (names(found.actions), reasons(found)) == (["a"], [Reason.FREE_SPACE])
+
+
+@pytest.mark.parametrize(
+    ("profile", "available"),
+    [
+        ("single", 13 * GIB),
+        ("raid0", 13 * GIB),
+        ("dup", 7 * GIB),
+        ("raid1", 7 * GIB),
+        ("raid10", 7 * GIB),
+        ("raid1c3", 5 * GIB),
+        ("raid1c4", 4 * GIB),
+        ("raid5", 7 * GIB),
+        ("raid6", 5 * GIB),
+    ],
+)
+def test_unallocated_space_is_raw_and_free_space_is_not(profile: str, available: int) -> None:
+    assert available_bytes(volume(data_profile=profile, free_bytes=GIB, unallocated_bytes=12 * GIB)) == available
+
+
+# when to look again
+
+
+def test_the_plan_wakes_when_the_first_file_has_settled() -> None:
+    config = Config()
+    young = [file(stem=str(age), ctime_ns=(NOW_US - age * SECOND_US) * 1000) for age in (10, 30, 20)]
+    assert plan_of(*young, config=config).wake_at_us == NOW_US + config.watch.settle_us - 30 * SECOND_US
+
+
+# every reason, every host
+
+
+def everything() -> dict[Reason, tuple[JournalFile, dict[str, Any]]]:
+    """A file and a host's words for each reason that a plan can give."""
+    torn = extents(5000)
+    one = fragmented("a")
+    return {
+        Reason.FRAGMENTED: (one, {}),
+        Reason.UNCOMPRESSED: (file(), {}),
+        Reason.PINNED: (file(extents=extents(2, 8 * MIB, unwritten_bytes=8 * MIB, encoded_bytes=8 * MIB)), {}),
+        Reason.NOCOW_ARCHIVE: (file(nocow=True), {}),
+        Reason.IDEAL: (file(extents=extents(256, encoded_bytes=32 * MIB)), {}),
+        Reason.NO_GAIN: (file(extents=extents(285, encoded_bytes=32 * MIB)), {}),
+        Reason.RECORDED: (one, {"past": {(one.device, one.inode): past(one)}}),
+        Reason.WINDOW_CLOSED: (file(Kind.ACTIVE, state=State.ONLINE, mtime_ns=NOW_US * 1000), {}),
+        Reason.IN_USE: (file(state=State.OFFLINE, extents=torn), {}),
+        Reason.SHARED: (file(extents=torn._replace(shared_bytes=4096)), {}),
+        Reason.SETTLING: (file(ctime_ns=NOW_US * 1000, extents=torn), {}),
+        Reason.BUDGET: (one, {"written_bytes": BUDGET}),
+        Reason.FREE_SPACE: (one, {"volumes": (volume(free_bytes=0),)}),
+        Reason.NOT_BTRFS: (one, {"volumes": ()}),
+        Reason.HARD_LINKED: (file(links=2), {}),
+        Reason.FOREIGN_OWNER: (file(uid=1000), {}),
+        Reason.READ_ONLY: (one, {"volumes": (volume(options=("ro",)),)}),
+        Reason.NOT_ASKED: (file(Kind.ACTIVE), {"request": Request(active=False)}),
+    }
+
+
+@pytest.mark.parametrize("reason", everything())
+def test_each_reason_can_be_given(reason: Reason) -> None:
+    one, words = everything()[reason]
+    found = plan_of(one, **words)
+    assert [action.reason for action in found.actions] + reasons(found) == [reason]
+
+
+OF_THE_LOOK = {
+    *(Reason.NOT_JOURNAL, Reason.NOT_REGULAR, Reason.BAD_HEADER, Reason.UNREADABLE, Reason.VANISHED, Reason.IO_ERROR),
+}
+OF_THE_WORK = {Reason.CHANGED, Reason.SWAPFILE, Reason.INTERRUPTED, Reason.MISMATCH}
+OF_THE_DAEMON = {Reason.PRESSURE}
+
+
+def test_the_other_reasons_are_given_by_the_look_and_the_work() -> None:
+    assert set(Reason) == {*everything(), *OF_THE_LOOK, *OF_THE_WORK, *OF_THE_DAEMON}
+
+
+def any_file(dice: random.Random, number: int) -> JournalFile:
+    kind = dice.choice(list(Kind))
+    size = dice.choice((4096, 5 * MIB, 32 * MIB, 128 * MIB))
+    data = dice.randrange(size + 1)
+    per_mib = tuple(dice.choice((0, 1, 15, 16, 99)) for _ in range(-(-size // MIB)))
+    total = sum(per_mib) if kind is Kind.ACTIVE else dice.choice((0, 1, 40, 300, 5000))
+    state = {Kind.ACTIVE: dice.choice(list(State)), Kind.ARCHIVED: State.ARCHIVED, Kind.UNCLEAN: State.ONLINE}[kind]
+    return file(
+        kind,
+        stem=f"f{number:02}",
+        inode=300 + number,
+        device=dice.choice((DEVICE, DEVICE, 41, 99)),
+        size_bytes=size,
+        extents=extents(
+            total,
+            data,
+            unwritten_bytes=dice.choice((0, size - data)),
+            encoded_bytes=dice.choice((0, data)),
+            shared_bytes=dice.choice((0, 0, 0, data)),
+            per_mib=per_mib if kind is Kind.ACTIVE else (),
+        ),
+        nocow=dice.random() < 0.3,
+        links=dice.choice((1, 1, 1, 1, 2)),
+        uid=dice.choice((0, 0, 0, 0, 1000)),
+        state=state,
+        ctime_ns=(NOW_US - dice.choice((0, 30, 100, 10_000)) * SECOND_US) * 1000,
+        problem=dice.choice((None, None, None, None, Reason.BAD_HEADER)),
+    )
+
+
+def any_host(seed: int) -> tuple[Host, Request, Config]:
+    dice = random.Random(seed)  # noqa: S311 - repeatable
+    files = tuple(any_file(dice, number) for number in range(dice.randrange(20)))
+    known = {(one.device, one.inode): past(one) for one in files if dice.random() < 0.1}
+    volumes: tuple[Volume, ...] = (
+        volume(free_bytes=dice.randrange(2 * GIB)),
+        volume(device=41, subvolume=257, unallocated_bytes=dice.randrange(GIB), data_profile="dup"),
+    )
+    request = Request(
+        active=dice.random() < 0.8,
+        archived=dice.random() < 0.9,
+        now=dice.random() < 0.3,
+        compress=dice.choice((None, "no", "zstd:3")),
+        allow_unshare=dice.choice((None, True)),
+    )
+    return host(*files, past=known, volumes=volumes, written_bytes=dice.randrange(BUDGET)), request, Config()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_every_file_is_in_the_plan_exactly_once(seed: int) -> None:
+    given, request, config = any_host(seed)
+    found = plan(given, request, config)
+    planned = [action.path for action in found.actions] + [skip.path for skip in found.skipped]
+    assert sorted(planned) == sorted(one.path for one in given.files)
+    assert len({one.path for one in given.files}) == len(given.files)
+    for action in found.actions:
+        assert action.file in given.files
+        assert action.file.problem is None
+        assert action.extents_expected >= 1
+        assert 0 <= action.bytes_to_write <= action.file.size_bytes
+        ends = [(part.offset, part.offset + part.length) for part in action.ranges]
+        assert all(0 <= begin < end <= action.file.size_bytes for begin, end in ends)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_plan_spends_more_than_there_is(seed: int) -> None:
+    given, request, config = any_host(seed)
+    found = plan(given, request, config)
+    spent = sum(action.bytes_to_write for action in found.actions)
+    room = max(available_bytes(one) for one in given.volumes) - config.budget.keep_free_bytes
+    assert spent <= max(0, room)
+    if not request.now:
+        assert spent <= max(0, BUDGET - given.written_bytes)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_order_of_the_files_does_not_matter(seed: int) -> None:
+    given, request, config = any_host(seed)
+    shuffled = list(given.files)
+    random.Random(seed + 1).shuffle(shuffled)  # noqa: S311 - repeatable
+    assert plan(given, request, config) == plan(given._replace(files=tuple(shuffled)), request, config)

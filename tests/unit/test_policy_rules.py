@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every rule on both sides of its boundary, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from journalkeeper.config import Config
+from journalkeeper.model import KIB, JournalFile, Kind, Reason, Request, Skip, State
+from journalkeeper.policy import rules
+from journalkeeper.policy.case import Case, cases
+from tests.hosts import (
+    DIRECTORY,
+    MINUTE_US,
+    NOW_US,
+    SECOND_US,
+    case,
+    configured,
+    extents,
+    file,
+    host,
+    instance,
+    past,
+    volume,
+)
+
+SETTLE_US = Config().watch.settle_us
+NOCOW_SETTLE_US = Config().watch.nocow_settle_us
+
+
+def reason(rule: Callable[[Case], Skip | None], one: Case) -> Reason | None:
+    skip = rule(one)
+    assert skip is None or skip.path == one.file.path
+    assert skip is None or skip.detail
+    return skip.reason if skip else None
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_file_at_peace_passes_every_rule(kind: Kind) -> None:
+    assert rules.veto(case(file(kind))) is None
+
+
+# what we cannot judge
+
+
+@pytest.mark.parametrize("problem", [Reason.BAD_HEADER, Reason.NOT_REGULAR, Reason.NOT_JOURNAL, Reason.UNREADABLE])
+def test_a_problem_is_said_in_its_own_words(problem: Reason) -> None:
+    assert rules.problem(case(file(problem=problem, problem_detail="so it is"))) == Skip(
+        file().path, problem, "so it is"
+    )
+
+
+def test_no_problem_is_no_reason() -> None:
+    assert reason(rules.problem, case(file())) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "active", "archived", "skipped"),
+    [
+        (Kind.ACTIVE, True, False, False),
+        (Kind.ACTIVE, False, True, True),
+        (Kind.ARCHIVED, True, False, True),
+        (Kind.ARCHIVED, False, True, False),
+        (Kind.UNCLEAN, True, False, True),
+        (Kind.UNCLEAN, False, True, False),
+    ],
+)
+def test_only_the_kind_that_was_asked_for(kind: Kind, active: bool, archived: bool, skipped: bool) -> None:
+    expected = Reason.NOT_ASKED if skipped else None
+    assert reason(rules.not_asked, case(file(kind), Request(active=active, archived=archived))) is expected
+    assert reason(rules.not_asked, case(file(kind), None, configured("defrag", active=active, archived=archived))) is (
+        expected
+    )
+
+
+def test_the_detail_says_whether_request_or_configuration_left_it_out() -> None:
+    asked = rules.not_asked(case(file(), Request(archived=False)))
+    configuration = rules.not_asked(case(file(), None, configured("defrag", archived=False)))
+    assert asked is not None
+    assert "were not asked for" in asked.detail
+    assert configuration is not None
+    assert "Archived=no" in configuration.detail
+
+
+def test_without_a_volume_it_is_not_btrfs() -> None:
+    assert reason(rules.not_btrfs, case(file(), volumes=())) is Reason.NOT_BTRFS
+    assert reason(rules.not_btrfs, case(file(device=41))) is Reason.NOT_BTRFS
+    assert reason(rules.not_btrfs, case(file())) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "skipped"), [(("ro",), True), (("rw", "ro"), True), (("rw", "errors=remount-ro"), False), ((), False)]
+)
+def test_a_read_only_mount_is_left_alone(options: tuple[str, ...], skipped: bool) -> None:
+    expected = Reason.READ_ONLY if skipped else None
+    assert reason(rules.read_only, case(file(), volumes=(volume(options=options),))) is expected
+
+
+@pytest.mark.parametrize(("links", "skipped"), [(1, False), (2, True), (3, True)])
+def test_a_file_of_two_names_is_left_alone(links: int, skipped: bool) -> None:
+    assert reason(rules.hard_linked, case(file(links=links))) is (Reason.HARD_LINKED if skipped else None)
+
+
+@pytest.mark.parametrize(
+    ("uid", "owner", "skipped"),
+    [
+        (0, "system", False),
+        (0, "user:1000", False),
+        (1000, "system", True),
+        (1000, "user:1000", True),
+        (998, "remote", False),
+        (0, "remote", False),
+    ],
+)
+def test_only_roots_files_and_remote_ones(uid: int, owner: str, skipped: bool) -> None:
+    expected = Reason.FOREIGN_OWNER if skipped else None
+    assert reason(rules.foreign_owner, case(file(uid=uid, owner=owner))) is expected
+
+
+# what would do harm
+
+
+def changed_ago(age_us: int, **words: Any) -> JournalFile:
+    return file(ctime_ns=(NOW_US - age_us) * 1000, **words)
+
+
+@pytest.mark.parametrize(("nocow", "wait_us"), [(False, SETTLE_US), (True, NOCOW_SETTLE_US)], ids=["datacow", "nocow"])
+@pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
+def test_an_archive_settles_for_its_time(kind: Kind, nocow: bool, wait_us: int) -> None:
+    assert reason(rules.settling, case(changed_ago(wait_us, nocow=nocow, kind=kind))) is None
+    assert reason(rules.settling, case(changed_ago(wait_us - 1, nocow=nocow, kind=kind))) is Reason.SETTLING
+
+
+def test_a_nocow_archive_settles_longer() -> None:
+    assert NOCOW_SETTLE_US > SETTLE_US
+
+
+def test_settling_says_when_it_ends() -> None:
+    skip = rules.settling(case(changed_ago(SETTLE_US - 7)))
+    assert skip is not None
+    assert skip.until_us == NOW_US + 7
+
+
+def test_an_active_file_need_not_settle() -> None:
+    assert reason(rules.settling, case(changed_ago(0, kind=Kind.ACTIVE))) is None
+
+
+def test_now_does_not_wait_for_settling() -> None:
+    assert reason(rules.settling, case(changed_ago(0), Request(now=True))) is None
+
+
+def test_a_change_a_little_in_the_future_settles() -> None:
+    assert reason(rules.settling, case(changed_ago(-SETTLE_US + 1))) is Reason.SETTLING
+
+
+def test_a_clock_set_back_by_a_year_does_not_make_a_file_settle_for_one() -> None:
+    assert reason(rules.settling, case(changed_ago(-365 * 24 * 60 * MINUTE_US))) is None
+
+
+def test_the_configured_settle_time_counts() -> None:
+    config = configured("watch", settle_us=5 * SECOND_US)
+    assert reason(rules.settling, case(changed_ago(5 * SECOND_US), None, config)) is None
+    assert reason(rules.settling, case(changed_ago(5 * SECOND_US - 1), None, config)) is Reason.SETTLING
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "skipped"),
+    [
+        (Kind.ARCHIVED, State.ARCHIVED, False),
+        (Kind.ARCHIVED, State.ONLINE, True),
+        (Kind.ARCHIVED, State.OFFLINE, True),
+        (Kind.ARCHIVED, State.UNKNOWN, True),
+        (Kind.UNCLEAN, State.ONLINE, False),
+        (Kind.ACTIVE, State.ONLINE, False),
+    ],
+)
+def test_a_file_named_as_an_archive_must_be_one(kind: Kind, state: State, skipped: bool) -> None:
+    assert reason(rules.still_written, case(file(kind, state=state))) is (Reason.IN_USE if skipped else None)
+
+
+def test_shared_data_stays_shared() -> None:
+    assert reason(rules.shared, case(file(extents=extents(shared_bytes=4 * KIB)))) is Reason.SHARED
+    assert reason(rules.shared, case(file(extents=extents(shared_bytes=0)))) is None
+
+
+@pytest.mark.parametrize(
+    ("configuration", "asked", "skipped"),
+    [(False, None, True), (True, None, False), (False, True, False), (True, False, True)],
+)
+def test_a_request_overrides_allow_unshare(configuration: bool, asked: bool | None, skipped: bool) -> None:
+    shared = file(extents=extents(shared_bytes=4 * KIB))
+    one = case(shared, Request(allow_unshare=asked), configured("defrag", allow_unshare=configuration))
+    assert reason(rules.shared, one) is (Reason.SHARED if skipped else None)
+
+
+def test_an_active_file_waits_for_its_window() -> None:
+    online = file(Kind.ACTIVE, state=State.ONLINE, mtime_ns=NOW_US * 1000)
+    assert reason(rules.window_closed, case(online)) is Reason.WINDOW_CLOSED
+    assert reason(rules.window_closed, case(online, Request(now=True))) is None
+    assert reason(rules.window_closed, case(online._replace(state=State.OFFLINE))) is None
+
+
+def test_an_archive_needs_no_window() -> None:
+    active = file(Kind.ACTIVE, state=State.ONLINE, mtime_ns=NOW_US * 1000)
+    _, found = cases(host(file(), active), Request(), Config())
+    assert [reason(rules.window_closed, one) for one in found] == [None, Reason.WINDOW_CLOSED]
+
+
+def test_an_active_file_of_no_known_instance_has_no_window() -> None:
+    stray = file(Kind.ACTIVE, path="/srv/odd.journal")
+    assert reason(rules.window_closed, case(stray)) is Reason.WINDOW_CLOSED
+
+
+def test_the_other_instances_unsynced_file_closes_no_window_of_ours() -> None:
+    other = instance(name="other", directory="/var/log/journal/other")
+    busy = file(Kind.ACTIVE, path=f"{other.directory}/system.journal", state=State.ONLINE, mtime_ns=NOW_US * 1000)
+    quiet = file(Kind.ACTIVE)
+    _, found = cases(host(busy, quiet, instances=(instance(), other)), Request(), Config())
+    assert [reason(rules.window_closed, one) for one in found] == [Reason.WINDOW_CLOSED, None]
+
+
+# what is not worth it
+
+
+def test_an_archive_is_rewritten_once() -> None:
+    one = file()
+    assert reason(rules.recorded, case(one, past={(one.device, one.inode): past(one)})) is Reason.RECORDED
+    assert reason(rules.recorded, case(one)) is None
+
+
+@pytest.mark.parametrize("change", [{"size_bytes": 1}, {"mtime_ns": 1}])
+def test_an_archive_that_changed_since_is_judged_anew(change: dict[str, int]) -> None:
+    one = file()
+    assert reason(rules.recorded, case(one, past={(one.device, one.inode): past(one, **change)})) is None
+
+
+@pytest.mark.parametrize("key", [(41, 300), (40, 301)])
+def test_anothers_past_is_not_this_files(key: tuple[int, int]) -> None:
+    assert reason(rules.recorded, case(file(), past={key: past(file())})) is None
+
+
+def test_an_active_file_has_no_past() -> None:
+    one = file(Kind.ACTIVE)
+    assert reason(rules.recorded, case(one, past={(one.device, one.inode): past(one)})) is None
+
+
+# their order
+
+TROUBLES: list[tuple[Reason, dict[str, Any]]] = [
+    (Reason.BAD_HEADER, {"problem": Reason.BAD_HEADER, "problem_detail": "wrong magic"}),
+    (Reason.NOT_BTRFS, {"device": 99}),
+    (Reason.HARD_LINKED, {"links": 2}),
+    (Reason.FOREIGN_OWNER, {"uid": 1000}),
+    (Reason.SETTLING, {"ctime_ns": NOW_US * 1000}),
+    (Reason.IN_USE, {"state": State.ONLINE}),
+    (Reason.RECORDED, {"inode": 777}),
+    (Reason.SHARED, {"extents": extents(total=5000, shared_bytes=4 * KIB)}),
+]
+
+
+@pytest.mark.parametrize("first", range(len(TROUBLES)), ids=[str(trouble) for trouble, _ in TROUBLES])
+def test_the_first_rule_that_answers_ends_the_matter(first: int) -> None:
+    words: dict[str, Any] = {}
+    for _, trouble in TROUBLES[first:]:
+        words |= trouble
+    one = file(**words)
+    known = {(one.device, one.inode): past(one)} if one.inode == 777 else {}
+    skip = rules.veto(case(one, past=known))
+    assert skip is not None
+    assert skip.reason is TROUBLES[first][0]
+
+
+def test_what_is_broken_says_so_also_when_it_was_not_asked_for() -> None:
+    """A FIFO that was named has no kind; it would be called an active file."""
+    fifo = file(Kind.ACTIVE, problem=Reason.NOT_REGULAR, problem_detail="not a regular file")
+    skip = rules.veto(case(fifo, Request(active=False)))
+    assert skip is not None
+    assert skip.reason is Reason.NOT_REGULAR
+
+
+def test_every_rule_is_in_the_table_once() -> None:
+    defined = [
+        value
+        for value in vars(rules).values()
+        if callable(value) and getattr(value, "__module__", "") == rules.__name__ and value.__name__[0] != "_"
+    ]
+    assert sorted(rule.__name__ for rule in rules.RULES) == sorted(
+        rule.__name__ for rule in defined if rule is not rules.veto
+    )
+
+
+def test_a_file_is_of_the_instance_whose_directory_it_is_in() -> None:
+    assert case(file()).instance == instance()
+    assert case(file(path=f"{DIRECTORY}/deeper/x.journal")).instance is None

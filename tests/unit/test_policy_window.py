@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""When work on active files is in nobody's way: each row of the window's table, each boundary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from journalkeeper.model import JournalFile, Kind, State, Window
+from journalkeeper.policy.window import window
+from journalkeeper.values import INFINITY_US
+from tests.hosts import MINUTE_US, NAME, NOW_US, SECOND_US, file, instance
+
+MARGIN_US = SECOND_US
+INTERVAL_US = 5 * MINUTE_US
+
+
+def online(changed_us: int = NOW_US, **words: Any) -> JournalFile:
+    return file(Kind.ACTIVE, state=State.ONLINE, mtime_ns=changed_us * 1000, **words)
+
+
+def look(*files: JournalFile, now: bool = False, **words: Any) -> Window:
+    return window(instance(**words), files, NOW_US, margin_us=MARGIN_US, now=now)
+
+
+def opened(reason: str, closes_at_us: int | None = None) -> Window:
+    return Window(NAME, open=True, closes_at_us=closes_at_us, reason=reason)
+
+
+def closed(reason: str) -> Window:
+    return Window(NAME, open=False, closes_at_us=None, reason=reason)
+
+
+def test_now_does_not_look() -> None:
+    assert look(online(), now=True) == opened("now")
+
+
+@pytest.mark.parametrize("state", [State.OFFLINE, State.ARCHIVED])
+def test_with_nothing_unsynced_it_is_open(state: State) -> None:
+    assert look(file(Kind.ACTIVE, state=state)) == opened("flushed")
+
+
+def test_without_files_it_is_open() -> None:
+    assert look() == opened("flushed")
+
+
+@pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
+def test_what_is_no_longer_written_does_not_count(kind: Kind) -> None:
+    """An unclean file stays ONLINE for ever: its journald was killed."""
+    assert look(online()._replace(kind=kind)) == opened("flushed")
+
+
+def test_one_unsynced_file_of_many_closes_it() -> None:
+    assert look(file(Kind.ACTIVE), online(), file(Kind.ACTIVE)) == closed("unsynced")
+
+
+@pytest.mark.parametrize("interval_us", [0, INFINITY_US])
+def test_without_a_timer_no_flush_is_due(interval_us: int) -> None:
+    assert look(online(), sync_interval_us=interval_us) == opened("no-timer")
+
+
+# nobody saw when it became ONLINE
+
+
+def test_unsynced_is_open_only_when_nobody_writes_any_more() -> None:
+    assert look(online(NOW_US - INTERVAL_US)) == closed("unsynced")
+    assert look(online(NOW_US - INTERVAL_US - 1)) == opened("stale")
+
+
+def test_the_file_that_changed_last_counts() -> None:
+    assert look(online(NOW_US - INTERVAL_US - 1), online(NOW_US - INTERVAL_US)) == closed("unsynced")
+
+
+def test_a_change_in_the_future_is_no_stale_file() -> None:
+    assert look(online(NOW_US + INTERVAL_US)) == closed("unsynced")
+
+
+# somebody did
+
+
+def since(age_us: int, **words: Any) -> Window:
+    return look(online(), online_since_us=NOW_US - age_us, **words)
+
+
+def test_it_is_open_until_the_margin_before_the_flush() -> None:
+    deadline_us = INTERVAL_US - MARGIN_US
+    assert since(0) == opened("online", NOW_US + deadline_us)
+    assert since(deadline_us - 1) == opened("online", NOW_US + 1)
+    assert since(deadline_us) == closed("flush-due")
+
+
+def test_it_stays_closed_until_the_flush_was_seen() -> None:
+    assert since(10 * INTERVAL_US) == closed("flush-due")
+
+
+def test_the_slowest_piece_adds_to_the_margin() -> None:
+    slow = 3 * SECOND_US
+    deadline_us = INTERVAL_US - MARGIN_US - slow
+    assert since(deadline_us - 1, slowest_piece_us=slow).open
+    assert not since(deadline_us, slowest_piece_us=slow).open
+
+
+def test_a_window_of_which_the_margins_leave_nothing_is_too_short() -> None:
+    assert since(0, sync_interval_us=2 * MARGIN_US) == closed("too-short")
+    assert since(0, sync_interval_us=2 * MARGIN_US + 1).open
+
+
+def test_a_flip_in_the_future_is_not_believed() -> None:
+    """The clock was set back: the deadline that it gives could lie behind the flush."""
+    assert since(-1) == closed("unsynced")
+    assert since(0).open
