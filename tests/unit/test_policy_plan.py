@@ -52,6 +52,12 @@ def test_what_saves_most_for_its_bytes_comes_first() -> None:
     assert names(found.actions) == ["small", "most", "few"]
 
 
+def test_what_counts_is_what_is_saved_and_not_what_is_there() -> None:
+    """Of 400 extents 144 go for 8 MiB, of 300 there go 236."""
+    sparse = file(stem="sparse", extents=extents(400, 8 * MIB), nocow=True)
+    assert names(plan_of(sparse, fragmented("dense", 300, mib=8)).actions) == ["dense", "sparse"]
+
+
 def test_equals_are_done_in_the_order_of_their_paths() -> None:
     assert names(plan_of(*(fragmented(stem) for stem in "cab")).actions) == ["a", "b", "c"]
 
@@ -112,8 +118,9 @@ def test_nothing_is_begun_that_leaves_less_than_keep_free(more: int, fits: bool)
 
 
 def test_now_does_not_overfill_a_volume() -> None:
-    found = plan_of(fragmented("a"), request=Request(now=True), volumes=(volume(free_bytes=KEEP_FREE),))
+    found = plan_of(fragmented("a"), request=Request(now=True), volumes=(volume(free_bytes=0),))
     assert reasons(found) == [Reason.FREE_SPACE]
+    assert "0B are to spare" in found.skipped[0].detail
 
 
 def test_the_space_of_one_is_not_there_for_the_next() -> None:

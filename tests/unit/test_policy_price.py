@@ -94,6 +94,14 @@ def test_half_compressed_is_compressed() -> None:
     assert action(file(extents=half._replace(encoded_bytes=16 * MIB - 1))).reason is Reason.UNCOMPRESSED
 
 
+def test_only_what_is_plain_can_be_compressed() -> None:
+    mixed = extents(80, 10 * MIB, encoded_bytes=5 * MIB - 1)
+    assert skip(file(size_bytes=10 * MIB, extents=mixed)).reason is Reason.IDEAL
+    assert action(file(size_bytes=10 * MIB, extents=mixed._replace(encoded_bytes=4 * MIB))).reason is (
+        Reason.UNCOMPRESSED
+    )
+
+
 def test_unwritten_space_pays_from_min_reclaim_on() -> None:
     pinned = extents(2, unwritten_bytes=MIN_RECLAIM)
     assert action(file(extents=pinned), PLAIN).reason is Reason.PINNED
@@ -190,6 +198,7 @@ def test_an_active_file_below_the_threshold_is_no_gain() -> None:
 def test_a_whole_active_file_is_ideal() -> None:
     assert skip(active(1, 0, 0)).reason is Reason.IDEAL
     assert skip(active()).reason is Reason.IDEAL
+    assert skip(active(8, 8, 8, 8, encoded_bytes=4 * MIB)).reason is Reason.IDEAL
 
 
 def test_work_on_an_active_file_ends_with_its_window() -> None:
