@@ -75,19 +75,20 @@ class Keeper:
         self._last = Seen((), (), (), ())
 
     def look(self, request: Request) -> Host:
-        """One look at the files of `request`.
+        """One look at the files of `request`; without the record, which not every reader of journals may read.
 
         Raises: NotBtrfsError; FileError for a directory; NeedsRootError if no file may be read.
         """
-        with closing(Record(self.state_directory, read_only=True)) as record:
-            return self._host(self._see(request), record)
+        seen = self._see(request)
+        return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
     def plan(self, request: Request) -> Plan:
         """What `run` would do now.
 
-        Raises: as `look`.
+        Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
         """
-        return plan(self.look(request), request, self._config)
+        with closing(Record(self.state_directory, read_only=True)) as record:
+            return plan(self._host(self._see(request), record), request, self._config)
 
     def run(
         self,

@@ -34,7 +34,8 @@ def defragment(held: Held, action: Action, pace: Pace) -> None:
     if at_rest:
         os.fsync(held.fd)
         punch_unwritten(held)
-        ranges = tuple(Range(offset, length, 0) for offset, length in fiemap.data(held.fd, sync=False))
+        # A hole that ends within a block dirtied the rest of it, and the kernel skips what is dirty.
+        ranges = tuple(Range(offset, length, 0) for offset, length in fiemap.data(held.fd, sync=True))
     compression = parse_compression(action.compress)
     for offset, length in pace.pieces(ranges):
         if not at_rest:

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# shellcheck shell=sh
+# How packages and a virtual environment come to be, for configs/install and for the
+# scripts under tests; sourced, from the checkout's top.
+# The one rule: packages come from the distribution where it has them, and everything
+# else goes into a virtual environment; nothing is written into the checkout.
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+    say "$*"
+    exit 1
+}
+
+is_root() { [ "$(id -u)" -eq 0 ]; }
+
+package_manager() {
+    for manager in apt-get dnf zypper pacman; do
+        if command -v "$manager" >/dev/null 2>&1; then
+            echo "$manager"
+            return
+        fi
+    done
+    echo none
+}
+
+# packages WHAT: names of the distribution's packages, one a line.
+# python: the interpreter and the libraries that a pip would have to compile;
+# nice: libraries that pip can fetch as well, so a distribution may lack them;
+# bed: what makes a btrfs and a journald to try things on; guest: what makes and boots a
+# whole Debian, on a Debian or Ubuntu only; build: what `pip install .`
+# by itself compiles with.
+packages() {
+    case "$(package_manager) $1" in
+    "apt-get python") echo "python3 python3-venv python3-systemd python3-btrfsutil python3-psutil" ;;
+    "apt-get nice") echo "python3-pyinotify python3-pyasyncore" ;;
+    "apt-get bed") echo "btrfs-progs btrfs-compsize systemd mount util-linux e2fsprogs acl attr" ;;
+    "apt-get guest") echo "systemd-container mmdebstrap debian-archive-keyring zstd" ;;
+    "apt-get build") echo "python3-dev libbtrfsutil-dev libsystemd-dev gcc pkg-config" ;;
+    "dnf python") echo "python3 python3-pip python3-systemd python3-btrfsutil python3-psutil" ;;
+    "dnf nice") echo "python3-inotify python3-pyasyncore" ;;
+    "dnf bed") echo "btrfs-progs compsize systemd util-linux e2fsprogs acl attr" ;;
+    "dnf build") echo "python3-devel btrfs-progs-devel systemd-devel gcc pkgconf-pkg-config" ;;
+    "zypper python") echo "python3 python3-pip python3-systemd python3-btrfsutil python3-psutil" ;;
+    "zypper nice") echo "python3-pyinotify python3-pyasyncore" ;;
+    "zypper bed") echo "btrfsprogs compsize systemd util-linux e2fsprogs acl attr" ;;
+    "zypper build") echo "python3-devel libbtrfsutil-devel systemd-devel gcc pkg-config" ;;
+    "pacman python") echo "python python-pip python-systemd btrfs-progs python-psutil" ;;
+    "pacman nice") echo "python-pyinotify python-pyasyncore" ;;
+    "pacman bed") echo "btrfs-progs compsize systemd util-linux e2fsprogs acl attr" ;;
+    "pacman build") echo "gcc pkgconf" ;;
+    esac | tr ' ' '\n'
+}
+
+installed() {
+    case "$(package_manager)" in
+    apt-get) dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q ' installed$' ;;
+    dnf | zypper) rpm -q --quiet --whatprovides "$1" ;;
+    pacman) pacman -T "$1" >/dev/null ;;
+    esac
+}
+
+lacking() {
+    for kind in "$@"; do
+        packages "$kind" | while read -r name; do
+            installed "$name" || echo "$name"
+        done
+    done
+}
+
+add_packages() {
+    case "$(package_manager)" in
+    apt-get) DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >&2 ;;
+    dnf) dnf install -q -y --setopt=install_weak_deps=False "$@" >&2 ;;
+    zypper) zypper --quiet --non-interactive install --no-recommends "$@" >&2 ;;
+    pacman) pacman -S --needed --noconfirm "$@" >&2 ;;
+    esac
+}
+
+refresh() {
+    case "$(package_manager)" in
+    apt-get) apt-get update -qq >&2 ;;
+    pacman) pacman -Sy >&2 ;;
+    esac
+}
+
+# need KIND...: install what is lacking of `packages KIND`; as a user say what to install.
+need() {
+    # names have no blanks
+    # shellcheck disable=SC2046
+    set -- $(lacking "$@")
+    [ $# -gt 0 ] || return 0
+    if [ "$(package_manager)" = none ]; then
+        say "no apt-get, dnf, zypper or pacman here: going on without looking for packages"
+    elif ! is_root; then
+        say "not installed, and only root can: $*"
+    else
+        say "installing with $(package_manager): $*"
+        refresh || die "$(package_manager) cannot refresh its lists; see its words above"
+        add_packages "$@" || die "$(package_manager) cannot install what is needed: $*"
+    fi
+}
+
+# wish: install the libraries that pip could fetch too, each only if the distribution has it.
+wish() {
+    is_root || return 0
+    lacking nice | while read -r name; do
+        add_packages "$name" >/dev/null 2>&1 || : # a distribution without it: pip's business
+    done
+}
+
+# Debian's own interpreter first: its python3-* packages are for that one.
+find_python() {
+    for candidate in /usr/bin/python3 python3; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    die "no Python 3.11 or later here"
+}
+
+# sudo hides the user's pip settings from root's pip; an index in them is still the one to use.
+users_pip_settings() {
+    if [ -z "${SUDO_USER:-}" ] || [ -n "${PIP_CONFIG_FILE:-}" ]; then
+        return 0
+    fi
+    home=$(getent passwd "$SUDO_USER" | cut -d: -f6)
+    for settings in "$home/.config/pip/pip.conf" "$home/.pip/pip.conf"; do
+        if [ -r "$settings" ]; then
+            export PIP_CONFIG_FILE="$settings"
+            return 0
+        fi
+    done
+}
+
+# make_venv DIR PIP-WORDS...: a virtual environment over the distribution's libraries.
+# $follow, if set, is a function to run the long parts under.
+make_venv() {
+    venv=$1
+    shift
+    users_pip_settings
+    ${follow-} "$(find_python)" -m venv --system-site-packages "$venv" || return
+    ${follow-} "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+}
