@@ -53,8 +53,7 @@ def stop(number: int, _frame: FrameType | None) -> None:
     """End by way of every `with` that is open; further signals wait until that is done."""
     for other in INTERRUPTS:
         signal.signal(other, signal.SIG_IGN)
-    say()
-    say("interrupted: taking everything down")
+    # no word here: a handler may run in the middle of a write, and files are not re-entrant
     raise SystemExit(128 + number)
 
 
@@ -221,6 +220,9 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(number, stop)
     try:
         return show(words.directory, words.extents, words.iops)
+    except SystemExit:
+        sys.stderr.write("\ninterrupted: the volume, its journald and all files are gone again\n")
+        raise
     except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
         sys.stderr.write(f"the demonstration failed: {error}\n")
         return 1

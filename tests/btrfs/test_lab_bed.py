@@ -15,7 +15,7 @@ import pytest
 
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ARCHIVED, ONLINE, PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume, disk_bytes, drop_caches, run
+from journalkeeper.lab.volume import ScratchVolume, disk_bytes, drop_caches, own_mounts, run
 
 pytestmark = pytest.mark.root
 
@@ -224,7 +224,9 @@ signal.pause()
 
 def test_even_sigkill_leaves_neither_journald_nor_device(tmp_path: Path) -> None:
     """In a mount namespace of its own, as tests/try and tests/run give it."""
-    enter = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", KILLED, str(tmp_path)]
+    alone = own_mounts()
+    assert alone is not None
+    enter = [*alone, sys.executable, "-c", KILLED, str(tmp_path)]
     with subprocess.Popen(enter, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         device, pid, image = child.stdout.readline().split()

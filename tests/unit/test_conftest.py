@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from journalkeeper.lab.volume import own_mounts
+
 CONFTEST = Path(__file__).parent.parent / "conftest.py"
 Session = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -20,7 +22,7 @@ Session = Callable[..., subprocess.CompletedProcess[str]]
 def session(tmp_path: Path) -> Session:
     """Run a test module in a pytest session of its own, with our conftest.py."""
 
-    def run(source: str, *options: str, no_skip: bool = False) -> subprocess.CompletedProcess[str]:
+    def run(source: str, *options: str, no_skip: bool = False, alone: bool = False) -> subprocess.CompletedProcess[str]:
         shutil.copy(CONFTEST, tmp_path)
         (tmp_path / "test_it.py").write_text("import os, pathlib, subprocess, pytest\n" + source)
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "JOURNALKEEPER"))}
@@ -31,8 +33,15 @@ def session(tmp_path: Path) -> Session:
             "TMPDIR": str(tmp_path),
         }
         argv = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(tmp_path), *options, str(tmp_path)]
+        # what is left behind on purpose must not stay
+        own = own_mounts() or () if alone else ()
         return subprocess.run(
-            [*argv, "-p", "no:cacheprovider"], env=environment, capture_output=True, text=True, timeout=60, check=False
+            [*own, *argv, "-p", "no:cacheprovider"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
     return run
@@ -99,10 +108,7 @@ def test_a_mount_and_its_loop_device_left_behind_fail_the_session(session: Sessi
     source = (
         "from journalkeeper.lab.volume import ScratchVolume\nkept = []\ndef test_it(): kept.append(ScratchVolume())\n"
     )
-    argv_guard = (
-        "import ctypes\nctypes.CDLL(None).unshare(0x20000)\nsubprocess.check_call(['mount', '--make-rprivate', '/'])\n"
-    )
-    done = session(argv_guard + source)
+    done = session(source, alone=True)
     assert done.returncode == 1
     assert "is still mounted" in done.stdout
     assert "is still attached to" in done.stdout
