@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -23,6 +24,11 @@ from journalkeeper.model import Action, Kind, Range
 FREEZER_TRIES: Final = 3
 """How often a piece is begun that a suspending machine's freezer refuses (EAGAIN), for which it needs no signal."""
 
+PLACED_TRIES: Final = 20
+PLACED_S: Final = 0.005
+"""btrfs puts written extents into the file in a worker, milliseconds after their write-back is
+over (btrfs_finish_ordered_io); only a sync of the whole file would wait for that."""
+
 
 def defragment(held: Held, action: Action, pace: Pace) -> None:
     """Rewrite the ranges of `action`, of an archive what is data in it, as far as `pace` goes.
@@ -30,7 +36,7 @@ def defragment(held: Held, action: Action, pace: Pace) -> None:
     Raises: OSError as btrfs.defrag says; what was finished before stays finished.
     """
     at_rest = action.file.kind is not Kind.ACTIVE
-    ranges = action.ranges
+    ranges, before = action.ranges, fiemap.count(held.fd, sync=False)
     if at_rest:
         os.fsync(held.fd)
         punch_unwritten(held)
@@ -44,6 +50,19 @@ def defragment(held: Held, action: Action, pace: Pace) -> None:
         _piece(held.fd, offset, length, compression)
     if at_rest:
         os.fsync(held.fd)
+    elif pace.written_bytes:
+        _wait_until_placed(held.fd, before)
+
+
+def _wait_until_placed(fd: int, before: int) -> None:
+    """Wait a moment, until there are fewer extents than `before` and no longer fewer and fewer."""
+    last = before
+    for _ in range(PLACED_TRIES):
+        count = fiemap.count(fd, sync=False)
+        if count == last < before:
+            return
+        last = count
+        time.sleep(PLACED_S)
 
 
 def _piece(fd: int, offset: int, length: int, compression: Compression | None) -> None:

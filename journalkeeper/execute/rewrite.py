@@ -26,7 +26,7 @@ COMPRESSION_PROPERTY: Final = "btrfs.compression"
 COPY_FLAGS: Final = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | os.O_NOATIME
 """Without a name, and without an access time of its own when it is read again to be verified."""
 
-FLAGS_KEPT: Final = inode.FS_SYNC_FL | inode.FS_NODUMP_FL | inode.FS_NOATIME_FL
+FLAGS_KEPT: Final = inode.FS_SYNC_FL | inode.FS_NODUMP_FL | inode.FS_NOATIME_FL | inode.FS_NOCOMP_FL
 
 
 class MismatchError(Exception):
@@ -43,8 +43,6 @@ def rewrite(held: Held, action: Action, pace: Pace) -> None:
     try:
         copy = os.open(".", COPY_FLAGS, 0o600, dir_fd=directory)
         try:
-            if inode.set_nocow(copy, on=False):
-                raise MismatchError("the copy could not be made datacow: is the volume mounted with nodatacow?")
             _strip(held.fd, copy)
             _fill(held, copy, action, pace)
             if pace.ended is not None:
@@ -60,12 +58,17 @@ def rewrite(held: Held, action: Action, pace: Pace) -> None:
 
 
 def _strip(original: int, copy: int) -> None:
-    """Take off the copy what it inherited from the directory and the original does not bear: a default ACL, a property.
+    """Take off the copy what directory and mount gave it: a default ACL, a compression, NOCOW, no checksums.
 
-    An inherited compression property goes with its inode flag (fs/btrfs/props.c).
+    Setting NOCOW and taking it off again is what brings the checksums back that a mount
+    with nodatasum leaves out (fs/btrfs/ioctl.c, btrfs_fileattr_set).
     """
     for name in set(os.listxattr(copy)) - set(os.listxattr(original)):
         os.removexattr(copy, name)
+    for flags in (0, inode.FS_NOCOW_FL, 0):
+        inode.set_flags(copy, flags)
+    if inode.is_nocow(copy):
+        raise MismatchError("the copy could not be made datacow")
 
 
 def _fill(held: Held, copy: int, action: Action, pace: Pace) -> None:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume
 
 PAGE = 4096
@@ -48,6 +49,15 @@ def place(shared_volume: ScratchVolume, request: pytest.FixtureRequest) -> Path:
     path = shared_volume.mountpoint / f"{request.node.name.replace('/', '_')}-{os.urandom(4).hex()}"
     path.mkdir()
     return path
+
+
+@pytest.fixture(scope="session")
+def journal_bytes(shared_volume: ScratchVolume) -> bytes:
+    """What is in an archive of about 5 MiB that a journald wrote."""
+    settings = ("SystemMaxFileSize=128M", "SystemMaxUse=512M")
+    with PrivateJournald(shared_volume.mountpoint / "journal-bytes", settings=settings) as journald:
+        journald.age(20)
+        return journald.rotate().read_bytes()
 
 
 @pytest.fixture

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What work on a file leaves as it was, and what it makes better."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.btrfs import fiemap
+from journalkeeper.config import Config
+from journalkeeper.lab.bed import Bed
+from journalkeeper.lab.journald import ONLINE
+from journalkeeper.lab.volume import ScratchVolume, disk_bytes, drop_caches, run
+from journalkeeper.model import MIB, Range, Reason, Request, Result, Verb
+from tests.btrfs.journals import (
+    OLD_NS,
+    action,
+    archive_name,
+    bearing,
+    do,
+    eventually,
+    export,
+    extents,
+    is_nocow,
+    look,
+    planned,
+    put,
+)
+
+pytestmark = pytest.mark.root
+
+KIB_128 = 128 << 10
+WAYS = [
+    (False, "no"),
+    (False, "zstd"),
+    (False, "zstd:3"),
+    (False, "lzo"),
+    (False, "zlib"),
+    (True, "no"),
+    (True, "zstd"),
+]
+IDS = [f"{'nocow' if nocow else 'datacow'} {compress}" for nocow, compress in WAYS]
+
+
+def with_everything(path: Path) -> None:
+    """Give a file an owner, a mode, an ACL, flags and attributes of every namespace."""
+    os.chown(path, 998, 997)
+    path.chmod(0o640)
+    run("setfacl", "-m", "u:1000:r,g:4:rw", path)
+    for name, value in {
+        "user.crtime_usec": (1_600_000_000_000_000).to_bytes(8, "little"),
+        "user.empty": b"",
+        "user.comment": os.urandom(500),
+        "trusted.comment": b"for root's eyes",
+        "security.comment": b"a label",
+    }.items():
+        os.setxattr(path, name, value)
+    run("chattr", "+dS", path)
+    os.utime(path, ns=(OLD_NS, OLD_NS + 1))
+
+
+@pytest.mark.parametrize(("nocow", "compress"), WAYS, ids=IDS)
+def test_nothing_that_a_file_bears_is_lost(place: Path, journal_bytes: bytes, nocow: bool, compress: str) -> None:
+    path = put(place, journal_bytes, archive_name(stem="remote-192.0.2.1"), nocow=nocow)
+    with_everything(path)
+    before, entries = bearing(path), export(path)
+    assert before.xattrs.keys() >= {"system.posix_acl_access", "trusted.comment", "security.comment"}
+    os.utime(path, ns=before.times_ns)  # journalctl has read it
+    done = do(action(path, Request(now=True, compress=compress)))
+    assert (done.outcome.result, done.outcome.detail) == (Result.DONE, "")
+    assert bearing(path) == before
+    assert export(path) == entries
+    assert list(place.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("nocow", "compress"), WAYS, ids=IDS)
+def test_a_file_has_as_few_extents_as_it_can(place: Path, journal_bytes: bytes, nocow: bool, compress: str) -> None:
+    path = put(place, journal_bytes, nocow=nocow)
+    outcome = do(action(path, Request(now=True, compress=compress))).outcome
+    ideal = 1 if compress == "no" else -(-len(journal_bytes) // KIB_128)
+    assert extents(path) <= ideal * 1.1 + 1
+    assert outcome.extents_after == extents(path)
+    assert outcome.disk_bytes_after == disk_bytes(path)
+    assert (disk_bytes(path) < len(journal_bytes) / 2) == (compress != "no")
+    assert outcome.bytes_written == sum(length for _, length in bearing(path).data)
+    assert not is_nocow(path)
+
+
+def test_a_real_archive_that_its_journald_still_keeps_open(bed: Bed) -> None:
+    """journald closes an archive at its next rotation, which can be weeks away."""
+    bed.journald.age(60)
+    path = bed.journald.rotate()
+    run("chown", "root:systemd-journal", path)
+    before, entries, was = bearing(path), export(path), disk_bytes(path)
+    kept = [Path(f"/proc/{bed.journald.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{bed.journald.pid}/fd")]
+    assert path.name in {os.path.basename(os.readlink(fd)) for fd in kept if fd.is_symlink()}
+    os.utime(path, ns=before.times_ns)
+    outcome = do(action(path)).outcome
+    assert (outcome.action, outcome.result, outcome.detail) == (Verb.COMPRESS, Result.DONE, "")
+    assert outcome.extents_before >= 500
+    assert extents(path) <= 1.1 * look(path)[0].ideal_extents
+    assert disk_bytes(path) <= was / 5
+    assert bearing(path)._replace(data=before.data) == before
+    assert export(path) == entries
+    subprocess.run(["journalctl", "--verify", f"--file={path}"], check=True, capture_output=True)
+    bed.journald.age(2)
+    bed.journald.rotate()
+    assert export(path) == entries
+
+
+def test_a_real_unclean_file_in_a_nocow_directory(make_bed: Callable[..., Bed]) -> None:
+    bed = make_bed("SystemMaxFileSize=64M")
+    run("chattr", "+C", bed.journald.journal)
+    bed.journald.rotate()
+    bed.journald.age(10)
+    bed.journald.log("never synced")
+    assert eventually(lambda: bed.journald.state() == ONLINE)
+    bed.journald.kill()
+    bed.journald.start()
+    (path,) = bed.journald.journal.glob("*.journal~")
+    assert is_nocow(path)
+    before, entries = bearing(path), export(path)
+    os.utime(path, ns=before.times_ns)
+    outcome = do(action(path)).outcome
+    assert (outcome.action, outcome.result, outcome.detail) == (Verb.REWRITE, Result.DONE, "")
+    assert bearing(path) == before
+    assert export(path) == entries
+    assert not is_nocow(path)
+    assert look(path)[0].compressed
+
+
+def test_an_active_file_is_whole_afterwards_and_its_journald_goes_on(bed: Bed) -> None:
+    bed.journald.age(60)
+    path = bed.journald.active
+    before = extents(path)
+    outcome = do(action(path)).outcome
+    assert (outcome.action, outcome.result) == (Verb.DEFRAGMENT, Result.DONE)
+    assert outcome.extents_after < before / 5
+    assert not look(path)[0].compressed
+    bed.journald.log("and on it goes", LAB_MARK="after")
+    assert eventually(lambda: bed.journald.state() == ONLINE)
+    bed.journald.sync()
+    assert run("journalctl", f"--file={path}", "-o", "cat", "LAB_MARK=after") == "and on it goes\n"
+    subprocess.run(["journalctl", "--verify", f"--file={path}"], check=True, capture_output=True)
+
+
+def test_the_dirty_pages_elsewhere_stay_journalds_to_flush(place: Path, journal_bytes: bytes) -> None:
+    """The kernel's START_IO writes the whole file back: a flush that journald did not choose."""
+    path = put(place, journal_bytes, "system.journal")
+    do(action(path))
+    what = action(put(place, journal_bytes, "system.journal"))
+    end = len(journal_bytes) // 4096 * 4096
+    do(what._replace(ranges=(Range(2 * MIB, end - 2 * MIB, 0),)))
+    with open(path, "r+b", buffering=0) as file:
+        for offset in range(3 * MIB, 4 * MIB, 2 * 4096):
+            os.pwrite(file.fileno(), journal_bytes[offset : offset + 4096], offset)
+        placed = fiemap.survey(file.fileno(), sync=False, per_mib=True).per_mib
+        do(what._replace(ranges=(Range(0, MIB, 0),)))
+        after = fiemap.survey(file.fileno(), sync=False, per_mib=True).per_mib
+        flushed = fiemap.survey(file.fileno(), sync=True, per_mib=True).per_mib
+    assert after[0] < placed[0] / 50
+    assert after[1:] == placed[1:]
+    assert flushed[3] > placed[3] + 100
+
+
+# unwritten ranges and holes
+
+
+def with_unwritten(path: Path, offset: int, length: int) -> None:
+    """Allocate what was a hole and leave it unwritten, as journald's fallocate does; the times stay."""
+    status = path.stat()
+    run("fallocate", "--keep-size", "--offset", str(offset), "--length", str(length), path)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("nocow", [False, True], ids=["datacow", "nocow"])
+def test_unwritten_space_is_given_back_and_times_are_kept(place: Path, journal_bytes: bytes, nocow: bool) -> None:
+    size = len(journal_bytes)
+    path = put(place, journal_bytes, nocow=nocow)
+    os.truncate(path, size + 16 * MIB)
+    with_unwritten(path, -(-size // 4096) * 4096, 8 * MIB)
+    with_unwritten(path, size + 16 * MIB, 4 * MIB)
+    before, was = bearing(path), disk_bytes(path)
+    done = do(action(path))
+    assert done.outcome.result is Result.DONE
+    assert look(path)[0].extents.unwritten_bytes == 0
+    assert fiemap_unwritten(path) == []
+    assert disk_bytes(path) < was - 8 * MIB
+    assert bearing(path) == before
+
+
+def fiemap_unwritten(path: Path) -> list[tuple[int, int]]:
+    with open(path, "rb") as file:
+        return fiemap.unwritten(file.fileno(), sync=True)
+
+
+@pytest.mark.parametrize("nocow", [False, True], ids=["datacow", "nocow"])
+def test_holes_stay_holes(place: Path, journal_bytes: bytes, nocow: bool) -> None:
+    path = put(place, journal_bytes, nocow=nocow)
+    for offset in (MIB, 3 * MIB + 8192):
+        run("fallocate", "--punch-hole", "--offset", str(offset), "--length", str(256 << 10), path)
+    before = bearing(path)
+    assert len(before.data) == 3
+    assert do(action(path)).outcome.result is Result.DONE
+    assert bearing(path) == before
+
+
+# what the copy must not inherit
+
+
+def test_a_default_acl_of_the_directory_does_not_come_into_the_copy(place: Path, journal_bytes: bytes) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    run("setfacl", "-d", "-m", "g:4:rx", place)
+    before = bearing(path)
+    assert "system.posix_acl_access" not in before.xattrs
+    assert do(action(path)).outcome.detail == ""
+    assert bearing(path) == before
+
+
+@pytest.mark.parametrize("compress", ["no", "zstd"])
+@pytest.mark.parametrize("how", [["chattr", "+c"], ["chattr", "+m"], ["btrfs", "property", "set"]], ids=" ".join)
+def test_a_compression_of_the_directory_does_not_come_into_the_copy(
+    place: Path, journal_bytes: bytes, how: list[str], compress: str
+) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    run(*how, place, *(["compression", "lzo"] if how[0] == "btrfs" else []))
+    before = bearing(path)
+    assert do(action(path, Request(now=True, compress=compress))).outcome.detail == ""
+    assert bearing(path) == before
+    assert look(path)[0].compressed == (compress != "no")
+
+
+@pytest.mark.parametrize("options", ["nodatacow", "nodatasum", "compress-force=zstd", "compress=lzo", "noatime"])
+@pytest.mark.parametrize("nocow", [False, True], ids=["datacow", "nocow"])
+def test_mount_options_do_not_stand_in_the_way(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, options: str, nocow: bool
+) -> None:
+    volume = make_volume("512M")
+    path = put(volume.mountpoint, journal_bytes, nocow=nocow)
+    before = bearing(path)
+    what = action(path)
+    volume.options = options
+    volume.remount()
+    what = what._replace(file=look(path)[0])
+    done = do(what)
+    assert (done.outcome.result, done.outcome.detail) == (Result.DONE, "")
+    assert bearing(path) == before
+    assert not is_nocow(path)
+    assert look(path)[0].compressed
+
+
+def test_what_was_nocow_has_checksums_afterwards(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes
+) -> None:
+    """One byte changed on the disk is not handed out any more."""
+    volume = make_volume("512M")
+    path = put(volume.mountpoint, journal_bytes, nocow=True)
+    assert do(action(path, Request(now=True, compress="no"))).outcome.result is Result.DONE
+    volume.unmount()
+    pages = (journal_bytes[at : at + 4096] for at in range(0, len(journal_bytes), 4096))
+    mark = max(pages, key=lambda page: len(set(page)))
+    image = volume.images[0].read_bytes()
+    with open(volume.images[0], "r+b") as file:
+        at = image.find(mark)
+        while at >= 0:
+            file.seek(at)
+            file.write(bytes([mark[0] ^ 1]))
+            at = image.find(mark, at + 1)
+    volume.mount()
+    drop_caches()
+    with pytest.raises(OSError, match="Input/output error"):
+        path.read_bytes()
+
+
+# how it ends
+
+
+def test_a_stop_at_the_border_of_a_piece_leaves_the_rest(place: Path, journal_bytes: bytes) -> None:
+    path = put(place, journal_bytes)
+    before, done_bytes = bearing(path), 0
+
+    def tell(length: int) -> None:
+        nonlocal done_bytes
+        done_bytes += length
+
+    done = do(action(path), stop=lambda: done_bytes >= 2 * MIB, tell=tell, chunk_bytes=MIB)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
+    assert done.outcome.bytes_written == done_bytes == 2 * MIB
+    assert 300 < done.outcome.extents_after < done.outcome.extents_before - 300
+    assert bearing(path) == before
+
+
+def test_a_stopped_rewrite_leaves_the_original_alone(place: Path, journal_bytes: bytes) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    before, told = bearing(path), [0]
+    done = do(action(path), stop=lambda: len(told) > 2, tell=told.append, chunk_bytes=MIB)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
+    assert done.inode == path.stat().st_ino
+    assert bearing(path) == before
+    assert is_nocow(path)
+    assert list(place.iterdir()) == [path]
+
+
+def test_a_signal_does_not_cut_a_piece_short(place: Path, journal_bytes: bytes) -> None:
+    """The kernel stops at any pending signal and calls that success (measured)."""
+    path = put(place, journal_bytes + os.urandom(48 * MIB))
+    what = action(path, Request(now=True, compress="no"))
+    heard: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: heard.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+        done = do(what, chunk_bytes=128 * MIB)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert heard
+    assert done.outcome.result is Result.DONE
+    assert extents(path) <= 3
+
+
+def test_the_record_gets_the_inode_that_has_the_name_now(place: Path, journal_bytes: bytes) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    before = path.stat()
+    done = do(action(path))
+    after = path.stat()
+    assert done.inode == after.st_ino != before.st_ino
+    assert (done.size_bytes, done.mtime_ns) == (after.st_size, after.st_mtime_ns)
+    assert planned(path, config=Config()).actions == ()
