@@ -16,7 +16,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper import opening
@@ -33,7 +33,10 @@ COARSE_NS: Final = 1_000_000_000
 before Linux 6.13 they have the timer tick's resolution, 1 to 10 ms; a second is safe."""
 
 WORTH_A_THREAD: Final = 8
-"""From so many files of one directory on a second thread pays for its start."""
+"""From so many files on a second thread pays for its start."""
+
+AT_ONCE: Final = 256
+"""Files that are open at a time: a quarter of what a process may have by default."""
 
 UNNAMED: Final = Name(Kind.ACTIVE, "remote")
 NO_HEADER: Final = Header(State.UNKNOWN, "", "", "", 0, 0, 0, 0, 0)
@@ -53,6 +56,14 @@ class _Where(NamedTuple):
 
     fd: int
     device: int
+
+
+class _Opened(NamedTuple):
+    """An open file, and its row so far, the `number`-th of its directory."""
+
+    number: int
+    fd: int
+    row: JournalFile
 
 
 class _Gathered:
@@ -77,7 +88,6 @@ class Observer:
         self._root = root
         self._with_disk_bytes = with_disk_bytes
         self._kept: dict[str, JournalFile] = {}
-        self._counting = threading.Lock()
         self.opened = 0
 
     def forget(self, path: str) -> None:
@@ -120,7 +130,7 @@ class Observer:
             where = self._learn(place, fd, gathered)
             listing = layout.listing(fd)
             gathered.leftovers += [f"{place.path}/{name}" for name in listing.leftovers]
-            return self._all(place, where, sorted(listing.journals), now_us)
+            return self._rows(place, where, sorted(listing.journals), now_us)
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
         """These files alone, in their order; each gets a row, with a problem where it is no journal file."""
@@ -138,7 +148,7 @@ class Observer:
             with opening.directory(place.path) as fd:
                 os.stat(name, dir_fd=fd, follow_symlinks=False)
                 where = self._learn(place, fd, gathered)
-                return self._file(place, where, name, classify(name), now_us)
+                return self._rows(place, where, [(name, classify(name))], now_us)[0]
         except NotBtrfsError as error:
             return _problem(place, name, UNNAMED, Reason.NOT_BTRFS, str(error))
         except OSError as error:
@@ -156,90 +166,129 @@ class Observer:
             )
         return _Where(fd, device)
 
-    def _all(self, place: Directory, where: _Where, names: list[tuple[str, Name]], now_us: int) -> list[JournalFile]:
-        """The rows of a directory's names, in their order; of many, half on a second thread.
+    def _rows(
+        self, place: Directory, where: _Where, names: Sequence[tuple[str, Name | None]], now_us: int
+    ) -> list[JournalFile]:
+        """The rows of names in one directory, in their order, AT_ONCE files being open at a time."""
+        rows: list[JournalFile] = []
+        for start in range(0, len(names), AT_ONCE):
+            opened: list[_Opened] = []
+            try:
+                for name, kind in names[start : start + AT_ONCE]:
+                    row, fd = self._row(place, where, name, kind)
+                    if fd is not None:
+                        opened.append(_Opened(len(rows), fd, row))
+                    rows.append(row)
+                for one, row in zip(opened, _in_halves(self._complete, opened), strict=True):
+                    rows[one.number] = row
+                    known = row.problem in {None, Reason.BAD_HEADER}
+                    if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > COARSE_NS:
+                        self._kept[row.path] = row
+            finally:
+                for one in opened:
+                    os.close(one.fd)
+        return rows
 
-        Three quarters of a look is the kernel's search for shared extents: two processors
-        search in about half the time, and of a slow disk two requests wait at once.
-        """
-
-        def look(names: list[tuple[str, Name]], files: list[JournalFile]) -> None:
-            for name, kind in names:
-                files.append(self._file(place, where, name, kind, now_us))
-
-        half = len(names) // 2 if len(names) >= WORTH_A_THREAD else 0
-        first: list[JournalFile] = []
-        second: list[JournalFile] = []
-        helper = threading.Thread(target=look, args=(names[:half], first))
-        if half:
-            helper.start()
-        try:
-            look(names[half:], second)
-        finally:
-            # The directory is closed after this, also after an interrupt.
-            if half:
-                helper.join()
-        # What ended the helper early ends us here, in the thread that can say so.
-        look(names[len(first) : half], first)
-        return first + second
-
-    def _file(self, place: Directory, where: _Where, name: str, kind: Name | None, now_us: int) -> JournalFile:
-        """The row of one name, from memory if its stat is as remembered."""
-        path, dir_fd = f"{place.path}/{name}", where.fd
+    def _row(self, place: Directory, where: _Where, name: str, kind: Name | None) -> tuple[JournalFile, int | None]:
+        """The row of one name, and a descriptor where it still lacks how the file lies, as it
+        is not remembered or its stat is another."""
+        dir_fd = where.fd
         try:
             status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
-                return _problem(place, name, kind or UNNAMED, Reason.NOT_REGULAR, "not a regular file")
+                return _problem(place, name, kind or UNNAMED, Reason.NOT_REGULAR, "not a regular file"), None
             if kind is None:
-                return _problem(place, name, UNNAMED, Reason.NOT_JOURNAL, "not a journal file's name")
+                return _problem(place, name, UNNAMED, Reason.NOT_JOURNAL, "not a journal file's name"), None
             if status.st_dev != where.device:
-                return _problem(place, name, kind, Reason.NOT_BTRFS, "something else is mounted on this name")
-            kept = self._kept.get(path)
+                return _problem(place, name, kind, Reason.NOT_BTRFS, "something else is mounted on this name"), None
+            kept = self._kept.get(f"{place.path}/{name}")
             if kept is not None and _unchanged(kept, status):
-                return kept
-            file = self._opened(place, dir_fd, name, kind)
-        except OSError as error:
-            return _problem(place, name, kind or UNNAMED, _reason(error), os.strerror(error.errno or 0))
-        if now_us * 1000 - max(file.mtime_ns, file.ctime_ns) > COARSE_NS:
-            self._kept[path] = file
-        return file
-
-    def _opened(self, place: Directory, dir_fd: int, name: str, kind: Name) -> JournalFile:
-        with self._counting:
+                return kept, None
             self.opened += 1
-        with opening.opened(name, dir_fd) as fd:
-            status = os.fstat(fd)
-            if status.st_nlink == 0:
-                raise FileNotFoundError(errno.ENOENT, "removed while it was looked at")
-            problem, detail, head = None, "", NO_HEADER
+            fd = opening.open_file(name, dir_fd)
             try:
-                head = header.read(fd, status.st_size)
-            except header.HeaderError as error:
-                problem, detail = Reason.BAD_HEADER, str(error)
-            extents = fiemap.survey(fd, sync=False, per_mib=kind.kind is Kind.ACTIVE)
-            return JournalFile(
-                path=f"{place.path}/{name}",
-                device=status.st_dev,
-                inode=status.st_ino,
-                kind=kind.kind,
-                owner=kind.owner,
-                instance=place.name,
-                state=head.state,
-                size_bytes=status.st_size,
-                allocated_bytes=status.st_blocks * 512,
-                disk_bytes=disk.disk_bytes(fd) if self._with_disk_bytes else None,
-                extents=extents,
-                nocow=inode.is_nocow(fd),
-                entries=head.entries,
-                head_time_us=head.head_time_us,
-                tail_time_us=head.tail_time_us,
-                links=status.st_nlink,
-                uid=status.st_uid,
-                mtime_ns=status.st_mtime_ns,
-                ctime_ns=status.st_ctime_ns,
-                problem=problem,
-                problem_detail=detail,
-            )
+                row = _begun(place, name, kind, fd)
+            except OSError:
+                os.close(fd)
+                raise
+        except OSError as error:
+            return _problem(place, name, kind or UNNAMED, _reason(error), os.strerror(error.errno or 0)), None
+        return row, fd
+
+    def _complete(self, opened: _Opened) -> JournalFile:
+        """The row of an open file with how it lies: what takes the kernel long."""
+        fd, row = opened.fd, opened.row
+        try:
+            extents = fiemap.survey(fd, sync=False, per_mib=row.kind is Kind.ACTIVE)
+            return row._replace(extents=extents, disk_bytes=disk.disk_bytes(fd) if self._with_disk_bytes else None)
+        except OSError as error:
+            return row._replace(problem=_reason(error), problem_detail=os.strerror(error.errno or 0))
+
+
+def _in_halves(work: Callable[[_Opened], JournalFile], items: list[_Opened]) -> list[JournalFile]:
+    """`work` of each item, in their order; of many, half on a second thread.
+
+    Three quarters of a look is the kernel's search for shared extents: two processors
+    search in about half the time, and of a slow disk two requests wait at once. What is
+    quick is not done here: threads that take turns with the interpreter lose more.
+    """
+
+    def each(items: list[_Opened], rows: list[JournalFile]) -> None:
+        rows.extend(map(work, items))  # one by one, so that those before an error are there
+
+    half = len(items) // 2 if len(items) >= WORTH_A_THREAD else 0
+    first: list[JournalFile] = []
+    second: list[JournalFile] = []
+    helper = threading.Thread(target=each, args=(items[:half], first))
+    if half:
+        helper.start()
+    try:
+        each(items[half:], second)
+    finally:
+        # The files are closed after this, also after an interrupt.
+        if half:
+            helper.join()
+    # What ended the helper early ends us here, in the thread that can say so.
+    each(items[len(first) : half], first)
+    return first + second
+
+
+def _begun(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
+    """The row of an open file, but for how it lies.
+
+    Raises: OSError: ENOENT it was removed meanwhile; EIO.
+    """
+    status = os.fstat(fd)
+    if status.st_nlink == 0:
+        raise FileNotFoundError(errno.ENOENT, "removed while it was looked at")
+    problem, detail, head = None, "", NO_HEADER
+    try:
+        head = header.read(fd, status.st_size)
+    except header.HeaderError as error:
+        problem, detail = Reason.BAD_HEADER, str(error)
+    return JournalFile(
+        path=f"{place.path}/{name}",
+        device=status.st_dev,
+        inode=status.st_ino,
+        kind=kind.kind,
+        owner=kind.owner,
+        instance=place.name,
+        state=head.state,
+        size_bytes=status.st_size,
+        allocated_bytes=status.st_blocks * 512,
+        disk_bytes=None,
+        extents=Extents(),
+        nocow=inode.is_nocow(fd),
+        entries=head.entries,
+        head_time_us=head.head_time_us,
+        tail_time_us=head.tail_time_us,
+        links=status.st_nlink,
+        uid=status.st_uid,
+        mtime_ns=status.st_mtime_ns,
+        ctime_ns=status.st_ctime_ns,
+        problem=problem,
+        problem_detail=detail,
+    )
 
 
 def _unchanged(file: JournalFile, status: os.stat_result) -> bool:

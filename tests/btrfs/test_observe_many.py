@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from journalkeeper import observe
-from journalkeeper.journald.layout import Directory
 from journalkeeper.lab.bed import Bed
 from journalkeeper.model import JournalFile, Reason
 from journalkeeper.observe import Observer
@@ -41,7 +40,11 @@ def look(observer: Observer, directory: Path, later_s: int = 60) -> tuple[Journa
     return observer.look([str(directory)], now_us=time.time_ns() // 1000 + later_s * 1_000_000).files
 
 
-def test_two_threads_see_what_one_sees_in_the_same_order(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [observe.WORTH_A_THREAD - 1, observe.WORTH_A_THREAD, FILES - 1, FILES, FILES + 1])
+def test_two_threads_see_what_one_sees_in_the_same_order(
+    many: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(observe, "AT_ONCE", at_once)
     (many / f"system@{3:032x}-{1:016x}-{1:016x}.journal").write_bytes(b"no journal")
     observer = Observer(with_disk_bytes=True)
     by_two = look(observer, many)
@@ -66,13 +69,14 @@ def test_a_second_look_opens_the_changed_file_alone(many: Path) -> None:
 @pytest.mark.parametrize("bad", [0, FILES - 1])
 def test_an_error_in_either_thread_is_ours(many: Path, monkeypatch: pytest.MonkeyPatch, bad: int) -> None:
     path = sorted(str(entry) for entry in many.iterdir())[bad]
-    real = observe.Observer._file
+    real = observe.Observer._complete
 
-    def failing(self: Observer, place: Directory, where: observe._Where, name: str, *rest: object) -> object:
-        if f"{place.path}/{name}" == path:
-            raise MemoryError(name)
-        return real(self, place, where, name, *rest)  # type: ignore[arg-type] # as it was called
+    def failing(self: Observer, opened: observe._Opened) -> JournalFile:
+        if opened.row.path == path:
+            raise MemoryError(path)
+        return real(self, opened)
 
-    monkeypatch.setattr(observe.Observer, "_file", failing)
+    monkeypatch.setattr(observe.Observer, "_complete", failing)
     with pytest.raises(MemoryError):
         look(Observer(), many)
+    assert not [link for link in os.listdir("/proc/self/fd") if str(many) in os.path.realpath(f"/proc/self/fd/{link}")]
