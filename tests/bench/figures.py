@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# ruff: noqa: T201 - a bench prints
+"""What the benches share: things that are timed in turn, ratios of them, and one plain table.
+
+The one rule: what is compared is measured in the same run and in turn, round after round,
+so that a busy machine is as busy for one as for the other; a ratio is the median of the
+rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from journalkeeper import __version__
+from journalkeeper.lab import bed
+
+REPOSITORY = Path(__file__).parents[2]
+MIB = 1 << 20
+
+
+class Figure(NamedTuple):
+    """One row: what was measured, the figure, what was asked of it, and whether it is that; None where nothing was."""
+
+    what: str
+    measured: str
+    asked: str = ""
+    met: bool | None = None
+
+
+def at_most(what: str, value: float, limit: float) -> Figure:
+    """A ratio that has to be `limit` or less."""
+    return Figure(what, f"{value:.3g}", f"<= {limit:g}", value <= limit)
+
+
+def at_least(what: str, value: float, limit: float) -> Figure:
+    """A ratio that has to be `limit` or more."""
+    return Figure(what, f"{value:.3g}", f">= {limit:g}", value >= limit)
+
+
+def count_is(what: str, value: int, wanted: int) -> Figure:
+    """A count that has to be `wanted`."""
+    return Figure(what, str(value), str(wanted), value == wanted)
+
+
+def mib(size_bytes: float) -> str:
+    """A size for people."""
+    return f"{size_bytes / MIB:.2f} MiB"
+
+
+def ms(times_s: Sequence[float]) -> str:
+    """Times for people: their median and the least of them."""
+    return f"{statistics.median(times_s) * 1000:.1f} ms (least {min(times_s) * 1000:.1f})"
+
+
+def timed(work: Callable[[], object]) -> float:
+    """How many seconds `work` takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def in_turn(rounds: int, works: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """The seconds of each of `works` in each round, after one that does not count; every other round backwards."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for work in works.values():
+        work()
+    for number in range(rounds):
+        for name in list(works)[:: -1 if number % 2 else 1]:
+            times[name].append(timed(works[name]))
+    return times
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median of the rounds' ratios."""
+    return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+
+
+def run(*argv: str | os.PathLike[str], **environment: str) -> str:
+    """Run a command and return what it printed; its complaints are seen.
+
+    Raises: CalledProcessError.
+    """
+    environment = {**os.environ, **environment}
+    return subprocess.run(argv, check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout
+
+
+def spawn(*argv: str) -> None:
+    """Run a command with nothing around it that takes time, its output thrown away.
+
+    Raises: RuntimeError if it fails.
+    """
+    away = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    process = os.posix_spawnp(argv[0], argv, os.environ, file_actions=away)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if status:
+        raise RuntimeError(f"{' '.join(argv[:4])}: exit {status}")
+
+
+def keeper(*words: str) -> list[str]:
+    """The command line of this checkout's journalkeeper."""
+    return [sys.executable, "-m", "journalkeeper", *words]
+
+
+def versions() -> str:
+    """What was measured on what."""
+    return (
+        f"journalkeeper {__version__}, Python {platform.python_version()}, Linux {platform.release()}, "
+        f"systemd {_word(1, 'systemctl', '--version')}, btrfs-progs {_word(1, 'btrfs', '--version').lstrip('v')}, "
+        f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
+    )
+
+
+def _word(number: int, *argv: str) -> str:
+    return run(*argv).split()[number]
+
+
+def show(title: str, notes: Sequence[str], figures: Sequence[Figure]) -> None:
+    """Print the table: what was measured, what came out, what was asked for."""
+    print(f"{title}\n{versions()}")
+    for note in notes:
+        print(f"  {note}")
+    width = max(len(figure.what) for figure in figures)
+    print(f"\n{'':{width}}  {'measured':>14}  {'asked':>10}")
+    for figure in figures:
+        verdict = {True: "met", False: "MISSED", None: ""}[figure.met]
+        print(f"{figure.what:{width}}  {figure.measured:>14}  {figure.asked:>10}  {verdict}".rstrip())
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """A parser whose --help is the module's docstring."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def need_a_bed(words: argparse.ArgumentParser) -> None:
+    """End with the reason where no scratch volume or private journald can be made."""
+    if reason := bed.missing():
+        words.exit(1, f"{words.prog}: {reason}\n")

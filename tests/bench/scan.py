@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How long a look at many journal files takes, against filefrag(8) over the same files.
+
+    sudo python -m tests.bench.scan
+    sudo nice -n -20 python -m tests.bench.scan --rounds 41      # on a busy machine
+
+The files have the bytes of one real archive, each written whole and then every second
+block once more, so that each has as many extents as was asked for. "A look" is what
+`journalkeeper scan` does inside: Observer.look, without and with the bytes that files
+really occupy (which only root learns, and filefrag never). The last rows are the whole
+command: what 1,000 files cost it beyond one, which leaves the interpreter's start out.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.observe import Observer
+from tests.bench.figures import (
+    Figure,
+    at_most,
+    count_is,
+    in_turn,
+    keeper,
+    ms,
+    need_a_bed,
+    parser,
+    ratio,
+    run,
+    show,
+    spawn,
+)
+
+BLOCK = 4096
+SECOND_NS = 1_000_000_000
+
+
+def real_archive(place: Bed, blocks: int) -> bytes:
+    """The bytes of an archive of at least so many blocks, by journald itself."""
+    messages, data = 100, b""
+    while len(data) < blocks * BLOCK:
+        place.journald.age(1, messages)
+        data = place.journald.rotate().read_bytes()
+        messages *= 2
+    return data
+
+
+def make_files(directory: Path, data: bytes, files: int, extents: int) -> list[str]:
+    """So many archives of `data` in so many extents each; one more where that number is even."""
+    paths = [str(directory / f"system@{number:032x}-{1:016x}-{number:016x}.journal") for number in range(files)]
+    with ExitStack() as stack:
+        opened = [stack.enter_context(open(path, "wb", buffering=0)) for path in paths]
+        for file in opened:
+            file.write(data)
+        os.sync()
+        for file in opened:
+            for number in range(1, extents, 2):
+                os.pwrite(file.fileno(), data[number * BLOCK : (number + 1) * BLOCK], number * BLOCK)
+        os.sync()
+    return paths
+
+
+def look(directory: Path, *, with_disk_bytes: bool = False) -> Observer:
+    """One look by an observer that knows nothing yet."""
+    observer = Observer(with_disk_bytes=with_disk_bytes)
+    observer.look([str(directory)], now_us=time.time_ns() // 1000)
+    return observer
+
+
+def look_again(observer: Observer, directory: Path, changed: str) -> Callable[[], object]:
+    """A look after one file was changed."""
+
+    def again() -> None:
+        stamp = os.stat(changed).st_mtime_ns - SECOND_NS
+        os.utime(changed, ns=(stamp, stamp))
+        observer.look([str(directory)], now_us=time.time_ns() // 1000 + 2_000_000)
+
+    return again
+
+
+def measure(directory: Path, paths: list[str], rounds: int) -> list[Figure]:
+    """The table's rows."""
+    filefrag = functools.partial(spawn, "filefrag", "-s", *paths)
+    scan = keeper("scan", "--no-pager", "-D", str(directory))
+    observer = look(directory)
+    opened = observer.opened
+    changed = look_again(observer, directory, paths[len(paths) // 2])
+    times = in_turn(
+        rounds,
+        {
+            "filefrag -s": filefrag,
+            "a look": functools.partial(look, directory),
+            "a look with disk bytes": functools.partial(look, directory, with_disk_bytes=True),
+            "compsize": functools.partial(spawn, "compsize", str(directory)),
+            "a second look, one file changed": changed,
+            "scan": functools.partial(spawn, *scan),
+            "scan of one": functools.partial(spawn, *scan, paths[0]),
+        },
+    )
+    theirs = times["filefrag -s"]
+    both = [one + other for one, other in zip(theirs, times["compsize"], strict=True)]
+    beyond = [many - one for many, one in zip(times["scan"], times["scan of one"], strict=True)]
+    return [
+        *(Figure(what, ms(values)) for what, values in times.items()),
+        at_most("a look / filefrag -s", ratio(times["a look"], theirs), 1),
+        Figure("a look with disk bytes / filefrag -s", f"{ratio(times['a look with disk bytes'], theirs):.3g}"),
+        Figure("the same / (filefrag -s + compsize)", f"{ratio(times['a look with disk bytes'], both):.3g}"),
+        Figure("(scan - scan of one) / filefrag -s", f"{ratio(beyond, theirs):.3g}"),
+        Figure("(scan - scan of one) / (filefrag -s + compsize)", f"{ratio(beyond, both):.3g}"),
+        count_is("files opened by a first look", opened, len(paths)),
+        count_is("files opened by each second look", (observer.opened - opened) // (rounds + 1), 1),
+    ]
+
+
+def main() -> int:
+    """Measure and print."""
+    words = parser(__doc__)
+    words.add_argument("--files", type=int, default=1000, help="(default: %(default)s)")
+    words.add_argument("--extents", type=int, default=100, help="of each file (default: %(default)s)")
+    words.add_argument("--rounds", type=int, default=21, help="that are timed (default: %(default)s)")
+    asked = words.parse_args()
+    need_a_bed(words)
+    with bed("SystemMaxFileSize=8M", size="8G") as place:
+        data = real_archive(place, asked.extents + 1)
+        place.journald.stop()
+        directory = place.journald.journal
+        for path in directory.iterdir():
+            path.unlink()
+        paths = make_files(directory, data, asked.files, asked.extents)
+        counted = {int(found) for found in re.findall(r": (\d+) extents? found", run("filefrag", "-s", *paths))}
+        time.sleep(1.1)  # a file changed within the last second is opened again at the next look
+        notes = [f"{len(paths)} files of {len(data):,} bytes in {counted} extents, {asked.rounds} rounds"]
+        figures = measure(directory, paths, asked.rounds)
+    show("A look at many files", notes, figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
