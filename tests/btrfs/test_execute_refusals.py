@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What changed between the look and the work, and who else is at the file: nothing is done, and why is said."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.execute import Done
+from journalkeeper.execute.held import being_written, loop_files
+from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.model import Kind, Reason, Request, Result
+from tests.btrfs.journals import action, archive_name, bearing, do, export, look, planned, put
+
+pytestmark = pytest.mark.root
+
+UNCLEAN = "system@0000000000000001-0000000000000001.journal~"
+FORMS = pytest.mark.parametrize("nocow", [False, True], ids=["in place", "rewrite"])
+
+
+def expect(done: Done, result: Result, reason: Reason) -> None:
+    """Nothing was written, for this reason."""
+    assert (done.outcome.result, done.outcome.reason) == (result, reason), done.outcome.detail
+    assert done.outcome.detail
+    assert done.outcome.bytes_written == 0
+
+
+# the name leads to something else
+
+
+def another_file(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.write_bytes(b"LPKSHHRH" + bytes(500))
+
+
+def a_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def a_directory(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.mkdir()
+
+
+def a_fifo(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    os.mkfifo(path)
+
+
+def a_socket(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{path.parent.parent}/socket")  # a socket's name has 107 bytes at the most
+    path.parent.with_name("socket").rename(path)
+
+
+def a_copy(path: Path) -> None:
+    """The same bytes in another inode: what journald itself does to a NOCOW archive."""
+    run("cp", "--archive", "--reflink=never", path, path.with_name("copy"))
+    path.with_name("copy").rename(path)
+
+
+def grown(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(b"more")
+
+
+def truncated(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 8)
+
+
+def touched(path: Path) -> None:
+    path.touch()
+
+
+@FORMS
+@pytest.mark.parametrize(
+    "becomes",
+    [another_file, a_link, a_directory, a_fifo, a_socket, a_copy, grown, truncated, touched],
+    ids=lambda function: function.__name__,
+)
+def test_what_is_no_longer_what_was_seen_is_skipped(
+    place: Path, journal_bytes: bytes, becomes: Callable[[Path], None], nocow: bool
+) -> None:
+    path = put(place, journal_bytes, nocow=nocow)
+    what = action(path)
+    becomes(path)
+    names = sorted(place.iterdir())
+    contents = {each: bearing(each) for each in names if each.is_file() and not each.is_symlink()}
+    expect(do(what), Result.SKIPPED, Reason.CHANGED)
+    assert sorted(place.iterdir()) == names
+    assert {each: bearing(each) for each in contents} == contents
+
+
+@FORMS
+def test_a_vanished_file_is_skipped(place: Path, journal_bytes: bytes, nocow: bool) -> None:
+    path = put(place, journal_bytes, nocow=nocow)
+    what = action(path)
+    path.unlink()
+    expect(do(what), Result.SKIPPED, Reason.VANISHED)
+    assert list(place.iterdir()) == []
+
+
+def test_a_vanished_directory_is_a_vanished_file(place: Path, journal_bytes: bytes) -> None:
+    (place / "deeper").mkdir()
+    path = put(place / "deeper", journal_bytes)
+    what = action(path)
+    path.unlink()
+    path.parent.rmdir()
+    expect(do(what), Result.SKIPPED, Reason.VANISHED)
+
+
+def test_a_directory_that_became_a_link_to_the_same_file_is_harmless(place: Path, journal_bytes: bytes) -> None:
+    """What counts is the inode: whoever has it under both paths gets what was planned."""
+    (place / "deeper").mkdir()
+    path = put(place / "deeper", journal_bytes)
+    what = action(path)
+    path.parent.rename(place / "moved")
+    (place / "deeper").symlink_to("moved")
+    assert do(what).outcome.result is Result.DONE
+
+
+@FORMS
+def test_a_file_with_a_second_name_is_skipped(place: Path, journal_bytes: bytes, nocow: bool) -> None:
+    path = put(place, journal_bytes, nocow=nocow)
+    what = action(path)
+    os.link(path, place / "second")
+    expect(do(what), Result.SKIPPED, Reason.HARD_LINKED)
+    assert (place / "second").samefile(path)
+
+
+@pytest.mark.parametrize("state", [0, 1, 3], ids=["offline", "online", "unknown"])
+def test_an_archive_that_is_none_any_more_is_in_use(place: Path, journal_bytes: bytes, state: int) -> None:
+    path = put(place, journal_bytes)
+    what = action(path)
+    times = path.stat()
+    with open(path, "r+b") as file:
+        os.pwrite(file.fileno(), bytes([state]), 16)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    expect(do(what), Result.SKIPPED, Reason.IN_USE)
+
+
+# somebody is at it
+
+
+@pytest.mark.parametrize(
+    ("name", "nocow"), [(archive_name(), True), (UNCLEAN, True), (UNCLEAN, False)], ids=["nocow", "both", "unclean"]
+)
+def test_a_file_that_is_open_for_writing_is_in_use(place: Path, journal_bytes: bytes, name: str, nocow: bool) -> None:
+    path = put(place, journal_bytes, name, nocow=nocow)
+    what = action(path)
+    with open(path, "r+b"):
+        expect(do(what), Result.SKIPPED, Reason.IN_USE)
+    assert do(what).outcome.result is Result.DONE
+
+
+def test_a_file_that_is_only_mapped_for_writing_is_in_use(place: Path, journal_bytes: bytes) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    what = action(path)
+    with open(path, "r+b") as file:
+        mapped = mmap.mmap(file.fileno(), 0)
+    expect(do(what), Result.SKIPPED, Reason.IN_USE)
+    mapped.close()
+    assert do(what).outcome.result is Result.DONE
+
+
+@FORMS
+def test_readers_are_no_writers(place: Path, journal_bytes: bytes, nocow: bool) -> None:
+    path = put(place, journal_bytes, nocow=nocow)
+    what = action(path)
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert do(what).outcome.result is Result.DONE
+        assert mapped[:] == journal_bytes
+    assert path.read_bytes() == journal_bytes
+
+
+def test_a_datacow_archive_that_is_kept_open_is_compacted(place: Path, journal_bytes: bytes) -> None:
+    """As journald keeps it until its next rotation; in state ARCHIVED it writes no more."""
+    path = put(place, journal_bytes)
+    before, what = bearing(path), action(path)
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        assert being_written(file.fileno())
+        assert do(what).outcome.result is Result.DONE
+        assert mapped[:] == journal_bytes
+    assert bearing(path)._replace(times_ns=before.times_ns) == before
+
+
+@pytest.fixture
+def as_loop() -> Iterator[Callable[[Path], str]]:
+    with ExitStack() as stack:
+
+        def attach(path: Path) -> str:
+            device = run("losetup", "--find", "--show", path).strip()
+            stack.callback(run, "losetup", "--detach", device)
+            return device
+
+        yield attach
+
+
+@FORMS
+def test_a_file_behind_a_loop_device_is_in_use(
+    place: Path, journal_bytes: bytes, as_loop: Callable[[Path], str], nocow: bool
+) -> None:
+    path = put(place, journal_bytes, nocow=nocow)
+    before, what = bearing(path), action(path)
+    as_loop(path)
+    assert str(path) in loop_files()
+    expect(do(what), Result.SKIPPED, Reason.IN_USE)
+    assert bearing(path) == before
+
+
+@pytest.mark.may_skip
+def test_a_file_in_use_as_swap_is_in_use(place: Path, journal_bytes: bytes) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    run("mkswap", "--quiet", path)
+    with open(path, "r+b") as file:
+        file.write(journal_bytes[:1024])  # where swap space has room for a boot sector
+    what = action(path)
+    if subprocess.run(["swapon", path], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no swap on a file of btrfs on this kernel")
+    try:
+        expect(do(what), Result.SKIPPED, Reason.IN_USE)
+    finally:
+        run("swapoff", path)
+
+
+def test_the_lease_is_gone_at_once(place: Path, journal_bytes: bytes) -> None:
+    """A writer that does not wait (journald opens with O_NONBLOCK) would be refused while it is held."""
+    path = put(place, journal_bytes)
+    with open(path, "rb") as file:
+        assert not being_written(file.fileno())
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+
+
+def test_a_writer_that_comes_while_we_ask_neither_fails_nor_hurts_us(place: Path, journal_bytes: bytes) -> None:
+    """Breaking the lease sends a signal; its default is to be ignored."""
+    path = put(place, journal_bytes)
+    opener = "import os,sys\nfor _ in range(3000): os.close(os.open(sys.argv[1], os.O_RDWR))"
+    asked = []
+    with subprocess.Popen(["python3", "-c", opener, path]) as writer, open(path, "rb") as file:
+        while writer.poll() is None:
+            asked.append(being_written(file.fileno()))
+        assert writer.returncode == 0
+    assert set(asked) == {True, False}
+
+
+# rights
+
+
+@FORMS
+@pytest.mark.parametrize("flag", ["i", "a"], ids=["immutable", "append-only"])
+def test_a_file_that_is_fixed_is_skipped_before_it_is_copied(
+    place: Path, journal_bytes: bytes, flag: str, nocow: bool
+) -> None:
+    path = put(place, journal_bytes, nocow=nocow)
+    what = action(path)
+    run("chattr", f"+{flag}", path)
+    try:
+        expect(do(what), Result.SKIPPED, Reason.READ_ONLY)
+    finally:
+        run("chattr", f"-{flag}", path)
+
+
+@FORMS
+def test_a_mount_that_became_read_only_is_a_failure(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, nocow: bool
+) -> None:
+    volume = make_volume("512M")
+    path = put(volume.mountpoint, journal_bytes, nocow=nocow)
+    what = action(path)
+    run("mount", "-o", "remount,ro", volume.mountpoint)
+    expect(do(what), Result.FAILED, Reason.READ_ONLY)
+    assert [skip.reason for skip in planned(path).skipped] == [Reason.READ_ONLY]
+
+
+@FORMS
+def test_a_read_only_subvolume_is_a_failure(place: Path, journal_bytes: bytes, nocow: bool) -> None:
+    run("btrfs", "subvolume", "create", place / "sub")
+    path = put(place / "sub", journal_bytes, nocow=nocow)
+    what = action(path)
+    run("btrfs", "property", "set", place / "sub", "ro", "true")
+    try:
+        expect(do(what), Result.FAILED, Reason.READ_ONLY)
+    finally:
+        run("btrfs", "property", "set", place / "sub", "ro", "false")
+
+
+# what the plan already refuses
+
+
+def test_a_lying_header_is_not_worked_on(place: Path, journal_bytes: bytes) -> None:
+    lying = bytearray(journal_bytes)
+    lying[96:104] = (1 << 40).to_bytes(8, "little")
+    assert [skip.reason for skip in planned(put(place, bytes(lying))).skipped] == [Reason.BAD_HEADER]
+
+
+@pytest.mark.parametrize("size", [0, 1, 207, 4096])
+def test_a_truncated_archive_is_not_worked_on(place: Path, journal_bytes: bytes, size: int) -> None:
+    assert [skip.reason for skip in planned(put(place, journal_bytes[:size])).skipped] == [Reason.BAD_HEADER]
+
+
+@FORMS
+def test_what_a_snapshot_shares_stays_shared(place: Path, journal_bytes: bytes, nocow: bool) -> None:
+    run("btrfs", "subvolume", "create", place / "sub")
+    path = put(place / "sub", journal_bytes, nocow=nocow)
+    run("btrfs", "subvolume", "snapshot", place / "sub", place / "snapshot")
+    assert [skip.reason for skip in planned(path).skipped] == [Reason.SHARED]
+    before, entries = bearing(path), export(path)
+    os.utime(path, ns=before.times_ns)
+    done = do(action(path, Request(now=True, allow_unshare=True)))
+    assert done.outcome.result is Result.DONE
+    assert bearing(path) == before
+    assert export(path) == entries
+    assert look(path)[0].extents.shared_bytes == 0
+    assert (place / "snapshot" / path.name).read_bytes() == journal_bytes
+
+
+def test_kinds_are_as_the_names_say(place: Path, journal_bytes: bytes) -> None:
+    """The tables above stand on it."""
+    assert [look(put(place, journal_bytes, name))[0].kind for name in (UNCLEAN, archive_name(), "system.journal")] == [
+        Kind.UNCLEAN,
+        Kind.ARCHIVED,
+        Kind.ACTIVE,
+    ]
