@@ -95,8 +95,12 @@ def leftovers(ours: tuple[str, ...]) -> list[str]:
         if point.startswith(ours):
             found.append(f"{point} is still mounted")
     for device in Path(LOOPS).glob("loop*"):
-        backing = device / "loop/backing_file"
-        if backing.exists() and (path := backing.read_text().strip()).startswith(ours):
+        try:
+            path = (device / "loop/backing_file").read_text().strip()
+        except OSError:
+            continue  # attached to nothing
+        # attached in another namespace, the path may begin further up
+        if any(own in path for own in ours):
             found.append(f"/dev/{device.name} is still attached to {path}")
     return found + stray_processes()
 

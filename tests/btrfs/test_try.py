@@ -25,7 +25,7 @@ def traces(directory: Path) -> list[str]:
     found = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(directory) in line]
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:
-            found += [f"{backing}: {text}" for text in [backing.read_text()] if text.startswith(str(directory))]
+            found += [f"{backing}: {text}" for text in [backing.read_text()] if str(directory) in text]
         except OSError:
             continue  # cleared while we looked
     for command in Path("/proc").glob("[0-9]*/cmdline"):
