@@ -225,13 +225,25 @@ class Guest:
         script = (Path(__file__).with_name("ager.py")).read_text()
         self.run("python3", "-", str(flushes), str(messages), text_in=script, timeout_s=3600)
 
-    def poweroff(self, *, how: str = "poweroff", timeout_s: float = 300) -> None:
-        """Shut down cleanly and wait for the end; `how` is a verb of systemctl that ends the system.
+    def poweroff(self, *, how: str = "poweroff", timeout_s: float = 300) -> int:
+        """Shut down cleanly and return how nspawn ended; `how` is poweroff, halt, reboot or kexec.
 
         Raises: RuntimeError if it does not end in time.
         """
-        self.run("systemctl", how, check=False)
-        self.wait(timeout_s)
+        self._ask_to_end(how)
+        return self.wait(timeout_s)
+
+    def _ask_to_end(self, how: str) -> None:
+        """Say `systemctl HOW`; it may die or be stopped with all the others before it has answered."""
+        argv = ["systemctl", how]
+        if how == "kexec":  # what the verb does once a kernel is loaded, which no container can
+            argv = ["systemctl", "start", "--no-block", "--job-mode=replace-irreversibly", "kexec.target"]
+        try:
+            done = self.run(*argv, check=False, timeout_s=10)
+        except subprocess.TimeoutExpired:
+            return  # nsenter stops itself when systemd, killing all others, stops its child
+        if done.returncode > 0 and self.running:
+            raise RuntimeError(f"{self.name}: systemctl {how}: {done.stderr.strip()}")
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait until the guest has shut itself down; returns the exit status of its last nspawn.
@@ -251,13 +263,35 @@ class Guest:
 
     def reboot(self, *, between: Callable[[], object] | None = None) -> None:
         """Shut down for a reboot, run `between` while nothing runs, and boot with cold caches."""
-        self.run("systemctl", "reboot", check=False)
-        if (status := self.wait(300)) != REBOOTED:
+        if (status := self.poweroff(how="reboot")) != REBOOTED:
             raise RuntimeError(f"guest {self.name} ended with {status} instead of rebooting:\n{self._last_words()}")
         if between is not None:
             between()
         self.drop_caches()
         self.boot()
+
+    def soft_reboot(self, *, timeout_s: float = 300) -> None:
+        """Restart userspace only, which systemd can since 254, and wait until it is up again.
+
+        Raises: RuntimeError if it is not in time.
+        """
+        before = self._soft_reboots()
+        self._ask_to_end("soft-reboot")
+        deadline = time.monotonic() + timeout_s
+        while self._soft_reboots() in (before, ""):
+            if time.monotonic() > deadline or not self.running:
+                raise RuntimeError(f"guest {self.name} did not soft-reboot:\n{self._last_words()}")
+            time.sleep(0.2)
+        self.run("systemctl", "is-system-running", "--wait", check=False)  # "degraded" is up, too
+        self.run("systemctl", "is-active", "multi-user.target")
+
+    def _soft_reboots(self) -> str:
+        """How often it has; nothing while it does."""
+        try:
+            show = self.run("systemctl", "show", "--property=SoftRebootsCount", "--value", check=False, timeout_s=3)
+        except subprocess.TimeoutExpired:
+            return ""
+        return show.stdout.strip()
 
     def power_cut(self) -> None:
         """Cut the power: the disk stays as it is at this moment, what was in memory is gone.

@@ -15,7 +15,7 @@ import pytest
 
 from tests.guest import base
 from tests.guest.conftest import require_guest
-from tests.guest.host import Guest
+from tests.guest.host import REBOOTED, Guest
 
 pytestmark = pytest.mark.guest
 
@@ -142,6 +142,25 @@ def test_a_poweroff_leaves_a_clean_journal(guest: Guest) -> None:
     assert not guest.running
     guest.boot()
     assert not list(guest.journal.glob("*.journal~"))
+
+
+def test_a_kexec_reaches_its_target_and_ends_in_a_reboot(make_guest: Callable[..., Guest], release: str) -> None:
+    guest = make_guest(release)
+    guest.boot()
+    assert guest.poweroff(how="kexec") == REBOOTED
+    guest.boot()
+    assert "Reboot via kexec" in guest.shell("journalctl --boot=-1 --unit=init.scope --output=cat | tail -50")
+
+
+def test_a_soft_reboot_restarts_userspace_in_the_same_boot(make_guest: Callable[..., Guest]) -> None:
+    guest = make_guest("trixie")
+    guest.boot()
+    leader, journald = guest.leader, guest.run("pgrep", "-x", "systemd-journal").stdout
+    guest.soft_reboot()
+    assert guest.leader == leader
+    assert guest.run("pgrep", "-x", "systemd-journal").stdout != journald
+    guest.soft_reboot()
+    assert guest.run("systemctl", "show", "--property=SoftRebootsCount", "--value").stdout.strip() == "2"
 
 
 def test_a_snapshot_shares_what_it_was_taken_of(guest: Guest) -> None:
