@@ -23,7 +23,7 @@ from . import traffic
 from .volume import own_mounts
 
 JOURNALD = ("/usr/lib/systemd/systemd-journald", "/lib/systemd/systemd-journald")
-STATE_OFFSET, ONLINE, ARCHIVED = 16, 1, 2
+STATE_OFFSET, OFFLINE, ONLINE, ARCHIVED = 16, 0, 1, 2
 SETTINGS = (
     "Storage=persistent",
     "RateLimitBurst=0",
@@ -190,9 +190,13 @@ class PrivateJournald:
         self._wait(lambda: self.state() != ONLINE, "journald did not sync")
 
     def state(self) -> int:
-        """The state byte of the active file."""
-        with open(self.active, "rb") as file:
-            return os.pread(file.fileno(), 1, STATE_OFFSET)[0]
+        """The state byte of the active file; OFFLINE while journald is still making one."""
+        try:
+            with open(self.active, "rb") as file:
+                header = os.pread(file.fileno(), 1, STATE_OFFSET)
+        except FileNotFoundError:
+            return OFFLINE
+        return header[0] if header else OFFLINE
 
     def age(self, flushes: int, messages: int = 40) -> None:
         """Let the active file live through `flushes` real flushes of `messages` messages each."""

@@ -179,20 +179,17 @@ def test_real_flushes_fragment_and_a_rotation_archives(scratch: ScratchVolume) -
 
 
 def test_a_power_cut_leaves_an_unclean_file_and_a_new_start(scratch: ScratchVolume) -> None:
-    journald = PrivateJournald(scratch.mountpoint / "cut")
-    journald.log("never synced")
-    assert eventually(lambda: journald.state() == ONLINE)
-    journald.kill()
-    journald.start()
-    try:
+    with PrivateJournald(scratch.mountpoint / "cut") as journald:
+        journald.log("never synced")
+        assert eventually(lambda: journald.state() == ONLINE)
+        journald.kill()
+        journald.start()
         assert [path.name for path in journald.journal.iterdir() if path.name.endswith(".journal~")]
-    finally:
-        journald.stop()
 
 
 def test_a_stopped_journald_says_so(scratch: ScratchVolume) -> None:
-    journald = PrivateJournald(scratch.mountpoint / "stopped")
-    journald.stop()
+    with PrivateJournald(scratch.mountpoint / "stopped") as journald:
+        journald.stop()
     with pytest.raises(RuntimeError, match="not running"):
         _ = journald.pid
     with pytest.raises(RuntimeError, match="not running"):
