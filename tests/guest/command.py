@@ -12,7 +12,8 @@
 
 The one rule: one background process holds a booted host and its mounts; the others ask
 it through a socket, and when it ends nothing of the host runs or is mounted any more.
-Hosts are kept in /var/tmp/journalkeeper-guests; their root is NAME/mnt/host while booted.
+Hosts are kept in $JOURNALKEEPER_GUESTS, by default /var/tmp/journalkeeper-guests; while
+one is booted, its root is NAME/mnt/host there.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from journalkeeper.lab.volume import ScratchVolume
 from tests.guest import base
 from tests.guest.host import REBOOTED, Guest, missing
 
-HOSTS = Path("/var/tmp/journalkeeper-guests")  # noqa: S108 - only root writes below it: made 0700
+HOSTS = Path(os.environ.get("JOURNALKEEPER_GUESTS") or "/var/tmp/journalkeeper-guests")  # noqa: S108 - made 0700
 NOCOW = {"stock": None, "yes": True, "no": False}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from journalkeeper.lab.volume import ScratchVolume
 from tests.guest import base
 from tests.guest.conftest import require_guest
 from tests.guest.host import REBOOTED, Guest
@@ -221,6 +222,19 @@ def test_two_guests_of_one_name_run_side_by_side(make_guest: Callable[..., Guest
     (pair[0].root / "root/writable").touch()
     pair[0].close()
     assert pair[1].run("systemctl", "is-system-running").stdout.strip() == "running"
+
+
+def test_hosts_share_a_volume_of_the_callers_and_stay_on_it() -> None:
+    require_guest()
+    with ScratchVolume("4G") as volume:
+        with Guest("bookworm", volume=volume, name="one") as one, Guest("bookworm", volume=volume, name="two") as two:
+            for guest in (one, two):
+                guest.boot()
+                assert guest.run("hostname").stdout.strip() == guest.name
+            first = one.machine_id
+            assert two.machine_id != first
+        with Guest("bookworm", volume=volume, name="one") as again:
+            assert again.machine_id == first
 
 
 def test_nothing_is_left_after_an_exception() -> None:
