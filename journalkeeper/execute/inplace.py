@@ -19,10 +19,15 @@ from journalkeeper.btrfs import defrag, fiemap, writeback
 from journalkeeper.compression import Compression, parse_compression
 from journalkeeper.execute.held import Held, writable
 from journalkeeper.execute.pace import Pace
-from journalkeeper.model import Action, Kind, Range
+from journalkeeper.model import MIB, Action, Kind, Range
 
 FREEZER_TRIES: Final = 3
 """How often a piece is begun that a suspending machine's freezer refuses (EAGAIN), for which it needs no signal."""
+
+WORSE: Final = 1.1
+"""With more than this many times the extents expected something went wrong."""
+
+READ_BYTES: Final = MIB
 
 PLACED_TRIES: Final = 20
 PLACED_S: Final = 0.005
@@ -50,8 +55,23 @@ def defragment(held: Held, action: Action, pace: Pace) -> None:
         _piece(held.fd, offset, length, compression)
     if at_rest:
         os.fsync(held.fd)
+        if pace.ended is None and fiemap.count(held.fd, sync=False) > action.extents_expected * WORSE:
+            read_through(held.fd, ranges)
     elif pace.written_bytes:
         _wait_until_placed(held.fd, before)
+
+
+def read_through(fd: int, ranges: tuple[Range, ...]) -> None:
+    """Read what was rewritten, most of it from memory.
+
+    The kernel leaves the rest of a piece when it cannot read a block of it, and calls that success.
+
+    Raises: OSError: EIO.
+    """
+    for part in ranges:
+        offset, end = part.offset, part.offset + part.length
+        while offset < end and (data := os.pread(fd, min(READ_BYTES, end - offset), offset)):
+            offset += len(data)
 
 
 def _wait_until_placed(fd: int, before: int) -> None:

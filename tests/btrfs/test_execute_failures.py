@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Full volumes, bad disks, kills and power cuts: the name leads to the whole file, whatever happens.
+
+The one rule: failures are real ones; where a kernel cannot be made to fail, what is faked
+is said.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journalkeeper.btrfs import defrag, inode, kernel, rename
+from journalkeeper.execute import leftovers
+from journalkeeper.lab.volume import ScratchVolume, drop_caches, run
+from journalkeeper.model import KIB, MIB, Reason, Request, Result
+from journalkeeper.observe import Observer
+from tests.btrfs.journals import action, bearing, do, fill, is_nocow, look, planned, put
+
+pytestmark = pytest.mark.root
+
+FORMS = pytest.mark.parametrize("nocow", [False, True], ids=["in place", "rewrite"])
+PLAIN = Request(now=True, compress="no")
+
+
+def leftovers_beside(path: Path) -> list[str]:
+    """The paths of our temporary files, as a run that is given `path` finds them."""
+    return list(Observer().look_at([str(path)], now_us=time.time_ns() // 1000).leftovers)
+
+
+# no room
+
+
+@FORMS
+def test_what_does_not_fit_is_not_begun(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, nocow: bool
+) -> None:
+    directory = make_volume("256M").mountpoint
+    path = put(directory, journal_bytes, nocow=nocow)
+    assert planned(path).actions
+    fill(directory / "ballast")
+    assert [skip.reason for skip in planned(path).skipped] == [Reason.FREE_SPACE]
+
+
+@FORMS
+@pytest.mark.parametrize("compress", ["no", "zstd"])
+def test_a_volume_that_is_full_when_work_begins(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, nocow: bool, compress: str
+) -> None:
+    directory = make_volume("256M").mountpoint
+    path = put(directory, journal_bytes, nocow=nocow)
+    before, what = bearing(path), action(path, Request(now=True, compress=compress))
+    fill(directory / "ballast")
+    done = do(what)
+    if done.outcome.result is not Result.DONE:  # compressed, it may just fit into what the kernel keeps in reserve
+        assert (done.outcome.result, done.outcome.reason) == (Result.FAILED, Reason.FREE_SPACE)
+        assert "No space left" in done.outcome.detail
+        assert is_nocow(path) == nocow
+    assert bearing(path) == before
+    assert sorted(each.name for each in directory.iterdir()) == sorted(["ballast", path.name])
+    assert leftovers_beside(path) == []
+
+
+@FORMS
+def test_a_volume_that_becomes_full_meanwhile(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, nocow: bool
+) -> None:
+    directory = make_volume("256M").mountpoint
+    path = put(directory, journal_bytes, nocow=nocow)
+    before, what, pieces = bearing(path), action(path, PLAIN), []
+
+    def tell(length: int) -> None:
+        pieces.append(length)
+        if len(pieces) == 2:
+            fill(directory / "ballast")
+
+    done = do(what, tell=tell, chunk_bytes=512 * KIB)
+    assert (done.outcome.result, done.outcome.reason) == (Result.FAILED, Reason.FREE_SPACE)
+    assert 2 <= len(pieces) < len(journal_bytes) / (512 * KIB)
+    assert done.outcome.bytes_written == sum(pieces)
+    assert bearing(path) == before
+    assert leftovers_beside(path) == []
+    (directory / "ballast").unlink()
+    os.sync()
+    assert do(action(path, PLAIN)).outcome.result is Result.DONE
+    assert bearing(path) == before
+
+
+def test_a_quota_that_is_used_up(make_volume: Callable[..., ScratchVolume], journal_bytes: bytes) -> None:
+    directory = make_volume("512M").mountpoint
+    run("btrfs", "quota", "enable", directory)
+    run("btrfs", "subvolume", "create", directory / "sub")
+    path = put(directory / "sub", journal_bytes, nocow=True)
+    os.sync()
+    run("btrfs", "qgroup", "limit", f"{len(journal_bytes) + 2 * MIB}", directory / "sub")
+    before = bearing(path)
+    done = do(action(path, PLAIN))
+    assert (done.outcome.result, done.outcome.reason) == (Result.FAILED, Reason.FREE_SPACE)
+    assert "quota" in done.outcome.detail
+    assert bearing(path) == before
+
+
+# a bad disk
+
+
+def spoil(volume: ScratchVolume, mark: bytes) -> None:
+    """Change a byte of these wherever they are on the volume, while nobody looks."""
+    volume.unmount()
+    image = volume.images[0].read_bytes()
+    with open(volume.images[0], "r+b") as file:
+        at = image.find(mark)
+        assert at >= 0
+        while at >= 0:
+            os.pwrite(file.fileno(), bytes([mark[0] ^ 1]), at)
+            at = image.find(mark, at + 1)
+    volume.mount()
+    drop_caches()
+
+
+@pytest.mark.parametrize("where", [0.0, 0.5], ids=["first of its piece", "amid its piece"])
+@pytest.mark.parametrize("compress", ["no", "zstd"])
+def test_a_block_that_cannot_be_read_stays_and_the_rest_is_whole(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, compress: str, where: float
+) -> None:
+    """The kernel says so only if nothing of the piece was rewritten before it."""
+    volume = make_volume("512M")
+    bad, mark = 2 * MIB + int(where * MIB), os.urandom(4096)
+    journal_bytes = journal_bytes[:bad] + mark + journal_bytes[bad + 4096 :]
+    path = put(volume.mountpoint, journal_bytes)
+    spoil(volume, mark)
+    done = do(action(path, Request(now=True, compress=compress)), chunk_bytes=MIB)
+    assert (done.outcome.result, done.outcome.reason) == (Result.FAILED, Reason.IO_ERROR)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        for at in range(0, len(journal_bytes), 4096):
+            if at == bad:
+                with pytest.raises(OSError, match="Input/output error"):
+                    os.pread(fd, 4096, at)
+            else:
+                assert os.pread(fd, 4096, at) == journal_bytes[at : at + 4096]
+    finally:
+        os.close(fd)
+
+
+def test_a_copy_that_is_not_what_was_written_does_not_take_the_name(
+    place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Faked: a disk, or a kernel, that stores another byte."""
+    real = os.pwrite
+
+    def wrong(fd: int, data: memoryview, offset: int) -> int:
+        return real(fd, b"\x55" + bytes(data)[1:] if offset == 2 * MIB else data, offset)
+
+    path = put(place, journal_bytes, nocow=True)
+    before, what = bearing(path), action(path)
+    monkeypatch.setattr(os, "pwrite", wrong)
+    done = do(what)
+    assert (done.outcome.result, done.outcome.reason) == (Result.FAILED, Reason.MISMATCH)
+    assert bearing(path) == before
+    assert is_nocow(path)
+    assert list(place.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("call", ["fsync", "setxattr", "link", "fchown", "utime", "ftruncate"])
+def test_whatever_call_fails_the_original_stays(
+    place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Faked: each call that can fail, failing once the file is held."""
+    path = put(place, journal_bytes, nocow=True)
+    os.setxattr(path, "user.comment", b"x")
+    before, what = bearing(path), action(path)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        done = do(what)
+    assert (done.outcome.result, done.outcome.reason) == (Result.FAILED, Reason.IO_ERROR)
+    assert "Input/output error" in done.outcome.detail
+    assert bearing(path) == before
+    assert leftovers_beside(path) == []
+
+
+# killed
+
+
+CALLS = ("open", "link", "rename", "unlink", "fsync", "fchown", "fchmod", "setxattr", "removexattr", "utime", "pwrite")
+KERNEL_CALLS = ("ioctl", "renameat2", "sync_file_range")
+
+
+def before_each_call(monkeypatch: pytest.MonkeyPatch, event: Callable[[], None]) -> None:
+    """Have `event` happen before each call that changes something."""
+
+    def wrap(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def wrapped(*args: Any, **words: Any) -> Any:
+            event()
+            return real(*args, **words)
+
+        monkeypatch.setattr(module, name, wrapped)
+
+    for name in CALLS:
+        wrap(os, name)
+    for name in KERNEL_CALLS:
+        wrap(kernel, name)
+    wrap(defrag, "ioctl")
+    wrap(inode, "ioctl")
+    wrap(rename, "renameat2")
+
+
+def killed_before(number: int, work: Callable[[], object]) -> bool:
+    """Do `work` in a child that kills itself before its call of this number; False if it came to the end."""
+    child = os.fork()
+    if child == 0:
+        count = 0
+
+        def event() -> None:
+            nonlocal count
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            count += 1
+
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                before_each_call(patch, event)
+                work()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+@FORMS
+def test_killed_at_any_call_the_name_leads_to_the_whole_file(place: Path, journal_bytes: bytes, nocow: bool) -> None:
+    stages = {"before": 0, "leftover": 0, "after": 0}
+    number = 0
+    while True:
+        path = put(place, journal_bytes, nocow=nocow)
+        os.setxattr(path, "user.crtime_usec", b"12345678")
+        before, what, was = bearing(path), action(path), path.stat().st_ino
+        killed = killed_before(number, partial(do, what, chunk_bytes=2 * MIB))
+        assert bearing(path) == before
+        left = leftovers_beside(path)
+        assert len(left) <= 1
+        stages["leftover"] += len(left)
+        stages["before" if path.stat().st_ino == was else "after"] += 1
+        said = leftovers.remove(left)
+        assert [line.endswith("left by a killed run, removed") for line in said] == [True] * len(left)
+        assert do(what._replace(file=look(path)[0])).outcome.result is Result.DONE
+        assert bearing(path) == before
+        assert list(place.iterdir()) == [path]
+        path.unlink()
+        number += 1
+        if not killed:
+            break
+    assert number > (20 if nocow else 5)
+    assert stages["before"] > 5
+    assert (stages["leftover"] >= 4) == nocow
+    assert (stages["after"] >= 3) == nocow
+
+
+# the power goes
+
+
+@FORMS
+def test_after_a_power_cut_at_any_call_the_name_leads_to_the_whole_file(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, tmp_path: Path, nocow: bool
+) -> None:
+    """The image is copied before each call, mounted afterwards, its log replayed. What was in memory is lost."""
+    volume = make_volume("256M")
+    volume.options = "commit=300"
+    volume.remount()
+    path = put(volume.mountpoint, journal_bytes, nocow=nocow)
+    os.setxattr(path, "user.crtime_usec", b"12345678")
+    os.sync()
+    before, what = bearing(path), action(path)
+    images: dict[str, Path] = {}
+    cutting = False
+
+    def cut() -> None:
+        nonlocal cutting
+        if cutting:  # what happens for the copy itself is no event
+            return
+        cutting = True
+        image = tmp_path / f"{len(images)}.img"
+        run("cp", "--sparse=always", volume.images[0], image)
+        with open(image, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if images.setdefault(digest, image) != image:
+            image.unlink()
+        cutting = False
+
+    with pytest.MonkeyPatch.context() as patch:
+        before_each_call(patch, cut)
+        assert do(what, chunk_bytes=2 * MIB).outcome.result is Result.DONE
+    cut()
+    volume.unmount()
+    assert len(images) >= 4
+    forms = set()
+    for image in images.values():
+        shutil.copyfile(image, volume.images[0])
+        volume.mount()
+        assert bearing(path) == before
+        forms.add(is_nocow(path))
+        leftovers.remove(leftovers_beside(path))
+        assert list(volume.mountpoint.iterdir()) == [path]
+        volume.unmount()
+        run("btrfs", "check", "--force", "--readonly", volume.device)
+    volume.mount()
+    assert forms == {nocow, False}
