@@ -16,6 +16,7 @@ Source: linux/fiemap.h; Documentation/filesystems/fiemap.rst; fs/btrfs/fiemap.c.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -82,10 +83,10 @@ class _Map:
         self.words = memoryview(memory).cast("Q")
         self.halves = memoryview(memory).cast("I")
 
-    def read(self, fd: int, start: int, *, sync: bool) -> int:
-        """Map `fd` from `start` on and return the number of rows; BATCH_ROWS means there may be more."""
+    def read(self, fd: int, start: int, end: int, *, sync: bool) -> int:
+        """Map `fd` from `start` to `end` and return the number of rows; BATCH_ROWS means there may be more."""
         flags = FIEMAP_FLAG_SYNC if sync else 0
-        HEADER.pack_into(self.buffer, 0, start, EVERYTHING - start, flags, 0, BATCH_ROWS, 0)
+        HEADER.pack_into(self.buffer, 0, start, end - start, flags, 0, BATCH_ROWS, 0)
         ioctl(fd, FS_IOC_FIEMAP, self.buffer)
         return int(MAPPED.unpack_from(self.buffer, MAPPED_OFFSET)[0])
 
@@ -111,17 +112,16 @@ class _Columns(NamedTuple):
     flags: list[int]
 
 
-def _columns(fd: int, *, sync: bool) -> _Columns:
-    """The whole map of `fd`, in batches."""
+def _columns(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> _Columns:
+    """The map of `fd` from `start` to `end`, in batches."""
     try:
         map_ = _idle.pop()
     except IndexError:
         map_ = _Map()
     batches: list[_Columns] = []
-    start = 0
     rows = BATCH_ROWS
-    while rows == BATCH_ROWS:
-        rows = map_.read(fd, start, sync=sync and start == 0)
+    while rows == BATCH_ROWS and start < end:
+        rows = map_.read(fd, start, end, sync=sync and not batches)
         batches.append(_Columns(map_.column(rows, 0), map_.column(rows, 1), map_.column(rows, 2), map_.flags(rows)))
         if rows:
             start = batches[-1].logical[-1] + batches[-1].length[-1]
@@ -215,33 +215,64 @@ def extents(fd: int, *, sync: bool) -> Iterator[Extent]:
 def data(fd: int, *, sync: bool) -> list[tuple[int, int]]:
     """(offset, length) of each run of written data, cut off at the end of the file: what a sparse copy has to copy.
 
-    Raises: as `survey`.
+    By SEEK_DATA and SEEK_HOLE: no map is made, and no sharing looked for (5,000 extents: 0.3 ms, not 9).
+    The file offset of `fd` is moved.
+
+    Raises: as `survey`; OSError: EINVAL the filesystem cannot tell.
     """
-    columns = _columns(fd, sync=sync)
-    _clip(columns, os.fstat(fd).st_size)
-    return _runs(row for row in map(Extent, *columns) if not row.flags & FIEMAP_EXTENT_UNWRITTEN)
+    if sync:
+        write_back(fd)
+    runs: list[tuple[int, int]] = []
+    end = 0
+    while True:
+        try:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return runs
+        end = os.lseek(fd, start, os.SEEK_HOLE)
+        runs.append((start, end - start))
 
 
 def unwritten(fd: int, *, sync: bool) -> list[tuple[int, int]]:
     """(offset, length) of each run that is allocated and reads as zeros, as a hole would.
 
     Whole blocks, also behind the end of the file: a hole that ends within a block has the
-    rest of it written as zeros, and that rest then pins the whole extent.
+    rest of it written as zeros, and that rest then pins the whole extent. Only what is not
+    data is mapped.
 
-    Raises: as `survey`.
+    Raises: as `data`.
     """
-    return _runs(row for row in extents(fd, sync=sync) if row.flags & FIEMAP_EXTENT_UNWRITTEN)
-
-
-def _runs(rows: Iterator[Extent]) -> list[tuple[int, int]]:
-    """The rows with those that follow each other in the file made one; empty ones left out."""
     runs: list[tuple[int, int]] = []
-    for row in rows:
-        if runs and sum(runs[-1]) == row.logical:
-            runs[-1] = (runs[-1][0], runs[-1][1] + row.length)
-        elif row.length:
-            runs.append((row.logical, row.length))
+    start = 0
+    for offset, length in [*data(fd, sync=sync), (EVERYTHING, 0)]:
+        if start < offset:
+            runs += _unwritten_between(fd, start, offset)
+        start = offset + length
     return runs
+
+
+def _unwritten_between(fd: int, start: int, end: int) -> list[tuple[int, int]]:
+    """The unwritten runs from `start` to `end`; the kernel lists extents whole, also where they reach beyond."""
+    runs: list[tuple[int, int]] = []
+    columns = _columns(fd, sync=False, start=start, end=end)
+    for row in map(Extent, *columns):
+        first, last = max(row.logical, start), min(row.logical + row.length, end)
+        if not row.flags & FIEMAP_EXTENT_UNWRITTEN or first >= last:
+            continue
+        if runs and sum(runs[-1]) == first:
+            first = runs.pop()[0]
+        runs.append((first, last - first))
+    return runs
+
+
+def write_back(fd: int) -> None:
+    """Write the file's dirty pages back and wait until they are placed, which fsync(2) may not.
+
+    Raises: as `survey` with `sync`.
+    """
+    ioctl(fd, FS_IOC_FIEMAP, bytearray(HEADER.pack(0, 1, FIEMAP_FLAG_SYNC, 0, 0, 0)))
 
 
 def physical(fd: int, offset: int) -> int | None:
