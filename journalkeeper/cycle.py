@@ -8,10 +8,10 @@ anything is touched.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from functools import partial
+from contextlib import ExitStack, closing
 from typing import Final, NamedTuple
 
 from journalkeeper import state
@@ -19,14 +19,49 @@ from journalkeeper.config import Config
 from journalkeeper.errors import KeeperError, NeedsRootError
 from journalkeeper.execute import Done, execute, leftovers, not_begun
 from journalkeeper.execute.pace import Pace
+from journalkeeper.feedback import Attention, Place, pressure_percent
 from journalkeeper.flushes import Flushes
-from journalkeeper.model import Action, Host, Kind, Outcome, Past, Plan, Reason, Request, Volume
+from journalkeeper.journald import layout
+from journalkeeper.model import Action, Host, Kind, Outcome, Past, Plan, Reason, Refusal, Request, Result, Volume
 from journalkeeper.observe import Observer, Seen
 from journalkeeper.policy import plan
+from journalkeeper.record import NAME as RECORD_NAME
 from journalkeeper.record import Record
 
 DAEMON: Final = "daemon"
-DAY_US: Final = 24 * 60 * 60 * 1_000_000
+HOUR_US: Final = 60 * 60 * 1_000_000
+DAY_US: Final = 24 * HOUR_US
+DAY_S: Final = 24 * 60 * 60.0
+
+PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE, Reason.VANISHED, Reason.CHANGED})
+"""Reasons that are over by themselves, or with the next look: what ended so may be tried again at once."""
+
+HALVED_S: Final = 600.0
+"""In this time a slow piece comes to count for half: one stall must not close windows for ever."""
+
+
+class Slowest:
+    """The longest that a piece took, by directory, forgotten by halves."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, tuple[int, float]] = {}
+
+    def us(self, directory: str | None = None) -> int:
+        """Microseconds, of one directory or the most of all."""
+        now_s = time.monotonic()
+        return max(
+            (
+                took_us >> int((now_s - at_s) / HALVED_S)
+                for where, (took_us, at_s) in self._pieces.items()
+                if directory in {None, where}
+            ),
+            default=0,
+        )
+
+    def add(self, directory: str, took_us: int) -> None:
+        """One more piece, or several of which the longest took so long."""
+        if took_us > self.us(directory):
+            self._pieces[directory] = took_us, time.monotonic()
 
 
 class Progress(NamedTuple):
@@ -71,15 +106,28 @@ class Keeper:
         self.state_directory = state_directory or state.default_directory()
         self._observer = Observer(root, with_disk_bytes=disk_bytes)
         self.flushes = Flushes()
-        self._slowest_us: dict[str, int] = {}
+        self._slowest = Slowest()
+        self._refused: dict[tuple[int, int], Refusal] = {}
         self._last = Seen((), (), (), ())
+        self._record_seen = False
+        self._pruned_s = -DAY_S
+
+    def take_over(self, before: Keeper) -> None:
+        """Know what `before` learned: the flushes, the disk's pace, what was refused."""
+        self.flushes = before.flushes
+        self._slowest, self._refused = before._slowest, before._refused
+        self._record_seen, self._pruned_s = before._record_seen, before._pruned_s
+
+    def missing(self) -> list[str]:
+        """The directories that are not there."""
+        return [directory for directory in self.directories if not os.path.isdir(directory)]
 
     def look(self, request: Request) -> Host:
         """One look at the files of `request`; without the record, which not every reader of journals may read.
 
         Raises: NotBtrfsError; FileError for a directory; NeedsRootError if no file may be read.
         """
-        seen = self._see(request)
+        seen = self._see(request, self.directories)
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
     def plan(self, request: Request) -> Plan:
@@ -88,7 +136,7 @@ class Keeper:
         Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
-            return plan(self._host(self._see(request), record), request, self._config)
+            return plan(self._host(self._see(request, self.directories), record), request, self._config)
 
     def run(
         self,
@@ -100,63 +148,80 @@ class Keeper:
     ) -> Report:
         """Plan and do it, until it is done or `stop` says so between two pieces.
 
-        A `door` of "daemon" leaves no trace in the record of a run that had nothing to do.
+        A `door` of "daemon" takes directories that are not there for empty, leaves no trace of
+        a run that had nothing to do, and keeps the extent counts, once an hour where they changed.
 
         Raises: as `look`; BusyError while another run is on; KeeperError where no record can be kept.
         """
         began = time.monotonic()
-        with state.lock(self.state_directory), closing(Record(self.state_directory)) as record:
-            notices: list[str] = []
-            seen = self._see(request)
+        watching = door == DAEMON
+        with ExitStack() as stack:
+            stack.enter_context(state.lock(self.state_directory))
+            record, notices = self._opened_record()
+            stack.callback(record.close)
+            seen = self._see(request, tuple(filter(os.path.isdir, self.directories)) if watching else self.directories)
             notices += leftovers.remove(seen.leftovers)
-            chosen = plan(self._host(seen, record), request, self._config)
+            host = self._host(seen, record)
+            chosen = plan(host, request, self._config)
+            if watching:
+                record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
-            if door == DAEMON and not chosen.actions:
-                return Report(chosen, (), 0, time.monotonic() - began, tuple(notices))
-            run = record.begin_run(now_us(), door)
-            for action, done in self._execute(chosen.actions, on_progress, stop):
-                outcomes.append(done.outcome)
-                notices += _kept(record, run, seen.volumes, action, done)
-            record.end_run(run, now_us())
-            record.prune(now_us(), self._config.history.keep_us)
+            if chosen.actions or not watching:
+                run = record.begin_run(now_us(), door)
+                for action, done in self._execute(chosen.actions, request, on_progress, stop):
+                    outcomes.append(done.outcome)
+                    notices += _kept(record, run, seen.volumes, action, done)
+                record.end_run(run, now_us())
+            self._prune(record, rarely=watching)
             if record.set_aside is not None:
                 notices.append(f"the record was damaged and is now {record.set_aside}; a new one was begun")
+            if record.vanished:
+                notices.append(f"{record.path}: the record was removed; a new one was begun")
         written = sum(outcome.bytes_written for outcome in outcomes)
         return Report(chosen, tuple(outcomes), written, time.monotonic() - began, tuple(notices))
 
-    def _see(self, request: Request) -> Seen:
+    def _opened_record(self) -> tuple[Record, list[str]]:
+        """The record, and what is to be said of it: one that was there the last time must be there still."""
+        path = os.path.join(self.state_directory, RECORD_NAME)
+        removed = self._record_seen and not os.path.lexists(path)
+        record = Record(self.state_directory)
+        self._record_seen = True
+        return record, [f"{path}: the record was removed; a new one was begun"] if removed else []
+
+    def _prune(self, record: Record, *, rarely: bool) -> None:
+        """Forget what is old: after each run that somebody asked for, once a day where nobody did."""
+        history = self._config.history
+        if not rarely or time.monotonic() - self._pruned_s >= DAY_S:
+            self._pruned_s = time.monotonic()
+            record.prune(now_us(), history.keep_us, max_rows=history.max_rows)
+
+    def _see(self, request: Request, directories: tuple[str, ...]) -> Seen:
         now = now_us()
         if request.paths:
-            return self._timed(self._observer.look_at(request.paths, now_us=now), now)
-        seen = self._observer.look(self.directories, now_us=now)
+            return self._timed(self._observer.look_at(request.paths, now_us=now))
+        seen = self._observer.look(directories, now_us=now)
         if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
-            where = " and ".join(self.directories)
+            where = " and ".join(directories)
             raise NeedsRootError(f"the journal files in {where} may be read by root and the group systemd-journal only")
-        return self._timed(seen, now)
+        return self._timed(seen)
 
-    def _timed(self, seen: Seen, now: int) -> Seen:
+    def _timed(self, seen: Seen) -> Seen:
         """The same with what is known of each instance's flushes and of our pieces there."""
+        instances = self.flushes.look(seen.instances, seen.files)
+        slowest = self._slowest.us
         self._last = seen._replace(
-            instances=tuple(
-                instance._replace(slowest_piece_us=self._slowest_us.get(instance.directory, 0))
-                for instance in self.flushes.look(seen.instances, seen.files, now)
-            )
+            instances=tuple(one._replace(slowest_piece_us=slowest(one.directory)) for one in instances)
         )
         return self._last
 
-    def flush_seen(self) -> bool:
-        """Look at the timers alone, of the instances of the last look; True if one began anew."""
-        known = self.flushes.look(self._last.instances, self._last.files, now_us())
-        began_anew = any(
-            new.online_since_us != old.online_since_us for new, old in zip(known, self._last.instances, strict=True)
-        )
-        self._last = self._last._replace(instances=known)
-        return began_anew
+    def flush_passed(self) -> bool:
+        """Whether a flush was found to be over, now or since this was asked last: time for a run."""
+        self.flushes.look_again()
+        return self.flushes.passed()
 
     def next_flush_look_us(self) -> int | None:
-        """When `flush_seen` should look."""
-        slowest_us = max(self._slowest_us.values(), default=0)
-        return self.flushes.next_look_us(self._config.window.margin_us + slowest_us)
+        """When to ask `flush_passed`, by CLOCK_MONOTONIC; None: not before something happens."""
+        return self.flushes.next_look_us(self._config.window.margin_us + self._slowest.us())
 
     def _host(self, seen: Seen, record: Record) -> Host:
         now = now_us()
@@ -164,11 +229,19 @@ class Keeper:
         for volume in seen.volumes:
             known = record.past((volume.uuid, volume.subvolume))
             past |= {(volume.device, inode): row for inode, row in known.items()}
-        written = record.written_since(now - DAY_US)
-        return Host(now, seen.files, seen.instances, seen.volumes, past, written)
+        written = record.written_since(now - DAY_US, now)
+        there = {(file.device, file.inode) for file in seen.files}
+        self._refused = {key: refusal for key, refusal in self._refused.items() if key in there}
+        return Host(
+            now, seen.files, seen.instances, seen.volumes, past, written, dict(self._refused), pressure_percent()
+        )
 
     def _execute(
-        self, actions: tuple[Action, ...], on_progress: Callable[[Progress], None], stop: Callable[[], bool]
+        self,
+        actions: tuple[Action, ...],
+        request: Request,
+        on_progress: Callable[[Progress], None],
+        stop: Callable[[], bool],
     ) -> Iterator[tuple[Action, Done]]:
         """Do one action after the other; after a stop the rest are interrupted."""
         meter = _Meter(actions, on_progress)
@@ -178,19 +251,51 @@ class Keeper:
                 continue
             meter.begin(number, action)
             self._observer.forget(action.path)
-            defrag = self._config.defrag
-            pace = Pace(
-                most_bytes=defrag.chunk_bytes,
-                piece_us=defrag.chunk_us if action.file.kind is Kind.ACTIVE else None,
-                ask=partial(_reason_to_end, action, stop),
-                tell=meter.add,
-            )
-            done = execute(action, pace)
+            with closing(self._attention(action, hurry=request.now, stop=stop)) as attention:
+                defrag = self._config.defrag
+                pace = Pace(
+                    most_bytes=defrag.chunk_bytes, piece_us=self._piece_us(action), ask=attention, tell=meter.add
+                )
+                done = execute(action, pace)
             if action.file.kind is Kind.ACTIVE:
                 directory = action.path.rpartition("/")[0]
                 self.flushes.moved_by_us(directory)
-                self._slowest_us[directory] = max(self._slowest_us.get(directory, 0), pace.slowest_us)
+                self._slowest.add(directory, pace.slowest_us)
+            self._remember(action, done.outcome)
             yield action, done
+
+    def _piece_us(self, action: Action) -> int | None:
+        """How long a piece should take. Of an archive: to be over when journald's flush comes.
+
+        Compressed extents are short anyway; where nothing is compressed short pieces make short extents.
+        """
+        if action.file.kind is Kind.ACTIVE:
+            return self._config.defrag.chunk_us
+        return None if action.compress == "no" else self._config.window.margin_us // 2
+
+    def _attention(self, action: Action, *, hurry: bool, stop: Callable[[], bool]) -> Attention:
+        """Who is asked before each piece of `action`."""
+        ours = [one for one in self._last.instances if one.device == action.file.device and one.name != layout.REMOTE]
+        directories = {one.directory for one in ours}
+        actives = tuple(
+            file.path
+            for file in self._last.files
+            if file.kind is Kind.ACTIVE and file.problem is None and file.path.rpartition("/")[0] in directories
+        )
+        uuid = next(volume.uuid for volume in self._last.volumes if volume.device == action.file.device)
+        margin_us = self._config.window.margin_us + self._slowest.us()
+        return Attention(
+            action, self._config, self.flushes, Place(uuid, actives), margin_us=margin_us, hurry=hurry, stop=stop
+        )
+
+    def _remember(self, action: Action, outcome: Outcome) -> None:
+        """Keep in mind what came to nothing, for the next plan not to try it at once."""
+        file = action.file
+        self._refused.pop((file.device, file.inode), None)
+        if outcome.result is not Result.DONE and outcome.reason not in PASSING:
+            detail = outcome.detail or outcome.reason
+            refusal = Refusal(now_us(), file.size_bytes, file.mtime_ns, outcome.reason, detail)
+            self._refused[file.device, file.inode] = refusal
 
 
 class _Meter:
@@ -213,15 +318,6 @@ class _Meter:
         """`length` bytes more of the present file."""
         self._now = self._now._replace(done_bytes=self._now.done_bytes + length)
         self._tell(self._now)
-
-
-def _reason_to_end(action: Action, stop: Callable[[], bool], piece_us: int) -> Reason | None:
-    """Why the next piece of `action`, which will take `piece_us`, must not be begun."""
-    if stop():
-        return Reason.INTERRUPTED
-    if action.not_after_us is not None and now_us() + piece_us > action.not_after_us:
-        return Reason.WINDOW_CLOSED
-    return None
 
 
 def _kept(record: Record, run: int, volumes: tuple[Volume, ...], action: Action, done: Done) -> list[str]:

@@ -5,27 +5,69 @@ The one rule: the event loop never blocks and nothing polls. One worker thread l
 works; the loop only takes wakes in and names the next. What wakes: a change that the
 watch saw, the moment at which a plan can differ (Plan.wake_at_us), the moments around a
 due flush (Keeper.next_flush_look_us), a signal, and systemd's watchdog.
+
+All moments are kept by the monotonic clock, so that a clock that is set wakes nobody early
+and lets nobody oversleep.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from journalkeeper import state
-from journalkeeper.cycle import DAEMON, Keeper, Report, now_us
-from journalkeeper.errors import KeeperError
-from journalkeeper.model import Request
+from journalkeeper.cycle import DAEMON, PASSING, Keeper, Progress, Report, now_us
+from journalkeeper.errors import BusyError, KeeperError, NotBtrfsError
+from journalkeeper.model import Kind, Outcome, Reason, Request, Result
 from journalkeeper.notify import Notify
 from journalkeeper.watch import Change, Watch
 
-RETRY_US: Final = 60 * 1_000_000
-"""After a look that failed (the volume went away, the state directory is full) the next one."""
+RETRY_S: Final = 60.0
+"""After a cycle that failed (the state directory is full, another run is on) the next one ..."""
 
+RETRY_MOST_S: Final = 3600.0
+"""... and twice as long after each that fails again, up to this."""
+
+SOON_S: Final = 0.1
+"""The least time between two cycles that only the clock asked for."""
+
+SAY_AGAIN_S: Final = 86400.0
+"""What goes on being wrong is said once a day: every line that we log is one more flush to wake us."""
+
+ERROR, WARNING, INFO = 3, 4, 6
 Say = Callable[[int, str], None]
+
+
+class Told:
+    """What was said already, so that nothing is said twice in a day.
+
+    Our lines go into the journal that we watch: said at every cycle, a line would bring about
+    the flush that brings about the next cycle.
+    """
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._said: dict[str, tuple[str, float]] = {}
+
+    def tell(self, about: str, priority: int, sentence: str, *, same: str | None = None) -> None:
+        """Say `sentence` unless it, or what it comes to (`same`), is what was said `about` the thing last."""
+        last, when_s = self._said.get(about, ("", 0.0))
+        if last == (same or sentence) and time.monotonic() - when_s < SAY_AGAIN_S:
+            return
+        self._said[about] = same or sentence, time.monotonic()
+        self._say(priority, sentence)
+
+    def forget(self, about: str) -> bool:
+        """It is over; True if something had been said about it."""
+        return self._said.pop(about, None) is not None
+
+    def keep(self, about: frozenset[str]) -> None:
+        """Forget whatever else was talked about."""
+        self._said = {one: said for one, said in self._said.items() if one in about}
 
 
 class Daemon:
@@ -38,103 +80,146 @@ class Daemon:
     def __init__(self, load: Callable[[], Keeper], say: Say) -> None:
         self._load = load
         self._say = say
+        self._told = Told(say)
         self._keeper = load()
         self._notify = Notify()
         self._wake = asyncio.Event()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="worker")
+        self._watch = Watch(self._keeper.directories, self._changed)
+        self._reloading: asyncio.Task[None] | None = None
+        self._reload_again = False
         self._stop = False
-        self._look = True
-        self._plan_wake_us: int | None = None
+        self._look = self._refresh = True
+        self._again_s: float | None = None
+        self._retry_s = RETRY_S
         self.cycles = 0
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; an action under way ends between two pieces.
 
-        Raises: BusyError if another daemon has the state directory; KeeperError if nothing can be watched.
+        Raises: BusyError if another daemon has the state directory; KeeperError without one.
         """
         loop = asyncio.get_running_loop()
-        with state.lock(self._keeper.state_directory, "daemon.lock"):
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._end)
-            loop.add_signal_handler(signal.SIGHUP, self._reload)
-            watch = self._watch(loop)
-            dog = loop.create_task(self._feed_watchdog())
-            self._notify.ready()
-            try:
-                while not self._stop:
-                    watch = await self._turn(loop, watch)
-            finally:
-                self._notify.stopping()
-                dog.cancel()
-                watch.close()
-                self._worker.shutdown(wait=True)
+        try:
+            with state.lock(self._keeper.state_directory, "daemon.lock"):
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    loop.add_signal_handler(number, self._end)
+                loop.add_signal_handler(signal.SIGHUP, self._reload)
+                self._watch.attach(loop)
+                dog = loop.create_task(self._feed_watchdog())
+                try:
+                    await self._work(loop)
+                finally:
+                    self._notify.stopping()
+                    dog.cancel()
+                    self._worker.shutdown(wait=True)
+        finally:
+            self._watch.close()
 
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> Watch:
-        watch = Watch(self._keeper.directories, self._changed)
-        watch.attach(loop)
-        return watch
-
-    async def _turn(self, loop: asyncio.AbstractEventLoop, watch: Watch) -> Watch:
-        """One wake: sleep until there is a reason, then look at the timers or at everything."""
-        await self._sleep()
-        self._wake.clear()
-        if self._stop:
-            return watch
-        if tuple(watch.tops) != tuple(self._keeper.directories):
-            watch.close()
-            watch = self._watch(loop)
-        now = now_us()
-        if self._plan_wake_us is not None and now >= self._plan_wake_us:
-            self._look = True
-        if not self._look:
-            self._look = await loop.run_in_executor(self._worker, self._keeper.flush_seen)
-        if self._look:
-            self._look = False
-            self._plan_wake_us = await loop.run_in_executor(self._worker, self._cycle)
-        return watch
+    async def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Sleep until there is a reason, then look at the timers or at everything, and so on."""
+        await loop.run_in_executor(self._worker, self._watch_again)
+        self._notify.ready()
+        while not self._stop:
+            await self._sleep()
+            self._wake.clear()
+            if self._stop:
+                return
+            if self._again_s is not None and time.monotonic() >= self._again_s:
+                self._look = True
+            if self._look:
+                self._look = False
+                wait_s = await loop.run_in_executor(self._worker, self._cycle)
+                self._again_s = None if wait_s is None else time.monotonic() + max(wait_s, SOON_S)
+            elif await loop.run_in_executor(self._worker, self._keeper.flush_passed):
+                self._look = True
 
     async def _sleep(self) -> None:
         """Until something wakes us, or the next named moment."""
-        moments = (self._plan_wake_us, self._keeper.next_flush_look_us(), now_us() if self._look else None)
-        next_us = min((moment for moment in moments if moment is not None), default=None)
-        if next_us is None:
-            await self._wake.wait()
+        if self._look:
             return
+        flush_us = self._keeper.next_flush_look_us()
+        moments = (self._again_s, None if flush_us is None else flush_us / 1e6)
+        next_s = min((moment for moment in moments if moment is not None), default=None)
         try:
-            await asyncio.wait_for(self._wake.wait(), max(0, next_us - now_us()) / 1e6)
+            await asyncio.wait_for(self._wake.wait(), None if next_s is None else max(0.0, next_s - time.monotonic()))
         except TimeoutError:
             return
 
-    def _cycle(self) -> int | None:
-        """Look, plan and do, in the worker; when the next plan can differ."""
-        self.cycles += 1
+    def _watch_again(self) -> None:
+        """Watch what there is now, in the worker: it may wait for a disk."""
+        self._refresh = False
         try:
-            report = self._keeper.run(
-                Request(),
-                on_progress=lambda progress: self._notify.status(f"working on {progress.path}"),
-                stop=lambda: self._stop,
-                door=DAEMON,
-            )
+            self._watch.refresh()
         except KeeperError as error:
-            self._say(4, f"{error}; tried again in a minute")
-            self._notify.status(str(error))
-            return now_us() + RETRY_US
-        self._tell(report)
-        return report.plan.wake_at_us
+            self._told.tell("watch", WARNING, f"{error}; what changes there is not seen before the next event")
+        else:
+            self._told.forget("watch")
 
-    def _tell(self, report: Report) -> None:
+    def _cycle(self) -> float | None:
+        """Look, plan and do, in the worker; after how many seconds the next plan can differ."""
+        self.cycles += 1
+        if self._refresh:
+            self._watch_again()
+        keeper = self._keeper
+        try:
+            report = keeper.run(Request(), on_progress=self._progress, stop=lambda: self._stop, door=DAEMON)
+        except NotBtrfsError as error:
+            # A mount will tell; until then there is nothing to do.
+            self._told.tell("cycle", WARNING, str(error))
+            self._notify.status(str(error))
+            return None
+        except (KeeperError, OSError) as error:
+            return self._failed(error)
+        self._retry_s = RETRY_S
+        if self._told.forget("cycle"):
+            self._say(INFO, "at work again")
+        self._tell(keeper, report)
+        if keeper.flush_passed():
+            return 0.0
+        return _wait_s(report)
+
+    def _failed(self, error: KeeperError | OSError) -> float:
+        """The whole cycle came to nothing: try again, each time later; a run of somebody else's is no failure."""
+        self._notify.status(str(error))
+        if isinstance(error, BusyError):
+            return RETRY_S
+        self._told.tell("cycle", ERROR, f"{error}; tried again later")
+        wait_s, self._retry_s = self._retry_s, min(2 * self._retry_s, RETRY_MOST_S)
+        return wait_s
+
+    def _progress(self, progress: Progress) -> None:
+        self._notify.status(f"working on {progress.path}")
+
+    def _tell(self, keeper: Keeper, report: Report) -> None:
         for notice in report.notices:
-            self._say(4, notice)
-        for outcome in report.outcomes:
+            self._told.tell(notice, WARNING, notice)
+        for action, outcome in zip(report.plan.actions, report.outcomes, strict=True):
+            self._tell_outcome(outcome, active=action.file.kind is Kind.ACTIVE)
+        waiting = sorted(keeper.missing())
+        if waiting:
+            self._told.tell("waiting", INFO, f"waiting for {' and '.join(waiting)} to appear")
+        elif self._told.forget("waiting"):
+            self._say(INFO, f"{' and '.join(keeper.directories)}: there now")
+        here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
+        self._told.keep(frozenset({"watch", "waiting", *report.notices, *here}))
+        self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
+
+    def _tell_outcome(self, outcome: Outcome, *, active: bool) -> None:
+        """What became of an archive; of an active file once a day: it is rewritten again and again."""
+        what = f"{outcome.path}: {outcome.action} {outcome.result} ({outcome.reason})"
+        if outcome.result is Result.DONE:
             counts = f"{outcome.extents_before} to {outcome.extents_after} extents"
-            what = f"{outcome.path}: {outcome.action} {outcome.result} ({outcome.reason}), {counts}"
-            self._say(6 if outcome.result != "failed" else 3, f"{what} {outcome.detail}".rstrip())
-        self._notify.status(f"{len(report.plan.skipped) + len(report.plan.actions)} files, idle")
+            self._told.tell(outcome.path, INFO, f"{what}, {counts}", same="done" if active else None)
+        elif outcome.reason not in PASSING:
+            priority = ERROR if outcome.result is Result.FAILED else INFO
+            self._told.tell(outcome.path, priority, f"{what} {outcome.detail}")
 
     def _changed(self, change: Change) -> None:
         """The watch saw something: names need a look; an append only may begin an interval."""
-        began = [self._keeper.flushes.appended(directory, now_us()) for directory in change.appended]
-        self._look = self._look or change.rescan
+        began = [self._keeper.flushes.appended(directory) for directory in change.appended]
+        if change.rescan:
+            self._look = self._refresh = True
         if change.rescan or any(began):
             self._wake.set()
 
@@ -143,19 +228,45 @@ class Daemon:
         self._wake.set()
 
     def _reload(self) -> None:
-        """Read the configuration again; with a wrong one the running values stay."""
+        """Read the configuration again, aside; a signal that comes meanwhile has it read once more."""
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._reloaded())
+        else:
+            self._reload_again = True
+
+    async def _reloaded(self) -> None:
+        """With a wrong configuration the running values stay."""
         self._notify.reloading()
         try:
-            self._keeper = self._load()
-        except KeeperError as error:
-            self._say(3, f"not reloaded, the running configuration stays: {error}")
+            keeper = await asyncio.to_thread(self._load)
+            watch = None if keeper.directories == self._watch.tops else Watch(keeper.directories, self._changed)
+        except (KeeperError, OSError) as error:
+            self._say(ERROR, f"not reloaded, the running configuration stays: {error}")
         else:
-            self._say(6, "the configuration was read again")
+            keeper.take_over(self._keeper)
+            self._keeper = keeper
+            if watch is not None:
+                self._watch.close()
+                self._watch = watch
+                watch.attach(asyncio.get_running_loop())
+            self._say(INFO, "the configuration was read again")
+            self._look = self._refresh = True
+            self._wake.set()
         self._notify.ready()
-        self._look = True
-        self._wake.set()
+        if self._reload_again:
+            self._reload_again = False
+            await self._reloaded()
 
     async def _feed_watchdog(self) -> None:
         while self._notify.watchdog_s is not None:
             self._notify.alive()
             await asyncio.sleep(self._notify.watchdog_s)
+
+
+def _wait_s(report: Report) -> float | None:
+    """After how many seconds another plan can differ though nothing happens."""
+    wake_us = report.plan.wake_at_us
+    waits = [] if wake_us is None else [(wake_us - now_us()) / 1e6]
+    if any(outcome.reason is Reason.PRESSURE for outcome in report.outcomes):
+        waits.append(RETRY_S)
+    return min(waits, default=None)

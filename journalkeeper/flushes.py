@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """When each journald began to have something to flush, and when we must look again.
 
-The one rule: what is not known is taken to be early. A flush awaited too early closes the
-window for nothing; one awaited too late has journald wait for us.
+The one rule: what is not known is taken to be early where a window closes, and late where
+one opens. A flush awaited for too long keeps the window closed for nothing; one that comes
+while we take it for past has journald wait for us.
 
 The first append after a flush makes the file ONLINE, arms the timer, and within 250 ms shows
 as inotify's IN_MODIFY (journald's coalesced ftruncate). The flush itself is silent, and under
@@ -14,124 +15,336 @@ the flush does not happen at all (measured at 100 messages/s and SyncIntervalSec
 What a flush of a datacow file cannot hide is that its first block lies elsewhere afterwards.
 From the due moment on that is looked at, a few times within a second. The kernel's own
 write-back moves the block, too, 30 s after it was dirtied at the earliest: so a move is a
-flush when a flush is due, or when flushes are closer together than that.
+flush when one is due, or when it comes sooner after another than that. By the latter a timer
+is found of which nothing is known, as at our start.
+
+The timer runs on CLOCK_MONOTONIC (server_schedule_sync), and so do all times in here; a
+rotation does not stop it, and every sync does (server_sync). A file that a killed journald
+left ONLINE is nobody's to flush: it was not changed for longer than its timer takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import os
+import time
+from collections.abc import Callable, Iterable
+from threading import Lock
+from typing import Final, NamedTuple
 
 from journalkeeper import opening
-from journalkeeper.btrfs import fiemap, writeback
+from journalkeeper.btrfs import fiemap, inode, writeback
 from journalkeeper.journald import header
 from journalkeeper.model import Instance, JournalFile, Kind, State
 from journalkeeper.values import INFINITY_US
 
 MS: Final = 1_000
-COALESCED_US: Final = 250 * MS
-"""How long journald may hold back the IN_MODIFY of an append (POST_CHANGE_TIMER_INTERVAL_USEC)."""
+COALESCED_US: Final = 400 * MS
+"""How old an append may be that we hear of: journald holds back its IN_MODIFY for 250 ms
+(POST_CHANGE_TIMER_INTERVAL_USEC), the watch for another 100."""
 
-LOOK_EVERY_US: Final = 50 * MS
+SLACK_US: Final = 250 * MS
+"""By how much sd-event may move a timer to let others fire with it (DEFAULT_ACCURACY_USEC)."""
+
 LATE_US: Final = 1_000 * MS
 """A flush that was not seen this long after it was due was taken back by an append."""
+
+LOOK_EVERY_US: Final = 50 * MS
+SEARCH_EVERY_US: Final = 1_000 * MS
+RARELY_US: Final = 60_000 * MS
+"""How often to see whether an instance has gone OFFLINE whose timer leaves no window to find."""
 
 KERNEL_EXPIRES_US: Final = 25_000 * MS
 """Dirty pages are left alone for at least 30 s (vm.dirty_expire_centisecs); 5 s of caution."""
 
+STEPS: Final = 20
+"""Looks at the most, roughly, in the time in which a flush may come."""
 
-class _Beat:
-    """What is known of one instance: since when it is ONLINE, and where its first block lay when."""
+BUSY_US: Final = 20 * MS
+COMMIT_S: Final = 0.25
+"""Where a flush's data took longer than BUSY_US to be written, its commit takes about this long."""
+
+
+class Span(NamedTuple):
+    """The earliest and the latest moment at which something was."""
+
+    earliest_us: int
+    latest_us: int
+
+
+class Beat:
+    """What is known of one instance's timer. Pure: the times are arguments.
+
+    `state` is OFFLINE (nothing is unsynced), ONLINE (the timer was started within `since`),
+    or UNKNOWN (something is unsynced, and nobody knows since when).
+    """
 
     def __init__(self) -> None:
-        self.since_us: int | None = None
-        self.offline_seen = False
-        self.block: int | None = None
-        self.looked_us = 0
+        self.state = State.UNKNOWN
+        self.since: Span | None = None
         self.interval_us = 0
+        self._looked_us = 0
+        self._online: frozenset[int] = frozenset()
+        self._blocks: dict[int, int] = {}
+        self._moved_us: int | None = None
+        self._seen: Span | None = None
+        self._armed: Span | None = None
+        self._appended_us: int | None = None
+        self._unheard = False
 
-    def due_us(self) -> int | None:
-        if self.since_us is None or self.interval_us in {0, INFINITY_US}:
-            return None
-        return self.since_us + self.interval_us
+    @property
+    def timed(self) -> bool:
+        """Whether this journald flushes by a timer at all."""
+        return self.interval_us not in {0, INFINITY_US}
 
-    def online(self, block: int | None, now_us: int) -> bool:
-        """Take in a look that found the file ONLINE; True if a flush was seen to have begun."""
-        moved = self.block is not None and block is not None and block != self.block
-        due_us = self.due_us()
-        due = due_us is not None and now_us >= due_us
-        flushed = moved and (due or self.interval_us < KERNEL_EXPIRES_US)
-        if flushed:
-            # The timer was armed by the first append after the flush: not before our last look.
-            self.since_us = self.looked_us
-        elif due_us is not None and now_us > due_us + LATE_US:
-            self.since_us = due_us
-        self.block, self.looked_us, self.offline_seen = block, now_us, False
-        return flushed
-
-    def offline(self, now_us: int) -> None:
-        """Take in a look that found nothing to flush."""
-        self.since_us, self.block, self.looked_us, self.offline_seen = None, None, now_us, True
-
-
-class Flushes:
-    """The beats of all instances, by directory. Times are CLOCK_REALTIME microseconds."""
-
-    def __init__(self) -> None:
-        self._beats: dict[str, _Beat] = {}
-
-    def appended(self, directory: str, now_us: int) -> bool:
-        """inotify says that journald appended; True if that began a new interval."""
-        beat = self._beats.get(directory)
-        if beat is None or not beat.offline_seen:
+    def appended(self, now_us: int) -> bool:
+        """Take in an append that inotify told of; True if that began an interval, or tells when one began."""
+        if self.state is State.OFFLINE:
+            self._begin(max(self._looked_us, now_us - COALESCED_US), now_us)
+            return True
+        self._appended_us = now_us
+        if not self._unheard or self.since is None:
             return False
-        beat.since_us = max(beat.looked_us, now_us - COALESCED_US)
-        beat.offline_seen = False
+        # A look was quicker than inotify: the first append was not long before it.
+        self._unheard = False
+        self.since = Span(
+            min(max(self.since.earliest_us, now_us - COALESCED_US), self.since.latest_us), self.since.latest_us
+        )
         return True
 
-    def moved_by_us(self, directory: str) -> None:
-        """We rewrote an active file there: where its first block lies now says nothing of journald."""
-        if directory in self._beats:
-            self._beats[directory].block = None
+    def ask(self) -> None:
+        """A look begins: appends that are told of from here on may be newer than what it finds."""
+        self._appended_us = None
 
-    def look(self, instances: Iterable[Instance], files: Iterable[JournalFile], now_us: int) -> tuple[Instance, ...]:
-        """Look at the active files of `instances` now; the same with what is known of their timers."""
-        actives: dict[str, list[JournalFile]] = {}
-        for file in files:
-            if file.kind is Kind.ACTIVE and file.problem is None:
-                actives.setdefault(file.path.rpartition("/")[0], []).append(file)
-        known = []
-        for instance in instances:
-            beat = self._beats.setdefault(instance.directory, _Beat())
-            beat.interval_us = instance.sync_interval_us
-            _update(beat, actives.get(instance.directory, []), now_us)
-            known.append(instance._replace(online_since_us=beat.since_us))
-        self._beats = {instance.directory: self._beats[instance.directory] for instance in known}
-        return tuple(known)
+    def offline(self, present: frozenset[int], now_us: int) -> bool:
+        """Take in a look that found nothing unsynced in the files `present`; True if that is new."""
+        news = self.state is not State.OFFLINE
+        if self._online:
+            # Synced, or rotated away: that does not stop the timer.
+            self._armed = None if self._online & present else self.since
+        self.state, self.since, self._seen, self._moved_us = State.OFFLINE, None, None, None
+        self._online, self._blocks, self._looked_us = frozenset(), {}, now_us
+        if self._appended_us is not None:
+            self._begin(max(now_us, self._appended_us - COALESCED_US), max(now_us, self._appended_us))
+        return news
+
+    def online(self, files: dict[int, int | None], now_us: int) -> bool:
+        """Take in a look at unsynced files: inode and where its first block lies, None if that tells nothing.
+
+        True if a flush is over, or must be taken to have been dropped.
+        """
+        blocks = {number: block for number, block in files.items() if block is not None}
+        moved = any(self._blocks.get(number, block) != block for number, block in blocks.items())
+        before_us, self._looked_us = self._looked_us, now_us
+        self._online, self._blocks = frozenset(files), blocks
+        if self.state is State.OFFLINE:
+            self._begin(before_us, now_us)
+            self._unheard = self.since == Span(before_us, now_us)
+            return False
+        if self.since is not None:
+            return self._followed(self.since, before_us, now_us, moved=moved)
+        if moved:
+            self._found(before_us, now_us)
+        return False
+
+    def _begin(self, earliest_us: int, latest_us: int) -> None:
+        """The first append after a flush; after a rotation the timer may still run from before."""
+        self._unheard = False
+        if self._armed is not None and latest_us < self._armed.latest_us + self.interval_us + LATE_US:
+            earliest_us = self._armed.earliest_us
+        self.state, self.since = State.ONLINE, Span(earliest_us, latest_us)
+
+    def _found(self, before_us: int, now_us: int) -> None:
+        """A block moved while no timer was known: take it for a flush if the kernel cannot have done it."""
+        soon = self._moved_us is not None and now_us - self._moved_us < KERNEL_EXPIRES_US
+        self._moved_us = now_us
+        if soon or self.interval_us < KERNEL_EXPIRES_US:
+            self.state, self._seen = State.ONLINE, Span(before_us, now_us)
+            self.since = Span(before_us - self.interval_us, now_us - self.interval_us)
+
+    def _followed(self, since: Span, before_us: int, now_us: int, *, moved: bool) -> bool:
+        due_us, end_us = since.earliest_us + self.interval_us, since.latest_us + self.interval_us
+        if now_us < due_us:
+            if moved and self.interval_us < KERNEL_EXPIRES_US:
+                # A message of priority crit, and the timer runs from here; or sync(2), and it does not.
+                self.since = Span(since.earliest_us, now_us)
+            return False
+        if moved:
+            # It may also have been the kernel: the flush can still come until the timer's slack is over.
+            self._seen = Span(before_us if self._seen is None else self._seen.earliest_us, now_us)
+        elif self._seen is not None and now_us >= end_us + SLACK_US:
+            return self._restart(self._seen, now_us)
+        elif self._seen is None and now_us >= end_us + LATE_US:
+            return self._restart(Span(due_us, end_us + SLACK_US), now_us)
+        return False
+
+    def _restart(self, since: Span, now_us: int) -> bool:
+        """The timer began anew; if that is too vague to find the next flush by, nothing is known."""
+        self._seen, self._moved_us = None, None
+        vague = 2 * (since.latest_us - since.earliest_us) > self.interval_us
+        if vague or now_us >= since.earliest_us + self.interval_us:
+            self.state, self.since = State.UNKNOWN, None
+        else:
+            self.since = since
+        return True
+
+    def moved_by_us(self) -> None:
+        """Where the first blocks lie now says nothing of journald."""
+        self._blocks = {}
+
+    def may_be_live(self, inode_number: int, age_us: int, now_us: int) -> bool:
+        """Whether a journald will flush this ONLINE file, which was changed `age_us` ago by the wall clock."""
+        if age_us <= self.interval_us + LATE_US:
+            return True
+        # Unless the clock was set: then what we know of the timer counts.
+        awaited = self.since is not None and now_us < self.since.latest_us + self.interval_us + LATE_US
+        return awaited and inode_number in self._online
+
+    def closes_us(self, margin_us: int) -> int | None:
+        """Until when work may go on as far as is known; None: nothing is unsynced, or no timer runs."""
+        if self.state is State.OFFLINE or not self.timed:
+            return None
+        if self.since is None or self._too_short(margin_us):
+            return 0
+        return self.since.earliest_us + self.interval_us - margin_us
+
+    def _too_short(self, margin_us: int) -> bool:
+        return self.interval_us <= 2 * margin_us
+
+    def due(self, margin_us: int, now_us: int) -> bool:
+        """Whether a flush is known to be near, or under way."""
+        if not self.timed or self.since is None or self._too_short(margin_us):
+            return False
+        return now_us >= self.since.earliest_us + self.interval_us - margin_us
 
     def next_look_us(self, margin_us: int) -> int | None:
         """When to look again though nothing happened: before a flush is due, and until it was seen."""
-        moments = []
-        for beat in self._beats.values():
-            due_us = beat.due_us()
-            if due_us is not None:
-                before_us = due_us - margin_us
-                moments.append(before_us if beat.looked_us < before_us else max(due_us, beat.looked_us + LOOK_EVERY_US))
-        return min(moments, default=None)
+        if not self.timed or self.state is State.OFFLINE:
+            return None
+        if self._too_short(margin_us):
+            return self._looked_us + RARELY_US
+        if self.since is None:
+            # NOCOW blocks stay where they are: all that can be seen of such a file is that it is OFFLINE.
+            found_by_looking = min(SEARCH_EVERY_US, self.interval_us // STEPS)
+            return self._looked_us + (found_by_looking if self._blocks else max(self.interval_us, RARELY_US))
+        due_us, end_us = self.since.earliest_us + self.interval_us, self.since.latest_us + self.interval_us
+        if self._looked_us < due_us:
+            return due_us - margin_us if self._looked_us < due_us - margin_us else due_us
+        if self._seen is not None:
+            return max(end_us + SLACK_US, self._looked_us + LOOK_EVERY_US)
+        return self._looked_us + max(LOOK_EVERY_US, (end_us - due_us) // STEPS)
 
 
-def _update(beat: _Beat, files: list[JournalFile], now_us: int) -> None:
-    """Read the state bytes again: the files' rows may be older than the look."""
-    for file in files:
-        directory, _, name = file.path.rpartition("/")
-        try:
-            with opening.directory(directory) as dir_fd, opening.opened(name, dir_fd) as fd:
-                if header.state(fd) is not State.ONLINE:
-                    continue
-                if beat.online(fiemap.physical(fd, 0), now_us):
-                    # It has begun; it is over when nothing of the file is under write-back any more.
+class Flushes:
+    """The beats of all instances, by directory.
+
+    `clock` is CLOCK_MONOTONIC, `wall` CLOCK_REALTIME, both in microseconds. `appended` is for
+    the event loop, all else for the thread that works.
+    """
+
+    def __init__(self, clock: Callable[[], int] | None = None, wall: Callable[[], int] | None = None) -> None:
+        self._clock = clock or (lambda: time.monotonic_ns() // 1000)
+        self._wall = wall or (lambda: time.time_ns() // 1000)
+        self._beats: dict[str, Beat] = {}
+        self._actives: dict[str, tuple[str, ...]] = {}
+        self._news = False
+        self._lock = Lock()
+
+    def appended(self, directory: str) -> bool:
+        """inotify says that journald appended; True if that began an interval, so that `next_look_us` changed."""
+        with self._lock:
+            beat = self._beats.get(directory)
+            return beat is not None and beat.appended(self._clock()) and beat.timed
+
+    def moved_by_us(self, directory: str) -> None:
+        """We rewrote an active file there: where its first block lies now says nothing of journald."""
+        with self._lock:
+            if directory in self._beats:
+                self._beats[directory].moved_by_us()
+
+    def look(self, instances: Iterable[Instance], files: Iterable[JournalFile]) -> tuple[Instance, ...]:
+        """Look at the active ones of `files`, which are all; `instances` with what is known of their timers."""
+        actives: dict[str, tuple[str, ...]] = {}
+        for file in files:
+            if file.kind is Kind.ACTIVE and file.problem is None:
+                directory, _, name = file.path.rpartition("/")
+                actives[directory] = (*actives.get(directory, ()), name)
+        known = tuple(instances)
+        with self._lock:
+            self._beats = {instance.directory: self._beats.get(instance.directory, Beat()) for instance in known}
+            self._actives = actives
+            for instance in known:
+                self._beats[instance.directory].interval_us = instance.sync_interval_us
+        self.look_again()
+        return tuple(instance._replace(online_since_us=self._since_us(instance.directory)) for instance in known)
+
+    def _since_us(self, directory: str) -> int | None:
+        """Since when the instance is ONLINE, by the wall clock."""
+        with self._lock:
+            since = self._beats[directory].since
+            return None if since is None else self._wall() - self._clock() + since.earliest_us
+
+    def look_again(self, directory: str | None = None) -> None:
+        """Look at the same files' states now, or at those of one directory."""
+        for one in list(self._beats):
+            if directory in {None, one} and self._look(one):
+                self._news = True
+
+    def passed(self) -> bool:
+        """Whether a flush was found to be over since this was asked last: time for a plan."""
+        news, self._news = self._news, False
+        return news
+
+    def _look(self, directory: str) -> bool:
+        beat = self._beats[directory]
+        with self._lock:
+            beat.ask()
+            now_us = self._clock()
+        present: set[int] = set()
+        online: dict[int, int | None] = {}
+        for name in self._actives.get(directory, ()):
+            try:
+                with opening.directory(directory) as dir_fd, opening.opened(name, dir_fd) as fd:
+                    status = os.fstat(fd)
+                    present.add(status.st_ino)
+                    age_us = self._wall() - status.st_mtime_ns // 1000
+                    if header.state(fd) is State.ONLINE and beat.may_be_live(status.st_ino, age_us, now_us):
+                        online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.physical(fd, 0)
+            except OSError:
+                # Gone, or about to be said of the file by the next whole look: nothing to wait for.
+                continue
+        with self._lock:
+            if not online:
+                return beat.offline(frozenset(present), now_us)
+            over = beat.online(online, now_us)
+        if over:
+            self._wait(directory)
+        return over
+
+    def _wait(self, directory: str) -> None:
+        """Until what the flush has begun to write is written, and committed."""
+        began_us = self._clock()
+        for name in self._actives.get(directory, ()):
+            try:
+                with opening.directory(directory) as dir_fd, opening.opened(name, dir_fd) as fd:
                     writeback.wait_writeback(fd, 0, 0)
-                return
-        except FileNotFoundError:
-            continue
-    beat.offline(now_us)
+            except OSError:
+                continue  # as in _look
+        if self._clock() - began_us > BUSY_US:
+            time.sleep(COMMIT_S)
+
+    def closes_us(self, directory: str, margin_us: int) -> int | None:
+        """Until when work on the active files of `directory` may go on, by CLOCK_MONOTONIC; None: no limit is known."""
+        with self._lock:
+            beat = self._beats.get(directory)
+            return None if beat is None else beat.closes_us(margin_us)
+
+    def due(self, margin_us: int) -> bool:
+        """Whether any instance's flush is near or under way."""
+        with self._lock:
+            return any(beat.due(margin_us, self._clock()) for beat in self._beats.values())
+
+    def next_look_us(self, margin_us: int) -> int | None:
+        """When to `look_again`, by CLOCK_MONOTONIC."""
+        with self._lock:
+            moments = [beat.next_look_us(margin_us) for beat in self._beats.values()]
+        return min((moment for moment in moments if moment is not None), default=None)

@@ -181,7 +181,8 @@ class Volume(NamedTuple):
     `subvolume` (tree id) name the same thing for good. `data_profile` is mkfs.btrfs's
     word; `redundant` says whether it keeps copies that a checksum can choose between.
     `free_bytes` is free within allocated data chunks, `unallocated_bytes` not yet in
-    any chunk, raw. `options` are mount(8)'s words.
+    any chunk, raw. `options` are mount(8)'s words. `maintenance` is what keeps the whole
+    volume busy, "balance" or "scrub", "" nothing.
     """
 
     device: int
@@ -194,6 +195,7 @@ class Volume(NamedTuple):
     metadata_free_bytes: int
     own_subvolume: bool
     options: tuple[str, ...]
+    maintenance: str = ""
 
 
 class Instance(NamedTuple):
@@ -230,11 +232,23 @@ class Past(NamedTuple):
     extents: int
 
 
+class Refusal(NamedTuple):
+    """A try that failed or was refused, and what the file looked like: `reason` and `detail` are the outcome's."""
+
+    when_us: int
+    size_bytes: int
+    mtime_ns: int
+    reason: Reason
+    detail: str
+
+
 class Host(NamedTuple):
     """One look at everything, at `now_us`.
 
-    `past` has the last rewrite of each file by (device, inode); `written_bytes` is what
-    was written in the budget's present day.
+    `past` has the last rewrite of each file by (device, inode), `refused` the last try that
+    came to nothing; `written_bytes` is what was written in the budget's present day.
+    `pressure_percent` is for how much of the last 10 s some task waited for I/O, None where
+    the kernel does not say.
     """
 
     now_us: int
@@ -243,6 +257,8 @@ class Host(NamedTuple):
     volumes: tuple[Volume, ...]
     past: dict[tuple[int, int], Past]
     written_bytes: int
+    refused: dict[tuple[int, int], Refusal] = {}  # noqa: RUF012 - never changed, like everything here
+    pressure_percent: float | None = None
 
 
 class Request(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 from systemd import daemon
 
@@ -20,24 +21,34 @@ class Notify:
     def __init__(self) -> None:
         wait_us = os.environ.get("WATCHDOG_USEC", "")
         ours = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        self.watchdog_s = int(wait_us) / 2e6 if ours and wait_us.isdigit() else None
+        self.watchdog_s = int(wait_us) / 2e6 if ours and wait_us.isdecimal() and int(wait_us) else None
+        self._said = ""
 
     def ready(self) -> None:
         """The watches are set: whoever waits for us may go on."""
-        daemon.notify("READY=1")
+        _send("READY=1")
 
     def reloading(self) -> None:
         """The configuration is being read again; `ready` ends it."""
-        daemon.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        _send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def status(self, sentence: str) -> None:
-        """One line for `systemctl status`."""
-        daemon.notify(f"STATUS={sentence}")
+        """One line for `systemctl status`; a name in it may have any bytes, and each line is a command."""
+        if sentence != self._said:
+            self._said = sentence
+            text = sentence.encode("utf-8", "backslashreplace").decode()
+            _send("STATUS=" + "".join(letter if letter.isprintable() else "?" for letter in text))
 
     def alive(self) -> None:
         """The event loop turns."""
-        daemon.notify("WATCHDOG=1")
+        _send("WATCHDOG=1")
 
     def stopping(self) -> None:
         """We are about to end."""
-        daemon.notify("STOPPING=1")
+        _send("STOPPING=1")
+
+
+def _send(message: str) -> None:
+    """One message; a service manager that has gone away meanwhile misses it, and our work does not."""
+    with suppress(OSError):
+        daemon.notify(message)

@@ -12,16 +12,19 @@ IN_MODIFY, at most four a second, is all that an append shows of itself.
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import select
 import struct
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Iterable
+from threading import Lock
 from typing import Final, NamedTuple
 
 import pyinotify
 
-from journalkeeper.errors import KeeperError
+from journalkeeper.errors import FileError, KeeperError
 from journalkeeper.journald import layout, names
 from journalkeeper.model import Kind
 
@@ -29,9 +32,15 @@ EVENT: Final = struct.Struct("=iIII")
 """struct inotify_event: wd, mask, cookie, len; then the name, padded with zeros (inotify(7))."""
 
 READ_BYTES: Final = 64 * 1024
+"""What one call takes from the queue: 1,300 to 4,000 events, a few milliseconds of work."""
+
 COALESCE_S: Final = 0.1
 """Bursts become one change: a rotation is a dozen events within a few milliseconds."""
 
+TRIES: Final = 100
+"""How often to look for directories that come and go faster than they can be watched."""
+
+GONE: Final = pyinotify.IN_IGNORED | pyinotify.IN_UNMOUNT | pyinotify.IN_DELETE_SELF | pyinotify.IN_MOVE_SELF
 NAMES: Final = (
     pyinotify.IN_CREATE
     | pyinotify.IN_DELETE
@@ -40,7 +49,8 @@ NAMES: Final = (
     | pyinotify.IN_DELETE_SELF
     | pyinotify.IN_MOVE_SELF
 )
-GONE: Final = pyinotify.IN_IGNORED | pyinotify.IN_UNMOUNT | pyinotify.IN_DELETE_SELF | pyinotify.IN_MOVE_SELF
+
+MOUNTINFO: Final = "/proc/self/mountinfo"
 
 
 class Change(NamedTuple):
@@ -50,17 +60,30 @@ class Change(NamedTuple):
     rescan: bool
 
 
+class _Interest(NamedTuple):
+    """What matters in a directory: journals, appends to them, and these names."""
+
+    journals: bool = False
+    appends: bool = False
+    names: frozenset[str] = frozenset()
+
+    def __or__(self, other: _Interest) -> _Interest:
+        return _Interest(self.journals or other.journals, self.appends or other.appends, self.names | other.names)
+
+
 class Watch:
     """Watches the directories `tops` and their instances, and whatever must appear before they can.
 
-    `on_change` is called in the event loop, at most every COALESCE_S. `events` counts what was read.
+    `on_change` is called in the event loop, at most every COALESCE_S; after a `rescan` somebody
+    must `refresh`, before looking at what there is. `events` counts what was read.
 
-    Raises: KeeperError if the kernel gives no inotify instance or watch (EMFILE, ENOSPC).
+    Raises: KeeperError if the kernel gives no inotify instance (EMFILE).
     """
 
     def __init__(self, tops: Iterable[str], on_change: Callable[[Change], None]) -> None:
         # It logs to stderr by a handler of its own; what it has to say comes as exceptions here.
-        pyinotify.log.handlers.clear()
+        pyinotify.log.handlers[:] = [logging.NullHandler()]
+        pyinotify.log.propagate = False
         self.tops = tuple(tops)
         self._on_change = on_change
         try:
@@ -70,18 +93,27 @@ class Watch:
         self.fd: int = self._manager.get_fd()
         os.set_blocking(self.fd, False)
         os.set_inheritable(self.fd, False)  # noqa: FBT003 - its only argument
-        self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        self._mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
         self._mount_events = select.epoll()
-        self._mount_events.register(self._mounts, select.EPOLLPRI | select.EPOLLERR)
+        self._mount_events.register(self._mountinfo, select.EPOLLPRI | select.EPOLLERR)
+        self._lock = Lock()
         self._watched: dict[str, int] = {}
         self._paths: dict[int, str] = {}
-        self._instances: frozenset[str] = frozenset()
+        self._interests: dict[str, _Interest] = {}
+        self._places: tuple[str, ...] = ()
+        self._mounts: tuple[str, ...] = ()
         self._appended: set[str] = set()
         self._rescan = False
         self._timer: TimerHandle | None = None
         self._loop: AbstractEventLoop | None = None
+        self._closed = False
         self.events = 0
-        self.refresh()
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """The directories that are watched now."""
+        with self._lock:
+            return frozenset(self._watched)
 
     def attach(self, loop: AbstractEventLoop) -> None:
         """Begin to call `on_change` from `loop`."""
@@ -91,56 +123,96 @@ class Watch:
 
     def close(self) -> None:
         """Drop all watches."""
+        if self._closed:
+            return
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._loop is not None:
             self._loop.remove_reader(self.fd)
             self._loop.remove_reader(self._mount_events.fileno())
         self._mount_events.close()
-        os.close(self._mounts)
+        os.close(self._mountinfo)
         os.close(self.fd)
 
     def refresh(self) -> None:
         """Watch what there is now: each top, or the nearest directory above it, and the instances below.
 
-        Raises: KeeperError if a watch cannot be had for another reason than that the directory vanished.
+        It may wait for the disk, and may be called from another thread than the loop's, one at a time.
+
+        Raises: KeeperError if a directory that is there cannot be watched (ENOSPC, EACCES); the
+            others are.
         """
-        wanted: dict[str, int] = {}
-        instances: set[str] = set()
+        problem = None
+        places = tuple(os.path.realpath(top) for top in self.tops)
+        mounts = _mounts_about(places)
+        with self._lock:
+            self._places, self._mounts = places, mounts
+        wanted: dict[str, _Interest] = {}
+        for _ in range(TRIES):
+            # What appeared before its directory was watched is seen by looking once more.
+            before, wanted = wanted, self._wanted()
+            if wanted == before:
+                break
+            with self._lock:
+                self._interests = wanted
+                dropped = [self._forget(path) for path in self._watched.keys() - wanted.keys()]
+            for number in dropped:
+                self._manager.rm_watch(number, quiet=True)
+            for path, interest in wanted.items():
+                problem = self._add(path, interest) or problem
+        if problem is not None:
+            raise problem
+
+    def _wanted(self) -> dict[str, _Interest]:
+        wanted: dict[str, _Interest] = {}
+
+        def want(path: str, interest: _Interest) -> None:
+            wanted[path] = wanted.get(path, _Interest()) | interest
+
         for top in self.tops:
-            # Also above the top: a directory that is moved away and made anew is found again.
-            wanted.setdefault(_nearest(os.path.dirname(os.path.realpath(top))), NAMES)
-            if os.path.isdir(top):
-                wanted[os.path.realpath(top)] = NAMES
-                for place in layout.directories(top):
-                    wanted[place.path] = NAMES | pyinotify.IN_MODIFY
-                    instances.add(place.path)
-        for path in self._watched.keys() - wanted.keys():
-            self._drop(path)
-        for path, mask in wanted.items():
-            self._add(path, mask)
-        self._instances = frozenset(instances)
+            place = os.path.realpath(top)
+            # Also above: a directory, or a link to it, that is moved away and made anew is found again.
+            for path in {os.path.abspath(top), place}:
+                nearest, name = _nearest(path)
+                want(nearest, _Interest(names=frozenset({name})))
+            if os.path.isdir(place):
+                want(place, _Interest(journals=True))
+                for instance in layout.directories(place):
+                    want(instance.path, _Interest(journals=True, appends=True))
+        return wanted
 
-    def _add(self, path: str, mask: int) -> None:
-        """Adding a watch again is how a directory of the same name but another inode is found."""
+    def _add(self, path: str, interest: _Interest) -> KeeperError | None:
+        """Watch what lies at `path`; adding it again is how another directory of the same name is found."""
         try:
-            made: dict[str, int] = self._manager.add_watch(path, mask | pyinotify.IN_ONLYDIR, quiet=False)
+            handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None  # vanished: the next look at what is wanted says so
+        except OSError as error:
+            return FileError.wrap("watch it", path, error)
+        mask = NAMES | pyinotify.IN_ONLYDIR | (pyinotify.IN_MODIFY if interest.appends else 0)
+        try:
+            # By its descriptor: pyinotify takes no names that are not UTF-8.
+            made: dict[str, int] = self._manager.add_watch(f"/proc/self/fd/{handle}", mask, quiet=False)
         except pyinotify.WatchManagerError as error:
-            if os.path.isdir(path):
-                raise KeeperError(f"{path}: cannot watch it: {error}; see fs.inotify.max_user_watches") from error
-            self._rescan = True
-            return
-        number = made[path]
-        old = self._watched.get(path)
+            return KeeperError(f"{path}: cannot watch it: {error}; see fs.inotify.max_user_watches in sysctl")
+        finally:
+            os.close(handle)
+        (number,) = made.values()
+        with self._lock:
+            old = self._watched.get(path)
+            if old is not None and old != number:
+                self._paths.pop(old, None)
+            self._watched[path], self._paths[number] = number, path
         if old is not None and old != number:
-            self._paths.pop(old, None)
-        self._watched[path] = number
-        self._paths[number] = path
+            self._manager.rm_watch(old, quiet=True)
+        return None
 
-    def _drop(self, path: str) -> None:
+    def _forget(self, path: str) -> int:
+        """Drop our memory of a watch and return its number. The lock is held."""
         number = self._watched.pop(path)
         self._paths.pop(number, None)
-        self._manager.rm_watch(number, quiet=True)
+        return number
 
     def _read(self) -> None:
         """Take one buffer of events; the loop calls again while there are more."""
@@ -149,39 +221,50 @@ class Watch:
         except BlockingIOError:
             return
         offset = 0
-        while offset < len(data):
-            number, mask, _, length = EVENT.unpack_from(data, offset)
-            offset += EVENT.size + length
-            self._take(number, mask, data[offset - length : offset].rstrip(b"\0"))
+        with self._lock:
+            while offset < len(data):
+                number, mask, _, length = EVENT.unpack_from(data, offset)
+                offset += EVENT.size + length
+                self._take(number, mask, data[offset - length : offset])
         self._schedule()
 
-    def _take(self, number: int, mask: int, raw_name: bytes) -> None:
+    def _take(self, number: int, mask: int, padded_name: bytes) -> None:
+        """One event. The lock is held."""
         self.events += 1
         if mask & pyinotify.IN_Q_OVERFLOW:
             self._rescan = True
-            self._appended |= self._instances
+            self._appended.update(path for path, interest in self._interests.items() if interest.appends)
             return
         path = self._paths.get(number)
+        if mask & pyinotify.IN_IGNORED and number in self._manager.watches:
+            self._manager.del_watch(number)
         if path is None:
             return
         if mask & GONE:
-            self._watched.pop(path, None)
-            self._paths.pop(number, None)
+            self._forget(path)
+            if mask & pyinotify.IN_MOVE_SELF:
+                self._manager.rm_watch(number, quiet=True)  # it would tell of a directory that is elsewhere
             self._rescan = True
             return
-        name = os.fsdecode(raw_name)
+        interest = self._interests.get(path, _Interest())
+        name = os.fsdecode(padded_name.rstrip(b"\0"))
         if mask & pyinotify.IN_MODIFY:
-            kind = names.classify(name)
-            if kind is not None and kind.kind is Kind.ACTIVE:
-                self._appended.add(path)
-        elif mask & NAMES and not names.is_leftover(name):
-            self._rescan = self._rescan or path not in self._instances or names.classify(name) is not None
+            if path not in self._appended:
+                kind = names.classify(name)
+                if interest.appends and kind is not None and kind.kind is Kind.ACTIVE:
+                    self._appended.add(path)
+        elif not self._rescan:
+            journal = interest.journals and (mask & pyinotify.IN_ISDIR or names.classify(name) is not None)
+            self._rescan = bool(journal) or name in interest.names
 
     def _mounted(self) -> None:
         """The mount table changed: a journal directory may lie elsewhere now."""
         self._mount_events.poll(0)
-        self._rescan = True
-        self._schedule()
+        now = _mounts_about(self._places)
+        if now != self._mounts:
+            self._mounts = now
+            self._rescan = True
+            self._schedule()
 
     def _schedule(self) -> None:
         if self._loop is not None and self._timer is None and (self._rescan or self._appended):
@@ -189,16 +272,32 @@ class Watch:
 
     def _tell(self) -> None:
         self._timer = None
-        change = Change(frozenset(self._appended), self._rescan)
-        self._appended.clear()
-        self._rescan = False
-        if change.rescan:
-            self.refresh()
+        with self._lock:
+            change = Change(frozenset(self._appended), self._rescan)
+            self._appended.clear()
+            self._rescan = False
         self._on_change(change)
 
 
-def _nearest(path: str) -> str:
-    """`path`, or the directory above it that exists."""
-    while not os.path.isdir(path) and path != "/":
-        path = os.path.dirname(path)
-    return path
+def _nearest(path: str) -> tuple[str, str]:
+    """The directory above `path` that exists, and the name in it that leads to `path`."""
+    above, name = os.path.split(path)
+    while not os.path.isdir(above) and above != "/":
+        above, name = os.path.split(above)
+    return above, name
+
+
+def _mounts_about(places: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines of mountinfo whose mount points are above or below one of `places`, or one of them."""
+    with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
+        return tuple(line for line in file if any(_about(_mount_point(line), place) for place in places))
+
+
+def _mount_point(line: str) -> str:
+    r"""The mount point in a line of mountinfo, where blanks and backslashes are octal escapes (proc(5))."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
+
+
+def _about(point: str, place: str) -> bool:
+    inside = f"{place.rstrip('/')}/"
+    return inside.startswith(f"{point.rstrip('/')}/") or point.startswith(inside)

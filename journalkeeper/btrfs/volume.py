@@ -17,6 +17,7 @@ from typing import NamedTuple
 import btrfsutil
 
 from journalkeeper.btrfs.kernel import ioctl
+from journalkeeper.btrfs.maintenance import maintenance
 from journalkeeper.errors import NotBtrfsError
 from journalkeeper.model import Volume
 
@@ -150,6 +151,7 @@ def volume(fd: int) -> Volume:
         metadata_free_bytes=_free([space for space in spaces if space.flags & BTRFS_BLOCK_GROUP_METADATA]),
         own_subvolume=_own_subvolume(fd),
         options=mount_options(fd),
+        maintenance=maintenance(uuid),
     )
 
 

@@ -40,5 +40,5 @@ def run(_args: argparse.Namespace, session: Session) -> int:
         sys.stderr.write(f"<{priority}>{sentence}\n")
         sys.stderr.flush()
 
-    asyncio.run(Daemon(session.keeper, say).run())
+    asyncio.run(Daemon(lambda: session.keeper(patient=True), say).run())
     return 0

@@ -65,13 +65,16 @@ class Session:
             return self._engine
         return self.keeper(disk_bytes=self.privileged)
 
-    def keeper(self, *, disk_bytes: bool = False) -> Keeper:
-        """The keeper itself, anew with the configuration as it is now. Raises: as `engine`."""
+    def keeper(self, *, disk_bytes: bool = False, patient: bool = False) -> Keeper:
+        """The keeper itself, anew with the configuration as it is now; a `patient` one's -D may come to be later.
+
+        Raises: as `engine`.
+        """
         from journalkeeper.cycle import Keeper  # noqa: PLC0415 - the whole house comes with it
 
         return Keeper(
             self.config(),
-            directories=self._directories(),
+            directories=self._directories(patient=patient),
             state_directory=self.state_directory,
             disk_bytes=disk_bytes,
         )
@@ -82,7 +85,7 @@ class Session:
 
         return Record(self.state_directory, read_only=True)
 
-    def _directories(self) -> tuple[str, ...] | None:
+    def _directories(self, *, patient: bool) -> tuple[str, ...] | None:
         given = self._args.directory
         if given is None:
             return None
@@ -90,6 +93,6 @@ class Session:
             is_directory = stat.S_ISDIR(os.stat(given).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             is_directory = False
-        if not is_directory:
+        if not (is_directory or patient):
             raise UsageError(f"{given}: no such directory; -D takes a directory such as /var/log/journal")
         return (os.path.abspath(given),)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, Plan, Reason, Request, Skip, Volume
 from journalkeeper.policy.case import cases
+from journalkeeper.policy.postpone import AGAIN_US, postponed
 from journalkeeper.policy.price import propose
 from journalkeeper.policy.rules import veto
 from journalkeeper.values import format_size
@@ -26,6 +27,8 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     skipped: list[Skip] = []
     for case in all_cases:
         answer = veto(case) or propose(case)
+        if isinstance(answer, Action) and not request.now:
+            answer = postponed(answer, host, config) or answer
         if isinstance(answer, Action):
             actions.append(answer)
         else:
@@ -62,10 +65,10 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
         need, uuid = action.bytes_to_write, uuids[action.file.device]
         if need > room[uuid]:
             space = f"{format_size(need)} are needed, {format_size(max(0, room[uuid]))} are to spare"
-            skipped.append(Skip(action.path, Reason.FREE_SPACE, space))
+            skipped.append(Skip(action.path, Reason.FREE_SPACE, space, until_us=host.now_us + AGAIN_US))
         elif left is not None and need > left:
             money = f"{format_size(need)} to write, {format_size(max(0, left))} are left of today's budget"
-            skipped.append(Skip(action.path, Reason.BUDGET, money))
+            skipped.append(Skip(action.path, Reason.BUDGET, money, until_us=host.now_us + AGAIN_US))
         else:
             chosen.append(action)
             room[uuid] -= need

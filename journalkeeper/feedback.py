@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How journald and its disk are doing, asked before a run and before each piece of it.
+
+The one rule: measuring must cost less than what it saves: a few system calls a piece, more
+only a few times a second. What it means is for policy/feedback.py.
+
+The intake delay comes from journald's newest entries: those from /dev/log and the native
+socket bear the sender's time beside journald's own, so what a stall did is known when it ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from journalkeeper.btrfs.maintenance import devices, maintenance
+from journalkeeper.config import Config
+from journalkeeper.flushes import Flushes
+from journalkeeper.model import Action, Kind, Reason
+from journalkeeper.policy.feedback import Advice, Reading, advice
+
+if TYPE_CHECKING:
+    from systemd.journal import Reader
+
+PRESSURE: Final = "/proc/pressure/io"
+PAUSE_S: Final = 0.25
+REST_S: Final = 0.05
+REST_EVERY_S: Final = 1.0
+"""A rest after each second of work, in which whatever the disk does is somebody else's."""
+
+ENTRIES: Final = 16
+"""How many of the newest entries are read at a time, some 0.1 ms each."""
+
+ENTRIES_EVERY_S: Final = 0.2
+MAINTENANCE_EVERY_S: Final = 5.0
+
+
+def pressure_percent(path: str = PRESSURE) -> float | None:
+    """For how much of the last 10 s some task waited for I/O; None where the kernel does not say.
+
+    Source: Documentation/accounting/psi.rst. Without psi=1 the file is there and reading it
+    fails (EOPNOTSUPP); in a sandbox it may be missing.
+    """
+    try:
+        with open(path, encoding="ascii") as file:
+            words = file.readline().split()
+    except OSError:
+        return None
+    return next((float(word[6:]) for word in words if word.startswith("avg10=")), None)
+
+
+class Intake:
+    """How long messages waited for journald, by the newest entries of its active files `paths`."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = list(paths)
+        self._reader: Reader | None = None
+        self._cursor = ""
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def worst_us(self) -> int | None:
+        """The longest wait of the entries that came since the last call, of at most ENTRIES; None without any."""
+        try:
+            entries = self._newest(self._opened())
+        except OSError:
+            # Rotated away, or being written just now: the next call opens what there is then.
+            self.close()
+            return None
+        first, self._cursor = not self._cursor, entries[0]["__CURSOR"] if entries else self._cursor
+        waits = [
+            entry["__REALTIME_TIMESTAMP"] - entry["_SOURCE_REALTIME_TIMESTAMP"]
+            for entry in entries
+            if "_SOURCE_REALTIME_TIMESTAMP" in entry
+        ]
+        # What came before the first call was not our doing.
+        return None if first else max((wait for wait in waits if wait >= 0), default=None)
+
+    def _newest(self, reader: Reader) -> list[dict[str, Any]]:
+        """The entries behind our cursor, the newest first."""
+        entries: list[dict[str, Any]] = []
+        reader.seek_tail()
+        while len(entries) < ENTRIES:
+            entry = reader.get_previous()
+            if not entry or entry["__CURSOR"] == self._cursor:
+                break
+            entries.append(entry)
+        return entries
+
+    def _opened(self) -> Reader:
+        if self._reader is None:
+            from systemd.journal import Reader  # noqa: PLC0415 - only where work is done
+
+            times = ("_SOURCE_REALTIME_TIMESTAMP", "__REALTIME_TIMESTAMP")
+            self._reader = Reader(files=self._paths, converters=dict.fromkeys(times, int))
+        self._reader.process()
+        return self._reader
+
+
+class Disk:
+    """How busy the devices of a volume are."""
+
+    def __init__(self, uuid: str) -> None:
+        self._devices = devices(uuid)
+
+    def busy_ms(self) -> list[int]:
+        """For how long each device has been busy since the machine started."""
+        from psutil import disk_io_counters  # noqa: PLC0415 - only where work is done
+
+        counters = disk_io_counters(perdisk=True, nowrap=False)
+        return [counters[name].busy_time for name in self._devices if name in counters]
+
+
+class Place(NamedTuple):
+    """Where work goes on: the volume, and the active files of all instances there."""
+
+    uuid: str
+    actives: tuple[str, ...]
+
+
+class Attention:
+    """What is asked before each piece of one action: the reason to end here, or None.
+
+    `stop` ends it at once, and so does a window that would close before the piece is over, by
+    the plan or by what the flush looks have found since. `margin_us` is how long before a flush
+    no piece may go on. With `hurry` (--now) nothing else is asked.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        config: Config,
+        flushes: Flushes,
+        place: Place,
+        *,
+        margin_us: int,
+        hurry: bool,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._action = action
+        self._config = config
+        self._flushes = flushes
+        self._place = place
+        self._margin_us = margin_us
+        self._hurry = hurry
+        self._stop = stop
+        self._intake = Intake(place.actives)
+        self._disk = Disk(place.uuid)
+        self._busy_percent: int | None = None
+        self._paused_s = 0.0
+        self._rested_s = self._entries_s = self._maintenance_s = time.monotonic()
+
+    def close(self) -> None:
+        """Let go of the journal's files."""
+        self._intake.close()
+
+    def __call__(self, piece_us: int) -> Reason | None:
+        """Why the next piece, which will take `piece_us`, must not be begun; it may first wait a while."""
+        if not self._hurry and time.monotonic() - self._rested_s > REST_EVERY_S:
+            self._rest(REST_S)
+        while True:
+            ended = self._ended(piece_us)
+            if ended is not None or self._hurry:
+                return ended
+            match advice(self._reading(), self._config):
+                case Advice.GO_ON:
+                    return None
+                case Advice.SLOW_DOWN:
+                    self._rest(max(REST_S, min(piece_us / 1e6, PAUSE_S)))
+                    return self._ended(piece_us)
+                case Advice.PAUSE:
+                    self._rest(PAUSE_S)
+                    self._paused_s += PAUSE_S
+                case Advice.GIVE_UP:
+                    return Reason.PRESSURE
+
+    def _ended(self, piece_us: int) -> Reason | None:
+        if self._stop():
+            return Reason.INTERRUPTED
+        return Reason.WINDOW_CLOSED if not self._hurry and self._closed(piece_us) else None
+
+    def _closed(self, piece_us: int) -> bool:
+        """Whether journald's next flush of the file itself comes before the piece is over."""
+        action = self._action
+        if action.file.kind is not Kind.ACTIVE:
+            return False
+        if action.not_after_us is not None and time.time_ns() // 1000 + piece_us > action.not_after_us:
+            return True
+        directory = action.path.rpartition("/")[0]
+        self._flushes.look_again(directory)
+        closes_us = self._flushes.closes_us(directory, self._margin_us)
+        return closes_us is not None and time.monotonic_ns() // 1000 + piece_us > closes_us
+
+    def _reading(self) -> Reading:
+        now_s = time.monotonic()
+        next_look_us = self._flushes.next_look_us(self._margin_us)
+        if next_look_us is not None and now_s * 1e6 >= next_look_us:
+            self._flushes.look_again()
+        intake_us, doing, busy_percent = None, "", self._busy_percent
+        self._busy_percent = None
+        if now_s - self._entries_s >= ENTRIES_EVERY_S:
+            self._entries_s, intake_us = now_s, self._intake.worst_us()
+        if now_s - self._maintenance_s >= MAINTENANCE_EVERY_S:
+            self._maintenance_s, doing = now_s, maintenance(self._place.uuid)
+        return Reading(
+            flush_due=self._flushes.due(self._margin_us),
+            intake_delay_us=intake_us,
+            others_busy_percent=busy_percent,
+            maintenance=doing,
+            paused_us=round(self._paused_s * 1e6),
+        )
+
+    def _rest(self, length_s: float) -> None:
+        """Do nothing for a moment, and see whether the disk does nothing either."""
+        began_s, before = time.monotonic(), self._disk.busy_ms()
+        time.sleep(length_s)
+        self._rested_s = time.monotonic()
+        busy = [later - earlier for earlier, later in zip(before, self._disk.busy_ms(), strict=False)]
+        self._busy_percent = round(max(busy, default=0) / (self._rested_s - began_s) / 10) if busy else None
