@@ -86,7 +86,7 @@ def bearing(path: Path) -> Bearing:
             status.st_mode,
             (status.st_atime_ns, status.st_mtime_ns),
             {name: os.getxattr(fd, name) for name in os.listxattr(fd)},
-            run("getfacl", "--absolute-names", "--numeric", path),
+            run("getfacl", "--omit-header", "--absolute-names", "--numeric", path),
             run("lsattr", path).split()[0].replace("C", "-"),
             tuple(fiemap.data(fd, sync=True)),
         )

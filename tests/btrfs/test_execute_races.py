@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What journald, vacuum and readers do while a file is worked on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.btrfs import rename
+from journalkeeper.lab.bed import Bed
+from journalkeeper.lab.journald import ONLINE, SIGNAL_SYNC
+from journalkeeper.lab.volume import run
+from journalkeeper.model import MIB, Reason, Result, Verb
+from tests.btrfs.journals import (
+    action,
+    archive_name,
+    bearing,
+    do,
+    eventually,
+    extents,
+    is_nocow,
+    look,
+    planned,
+    put,
+)
+
+pytestmark = pytest.mark.root
+
+Hook = Callable[[], object]
+
+
+@pytest.fixture
+def around_exchange(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have something happen right before or right after the names are exchanged."""
+
+    def hook(*, before: Hook = lambda: None, after: Hook = lambda: None) -> None:
+        real = rename.exchange
+
+        def exchange(*args: object) -> None:
+            before()
+            real(*args)  # type: ignore[arg-type]  # the same ones
+            after()
+
+        monkeypatch.setattr(rename, "exchange", exchange)
+
+    return hook
+
+
+def vacuum(path: Path) -> None:
+    """Remove a file as journald does, whoever reads it: its space is freed at once (unlinkat_deallocate())."""
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        os.unlink(path)
+        if os.fstat(fd).st_nlink == 0:
+            run("fallocate", "--punch-hole", "--length", str(os.fstat(fd).st_size), f"/proc/{os.getpid()}/fd/{fd}")
+    finally:
+        os.close(fd)
+
+
+def journalds_copy(path: Path) -> None:
+    """Do with a NOCOW archive what journald does to it: copy it and rename the copy over it."""
+    copy = path.with_name(".#copy")
+    put(path.parent, path.read_bytes(), copy.name, torn=False)
+    copy.rename(path)
+
+
+def at_first_piece(event: Hook) -> Callable[[int], None]:
+    """`event` when the first piece is done."""
+    told: list[int] = []
+
+    def tell(length: int) -> None:
+        if not told:
+            event()
+        told.append(length)
+
+    return tell
+
+
+# vacuum
+
+
+@pytest.mark.parametrize("nocow", [False, True], ids=["in place", "rewrite"])
+def test_vacuum_removes_the_file_while_it_is_worked_on(place: Path, journal_bytes: bytes, nocow: bool) -> None:
+    path = put(place, journal_bytes, nocow=nocow)
+    done = do(action(path), tell=at_first_piece(lambda: vacuum(path)), chunk_bytes=MIB)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.VANISHED)
+    assert list(place.iterdir()) == []
+
+
+def test_vacuum_removes_the_file_right_before_the_exchange(
+    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None]
+) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    what = action(path)
+    around_exchange(before=lambda: vacuum(path))
+    done = do(what)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.VANISHED)
+    assert list(place.iterdir()) == []
+
+
+def test_vacuum_removes_the_copy_right_after_the_exchange(
+    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None]
+) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    what = action(path)
+    around_exchange(after=lambda: vacuum(path))
+    done = do(what)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.VANISHED)
+    assert list(place.iterdir()) == []
+
+
+# others who change or replace it
+
+
+def test_journalds_own_copy_takes_the_name_meanwhile(place: Path, journal_bytes: bytes) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    done = do(action(path), tell=at_first_piece(lambda: journalds_copy(path)), chunk_bytes=MIB)
+    assert done.outcome.result is Result.SKIPPED
+    assert path.read_bytes() == journal_bytes
+    assert not is_nocow(path)
+    assert list(place.iterdir()) == [path]
+
+
+def test_another_file_that_takes_the_name_right_before_the_exchange_keeps_it(
+    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None]
+) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    what = action(path)
+    other = put(place, b"LPKSHHRH and nothing that we know", "other", torn=False)
+    was = bearing(other), other.stat().st_ino
+    around_exchange(before=lambda: other.rename(path))
+    done = do(what)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.CHANGED)
+    assert (bearing(path), path.stat().st_ino) == was
+    assert list(place.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "change", [["chmod", "600"], ["chown", "998"], ["setfacl", "-m", "u:1000:r"], ["touch"]], ids=" ".join
+)
+def test_a_file_that_is_changed_while_it_is_copied_is_not_replaced(
+    place: Path, journal_bytes: bytes, change: list[str]
+) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    done = do(action(path), tell=at_first_piece(lambda: run(*change, path)), chunk_bytes=MIB)
+    assert done.outcome.result is not Result.DONE
+    assert done.outcome.reason in {Reason.CHANGED, Reason.MISMATCH}
+    assert is_nocow(path)
+    assert list(place.iterdir()) == [path]
+
+
+def test_a_file_that_is_opened_for_writing_while_it_is_copied_is_not_replaced(
+    place: Path, journal_bytes: bytes
+) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    opened: list[int] = []
+    what = action(path)
+    try:
+        done = do(what, tell=at_first_piece(lambda: opened.append(os.open(path, os.O_RDWR))), chunk_bytes=MIB)
+    finally:
+        os.close(opened[0])
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.IN_USE)
+    assert is_nocow(path)
+    assert list(place.iterdir()) == [path]
+
+
+# journald itself
+
+
+def test_journald_rotates_while_its_file_is_defragmented(bed: Bed) -> None:
+    bed.journald.age(60)
+    path = bed.journald.active
+    what = action(path)
+    archives: list[Path] = []
+    done = do(what, tell=at_first_piece(lambda: archives.append(bed.journald.rotate())), chunk_bytes=2 * MIB)
+    assert done.outcome.result is Result.DONE
+    assert done.inode == archives[0].stat().st_ino == what.file.inode != path.stat().st_ino
+    assert abs(done.outcome.extents_after - extents(archives[0])) <= 2
+    assert done.size_bytes == archives[0].stat().st_size
+    subprocess.run(["journalctl", "--verify", f"--file={archives[0]}"], check=True, capture_output=True)
+
+
+def test_nothing_is_lost_of_what_is_logged_while_the_active_file_is_defragmented(bed: Bed) -> None:
+    bed.journald.age(20)
+    numbers = range(3000)
+
+    def log() -> None:
+        for number in numbers:
+            bed.journald.log(f"number {number}", LAB_COUNT="yes", LAB_NOISE=os.urandom(60).hex())
+
+    logger = threading.Thread(target=log)
+    logger.start()
+    results: set[Result] = set()
+    while logger.is_alive():
+        os.kill(bed.journald.pid, SIGNAL_SYNC)
+        found = planned(bed.journald.active)
+        results |= {do(what).outcome.result for what in found.actions}
+    logger.join()
+    bed.journald.sync()
+    assert results == {Result.DONE}
+    got = run("journalctl", f"--file={bed.journald.active}", "-o", "cat", "LAB_COUNT=yes").splitlines()
+    assert got == [f"number {number}" for number in numbers]
+    bed.journald.stop()
+    subprocess.run(["journalctl", "--verify", f"--file={bed.journald.active}"], check=True, capture_output=True)
+
+
+# readers
+
+
+def test_a_reader_that_follows_misses_nothing_and_repeats_nothing(bed: Bed) -> None:
+    """journalctl -f on the directory while an archive in it trades places with its copy."""
+    said: list[str] = []
+
+    def say(count: int) -> None:
+        for _ in range(count):
+            said.append(f"message {len(said)}")
+            bed.journald.log(said[-1], LAB_COUNT="yes")
+        assert eventually(lambda: bed.journald.state() == ONLINE)
+        bed.journald.sync()
+
+    say(200)
+    archive = bed.journald.rotate()
+    content = archive.read_bytes()
+    archive.unlink()
+    put(archive.parent, content, archive.name, nocow=True)
+    say(50)
+    follow = ["journalctl", "-D", str(bed.directory), "-f", "-n", "all", "-o", "cat", "LAB_COUNT=yes"]
+    heard: list[str] = []
+    with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        listener = threading.Thread(target=lambda: heard.extend(line.rstrip("\n") for line in reader.stdout or ()))
+        listener.start()
+        try:
+            assert eventually(lambda: len(heard) == len(said))
+            what = action(archive)
+            assert what.action is Verb.REWRITE
+            assert do(what, tell=lambda _: say(3), chunk_bytes=MIB).outcome.result is Result.DONE
+            say(50)
+            assert eventually(lambda: len(heard) >= len(said))
+            say(1)
+            assert eventually(lambda: len(heard) >= len(said))
+        finally:
+            reader.terminate()
+            listener.join()
+    assert heard == said
+    assert run("journalctl", "-D", bed.directory, "-o", "cat", "LAB_COUNT=yes").splitlines() == said
+
+
+def test_a_reader_in_the_middle_of_the_old_file_reads_it_to_its_end(place: Path, journal_bytes: bytes) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    with open(path, "rb") as reader:
+        head = reader.read(MIB)
+        assert do(action(path)).outcome.result is Result.DONE
+        assert head + reader.read() == journal_bytes
+    assert look(path)[0].compressed
+    assert path.name == archive_name()
