@@ -66,6 +66,10 @@ class Reason(StrEnum):
     UNCOMPRESSED = "uncompressed"
     PINNED = "pinned"
     NOCOW_ARCHIVE = "nocow-archive"
+    NO_REDUNDANCY = "no-redundancy"
+    CONFIGURED = "configured"
+    BORN_DATACOW = "born-datacow"
+    CHEAPER = "cheaper"
     # why it is not
     IDEAL = "ideal"
     RECORDED = "recorded"
@@ -92,6 +96,12 @@ class Reason(StrEnum):
     INTERRUPTED = "interrupted"
     IO_ERROR = "io-error"
     MISMATCH = "mismatch"
+    REDUNDANT = "redundant"
+    COMPRESSION = "compression"
+    NOT_TAKEN = "not-taken"
+    ROTATION = "rotation"
+    RETENTION = "retention"
+    NO_JOURNALD = "no-journald"
 
 
 class Extents(NamedTuple):
@@ -205,6 +215,9 @@ class Instance(NamedTuple):
     `storage` is journald.conf(5)'s word; a limit of None means journald's default.
     `online_since_us` is when its files became ONLINE at the earliest, None where nobody
     saw it; `slowest_piece_us` the longest that one piece of our work took there.
+    With `available_bytes` (statvfs) the limits are journald's effective ones. `max_retention_us`
+    0 means for ever, `max_file_us` 0 that age alone ends no file. `compressed` is the directory's
+    own attribute, `rotatable` whether its journald can be asked to rotate.
     """
 
     name: str
@@ -220,6 +233,12 @@ class Instance(NamedTuple):
     system_max_files: int
     online_since_us: int | None = None
     slowest_piece_us: int = 0
+    max_retention_us: int = 0
+    max_file_us: int = 0
+    available_bytes: int | None = None
+    inode: int = 0
+    compressed: bool = False
+    rotatable: bool = False
 
 
 class Past(NamedTuple):
@@ -248,7 +267,7 @@ class Host(NamedTuple):
     `past` has the last rewrite of each file by (device, inode), `refused` the last try that
     came to nothing; `written_bytes` is what was written in the budget's present day.
     `pressure_percent` is for how much of the last 10 s some task waited for I/O, None where
-    the kernel does not say.
+    the kernel does not say. `rotations` is how many were asked for in the last 24 hours.
     """
 
     now_us: int
@@ -259,13 +278,15 @@ class Host(NamedTuple):
     written_bytes: int
     refused: dict[tuple[int, int], Refusal] = {}  # noqa: RUF012 - never changed, like everything here
     pressure_percent: float | None = None
+    rotations: int = 0
 
 
 class Request(NamedTuple):
     """What was asked for: the daemon asks for everything, the command line for what its flags say.
 
     `paths` () means all files. `now` does not wait for windows or settling.
-    `compress` and `allow_unshare` override the configuration where not None.
+    `compress` and `allow_unshare` override the configuration where not None. `upkeep` asks
+    for orders, too: attributes of directories, and rotations.
     """
 
     paths: tuple[str, ...] = ()
@@ -274,6 +295,7 @@ class Request(NamedTuple):
     now: bool = False
     compress: str | None = None
     allow_unshare: bool | None = None
+    upkeep: bool = False
 
 
 class Window(NamedTuple):
@@ -311,8 +333,26 @@ class Action(NamedTuple):
     not_after_us: int | None = None
 
 
+class Order(NamedTuple):
+    """What a whole directory or its journald will be made to do, and why; done before any Action.
+
+    `path` is the directory, but of a rotation the active file for which it is done, as `file`
+    is, and the extents are that name's. `detail` goes into the outcome.
+    """
+
+    path: str
+    action: Verb
+    reason: Reason
+    instance: Instance
+    file: JournalFile | None = None
+    bytes_to_write: int = 0
+    extents_before: int = 0
+    extents_expected: int = 0
+    detail: str = ""
+
+
 class Skip(NamedTuple):
-    """A file that is left alone and why.
+    """A file, or directory, that is left alone and why.
 
     `until_us` is when that ends by itself; None where only an event can end it.
     """
@@ -324,11 +364,15 @@ class Skip(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """An action or a reason for every file of a Host, in the order they will be done."""
+    """An action, an order or a reason for every file of a Host, in the order they will be done: orders first.
+
+    A directory has an order, or a reason where there is something to say.
+    """
 
     windows: tuple[Window, ...]
     actions: tuple[Action, ...]
     skipped: tuple[Skip, ...]
+    orders: tuple[Order, ...] = ()
 
     @property
     def wake_at_us(self) -> int | None:

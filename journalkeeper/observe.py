@@ -23,7 +23,7 @@ from journalkeeper import opening
 from journalkeeper.btrfs import disk, fiemap, inode
 from journalkeeper.btrfs.volume import require_btrfs, volume
 from journalkeeper.errors import FileError, NotBtrfsError
-from journalkeeper.journald import header, layout
+from journalkeeper.journald import control, header, layout
 from journalkeeper.journald.layout import Directory
 from journalkeeper.journald.names import Name, classify
 from journalkeeper.model import Extents, Header, Instance, JournalFile, Kind, Reason, State, Volume
@@ -156,13 +156,20 @@ class Observer:
 
     def _learn(self, place: Directory, fd: int, gathered: _Gathered) -> _Where:
         """Add the directory's instance and volume to `gathered`."""
-        device = os.fstat(fd).st_dev
+        status = os.fstat(fd)
+        device = status.st_dev
         if place.path not in gathered.instances:
             if device not in gathered.volumes:
                 require_btrfs(fd, place.path)
                 gathered.volumes[device] = volume(fd)
+            flags = inode.get_flags(fd)
+            nocow, space = bool(flags & inode.FS_NOCOW_FL), os.fstatvfs(fd)
             gathered.instances[place.path] = layout.instance(
-                place, device=device, nocow=inode.is_nocow(fd), root=self._root
+                place, device=device, nocow=nocow, space=space, root=self._root
+            )._replace(
+                inode=status.st_ino,
+                compressed=bool(flags & inode.FS_COMPR_FL),
+                rotatable=self._root == "/" and control.can_be_asked(place.path, place.namespace),
             )
         return _Where(fd, device)
 

@@ -13,6 +13,10 @@ SENTENCES: dict[Reason, str] = {
     Reason.UNCOMPRESSED: "The archive is stored plain and will be smaller on disk once it is compressed.",
     Reason.PINNED: "The file keeps disk space occupied that none of its bytes refer to any more.",
     Reason.NOCOW_ARCHIVE: "The archive has no checksums and cannot be compressed until it is copied to a datacow file.",
+    Reason.NO_REDUNDANCY: "The volume has one copy of its data: NOCOW gives up no repair and keeps the files whole.",
+    Reason.CONFIGURED: "The configuration says so.",
+    Reason.BORN_DATACOW: "The file was made before its directory was NOCOW; one rotation gives way to a NOCOW one.",
+    Reason.CHEAPER: "A rotation costs less than rewriting the file's ranges: its archive is compacted once.",
     Reason.IDEAL: "The file has about as few extents as its data can have.",
     Reason.RECORDED: "The file was already rewritten and has not changed since: an archive is rewritten once.",
     Reason.NO_GAIN: "The rewrite would cost more written bytes than the extents it saves are worth.",
@@ -21,7 +25,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.SHARED: "A snapshot or reflink shares the file's data, and a rewrite would use that space again;"
     " AllowUnshare=yes or --allow-unshare permits it.",
     Reason.SETTLING: "The file was archived so recently that journald may still be copying it; --now does not wait.",
-    Reason.BUDGET: "What is left of the daily write budget is not enough for it; --now does not count.",
+    Reason.BUDGET: "What is left of the day's budget of bytes or rotations is not enough for it; --now does not count.",
     Reason.PRESSURE: "The device is busy and loggers would wait; it is tried again when the pressure is gone.",
     Reason.FREE_SPACE: "The volume has too little free space for the rewrite to fit safely.",
     Reason.NOT_BTRFS: "The file is on another filesystem, where journalkeeper has nothing to mend.",
@@ -39,4 +43,11 @@ SENTENCES: dict[Reason, str] = {
     Reason.INTERRUPTED: "The run was stopped before this file was finished; it is whole, and the next run goes on.",
     Reason.IO_ERROR: "The kernel reported an error while the file was read or written; see dmesg.",
     Reason.MISMATCH: "The copy did not equal the original, so the original was kept.",
+    Reason.REDUNDANT: "The volume keeps copies of its data, and without checksums nobody could tell the good one:"
+    " Nocow=auto leaves such directories datacow, and Nocow=yes does not.",
+    Reason.COMPRESSION: "The directory asks for compression (chattr +c or a property), which excludes NOCOW.",
+    Reason.NOT_TAKEN: "NOCOW was set and is not there: the kernel did nothing, or a new file did not inherit it.",
+    Reason.ROTATION: "journald is asked to rotate, and the file is an archive afterwards.",
+    Reason.RETENTION: "A rotation would have journald delete its oldest entries sooner than it would have by itself.",
+    Reason.NO_JOURNALD: "No journald that could be asked writes to the directory, or it did not do what it was asked.",
 }

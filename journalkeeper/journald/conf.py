@@ -19,6 +19,9 @@ from journalkeeper.values import U64_MAX, US_PER_MINUTE, parse_size, parse_span_
 
 SYNC_INTERVAL_US = 5 * US_PER_MINUTE
 MAX_FILES = 100
+MAX_FILE_US = 2_629_800_000_000
+"""systemd's month, 365.25 days / 12: DEFAULT_MAX_FILE_USEC, journald-server.c."""
+
 STORAGES = ("auto", "volatile", "persistent", "none")
 _MIN_FILE_BYTES = 512 * KIB
 _COMPACT_FILE_BYTES = (1 << 32) - 1
@@ -28,7 +31,7 @@ class Settings(NamedTuple):
     """What concerns us of one journald's settings; None is journald's default, see `effective`.
 
     `sync_interval_us` 0 means that journald never syncs by time (values.INFINITY_US: nor
-    does it then). `system_max_files` 0 means no limit.
+    does it then). `system_max_files` 0 means no limit, so do the two times.
     """
 
     storage: str = "auto"
@@ -37,6 +40,8 @@ class Settings(NamedTuple):
     system_keep_free_bytes: int | None = None
     system_max_file_size_bytes: int | None = None
     system_max_files: int = MAX_FILES
+    max_retention_us: int = 0
+    max_file_us: int = MAX_FILE_US
 
 
 REMOTE = Settings(storage="persistent", sync_interval_us=0)
@@ -104,6 +109,8 @@ _KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "SystemKeepFree": ("system_keep_free_bytes", _limit),
     "SystemMaxFileSize": ("system_max_file_size_bytes", _limit),
     "SystemMaxFiles": ("system_max_files", _count),
+    "MaxRetentionSec": ("max_retention_us", parse_span_us),
+    "MaxFileSec": ("max_file_us", parse_span_us),
 }
 
 

@@ -96,10 +96,13 @@ def listing(directory: str | int) -> Listing:
     return Listing(journals, [name for name in names if is_leftover(name)])
 
 
-def instance(directory: Directory, *, device: int, nocow: bool, root: str = "/") -> Instance:
+def instance(
+    directory: Directory, *, device: int, nocow: bool, space: os.statvfs_result | None = None, root: str = "/"
+) -> Instance:
     """The journald that writes `directory`, with the settings it runs by.
 
-    `device` (st_dev) and `nocow` (the directory's flag) are the caller's. Settings are read
+    `device` (st_dev) and `nocow` (the directory's flag) are the caller's; with `space` the
+    limits are those that journald computes on such a filesystem. Settings are read
     below `root` for directories of this machine. Another machine's journal, as a container's,
     has a journald of its own with files elsewhere: systemd's defaults stand in for those.
     Raises: FileError for a configuration file that we may not read.
@@ -110,12 +113,15 @@ def instance(directory: Directory, *, device: int, nocow: bool, root: str = "/")
         found = conf.settings(directory.namespace, root=root)
     else:
         found = conf.Settings(storage="persistent")
+    if space is not None:
+        found = conf.effective(found, space.f_frsize * space.f_blocks)
     return Instance(
         name=directory.name,
         directory=directory.path,
         device=device,
         namespace=directory.namespace,
         nocow=nocow,
+        available_bytes=None if space is None else space.f_frsize * space.f_bavail,
         **found._asdict(),
     )
 

@@ -178,6 +178,7 @@ def test_the_main_instance_runs_by_the_main_configuration(root: Path) -> None:
         system_keep_free_bytes=None,
         system_max_file_size_bytes=None,
         system_max_files=7,
+        max_file_us=2_629_800_000_000,
     )
 
 
