@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What one look sees, what it leaves alone, and what it remembers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from journalkeeper.errors import FileError, NotBtrfsError
+from journalkeeper.lab.bed import Bed
+from journalkeeper.lab.journald import ONLINE
+from journalkeeper.lab.volume import PREFIX, disk_bytes, run
+from journalkeeper.model import JournalFile, Kind, Reason, State
+from journalkeeper.observe import COARSE_NS, Observer, Seen
+from tests.btrfs.conftest import NOBODY
+from tests.btrfs.journals import archive_name, bearing, do, eventually, extents, planned, put
+
+pytestmark = pytest.mark.root
+
+T = TypeVar("T")
+AsNobody = Callable[[Callable[[], T]], T]
+MACHINE = "0123456789abcdef0123456789abcdef"
+NAMES = ["system.journal", "user-1000.journal", archive_name(), "system@0000000000000001-0000000000000001.journal~"]
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def look(top: Path, observer: Observer | None = None, later_s: int = 60) -> Seen:
+    """A look, at a time when all that was just made has been quiet."""
+    return (observer or Observer()).look([str(top)], now_us=now_us() + later_s * 1_000_000)
+
+
+def look_at(*paths: Path | str) -> list[JournalFile]:
+    return list(Observer().look_at(map(str, paths), now_us=now_us()).files)
+
+
+@pytest.fixture
+def top(place: Path, journal_bytes: bytes) -> Path:
+    """A journal directory with a file of each kind."""
+    directory = place / MACHINE
+    directory.mkdir()
+    for name in NAMES:
+        put(directory, journal_bytes, name, torn=False)
+    return place
+
+
+# what is seen
+
+
+def test_a_look_tells_what_the_systems_tools_tell(bed: Bed) -> None:
+    bed.journald.age(20)
+    archive = bed.journald.rotate()
+    bed.journald.log("the active one")
+    assert eventually(lambda: bed.journald.state() == ONLINE)
+    seen = Observer(with_disk_bytes=True).look([str(bed.directory)], now_us=now_us())
+    assert [file.kind for file in seen.files] == [Kind.ACTIVE, Kind.ARCHIVED]
+    active, archived = seen.files
+    assert (active.path, active.state, active.owner) == (str(bed.journald.active), State.ONLINE, "system")
+    status = archive.stat()
+    assert (archived.path, archived.state) == (str(archive), State.ARCHIVED)
+    assert (archived.device, archived.inode, archived.links) == (status.st_dev, status.st_ino, 1)
+    assert (archived.size_bytes, archived.allocated_bytes) == (status.st_size, status.st_blocks * 512)
+    assert (archived.mtime_ns, archived.ctime_ns) == (status.st_mtime_ns, status.st_ctime_ns)
+    assert abs(archived.extents.total - extents(archive)) <= 0.01 * extents(archive) + 1
+    assert archived.disk_bytes == disk_bytes(archive)
+    lines = run("journalctl", f"--file={archive}", "-o", "cat", "-q").splitlines()
+    assert archived.entries == len(lines)
+    assert archived.head_time_us <= archived.tail_time_us <= now_us()
+    assert not archived.nocow
+    assert [instance.directory for instance in seen.instances] == [str(bed.journald.journal)]
+    assert [volume.device for volume in seen.volumes] == [status.st_dev]
+
+
+def test_looking_changes_nothing(top: Path) -> None:
+    """Neither access times nor what is dirty: FIEMAP without SYNC, O_NOATIME."""
+    path = top / MACHINE / NAMES[2]
+    os.utime(path, ns=(1, 2))
+    before, stat = bearing(path), path.stat()
+    for _ in range(2):
+        look(top)
+        look_at(path)
+    assert bearing(path) == before
+    assert path.stat().st_ctime_ns == stat.st_ctime_ns
+
+
+def test_every_kind_has_its_row_in_the_order_of_names(top: Path) -> None:
+    files = look(top).files
+    assert [os.path.basename(file.path) for file in files] == sorted(NAMES)
+    assert {file.problem for file in files} == {None}
+    assert sorted(file.kind for file in files) == [Kind.ACTIVE, Kind.ACTIVE, Kind.ARCHIVED, Kind.UNCLEAN]
+
+
+def test_what_is_no_journal_is_not_seen(top: Path) -> None:
+    directory = top / MACHINE
+    for name in ("notes.txt", "system.journal.bak", "fss", ".journalkeeper-7.tmp"):
+        (directory / name).write_bytes(b"x")
+    seen = look(top)
+    assert len(seen.files) == len(NAMES)
+    assert seen.leftovers == (f"{directory}/.journalkeeper-7.tmp",)
+
+
+@pytest.mark.parametrize("form", ["nocow", "datacow"])
+def test_the_flag_of_each_file_is_read(place: Path, journal_bytes: bytes, form: str) -> None:
+    assert look_at(put(place, journal_bytes, nocow=form == "nocow"))[0].nocow == (form == "nocow")
+
+
+def test_namespaces_and_remote_are_instances_of_their_own(top: Path, journal_bytes: bytes) -> None:
+    for name in (f"{MACHINE}.web", "remote", "not-an-instance"):
+        (top / name).mkdir()
+    put(top / f"{MACHINE}.web", journal_bytes, "system.journal")
+    put(top / "remote", journal_bytes, "remote-192.0.2.1.journal")
+    put(top / "not-an-instance", journal_bytes, "system.journal")
+    seen = look(top)
+    assert {(one.name, one.namespace) for one in seen.instances} == {
+        (MACHINE, ""),
+        (f"{MACHINE}.web", "web"),
+        ("remote", ""),
+    }
+    assert {(file.instance, file.owner) for file in seen.files} == {
+        (MACHINE, "system"),
+        (MACHINE, "user:1000"),
+        (f"{MACHINE}.web", "system"),
+        ("remote", "remote"),
+    }
+
+
+def test_an_instance_directory_itself_can_be_the_top(top: Path) -> None:
+    assert look(top / MACHINE).files == look(top).files
+
+
+def test_a_top_may_be_a_link_and_what_is_below_it_may_not(top: Path) -> None:
+    link = top.with_name(f"{top.name}-link")
+    link.symlink_to(top)
+    assert look(link).files == look(top).files
+    (top / MACHINE.replace("0", "f")).symlink_to(MACHINE)
+    assert len(look(top).files) == len(NAMES)
+
+
+def test_overlapping_tops_give_each_file_one_row(top: Path) -> None:
+    tops = [str(top), str(top / MACHINE), f"{top}/"]
+    files = Observer().look(tops, now_us=now_us()).files
+    assert sorted(file.path for file in files) == sorted({file.path for file in files})
+    assert len(files) == len(NAMES)
+
+
+def test_a_subvolume_is_a_volume_row_of_its_own(top: Path, journal_bytes: bytes) -> None:
+    run("btrfs", "subvolume", "create", top / "remote")
+    put(top / "remote", journal_bytes, "remote-192.0.2.1.journal")
+    seen = look(top)
+    assert len({volume.device for volume in seen.volumes}) == 2
+    assert len({volume.subvolume for volume in seen.volumes}) == 2
+    assert len({volume.uuid for volume in seen.volumes}) == 1
+    assert {file.device for file in seen.files} == {volume.device for volume in seen.volumes}
+
+
+# what is wrong
+
+
+def test_a_top_that_is_not_there_is_an_error(place: Path) -> None:
+    with pytest.raises(FileError) as caught:
+        look(place / "nowhere")
+    assert caught.value.number == errno.ENOENT
+
+
+def test_a_top_that_is_a_file_is_an_error(top: Path) -> None:
+    with pytest.raises(FileError) as caught:
+        look(top / MACHINE / "system.journal")
+    assert caught.value.number == errno.ENOTDIR
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, journal_bytes: bytes) -> Path:
+    """A journal directory on the machine's own filesystem."""
+    directory = tmp_path / MACHINE
+    directory.mkdir()
+    if run("stat", "-f", "-c", "%T", directory).strip() == "btrfs":
+        pytest.skip("the machine's temporary files are on btrfs")
+    (directory / "system.journal").write_bytes(journal_bytes)
+    return tmp_path
+
+
+@pytest.mark.may_skip
+def test_another_filesystem_is_one_clear_error(elsewhere: Path) -> None:
+    with pytest.raises(NotBtrfsError, match="not on btrfs"):
+        look(elsewhere)
+
+
+@pytest.mark.may_skip
+def test_one_directory_on_another_filesystem_is_a_row_and_the_others_go_on(top: Path, elsewhere: Path) -> None:
+    files = Observer().look([str(elsewhere), str(top)], now_us=now_us()).files
+    assert [(file.path, file.problem) for file in files if file.problem] == [
+        (str(elsewhere / MACHINE), Reason.NOT_BTRFS)
+    ]
+    assert len(files) == 1 + len(NAMES)
+
+
+def test_an_empty_top_on_btrfs_is_no_error(place: Path) -> None:
+    assert look(place).files == ()
+
+
+def bad_paths(place: Path, journal_bytes: bytes) -> dict[str, tuple[Reason, Path]]:
+    """One path of each bad kind."""
+    for name in ("link.journal", "fifo.journal", "directory.journal", "socket.journal", "device.journal"):
+        (place / name).unlink(missing_ok=True)
+    (place / "link.journal").symlink_to(put(place, journal_bytes, "target.journal"))
+    (place / "dangling.journal").symlink_to("nowhere")
+    os.mkfifo(place / "fifo.journal")
+    (place / "directory.journal").mkdir()
+    os.mknod(place / "device.journal", 0o600 | 0o020000, os.makedev(1, 3))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(place.parent / "s"))
+    (place.parent / "s").rename(place / "socket.journal")
+    lying = bytearray(journal_bytes)
+    lying[88:96] = (1 << 50).to_bytes(8, "little")
+    return {
+        "symbolic link": (Reason.NOT_REGULAR, place / "link.journal"),
+        "dangling link": (Reason.NOT_REGULAR, place / "dangling.journal"),
+        "FIFO": (Reason.NOT_REGULAR, place / "fifo.journal"),
+        "directory": (Reason.NOT_REGULAR, place / "directory.journal"),
+        "device": (Reason.NOT_REGULAR, place / "device.journal"),
+        "socket": (Reason.NOT_REGULAR, place / "socket.journal"),
+        "gone": (Reason.VANISHED, place / "gone.journal"),
+        "directory gone": (Reason.VANISHED, place / "gone" / "x.journal"),
+        "below a file": (Reason.VANISHED, place / "target.journal" / "x.journal"),
+        "another name": (Reason.NOT_JOURNAL, put(place, journal_bytes, "notes.txt", torn=False)),
+        "another content": (Reason.BAD_HEADER, put(place, b"no journal at all" * 100, "text.journal", torn=False)),
+        "empty": (Reason.BAD_HEADER, put(place, b"", "empty.journal", torn=False)),
+        "truncated": (Reason.BAD_HEADER, put(place, journal_bytes[:200], "truncated.journal", torn=False)),
+        "lying": (Reason.BAD_HEADER, put(place, bytes(lying), "lying.journal", torn=False)),
+    }
+
+
+def test_each_bad_path_has_its_reason_and_the_others_go_on(place: Path, journal_bytes: bytes) -> None:
+    bad = bad_paths(place, journal_bytes)
+    good = put(place, journal_bytes, torn=False)
+    paths = [path for _, path in bad.values()]
+    files = look_at(*map(str, paths), str(good))
+    assert [file.path for file in files] == [*map(str, paths), str(good)]
+    assert {what: file.problem for what, file in zip(bad, files, strict=False)} == {
+        what: reason for what, (reason, _) in bad.items()
+    }
+    assert all(file.problem_detail for file in files[:-1])
+    assert files[-1].problem is None
+    assert [skip.reason for skip in planned(*paths).skipped] == [
+        reason for _, (reason, _) in sorted(bad.items(), key=lambda each: str(each[1][1]))
+    ]
+
+
+@pytest.mark.may_skip
+def test_a_named_file_on_another_filesystem_is_skipped(elsewhere: Path) -> None:
+    (file,) = look_at(elsewhere / MACHINE / "system.journal")
+    assert file.problem is Reason.NOT_BTRFS
+
+
+def test_something_mounted_on_a_name_is_not_the_volumes(top: Path, tmp_path: Path) -> None:
+    target = top / MACHINE / NAMES[0]
+    (tmp_path / "other").write_bytes(b"LPKSHHRH")
+    run("mount", "--bind", tmp_path / "other", target)
+    try:
+        assert [file.problem for file in look_at(target)] == [Reason.NOT_BTRFS]
+    finally:
+        run("umount", target)
+
+
+def test_many_spellings_of_one_path_are_one_file(top: Path) -> None:
+    path = top / MACHINE / NAMES[0]
+    link = top.with_name(f"{top.name}-link")
+    link.symlink_to(top)
+    spellings: list[Path | str] = [path, f"{top}/./{MACHINE}/../{MACHINE}//{NAMES[0]}", link / MACHINE / NAMES[0]]
+    assert [file.path for file in look_at(*spellings)] == [str(path)]
+
+
+def test_names_that_are_not_utf8_are_seen(top: Path, journal_bytes: bytes) -> None:
+    name = os.fsdecode(b"odd-\xff.journal")
+    put(top / MACHINE, journal_bytes, name, torn=False)
+    assert f"{top / MACHINE}/{name}" in {file.path for file in look(top).files}
+
+
+def test_leftovers_are_found_beside_named_files(top: Path) -> None:
+    (top / MACHINE / ".journalkeeper-7.tmp").touch()
+    seen = Observer().look_at([str(top / MACHINE / NAMES[0])], now_us=now_us())
+    assert seen.leftovers == (f"{top / MACHINE}/.journalkeeper-7.tmp",)
+
+
+# rights
+
+
+def readable_for(path: Path, mode: int) -> None:
+    """Let strangers through to `path`, which gets `mode`."""
+    for parent in path.parents:
+        parent.chmod(0o755)
+        if parent.name.startswith(PREFIX):
+            break
+    path.chmod(mode)
+
+
+def test_files_that_nobody_may_read_have_a_reason(top: Path, as_nobody: AsNobody[list[Reason | None]]) -> None:
+    readable_for(top / MACHINE, 0o755)
+    for name, mode in zip(NAMES, (0o644, 0o600, 0o640, 0o604), strict=True):
+        (top / MACHINE / name).chmod(mode)
+    found = as_nobody(lambda: [file.problem for file in look(top).files])
+    expected = dict(zip(NAMES, (None, Reason.UNREADABLE, Reason.UNREADABLE, None), strict=True))
+    assert found == [expected[name] for name in sorted(NAMES)]
+
+
+def test_a_reader_who_is_not_the_owner_sees_all_but_disk_bytes(
+    top: Path, as_nobody: AsNobody[list[JournalFile]]
+) -> None:
+    readable_for(top / MACHINE, 0o755)
+    for name in NAMES:
+        (top / MACHINE / name).chmod(0o644)
+    by_root = list(look(top).files)
+    assert as_nobody(lambda: list(look(top, Observer(with_disk_bytes=True)).files)) == by_root
+    assert os.geteuid() != NOBODY
+
+
+def test_a_directory_that_nobody_may_read_is_a_row_and_the_others_go_on(
+    top: Path, journal_bytes: bytes, as_nobody: AsNobody[list[tuple[str, Reason | None]]]
+) -> None:
+    readable_for(top / MACHINE, 0o755)
+    closed = top / f"{MACHINE}.closed"
+    closed.mkdir()
+    put(closed, journal_bytes, "system.journal")
+    closed.chmod(0o700)
+    found = as_nobody(lambda: [(file.path, file.problem) for file in look(top).files])
+    assert (str(closed), Reason.UNREADABLE) in found
+    assert len(found) == 1 + len(NAMES)
+
+
+# what is remembered
+
+
+def test_a_second_look_opens_nothing(top: Path) -> None:
+    observer = Observer()
+    first = look(top, observer)
+    assert observer.opened == len(NAMES)
+    assert look(top, observer) == first
+    assert observer.opened == len(NAMES)
+
+
+def touch(path: Path) -> None:
+    path.touch()
+
+
+def write(path: Path) -> None:
+    with open(path, "r+b") as file:
+        os.pwrite(file.fileno(), b"x", 4000)
+
+
+def chmod(path: Path) -> None:
+    path.chmod(0o600)
+
+
+def link(path: Path) -> None:
+    os.link(path, path.with_name("second"))
+
+
+def replace(path: Path) -> None:
+    run("cp", "--archive", path, path.with_name("copy"))
+    path.with_name("copy").rename(path)
+
+
+@pytest.mark.parametrize("change", [touch, write, chmod, link, replace], ids=lambda one: one.__name__)
+def test_a_changed_file_alone_is_opened_again(top: Path, change: Callable[[Path], None]) -> None:
+    observer = Observer()
+    look(top, observer)
+    change(top / MACHINE / NAMES[2])
+    again = look(top, observer)
+    assert observer.opened == len(NAMES) + 1
+    assert again == look(top)
+
+
+def test_a_file_that_just_changed_is_opened_again_until_a_second_has_passed(top: Path) -> None:
+    """Before Linux 6.13 two changes within a timer's tick have the same time."""
+    observer = Observer()
+    path = top / MACHINE / NAMES[2]
+    path.touch()
+    changed_ns = path.stat().st_ctime_ns
+    for age_ns, opened in ((0, 1), (COARSE_NS, 2), (COARSE_NS + 1000, 3), (2 * COARSE_NS, 3)):
+        observer.look_at([str(path)], now_us=(changed_ns + age_ns) // 1000)
+        assert observer.opened == opened, age_ns
+
+
+def test_a_change_in_the_future_is_never_trusted(top: Path) -> None:
+    observer = Observer()
+    path = str(top / MACHINE / NAMES[2])
+    for opened in (1, 2):
+        observer.look_at([path], now_us=now_us() - 3600 * 1_000_000)
+        assert observer.opened == opened
+
+
+def test_a_forgotten_file_is_opened_again(top: Path) -> None:
+    """A defragmentation leaves no trace in stat."""
+    observer = Observer()
+    look(top, observer)
+    observer.forget(str(top / MACHINE / NAMES[2]))
+    look(top, observer)
+    assert observer.opened == len(NAMES) + 1
+
+
+def test_a_file_that_left_is_forgotten(top: Path) -> None:
+    observer = Observer()
+    look(top, observer)
+    away, path = top / "away", top / MACHINE / NAMES[2]
+    path.rename(away)
+    assert len(look(top, observer).files) == len(NAMES) - 1
+    away.rename(path)
+    look(top, observer)
+    assert observer.opened == len(NAMES) + 1
+
+
+def test_what_was_rewritten_is_seen_as_it_is(place: Path, journal_bytes: bytes) -> None:
+    directory = place / MACHINE
+    directory.mkdir()
+    path = put(directory, journal_bytes, nocow=True)
+    observer = Observer()
+    before = look(place, observer).files[0]
+    do(planned(path).actions[0])
+    after = look(place, observer).files[0]
+    assert (before.nocow, after.nocow) == (True, False)
+    assert after.inode == path.stat().st_ino
+    assert after.extents.total == extents(path)
