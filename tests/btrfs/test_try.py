@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab import bed, demo
+from journalkeeper.lab import bed as beds
+from journalkeeper.lab import demo
+from journalkeeper.lab.bed import Bed
 
 pytestmark = pytest.mark.root
 CHECKOUT = Path(__file__).parent.parent.parent
@@ -85,7 +87,7 @@ def test_a_signal_takes_everything_down(
 def test_it_says_in_one_line_why_it_cannot_be_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bed, "missing", lambda: "this machine offers no loop devices")
+    monkeypatch.setattr(beds, "missing", lambda: "this machine offers no loop devices")
     assert demo.main([]) == 1
     assert capsys.readouterr().err == "cannot show it here: this machine offers no loop devices\n"
 
@@ -104,3 +106,14 @@ def test_the_command_leaves_nothing_whenever_it_is_stopped(tmp_path: Path, numbe
         child.stdout.read()
         assert child.wait(60) == 128 + number
     assert settled_traces(tmp_path) == []
+
+
+def test_a_kernel_that_cannot_limit_a_device_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bed: Bed
+) -> None:
+    def refuse(iops: int) -> None:
+        raise RuntimeError(f"no way to limit IOPS to {iops}")
+
+    monkeypatch.setattr(bed.volume, "throttle", refuse)
+    assert demo.usable_iops(bed, 150) == 0
+    assert "reads are not slowed down (no way to limit IOPS to 150)" in capsys.readouterr().out
