@@ -72,6 +72,7 @@ class Rounds(NamedTuple):
     messages: int
     iops: int
     end: str
+    size: str
 
 
 def extents(path: Path) -> int:
@@ -85,7 +86,7 @@ def extents(path: Path) -> int:
 def measure(strategy: Strategy, rounds: Rounds) -> list[Boot]:
     """Let one host live through the rounds."""
     found = []
-    with Guest(rounds.release, nocow=strategy.nocow) as guest:
+    with Guest(rounds.release, nocow=strategy.nocow, size=rounds.size) as guest:
         if strategy.source:
             guest.copy_in(strategy.source, "/opt/source")
         guest.boot()
@@ -149,6 +150,8 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=40, help="a flush (default: %(default)s)")
     parser.add_argument("--iops", type=int, default=150, help="of the disk during a boot (default: %(default)s)")
     parser.add_argument("--end", choices=("poweroff", "reboot", "cut"), default="poweroff", help="of a round")
+    parser.add_argument("--size", default="16G", help="of the sparse disk; with less than 10G journald's files are "
+                        "smaller than 128M, and rotate sooner (default: %(default)s)")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="hosts at the same time (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     words = parser.parse_args()
@@ -158,7 +161,7 @@ def main() -> int:
     names = words.strategy or DEFAULT
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no strategy {unknown[0]}; there are: {' '.join(known)}")
-    rounds = Rounds(words.release, words.boots, words.flushes, words.messages, words.iops, words.end)
+    rounds = Rounds(words.release, words.boots, words.flushes, words.messages, words.iops, words.end, words.size)
     with ThreadPoolExecutor(words.jobs) as pool:
         done = pool.map(lambda name: measure(known[name], rounds), names)
         results = dict(zip(names, done, strict=True))
