@@ -205,17 +205,6 @@ def test_each_reason_can_be_given(reason: Reason) -> None:
     assert [action.reason for action in found.actions] + reasons(found) == [reason]
 
 
-OF_THE_LOOK = {
-    *(Reason.NOT_JOURNAL, Reason.NOT_REGULAR, Reason.BAD_HEADER, Reason.UNREADABLE, Reason.VANISHED, Reason.IO_ERROR),
-}
-OF_THE_WORK = {Reason.CHANGED, Reason.SWAPFILE, Reason.INTERRUPTED, Reason.MISMATCH}
-OF_THE_DAEMON = {Reason.PRESSURE}
-
-
-def test_the_other_reasons_are_given_by_the_look_and_the_work() -> None:
-    assert set(Reason) == {*everything(), *OF_THE_LOOK, *OF_THE_WORK, *OF_THE_DAEMON}
-
-
 def any_file(dice: random.Random, number: int) -> JournalFile:
     kind = dice.choice(list(Kind))
     size = dice.choice((4096, 5 * MIB, 32 * MIB, 128 * MIB))
