@@ -192,6 +192,7 @@ class Attention:
         if action.not_after_us is not None and time.time_ns() // 1000 + piece_us > action.not_after_us:
             return True
         directory = action.path.rpartition("/")[0]
+        self._flushes.moved_by_us(directory)
         self._flushes.look_again(directory)
         closes_us = self._flushes.closes_us(directory, self._margin_us)
         return closes_us is not None and time.monotonic_ns() // 1000 + piece_us > closes_us

@@ -16,7 +16,9 @@ What a flush of a datacow file cannot hide is that its first block lies elsewher
 From the due moment on that is looked at, a few times within a second. The kernel's own
 write-back moves the block, too, 30 s after it was dirtied at the earliest: so a move is a
 flush when one is due, or when it comes sooner after another than that. By the latter a timer
-is found of which nothing is known, as at our start.
+is found of which nothing is known, as at our start. Somebody's sync(2) moves it at any time,
+but ends the volume's transaction as well, which an fsync does not: a move together with the
+volume's generation tells nothing.
 
 The timer runs on CLOCK_MONOTONIC (server_schedule_sync), and so do all times in here; a
 rotation does not stop it, and every sync does (server_sync). A file that a killed journald
@@ -32,7 +34,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from journalkeeper import opening
-from journalkeeper.btrfs import fiemap, inode, writeback
+from journalkeeper.btrfs import fiemap, inode, volume, writeback
 from journalkeeper.journald import header
 from journalkeeper.model import Instance, JournalFile, Kind, State
 from journalkeeper.values import INFINITY_US
@@ -71,6 +73,17 @@ class Span(NamedTuple):
     latest_us: int
 
 
+class Generations(NamedTuple):
+    """The volume's generation before and after the first blocks were looked at."""
+
+    before: int
+    after: int
+
+
+NONE_READ: Final = Generations(1 << 64, 0)
+UNTOLD: Final = Generations(0, 0)
+
+
 class Beat:
     """What is known of one instance's timer. Pure: the times are arguments.
 
@@ -90,6 +103,8 @@ class Beat:
         self._armed: Span | None = None
         self._appended_us: int | None = None
         self._unheard = False
+        self._generation = 0
+        self._unsure = False
 
     @property
     def timed(self) -> bool:
@@ -122,16 +137,18 @@ class Beat:
             # Synced, or rotated away: that does not stop the timer.
             self._armed = None if self._online & present else self.since
         self.state, self.since, self._seen, self._moved_us = State.OFFLINE, None, None, None
+        self._unsure = False
         self._online, self._blocks, self._looked_us = frozenset(), {}, now_us
         if self._appended_us is not None:
             self._begin(max(now_us, self._appended_us - COALESCED_US), max(now_us, self._appended_us))
         return news
 
-    def online(self, files: dict[int, int | None], now_us: int) -> bool:
+    def online(self, files: dict[int, int | None], now_us: int, volumes: Generations = UNTOLD) -> bool:
         """Take in a look at unsynced files: inode and where its first block lies, None if that tells nothing.
 
         True if a flush is over, or must be taken to have been dropped.
         """
+        synced, self._generation = volumes.after != self._generation, volumes.before
         blocks = {number: block for number, block in files.items() if block is not None}
         moved = any(self._blocks.get(number, block) != block for number, block in blocks.items())
         before_us, self._looked_us = self._looked_us, now_us
@@ -141,9 +158,9 @@ class Beat:
             self._unheard = self.since == Span(before_us, now_us)
             return False
         if self.since is not None:
-            return self._followed(self.since, before_us, now_us, moved=moved)
+            return self._followed(self.since, before_us, now_us, moved=moved, synced=synced)
         if moved:
-            self._found(before_us, now_us)
+            self._found(before_us, now_us, synced=synced)
         return False
 
     def _begin(self, earliest_us: int, latest_us: int) -> None:
@@ -153,25 +170,30 @@ class Beat:
             earliest_us = self._armed.earliest_us
         self.state, self.since = State.ONLINE, Span(earliest_us, latest_us)
 
-    def _found(self, before_us: int, now_us: int) -> None:
-        """A block moved while no timer was known: take it for a flush if the kernel cannot have done it."""
+    def _found(self, before_us: int, now_us: int, *, synced: bool) -> None:
+        """A block moved while no timer was known: take it for a flush if nothing else can have done it."""
         soon = self._moved_us is not None and now_us - self._moved_us < KERNEL_EXPIRES_US
         self._moved_us = now_us
-        if soon or self.interval_us < KERNEL_EXPIRES_US:
+        if not synced and (soon or self.interval_us < KERNEL_EXPIRES_US):
+            self._unsure = True
             self.state, self._seen = State.ONLINE, Span(before_us, now_us)
             self.since = Span(before_us - self.interval_us, now_us - self.interval_us)
 
-    def _followed(self, since: Span, before_us: int, now_us: int, *, moved: bool) -> bool:
+    def _followed(self, since: Span, before_us: int, now_us: int, *, moved: bool, synced: bool) -> bool:
         due_us, end_us = since.earliest_us + self.interval_us, since.latest_us + self.interval_us
+        if self._unsure and synced:
+            # sync(2) writes first and ends the transaction last: that was no flush.
+            self._unknown()
+            return False
         if now_us < due_us:
-            if moved and self.interval_us < KERNEL_EXPIRES_US:
-                # A message of priority crit, and the timer runs from here; or sync(2), and it does not.
+            if moved and not synced and self.interval_us < KERNEL_EXPIRES_US:
+                # A message of priority crit, and the timer runs from here; or fsync by another, and it does not.
                 self.since = Span(since.earliest_us, now_us)
             return False
         if moved:
             # It may also have been the kernel: the flush can still come until the timer's slack is over.
             self._seen = Span(before_us if self._seen is None else self._seen.earliest_us, now_us)
-        elif self._seen is not None and now_us >= end_us + SLACK_US:
+        elif self._seen is not None and now_us >= end_us + (LATE_US if self._unsure else SLACK_US):
             return self._restart(self._seen, now_us)
         elif self._seen is None and now_us >= end_us + LATE_US:
             return self._restart(Span(due_us, end_us + SLACK_US), now_us)
@@ -179,13 +201,16 @@ class Beat:
 
     def _restart(self, since: Span, now_us: int) -> bool:
         """The timer began anew; if that is too vague to find the next flush by, nothing is known."""
-        self._seen, self._moved_us = None, None
+        self._seen, self._unsure = None, False
         vague = 2 * (since.latest_us - since.earliest_us) > self.interval_us
         if vague or now_us >= since.earliest_us + self.interval_us:
-            self.state, self.since = State.UNKNOWN, None
-        else:
-            self.since = since
+            self._unknown()
+            return False
+        self.since = since
         return True
+
+    def _unknown(self) -> None:
+        self.state, self.since, self._seen, self._unsure = State.UNKNOWN, None, None, False
 
     def moved_by_us(self) -> None:
         """Where the first blocks lie now says nothing of journald."""
@@ -230,7 +255,7 @@ class Beat:
         if self._looked_us < due_us:
             return due_us - margin_us if self._looked_us < due_us - margin_us else due_us
         if self._seen is not None:
-            return max(end_us + SLACK_US, self._looked_us + LOOK_EVERY_US)
+            return max(end_us + (LATE_US if self._unsure else SLACK_US), self._looked_us + LOOK_EVERY_US)
         return self._looked_us + max(LOOK_EVERY_US, (end_us - due_us) // STEPS)
 
 
@@ -301,6 +326,7 @@ class Flushes:
             now_us = self._clock()
         present: set[int] = set()
         online: dict[int, int | None] = {}
+        generations = NONE_READ
         for name in self._actives.get(directory, ()):
             try:
                 with opening.directory(directory) as dir_fd, opening.opened(name, dir_fd) as fd:
@@ -308,14 +334,16 @@ class Flushes:
                     present.add(status.st_ino)
                     age_us = self._wall() - status.st_mtime_ns // 1000
                     if header.state(fd) is State.ONLINE and beat.may_be_live(status.st_ino, age_us, now_us):
+                        first = volume.generation(fd)
                         online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.physical(fd, 0)
+                        generations = Generations(min(first, generations.before), volume.generation(fd))
             except OSError:
                 # Gone, or about to be said of the file by the next whole look: nothing to wait for.
                 continue
         with self._lock:
             if not online:
                 return beat.offline(frozenset(present), now_us)
-            over = beat.online(online, now_us)
+            over = beat.online(online, now_us, generations)
         if over:
             self._wait(directory)
         return over

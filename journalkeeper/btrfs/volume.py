@@ -28,6 +28,11 @@ BTRFS_IOC_FS_INFO = 0x8400941F
 FS_INFO = struct.Struct("=QQ16s992x")
 """struct btrfs_ioctl_fs_info_args: max_id, num_devices, fsid; the rest is not used here."""
 
+FS_GENERATION = struct.Struct("=48xQQ960x")
+"""The same structure's flags, of the kernel what was asked for and answered, and generation (Linux 5.10)."""
+
+BTRFS_FS_INFO_FLAG_GENERATION = 1 << 1
+
 DEV_INFO = struct.Struct("=Q16sQQ4056x")
 """struct btrfs_ioctl_dev_info_args: devid, uuid, bytes_used, total_bytes; spare; path."""
 
@@ -115,6 +120,19 @@ def space_info(fd: int) -> tuple[Space, ...]:
     filled = SPACE_ARGS.unpack_from(buffer)[1]
     end = SPACE_ARGS.size + min(filled, slots) * SPACE.size
     return tuple(map(Space._make, SPACE.iter_unpack(buffer[SPACE_ARGS.size : end])))
+
+
+def generation(fd: int) -> int:
+    """The number of the volume's present transaction, 0 where the kernel does not tell.
+
+    sync(2) ends a transaction, and so does the kernel every 30 s; fsync(2) only writes to a log.
+
+    Raises: OSError: ENOTTY not on btrfs.
+    """
+    buffer = bytearray(FS_GENERATION.pack(BTRFS_FS_INFO_FLAG_GENERATION, 0))
+    ioctl(fd, BTRFS_IOC_FS_INFO, buffer)
+    flags, number = FS_GENERATION.unpack(buffer)
+    return int(number) if flags & BTRFS_FS_INFO_FLAG_GENERATION else 0
 
 
 def require_btrfs(fd: int, path: str) -> None:
