@@ -12,17 +12,33 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from itertools import chain
 from typing import Final, NamedTuple
 
 from journalkeeper import state
 from journalkeeper.config import Config
 from journalkeeper.errors import KeeperError, NeedsRootError
-from journalkeeper.execute import Done, execute, leftovers, not_begun
+from journalkeeper.execute import Done, execute, leftovers, not_begun, orders
 from journalkeeper.execute.pace import Pace
 from journalkeeper.feedback import Attention, Place, pressure_percent
 from journalkeeper.flushes import Flushes
 from journalkeeper.journald import layout
-from journalkeeper.model import Action, Host, Kind, Outcome, Past, Plan, Reason, Refusal, Request, Result, Volume
+from journalkeeper.model import (
+    Action,
+    Host,
+    Instance,
+    JournalFile,
+    Kind,
+    Order,
+    Outcome,
+    Past,
+    Plan,
+    Reason,
+    Refusal,
+    Request,
+    Result,
+    Volume,
+)
 from journalkeeper.observe import Observer, Seen
 from journalkeeper.policy import plan
 from journalkeeper.record import NAME as RECORD_NAME
@@ -166,13 +182,14 @@ class Keeper:
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
-            if chosen.actions or not watching:
+            if chosen.actions or chosen.orders or not watching:
                 run = record.begin_run(now_us(), door)
-                for action, done in self._execute(chosen.actions, request, on_progress, stop):
+                work = self._execute(chosen.actions, request, on_progress, stop)
+                for device, done in chain(self._obey(chosen.orders, stop), work):
                     outcomes.append(done.outcome)
-                    notices += _kept(record, run, seen.volumes, action, done)
-                record.end_run(run, now_us())
-            self._prune(record, rarely=watching)
+                    notices += _kept(record, run, seen.volumes, device, done)
+                notices += _tried(lambda: record.end_run(run, now_us()))
+            notices += _tried(lambda: self._prune(record, rarely=watching))
             if record.set_aside is not None:
                 notices.append(f"the record was damaged and is now {record.set_aside}; a new one was begun")
             if record.vanished:
@@ -231,10 +248,27 @@ class Keeper:
             past |= {(volume.device, inode): row for inode, row in known.items()}
         written = record.written_since(now - DAY_US, now)
         there = {(file.device, file.inode) for file in seen.files}
+        there |= {(instance.device, instance.inode) for instance in seen.instances}
         self._refused = {key: refusal for key, refusal in self._refused.items() if key in there}
         return Host(
-            now, seen.files, seen.instances, seen.volumes, past, written, dict(self._refused), pressure_percent()
+            now_us=now,
+            files=seen.files,
+            instances=seen.instances,
+            volumes=seen.volumes,
+            past=past,
+            written_bytes=written,
+            refused=dict(self._refused),
+            pressure_percent=pressure_percent(),
+            rotations=record.rotations_since(now - DAY_US, now),
         )
+
+    def _obey(self, given: tuple[Order, ...], stop: Callable[[], bool]) -> Iterator[tuple[int, Done]]:
+        """Carry out one order after the other; with the device that each is about."""
+        for order in given:
+            done = orders.not_begun(order) if stop() else orders.carry_out(order)
+            self.flushes.moved_by_us(order.instance.directory)
+            self._remember(order.instance, done.outcome)
+            yield order.instance.device, done
 
     def _execute(
         self,
@@ -242,12 +276,12 @@ class Keeper:
         request: Request,
         on_progress: Callable[[Progress], None],
         stop: Callable[[], bool],
-    ) -> Iterator[tuple[Action, Done]]:
-        """Do one action after the other; after a stop the rest are interrupted."""
+    ) -> Iterator[tuple[int, Done]]:
+        """Do one action after the other, each with its device; after a stop the rest are interrupted."""
         meter = _Meter(actions, on_progress)
         for number, action in enumerate(actions, start=1):
             if stop():
-                yield action, not_begun(action)
+                yield action.file.device, not_begun(action)
                 continue
             meter.begin(number, action)
             self._observer.forget(action.path)
@@ -261,8 +295,8 @@ class Keeper:
                 directory = action.path.rpartition("/")[0]
                 self.flushes.moved_by_us(directory)
                 self._slowest.add(directory, pace.slowest_us)
-            self._remember(action, done.outcome)
-            yield action, done
+            self._remember(action.file, done.outcome)
+            yield action.file.device, done
 
     def _piece_us(self, action: Action) -> int | None:
         """How long a piece should take. Of an archive: to be over when journald's flush comes.
@@ -288,14 +322,13 @@ class Keeper:
             action, self._config, self.flushes, Place(uuid, actives), margin_us=margin_us, hurry=hurry, stop=stop
         )
 
-    def _remember(self, action: Action, outcome: Outcome) -> None:
+    def _remember(self, target: JournalFile | Instance, outcome: Outcome) -> None:
         """Keep in mind what came to nothing, for the next plan not to try it at once."""
-        file = action.file
-        self._refused.pop((file.device, file.inode), None)
+        key = target.device, target.inode
+        self._refused.pop(key, None)
         if outcome.result is not Result.DONE and outcome.reason not in PASSING:
-            detail = outcome.detail or outcome.reason
-            refusal = Refusal(now_us(), file.size_bytes, file.mtime_ns, outcome.reason, detail)
-            self._refused[file.device, file.inode] = refusal
+            seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
+            self._refused[key] = Refusal(now_us(), *seen, outcome.reason, outcome.detail or outcome.reason)
 
 
 class _Meter:
@@ -320,17 +353,26 @@ class _Meter:
         self._tell(self._now)
 
 
-def _kept(record: Record, run: int, volumes: tuple[Volume, ...], action: Action, done: Done) -> list[str]:
-    """Record what became of `action`; what is to be said if that failed.
+def _tried(bookkeeping: Callable[[], None]) -> list[str]:
+    """Keep the books, after the work; what is to be said if that failed: what was done is to be told all the same."""
+    try:
+        bookkeeping()
+    except KeeperError as error:
+        return [str(error)]
+    return []
+
+
+def _kept(record: Record, run: int, volumes: tuple[Volume, ...], device: int, done: Done) -> list[str]:
+    """Record what became of an action or order on `device`; what is to be said if that failed.
 
     The file is done and whole then; only the memory of it is lost, and the next look finds it ideal.
     """
-    key = next((volume.uuid, volume.subvolume) for volume in volumes if volume.device == action.file.device)
+    key = next((volume.uuid, volume.subvolume) for volume in volumes if volume.device == device)
     after = {"mtime_ns": done.mtime_ns, "size_bytes": done.size_bytes, "when_us": now_us()}
     try:
         record.outcome(run, key, done.inode, done.outcome, **after)
     except KeeperError as error:
-        return [f"{action.path}: not recorded: {error}"]
+        return [f"{done.outcome.path}: not recorded: {error}"]
     return []
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NAME = "history.db"
 DAY_US = 24 * 3600 * 1_000_000
 FOREVER_US = (1 << 63) - 1
-REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE)
+REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE)
 
 VolumeKey = tuple[str, int]
 """A volume's UUID and the tree id of the subvolume."""
@@ -171,8 +171,8 @@ class Record:
     ) -> None:
         """Keep one outcome; a rewrite that was done is also the past of `inode`.
 
-        `inode`, `mtime_ns` and `size_bytes` are the file's afterwards: a rewritten NOCOW
-        archive has another inode than the plan saw.
+        `inode`, `mtime_ns` and `size_bytes` are the file's afterwards: what takes a name by a
+        rewrite or a rotation has another inode than the plan saw, 0 if there is none yet.
         """
 
         def keep(connection: Connection) -> None:
@@ -190,7 +190,7 @@ class Record:
                 "outcomes",
                 (None, run, when_us, os.fsencode(outcome.path), *words, *numbers, outcome.detail),
             )
-            if outcome.result is Result.DONE and outcome.action in REWRITES:
+            if outcome.result is Result.DONE and outcome.action in REWRITES and inode:
                 after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
                 _inserted(connection, "rewrites", (*volume, inode, *after))
 
@@ -246,6 +246,14 @@ class Record:
             (when_us, FOREVER_US if until_us is None else until_us),
         )
         return int(written)
+
+    def rotations_since(self, when_us: int, until_us: int) -> int:
+        """How many rotations were asked for in that time; journald may have made one and not answered."""
+        ((rotations,),) = self._rows(
+            "SELECT count(*) FROM outcomes WHERE action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?",
+            (when_us, until_us),
+        )
+        return int(rotations)
 
     def last_run(self) -> Run | None:
         """The run that began last, None if there was none."""

@@ -9,7 +9,6 @@ then does the old one go.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 from collections.abc import Iterator
 from typing import Final
@@ -139,6 +138,8 @@ def _verify(original: int, copy: int) -> None:
 
 
 def _digest(fd: int) -> bytes:
+    import hashlib  # noqa: PLC0415 - 3 ms of OpenSSL that only a rewrite needs
+
     digest = hashlib.blake2b()
     for _, data in _read(fd, 0, os.fstat(fd).st_size):
         digest.update(data)

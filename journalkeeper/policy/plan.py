@@ -14,6 +14,7 @@ from journalkeeper.policy.case import cases
 from journalkeeper.policy.postpone import AGAIN_US, postponed
 from journalkeeper.policy.price import propose
 from journalkeeper.policy.rules import veto
+from journalkeeper.policy.upkeep import Decided, with_orders
 from journalkeeper.values import format_size
 
 COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
@@ -33,8 +34,11 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
             actions.append(answer)
         else:
             skipped.append(answer)
+    decided = Decided((), actions, skipped)
+    orders, actions, skipped = with_orders(decided, all_cases, windows, host, (request, config))
     affordable, too_much = _afford(sorted(actions, key=_reward), host, request, config)
-    return Plan(windows, tuple(affordable), tuple(sorted([*skipped, *too_much], key=lambda skip: skip.path)))
+    left = tuple(sorted([*skipped, *too_much], key=lambda skip: skip.path))
+    return Plan(windows, tuple(affordable), left, orders)
 
 
 def _reward(action: Action) -> tuple[float, str]:

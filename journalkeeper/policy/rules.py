@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from journalkeeper.model import Kind, Reason, Skip, State
+from journalkeeper.model import Kind, Reason, Skip, State, Verb
 from journalkeeper.policy.case import Case
 from journalkeeper.values import format_size, format_span
 
@@ -92,7 +92,7 @@ def still_written(case: Case) -> Skip | None:
 def recorded(case: Case) -> Skip | None:
     """An archive is rewritten once, unless it changed."""
     past = case.past
-    if past is None or not case.at_rest:
+    if past is None or not case.at_rest or past.verb is Verb.ROTATE:
         return None
     if (past.size_bytes, past.mtime_ns) != (case.file.size_bytes, case.file.mtime_ns):
         return None

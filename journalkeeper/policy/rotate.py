@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Whether journald shall be asked to rotate: to make a file NOCOW, or because it is the cheaper tool.
+
+The one rule: no entry goes sooner for it. journald vacuums at each rotation, the oldest archive
+first, while the archives take more than SystemMaxUse=, all files are more than SystemMaxFiles=,
+or an archive began longer than MaxRetentionSec= ago (journal_directory_vacuum(), systemd 252 to
+262). A rotation makes an archive of what is active now and shifts every later one, so it is
+made only while all of this holds:
+
+    bytes   archives + what becomes one + one full file more  <=  SystemMaxUse=, and what KeepFree leaves
+    files   all + one for each active + those that will fill the bytes that are left  <=  SystemMaxFiles=
+    time    MaxRetentionSec= is off, or no less than MaxFileSec=, at which a file ends anyway
+
+A directory at its limit is thus never rotated, and ranges are the tool there.
+
+A rotation costs journald no more than a flush: it syncs the old file in a thread, as the timer
+does. So it is made when a flush costs least, in an open window, best right after one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from journalkeeper.config import Config
+from journalkeeper.model import (
+    MIB,
+    Action,
+    Host,
+    Instance,
+    JournalFile,
+    Kind,
+    Order,
+    Reason,
+    Request,
+    Skip,
+    Verb,
+    Window,
+)
+from journalkeeper.policy.nocow import refused
+from journalkeeper.policy.postpone import AGAIN_US
+from journalkeeper.policy.price import EXPECTED_RATIO
+from journalkeeper.values import INFINITY_US, format_size, format_span
+
+DAY_US: Final = 24 * 60 * 60 * 1_000_000
+
+YOUNG_EXTENTS: Final = 4
+"""What a boot finds of a file that was begun shortly before (2 extents measured), and its growth."""
+
+FILE_EXTENTS: Final = 8
+"""What one archive more costs a cold reader, in extents: header, hash tables, first and last entries."""
+
+TABLE_SHARE: Final = 36
+"""A file's hash tables take this part of the size that it may grow to: 3.6 MiB of 128
+(journal_file_setup_data_hash_table(): 16 bytes for each 576 of the largest size)."""
+
+
+class Question(NamedTuple):
+    """All that bears on one instance's rotation. `ordered` are the rotations that this plan has already."""
+
+    instance: Instance
+    files: tuple[JournalFile, ...]
+    window: Window
+    host: Host
+    request: Request
+    config: Config
+    ordered: int = 0
+
+    @property
+    def actives(self) -> tuple[JournalFile, ...]:
+        """The files that a rotation ends: those of unknown names are not journald's."""
+        return tuple(file for file in self.files if file.kind is Kind.ACTIVE and file.owner != "remote")
+
+    def skip(self, reason: Reason, detail: str, until_us: int | None = None) -> Skip:
+        """The answer no."""
+        return Skip(self.instance.directory, reason, f"no rotation: {detail}", until_us)
+
+
+Rule = Callable[[Question], Skip | None]
+
+
+def no_journald(question: Question) -> Skip | None:
+    """Somebody must be there to be asked, and must be the one who writes here."""
+    if question.instance.rotatable:
+        return None
+    return question.skip(Reason.NO_JOURNALD, "no journald of this machine that can be asked writes here")
+
+
+def tried(question: Question) -> Skip | None:
+    """What failed a moment ago fails again."""
+    return refused(question.instance, question.host)
+
+
+def window_closed(question: Question) -> Skip | None:
+    """A rotation syncs the file, so it is made when there is little to sync."""
+    if question.window.open:
+        return None
+    return question.skip(
+        Reason.WINDOW_CLOSED, f"journald has messages that it has not synced ({question.window.reason})"
+    )
+
+
+def too_many(question: Question) -> Skip | None:
+    """RotationsPerDay=."""
+    allowed = question.config.budget.rotations_per_day
+    made = question.host.rotations + question.ordered
+    if question.request.now or made < allowed:
+        return None
+    until_us = question.host.now_us + AGAIN_US
+    return question.skip(Reason.BUDGET, f"{made} of RotationsPerDay={allowed} in the last 24 hours", until_us)
+
+
+def retention_time(question: Question) -> Skip | None:
+    """An archive goes when its first entry is too old, with all the younger ones in it."""
+    most_us, file_us = question.instance.max_retention_us, question.instance.max_file_us
+    if most_us in {0, INFINITY_US} or 0 < file_us <= most_us:
+        return None
+    detail = f"MaxRetentionSec={format_span(most_us)} would take the young entries with the old"
+    return question.skip(Reason.RETENTION, detail)
+
+
+def retention_size(question: Question) -> Skip | None:
+    """The archives, with what becomes one and one full file more, must fit: see above."""
+    most = use_bytes(question)
+    if most is None:
+        return question.skip(Reason.RETENTION, "journald's limits are not known")
+    after = _archived_bytes(question) + _moved_bytes(question)
+    if most == 0 or after + _full_bytes(question) <= most:
+        return None
+    full, limit = format_size(_full_bytes(question)), format_size(most)
+    detail = f"archives would take {format_size(after)}, and {full} more soon; journald keeps {limit}"
+    return question.skip(Reason.RETENTION, detail)
+
+
+def retention_files(question: Question) -> Skip | None:
+    """The number of files must not bite before their bytes do."""
+    most = question.instance.system_max_files
+    if most == 0:
+        return None
+    use = use_bytes(question)
+    if not use:
+        return question.skip(Reason.RETENTION, f"SystemMaxFiles={most} alone decides what journald keeps")
+    left = use - _archived_bytes(question) - _moved_bytes(question)
+    after = len(question.files) + len(question.actives) + -(-left // _full_bytes(question))
+    if after <= most:
+        return None
+    return question.skip(Reason.RETENTION, f"{after} files when SystemMaxUse= is full, SystemMaxFiles={most}")
+
+
+RULES: tuple[Rule, ...] = (
+    no_journald,
+    tried,
+    retention_time,
+    retention_size,
+    retention_files,
+    too_many,
+    window_closed,
+)
+
+
+def veto(question: Question) -> Skip | None:
+    """The first rule's answer, or None if journald may be asked."""
+    return next((skip for rule in RULES if (skip := rule(question)) is not None), None)
+
+
+def use_bytes(question: Question) -> int | None:
+    """What archives may take before journald deletes some: 0 without limit, None unknown.
+
+    journald takes the larger of this and of what was there when it started, which nobody
+    can see. Source: cache_space_refresh(), journald-server.c.
+    """
+    instance = question.instance
+    use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
+    if use is None or keep_free is None or instance.available_bytes is None:
+        return None
+    taken = sum(file.allocated_bytes for file in question.files)
+    return min(use, taken + max(0, instance.available_bytes - keep_free)) if use else 0
+
+
+def _archived_bytes(question: Question) -> int:
+    return sum(file.allocated_bytes for file in question.files) - _moved_bytes(question)
+
+
+def _moved_bytes(question: Question) -> int:
+    return sum(file.allocated_bytes for file in question.actives)
+
+
+def _full_bytes(question: Question) -> int:
+    """One file as large as journald lets it grow; not known means as large as all that is active."""
+    return question.instance.system_max_file_size_bytes or max(MIB, _moved_bytes(question))
+
+
+def to_apply(question: Question, *, nocow: bool) -> Order | Skip | None:
+    """One rotation for an active file that was made before its directory was NOCOW; `nocow` says it is now.
+
+    The file that comes of a rotation is not rotated again for that: it did not inherit.
+    """
+    old = [file for file in question.actives if not file.nocow and file.problem is None and file.links == 1]
+    if not nocow or not old:
+        return None
+    file = min(old, key=lambda file: (file.owner != "system", file.path))
+    name = file.path.rpartition("/")[2]
+    past = question.host.past.get((file.device, file.inode))
+    if past is not None and past.verb is Verb.ROTATE:
+        return question.skip(Reason.NOT_TAKEN, f"{name} came of a rotation and is datacow all the same")
+    if not question.config.nocow.rotate_to_apply:
+        detail = f"{name} stays datacow until journald rotates it (RotateToApply=no)"
+        return question.skip(Reason.NOT_ASKED, detail)
+    return veto(question) or _order(question, file, Reason.BORN_DATACOW)
+
+
+def if_cheaper(question: Question, actions: Sequence[Action]) -> Order | Skip | None:
+    """A rotation in place of `actions` on active files of the instance, where that costs less."""
+    paths = {file.path for file in question.actives}
+    actions = [action for action in actions if action.path in paths]
+    threshold = question.config.defrag.extents_per_mib
+    if not actions or rotation_price(question, threshold) >= ranges_price(question, actions, threshold):
+        return None
+    file = min(actions, key=lambda action: (-action.extents_before, action.path)).file
+    return veto(question) or too_young(question, file) or _order(question, file, Reason.CHEAPER)
+
+
+def too_young(question: Question, file: JournalFile) -> Skip | None:
+    """The day's rotations are spread over it, so that each brings as much as it can; --now takes one any time."""
+    apart_us = DAY_US // max(1, question.config.budget.rotations_per_day)
+    age_us = question.host.now_us - file.head_time_us
+    if question.request.now or not 0 <= age_us < apart_us:
+        return None
+    detail = f"the file was begun {format_span(age_us)} ago, rotated by price is every {format_span(apart_us)}"
+    return question.skip(Reason.BUDGET, detail, until_us=file.head_time_us + apart_us)
+
+
+def ranges_price(question: Question, actions: Sequence[Action], threshold: int) -> float:
+    """What rewriting ranges costs, in bytes: those written, and the extents that a cold reader then still pays.
+
+    An extent is worth MIB / threshold bytes: for `threshold` of them the admin has a MiB rewritten.
+    """
+    chosen = {action.path for action in actions}
+    left = sum(file.extents.total for file in question.actives if file.path not in chosen)
+    left += sum(action.extents_expected for action in actions)
+    return sum(action.bytes_to_write for action in actions) + left * MIB / threshold
+
+
+def rotation_price(question: Question, threshold: int) -> float:
+    """What a rotation costs, in the same bytes: new hash tables, compaction later, files that readers open.
+
+    What becomes an archive is compacted once in either case, but only now it is because of us.
+    journald copies a NOCOW file when it archives it.
+    """
+    extents = len(question.actives) * (YOUNG_EXTENTS + FILE_EXTENTS)
+    compacted = sum(file.extents.data_bytes * EXPECTED_RATIO for file in question.actives)
+    return _written_at_once(question) + compacted + extents * MIB / threshold
+
+
+def _written_at_once(question: Question) -> int:
+    """The hash tables of the new files, and journald's own copies."""
+    tables = len(question.actives) * (_full_bytes(question) // TABLE_SHARE)
+    return tables + sum(file.extents.data_bytes for file in question.actives if file.nocow)
+
+
+def _order(question: Question, file: JournalFile, reason: Reason) -> Order:
+    return Order(
+        path=file.path,
+        action=Verb.ROTATE,
+        reason=reason,
+        instance=question.instance,
+        file=file,
+        bytes_to_write=_written_at_once(question),
+        extents_before=file.extents.total,
+        extents_expected=min(file.extents.total, YOUNG_EXTENTS),
+    )
