@@ -17,11 +17,12 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 from journalkeeper import state
 from journalkeeper.cycle import DAEMON, PASSING, Keeper, Progress, Report, now_us
 from journalkeeper.errors import BusyError, KeeperError, NotBtrfsError
+from journalkeeper.log import Event
 from journalkeeper.model import Kind, Outcome, Reason, Request, Result
 from journalkeeper.notify import Notify
 from journalkeeper.watch import Change, Watch
@@ -39,7 +40,14 @@ SAY_AGAIN_S: Final = 86400.0
 """What goes on being wrong is said once a day: every line that we log is one more flush to wake us."""
 
 ERROR, WARNING, INFO = 3, 4, 6
-Say = Callable[[int, str], None]
+
+
+class Say(Protocol):
+    """log.Log.say, or what stands in for it."""
+
+    def __call__(
+        self, priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None
+    ) -> None: ...
 
 
 class Told:
@@ -53,13 +61,15 @@ class Told:
         self._say = say
         self._said: dict[str, tuple[str, float]] = {}
 
-    def tell(self, about: str, priority: int, sentence: str, *, same: str | None = None) -> None:
+    def tell(
+        self, about: str, priority: int, sentence: str, *, same: str | None = None, outcome: Outcome | None = None
+    ) -> None:
         """Say `sentence` unless it, or what it comes to (`same`), is what was said `about` the thing last."""
         last, when_s = self._said.get(about, ("", 0.0))
         if last == (same or sentence) and time.monotonic() - when_s < SAY_AGAIN_S:
             return
         self._said[about] = same or sentence, time.monotonic()
-        self._say(priority, sentence)
+        self._say(priority, sentence, outcome=outcome)
 
     def forget(self, about: str) -> bool:
         """It is over; True if something had been said about it."""
@@ -74,7 +84,7 @@ class Daemon:
     """Keeps journals in order until it is told to stop.
 
     `load` makes a keeper from the configuration as it is now; `say` takes a syslog priority
-    (3 error, 4 warning, 6 information) and a sentence. `cycles` counts the whole looks.
+    (3 error, 4 warning, 6 information) and a sentence, and takes no time. `cycles` counts the whole looks.
     """
 
     def __init__(self, load: Callable[[], Keeper], say: Say) -> None:
@@ -173,7 +183,7 @@ class Daemon:
             return self._failed(error)
         self._retry_s = RETRY_S
         if self._told.forget("cycle"):
-            self._say(INFO, "at work again")
+            self._say(INFO, "at work again", Event.RECOVERED)
         self._tell(keeper, report)
         if keeper.flush_passed():
             return 0.0
@@ -200,7 +210,7 @@ class Daemon:
         if waiting:
             self._told.tell("waiting", INFO, f"waiting for {' and '.join(waiting)} to appear")
         elif self._told.forget("waiting"):
-            self._say(INFO, f"{' and '.join(keeper.directories)}: there now")
+            self._say(INFO, f"{' and '.join(keeper.directories)}: there now", Event.RECOVERED)
         here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
         self._told.keep(frozenset({"watch", "waiting", *report.notices, *here}))
         self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
@@ -210,10 +220,10 @@ class Daemon:
         what = f"{outcome.path}: {outcome.action} {outcome.result} ({outcome.reason})"
         if outcome.result is Result.DONE:
             counts = f"{outcome.extents_before} to {outcome.extents_after} extents"
-            self._told.tell(outcome.path, INFO, f"{what}, {counts}", same="done" if active else None)
+            self._told.tell(outcome.path, INFO, f"{what}, {counts}", same="done" if active else None, outcome=outcome)
         elif outcome.reason not in PASSING:
             priority = ERROR if outcome.result is Result.FAILED else INFO
-            self._told.tell(outcome.path, priority, f"{what} {outcome.detail}")
+            self._told.tell(outcome.path, priority, f"{what} {outcome.detail}", outcome=outcome)
 
     def _changed(self, change: Change) -> None:
         """The watch saw something: names need a look; an append only may begin an interval."""
@@ -241,7 +251,7 @@ class Daemon:
             keeper = await asyncio.to_thread(self._load)
             watch = None if keeper.directories == self._watch.tops else Watch(keeper.directories, self._changed)
         except (KeeperError, OSError) as error:
-            self._say(ERROR, f"not reloaded, the running configuration stays: {error}")
+            self._say(ERROR, f"not reloaded, the running configuration stays: {error}", Event.NOT_RELOADED)
         else:
             keeper.take_over(self._keeper)
             self._keeper = keeper
@@ -249,7 +259,7 @@ class Daemon:
                 self._watch.close()
                 self._watch = watch
                 watch.attach(asyncio.get_running_loop())
-            self._say(INFO, "the configuration was read again")
+            self._say(INFO, "the configuration was read again", Event.RELOADED)
             self._look = self._refresh = True
             self._wake.set()
         self._notify.ready()

@@ -23,7 +23,7 @@ MIND = {"policy", "status", "report"}
 KERNEL = {"btrfs", "journald"}
 HANDS = {"observe", "execute", "opening", "flushes", "record", "database", "state", "conffiles"}
 WAY = {"cycle", "watch"}
-DOORS = {"cli", "daemon", "notify", "bus", "probe", "lab", "__main__"}
+DOORS = {"cli", "daemon", "log", "notify", "bus", "probe", "lab", "__main__"}
 
 PURE = GROUND | MIND
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,11 +34,8 @@ def run(_args: argparse.Namespace, session: Session) -> int:
     import asyncio  # noqa: PLC0415 - no other command needs the service's modules
 
     from journalkeeper.daemon import Daemon  # noqa: PLC0415
+    from journalkeeper.log import Log, to_journald  # noqa: PLC0415
 
-    def say(priority: int, sentence: str) -> None:
-        # journald reads the prefix as the priority (sd-daemon(3))
-        sys.stderr.write(f"<{priority}>{sentence}\n")
-        sys.stderr.flush()
-
-    asyncio.run(Daemon(lambda: session.keeper(patient=True), say).run())
+    with closing(Log(to_journald())) as log:
+        asyncio.run(Daemon(lambda: session.keeper(patient=True), log.say).run())
     return 0
