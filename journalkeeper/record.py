@@ -172,7 +172,7 @@ class Record:
         """Keep one outcome; a rewrite that was done is also the past of `inode`.
 
         `inode`, `mtime_ns` and `size_bytes` are the file's afterwards: what takes a name by a
-        rewrite or a rotation has another inode than the plan saw, 0 if there is none yet.
+        rewrite or a rotation has another inode than the plan saw.
         """
 
         def keep(connection: Connection) -> None:
@@ -190,7 +190,7 @@ class Record:
                 "outcomes",
                 (None, run, when_us, os.fsencode(outcome.path), *words, *numbers, outcome.detail),
             )
-            if outcome.result is Result.DONE and outcome.action in REWRITES and inode:
+            if outcome.result is Result.DONE and outcome.action in REWRITES:
                 after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
                 _inserted(connection, "rewrites", (*volume, inode, *after))
 
@@ -249,11 +249,8 @@ class Record:
 
     def rotations_since(self, when_us: int, until_us: int) -> int:
         """How many rotations were asked for in that time; journald may have made one and not answered."""
-        ((rotations,),) = self._rows(
-            "SELECT count(*) FROM outcomes WHERE action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?",
-            (when_us, until_us),
-        )
-        return int(rotations)
+        wanted = "action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?"
+        return int(self._rows(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))[0][0])  # noqa: S608 - our words
 
     def last_run(self) -> Run | None:
         """The run that began last, None if there was none."""

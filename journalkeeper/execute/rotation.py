@@ -20,7 +20,7 @@ from journalkeeper.model import JournalFile, Order, Reason
 
 
 class Fresh(NamedTuple):
-    """The file that took the name; zeros if there is none yet."""
+    """The file that took the name; the old one, without extents, if that has no successor before the next message."""
 
     inode: int
     size_bytes: int
@@ -46,7 +46,7 @@ def rotate(order: Order, file: JournalFile) -> Fresh:
         try:
             fresh = opening.open_file(held.name, held.dir_fd)
         except FileNotFoundError:
-            return Fresh(0, 0, 0, 0)
+            return Fresh(file.inode, file.size_bytes, file.mtime_ns, 0)
         try:
             return _looked_at(order, file, fresh)
         finally:

@@ -78,7 +78,7 @@ def writes(record: Record) -> int:
 # The past of files
 
 
-@pytest.mark.parametrize("action", [Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE])
+@pytest.mark.parametrize("action", [Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE])
 def test_a_done_rewrite_is_the_past_of_its_inode(record: Record, action: Verb) -> None:
     keep(record, outcome(action=action))
     assert record.past(VOLUME) == {7: Past(action, when_us=100, size_bytes=66, mtime_ns=55, extents=40)}
@@ -89,7 +89,7 @@ def test_a_done_rewrite_is_the_past_of_its_inode(record: Record, action: Verb) -
     [
         (Verb.COMPRESS, Result.SKIPPED),
         (Verb.COMPRESS, Result.FAILED),
-        (Verb.ROTATE, Result.DONE),
+        (Verb.ROTATE, Result.FAILED),
         (Verb.SET_NOCOW, Result.DONE),
     ],
 )
@@ -97,6 +97,15 @@ def test_what_is_no_done_rewrite_is_no_past(record: Record, action: Verb, result
     keep(record, outcome(action=action, result=result))
     assert record.past(VOLUME) == {}
     assert len(record.history()) == 1
+
+
+def test_rotations_that_were_asked_for_count_within_their_time(record: Record) -> None:
+    for when_us in (99, 100, 200, 201):
+        keep(record, outcome(action=Verb.ROTATE), when_us=when_us)
+    keep(record, outcome(action=Verb.ROTATE, result=Result.FAILED), when_us=150)
+    keep(record, outcome(action=Verb.ROTATE, result=Result.SKIPPED), when_us=150)
+    keep(record, outcome(action=Verb.COMPRESS), when_us=150)
+    assert record.rotations_since(100, 200) == 3
 
 
 def test_the_last_rewrite_counts(record: Record) -> None:
