@@ -288,7 +288,10 @@ class Keeper:
             with closing(self._attention(action, hurry=request.now, stop=stop)) as attention:
                 defrag = self._config.defrag
                 pace = Pace(
-                    most_bytes=defrag.chunk_bytes, piece_us=self._piece_us(action), ask=attention, tell=meter.add
+                    most_bytes=defrag.chunk_bytes,
+                    piece_us=self._piece_us(action, hurry=request.now),
+                    ask=attention,
+                    tell=meter.add,
                 )
                 done = execute(action, pace)
             if action.file.kind is Kind.ACTIVE:
@@ -298,14 +301,14 @@ class Keeper:
             self._remember(action.file, done.outcome)
             yield action.file.device, done
 
-    def _piece_us(self, action: Action) -> int | None:
-        """How long a piece should take. Of an archive: to be over when journald's flush comes.
+    def _piece_us(self, action: Action, *, hurry: bool) -> int | None:
+        """How long a piece should take. Of an archive: to be over when journald's flush comes, unless in a hurry.
 
         Compressed extents are short anyway; where nothing is compressed short pieces make short extents.
         """
         if action.file.kind is Kind.ACTIVE:
             return self._config.defrag.chunk_us
-        return None if action.compress == "no" else self._config.window.margin_us // 2
+        return None if hurry or action.compress == "no" else self._config.window.margin_us // 2
 
     def _attention(self, action: Action, *, hurry: bool, stop: Callable[[], bool]) -> Attention:
         """Who is asked before each piece of `action`."""
