@@ -173,7 +173,7 @@ class Daemon:
             self._watch_again()
         keeper = self._keeper
         try:
-            report = keeper.run(Request(), on_progress=self._progress, stop=lambda: self._stop, door=DAEMON)
+            report = keeper.run(Request(upkeep=True), on_progress=self._progress, stop=lambda: self._stop, door=DAEMON)
         except NotBtrfsError as error:
             # A mount will tell; until then there is nothing to do.
             self._told.tell("cycle", WARNING, str(error))

@@ -103,7 +103,7 @@ def _execute(engine: Engine, asked: Request, *, with_progress: bool) -> tuple[Re
                 hint = "\nStopping after this chunk."
         stop = stack.enter_context(Interrupts(hint))
         report = engine.run(asked, on_progress=draw, stop=stop)
-        return report, stop() and len(report.outcomes) < len(report.plan.actions)
+        return report, stop() and len(report.outcomes) < len(report.plan.orders) + len(report.plan.actions)
 
 
 def _ignore(_: Progress) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from journalkeeper.model import Action, JournalFile, Outcome, Plan, Result, Skip, Verb
+from journalkeeper.model import Action, JournalFile, Order, Outcome, Plan, Result, Skip, Verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ def plan_document(plan: Plan) -> dict[str, object]:
             window.instance: {"open": window.open, "closes_at_us": window.closes_at_us, "reason": window.reason}
             for window in plan.windows
         },
-        "actions": [_action(action) for action in plan.actions],
+        "actions": [*map(_order, plan.orders), *map(_action, plan.actions)],
         "skipped": [{"path": skip.path, "reason": skip.reason, "detail": skip.detail} for skip in plan.skipped],
     }
 
@@ -75,6 +75,18 @@ def _action(action: Action) -> dict[str, object]:
         "bytes_to_write": action.bytes_to_write,
         "extents_before": action.extents_before,
         "extents_expected": action.extents_expected,
+    }
+
+
+def _order(order: Order) -> dict[str, object]:
+    return {
+        "path": order.path,
+        "action": order.action,
+        "reason": order.reason,
+        "ranges": [],
+        "bytes_to_write": order.bytes_to_write,
+        "extents_before": order.extents_before,
+        "extents_expected": order.extents_expected,
     }
 
 

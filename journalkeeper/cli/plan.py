@@ -10,7 +10,7 @@ from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
-from journalkeeper.model import Action, Plan, Reason, Skip, Window
+from journalkeeper.model import Action, Order, Plan, Reason, Skip, Window
 from journalkeeper.values import format_size
 
 if TYPE_CHECKING:
@@ -58,12 +58,13 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 def show(plan: Plan, session: Session) -> int:
     """Write a plan as the options say."""
-    refuse_if_all_unreadable(session, [*(None for _ in plan.actions), *(skip.reason for skip in plan.skipped)])
+    doing = [None for _ in (*plan.orders, *plan.actions)]
+    refuse_if_all_unreadable(session, [*doing, *(skip.reason for skip in plan.skipped)])
     output = session.output
     if output.json != "off":
         output.document(plan_document(plan))
         return 0
-    blocks = [_actions(plan.actions, output), skipped_lines(plan.skipped, output)]
+    blocks = [_actions((*plan.orders, *plan.actions), output), skipped_lines(plan.skipped, output)]
     if output.legend:
         blocks += [glossary(skip.reason for skip in plan.skipped), [_window(window) for window in plan.windows]]
         blocks.append([_footer(plan)])
@@ -85,7 +86,7 @@ def glossary(reasons: Iterable[Reason]) -> list[str]:
     return [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]
 
 
-def _actions(actions: tuple[Action, ...], output: Output) -> list[str]:
+def _actions(actions: tuple[Action | Order, ...], output: Output) -> list[str]:
     rows = [
         Row(
             (
@@ -104,8 +105,10 @@ def _actions(actions: tuple[Action, ...], output: Output) -> list[str]:
     return render(_ACTIONS, rows, legend=output.legend, colours=output.colours) if rows else []
 
 
-def _range(action: Action) -> str:
-    """Which part of the file: all of it, one part, or how many."""
+def _range(action: Action | Order) -> str:
+    """Which part of the file: all of it, one part, or how many; none for what is done to a directory."""
+    if isinstance(action, Order):
+        return "-"
     ranges = action.ranges
     if not ranges or sum(one.length for one in ranges) >= action.file.size_bytes:
         return "all"
@@ -125,9 +128,10 @@ def _window(window: Window) -> str:
 
 def _footer(plan: Plan) -> str:
     left = f"{counted(len(plan.skipped), 'file')} left alone."
-    if not plan.actions:
+    actions: tuple[Action | Order, ...] = (*plan.orders, *plan.actions)
+    if not actions:
         return f"Nothing to do, {left}"
-    before = sum(action.extents_before for action in plan.actions)
-    after = sum(action.extents_expected for action in plan.actions)
-    writes = format_size(sum(action.bytes_to_write for action in plan.actions))
-    return f"{counted(len(plan.actions), 'file')} to do: {before:,} -> {after:,} extents, {writes} to write; {left}"
+    before = sum(action.extents_before for action in actions)
+    after = sum(action.extents_expected for action in actions)
+    writes = format_size(sum(action.bytes_to_write for action in actions))
+    return f"{counted(len(actions), 'file')} to do: {before:,} -> {after:,} extents, {writes} to write; {left}"

@@ -34,6 +34,11 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also files that a snapshot shares; what they share then takes its space twice",
     )
+    parser.add_argument(
+        "--upkeep",
+        action="store_true",
+        help="also what the service does beside: NOCOW for directories, rotations (not with PATH)",
+    )
 
 
 def request(args: argparse.Namespace) -> Request:
@@ -46,6 +51,7 @@ def request(args: argparse.Namespace) -> Request:
         now=args.now,
         compress=args.compress,
         allow_unshare=args.allow_unshare or None,
+        upkeep=args.upkeep,
     )
 
 
