@@ -21,8 +21,8 @@ PACKAGE = "journalkeeper"
 GROUND = {"model", "errors", "config", "spec", "directives", "values", "compression", "reasons"}
 MIND = {"policy", "status", "report"}
 KERNEL = {"btrfs", "journald"}
-HANDS = {"observe", "execute", "opening", "flushes", "feedback", "record", "database", "state", "conffiles"}
-WAY = {"cycle", "watch"}
+HANDS = {"observe", "execute", "opening", "flushes", "record", "database", "state", "conffiles"}
+WAY = {"cycle", "feedback", "watch"}
 DOORS = {"cli", "daemon", "log", "notify", "bus", "probe", "lab", "__main__"}
 
 PURE = GROUND | MIND
