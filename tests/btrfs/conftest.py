@@ -26,7 +26,7 @@ T = TypeVar("T")
 @pytest.fixture(scope="session")
 def shared_volume() -> Iterator[ScratchVolume]:
     """One volume for all tests that need no more than a directory of their own on it."""
-    with ScratchVolume("1G") as volume:
+    with ScratchVolume("8G") as volume:
         yield volume
 
 
