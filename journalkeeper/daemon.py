@@ -204,14 +204,15 @@ class Daemon:
     def _tell(self, keeper: Keeper, report: Report) -> None:
         for notice in report.notices:
             self._told.tell(notice, WARNING, notice)
-        for action, outcome in zip(report.plan.actions, report.outcomes, strict=True):
-            self._tell_outcome(outcome, active=action.file.kind is Kind.ACTIVE)
+        again = {action.path for action in report.plan.actions if action.file.kind is Kind.ACTIVE}
+        for outcome in report.outcomes:
+            self._tell_outcome(outcome, active=outcome.path in again)
         waiting = sorted(keeper.missing())
         if waiting:
             self._told.tell("waiting", INFO, f"waiting for {' and '.join(waiting)} to appear")
         elif self._told.forget("waiting"):
             self._say(INFO, f"{' and '.join(keeper.directories)}: there now", Event.RECOVERED)
-        here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
+        here = {one.path for one in (*report.plan.skipped, *report.plan.actions, *report.plan.orders)}
         self._told.keep(frozenset({"watch", "waiting", *report.notices, *here}))
         self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
 
