@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Which directories become NOCOW, and why the others do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from journalkeeper.config import Config
+from journalkeeper.model import Order, Reason, Refusal, Request, Skip, Verb
+from journalkeeper.policy import plan
+from journalkeeper.policy.nocow import judge
+from tests.hosts import DEVICE, DIRECTORY, MINUTE_US, NOW_US, file, host, instance, volume
+
+COPIES = ("raid1", "raid10", "raid5", "raid6", "raid1c3", "raid1c4", "dup")
+SINGLES = ("single", "raid0")
+
+
+def config(word: str) -> Config:
+    return Config()._replace(nocow=Config().nocow._replace(nocow=word))  # type: ignore[arg-type] # one of three words
+
+
+def answer(word: str, **words: object) -> Order | Skip | None:
+    """What is decided of a directory of inode 256 on one volume; `words` for the instance or the volume."""
+    of_volume = {key: words.pop(key) for key in ("data_profile", "redundant", "options") if key in words}
+    return judge(instance(inode=256, **words), volume(**of_volume), host(), config(word))
+
+
+@pytest.mark.parametrize("profile", SINGLES)
+@pytest.mark.parametrize(("word", "reason"), [("auto", Reason.NO_REDUNDANCY), ("yes", Reason.CONFIGURED)])
+def test_a_directory_on_data_without_copies_becomes_nocow(profile: str, word: str, reason: Reason) -> None:
+    found = answer(word, data_profile=profile)
+    assert isinstance(found, Order)
+    assert (found.path, found.action, found.reason) == (DIRECTORY, Verb.SET_NOCOW, reason)
+    assert (found.file, found.bytes_to_write, found.detail) == (None, 0, "")
+
+
+@pytest.mark.parametrize("profile", COPIES)
+def test_auto_leaves_data_with_copies_datacow_and_says_of_what_profile_it_is(profile: str) -> None:
+    found = answer("auto", data_profile=profile, redundant=True)
+    assert isinstance(found, Skip)
+    assert (found.path, found.reason) == (DIRECTORY, Reason.REDUNDANT)
+    assert f"data is {profile}" in found.detail
+
+
+def test_yes_does_not_ask_for_the_profile() -> None:
+    found = answer("yes", data_profile="raid1", redundant=True)
+    assert isinstance(found, Order)
+    assert found.reason is Reason.CONFIGURED
+
+
+@pytest.mark.parametrize("words", [{}, {"redundant": True}, {"nocow": True}, {"nocow": True, "redundant": True}])
+def test_no_leaves_everything_as_it_is_without_a_word(words: dict[str, bool]) -> None:
+    assert answer("no", **words) is None
+
+
+@pytest.mark.parametrize(("word", "words"), [("auto", {}), ("yes", {}), ("yes", {"redundant": True})])
+def test_a_directory_that_is_nocow_as_wanted_is_not_spoken_of(word: str, words: dict[str, bool]) -> None:
+    assert answer(word, nocow=True, **words) is None
+
+
+def test_auto_warns_of_what_somebody_else_made_nocow_on_data_with_copies() -> None:
+    found = answer("auto", nocow=True, redundant=True, data_profile="raid1")
+    assert isinstance(found, Skip)
+    assert found.reason is Reason.REDUNDANT
+    assert "can differ unseen" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"options": ("rw", "nodatacow")}, Reason.IDEAL),
+        ({"options": ("ro",)}, Reason.READ_ONLY),
+        ({"compressed": True}, Reason.COMPRESSION),
+        ({"options": ("ro",), "redundant": True}, Reason.REDUNDANT),
+    ],
+)
+def test_where_it_cannot_or_need_not_be_set_the_reason_is_given(words: dict[str, object], reason: Reason) -> None:
+    found = answer("auto", **words)
+    assert isinstance(found, Skip)
+    assert found.reason is reason
+
+
+@pytest.mark.parametrize("option", ["compress-force=zstd:3", "compress=zstd", "compress"])
+def test_a_mount_that_compresses_is_no_obstacle_and_is_spoken_of(option: str) -> None:
+    found = answer("auto", options=("rw", option))
+    assert isinstance(found, Order)
+    assert found.detail == f"mounted with {option}, which NOCOW files are exempt from"
+
+
+@pytest.mark.parametrize(("minutes", "again"), [(0, False), (59, False), (60, True), (-1, True)])
+def test_what_failed_is_tried_again_after_an_hour(minutes: int, again: bool) -> None:
+    when_us = NOW_US - minutes * MINUTE_US
+    refused = {(DEVICE, 256): Refusal(when_us, 0, 0, Reason.NOT_TAKEN, "it is not there")}
+    found = judge(instance(inode=256), volume(), host(refused=refused), config("auto"))
+    if again:
+        assert isinstance(found, Order)
+    else:
+        assert isinstance(found, Skip)
+        assert (found.reason, found.until_us) == (Reason.NOT_TAKEN, when_us + 60 * MINUTE_US)
+        assert found.detail.endswith("ago: it is not there")
+
+
+def test_a_directory_on_another_filesystem_is_not_spoken_of() -> None:
+    assert judge(instance(), None, host(), config("yes")) is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "orders"),
+    [
+        (Request(upkeep=True), 1),
+        (Request(), 0),
+        (Request(upkeep=True, paths=(f"{DIRECTORY}/system.journal",)), 0),
+    ],
+)
+def test_orders_are_for_who_asks_for_upkeep_of_everything(request_: Request, orders: int) -> None:
+    assert len(plan(host(file()), request_, Config()).orders) == orders
+
+
+def test_every_directory_has_its_own_order() -> None:
+    other = instance(name="b.web", directory="/var/log/journal/b.web", namespace="web")
+    found = plan(host(instances=(instance(), other)), Request(upkeep=True), Config())
+    assert [order.path for order in found.orders] == [DIRECTORY, "/var/log/journal/b.web"]

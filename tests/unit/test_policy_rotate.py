@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""When journald is asked to rotate, and that no entry goes sooner for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from journalkeeper.config import Config
+from journalkeeper.model import GIB, MIB, Host, Instance, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Verb
+from journalkeeper.policy import plan
+from journalkeeper.values import INFINITY_US
+from tests.hosts import DEVICE, DIRECTORY, MINUTE_US, NAME, NOW_US, extents, file, host, instance, past, volume
+
+HOUR_US = 60 * MINUTE_US
+DAY_US = 24 * HOUR_US
+UPKEEP = Request(upkeep=True)
+KEEP_DATACOW = Config()._replace(nocow=Config().nocow._replace(nocow="no"))
+SYSTEM = f"{DIRECTORY}/system.journal"
+
+
+def young(**words: Any) -> Instance:
+    """A NOCOW directory that may grow to 4 GiB, in files of 128 MiB, and has a journald that can be asked."""
+    plain: dict[str, Any] = {
+        "nocow": True,
+        "system_max_use_bytes": 4 * GIB,
+        "system_keep_free_bytes": GIB,
+        "system_max_file_size_bytes": 128 * MIB,
+        "available_bytes": 100 * GIB,
+        "max_file_us": 30 * DAY_US,
+        "inode": 256,
+        "rotatable": True,
+    }
+    return instance(**{**plain, **words})
+
+
+def active(stem: str = "system", size_mib: int = 32, per_mib: int = 1, **words: Any) -> JournalFile:
+    """A file that journald writes, `per_mib` extents in each MiB."""
+    each = (per_mib,) * size_mib
+    plain: dict[str, Any] = {
+        "size_bytes": size_mib * MIB,
+        "allocated_bytes": size_mib * MIB,
+        "extents": extents(sum(each), size_mib * MIB, per_mib=each),
+        "inode": 300 + len(stem),
+        "owner": "system" if stem == "system" else "user:1000",
+    }
+    return file(Kind.ACTIVE, stem, **{**plain, **words})
+
+
+def archives(count: int, size_mib: int) -> tuple[JournalFile, ...]:
+    """Archives that need nothing."""
+    return tuple(
+        file(stem=f"a{number:03}", inode=1000 + number, allocated_bytes=size_mib * MIB) for number in range(count)
+    )
+
+
+def decided(given: Host, request: Request = UPKEEP, config: Config = Config()) -> Plan:  # noqa: B008 - frozen
+    found = plan(given, request, config)
+    files = {one.path for one in given.files}
+    rows = [*(order.path for order in found.orders), *(action.path for action in found.actions)]
+    rows += [skip.path for skip in found.skipped]
+    assert sorted(path for path in rows if path in files) == sorted(files), "every file once"
+    return found
+
+
+def said(found: Plan) -> list[tuple[Reason, str]]:
+    """What is said of the directory."""
+    return [(skip.reason, skip.detail) for skip in found.skipped if skip.path == DIRECTORY]
+
+
+def rotations(found: Plan) -> list[tuple[str, Reason]]:
+    return [(order.path, order.reason) for order in found.orders if order.action is Verb.ROTATE]
+
+
+# To make an active file NOCOW
+
+
+def test_a_datacow_active_file_in_a_nocow_directory_is_rotated_once() -> None:
+    found = decided(host(active(), instances=(young(),)))
+    assert rotations(found) == [(SYSTEM, Reason.BORN_DATACOW)]
+    assert found.actions == ()
+    assert said(found) == []
+
+
+def test_it_is_rotated_in_the_plan_that_makes_the_directory_nocow() -> None:
+    found = decided(host(active(), instances=(young(nocow=False),)))
+    assert [(order.action, order.path) for order in found.orders] == [
+        (Verb.SET_NOCOW, DIRECTORY),
+        (Verb.ROTATE, SYSTEM),
+    ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        host(active(nocow=True), instances=(young(),)),
+        host(active(), instances=(young(nocow=False),), volumes=(volume(redundant=True),)),
+        host(*archives(2, 32), instances=(young(),)),
+        host(active(owner="remote"), instances=(young(),)),
+        host(active(links=2), instances=(young(),)),
+        host(active(problem=Reason.BAD_HEADER), instances=(young(),)),
+    ],
+    ids=["nocow", "directory-datacow", "no-active", "not-journalds", "linked", "broken"],
+)
+def test_nothing_is_rotated_for_nocow_where_that_changes_nothing(given: Host) -> None:
+    assert rotations(decided(given)) == []
+
+
+def test_a_file_that_came_of_a_rotation_is_not_rotated_again_for_being_datacow() -> None:
+    one = active()
+    found = decided(host(one, instances=(young(),), past={(DEVICE, one.inode): past(one, verb=Verb.ROTATE)}))
+    assert rotations(found) == []
+    assert said(found) == [
+        (Reason.NOT_TAKEN, "no rotation: system.journal came of a rotation and is datacow all the same")
+    ]
+
+
+def test_what_came_of_a_rotation_is_compacted_as_an_archive_all_the_same() -> None:
+    one = file(extents=extents(3000))
+    found = decided(host(one, instances=(young(),), past={(DEVICE, one.inode): past(one, verb=Verb.ROTATE)}))
+    assert [action.path for action in found.actions] == [one.path]
+
+
+def test_rotate_to_apply_no_leaves_the_file_and_says_so() -> None:
+    config = Config()._replace(nocow=Config().nocow._replace(rotate_to_apply=False))
+    found = decided(host(active(), instances=(young(),)), config=config)
+    assert rotations(found) == []
+    assert [reason for reason, _ in said(found)] == [Reason.NOT_ASKED]
+
+
+def test_the_system_journal_comes_first_and_one_rotation_serves_all() -> None:
+    found = decided(host(active("app"), active("user-1000", per_mib=100), active(), instances=(young(),)))
+    assert rotations(found) == [(SYSTEM, Reason.BORN_DATACOW)]
+    ended = {skip.path.rpartition("/")[2]: skip.reason for skip in found.skipped}
+    assert ended == {"app.journal": Reason.NO_GAIN, "user-1000.journal": Reason.ROTATION}
+
+
+# Reasons not to
+
+
+def obstacle(**words: Any) -> list[tuple[str, Reason]] | list[Reason]:
+    """The rotations, or where there are none the reasons."""
+    of_instance = words.pop("instance", {})
+    files = words.pop("files", (active(),))
+    request = words.pop("request", UPKEEP)
+    found = decided(host(*files, instances=(young(**of_instance),), **words), request)
+    return rotations(found) or [reason for reason, _ in said(found)]
+
+
+ROTATED = [(SYSTEM, Reason.BORN_DATACOW)]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ({}, ROTATED),
+        ({"instance": {"rotatable": False}}, [Reason.NO_JOURNALD]),
+        ({"rotations": 3}, ROTATED),
+        ({"rotations": 4}, [Reason.BUDGET]),
+        ({"rotations": 4, "request": UPKEEP._replace(now=True)}, ROTATED),
+        ({"refused": {(DEVICE, 256): Refusal(NOW_US, 0, 0, Reason.NO_JOURNALD, "it is gone")}}, [Reason.NO_JOURNALD]),
+        ({"refused": {(DEVICE, 256): Refusal(NOW_US - HOUR_US, 0, 0, Reason.NO_JOURNALD, "x")}}, ROTATED),
+        ({"files": (active(state=State.ONLINE, mtime_ns=NOW_US * 1000),)}, [Reason.WINDOW_CLOSED]),
+    ],
+)
+def test_journald_is_asked_only_when_nothing_speaks_against_it(words: dict[str, Any], expected: object) -> None:
+    assert obstacle(**words) == expected
+
+
+def test_two_instances_share_the_days_rotations() -> None:
+    there = "/var/log/journal/b.web"
+    web = young(name="b.web", directory=there, namespace="web", inode=257)
+    given = host(active(), active(path=f"{there}/system.journal", inode=400), instances=(young(), web), rotations=3)
+    assert len(rotations(decided(given))) == 1
+    assert len(rotations(decided(given._replace(rotations=2)))) == 2
+
+
+# Retention: the active file has 32 MiB, a full one 128, the limit is 4096
+
+
+@pytest.mark.parametrize(
+    ("archived_mib", "expected"),
+    [(0, ROTATED), (4096 - 32 - 128, ROTATED), (4096 - 32 - 127, [Reason.RETENTION]), (5000, [Reason.RETENTION])],
+)
+def test_what_becomes_an_archive_and_one_full_file_more_must_fit(archived_mib: int, expected: object) -> None:
+    assert obstacle(files=(active(), *archives(1, archived_mib))) == expected
+
+
+def test_every_active_file_becomes_an_archive() -> None:
+    both = (active(), active("user-1000"))
+    assert obstacle(files=(*both, *archives(1, 4096 - 64 - 128))) == ROTATED
+    assert obstacle(files=(*both, *archives(1, 4096 - 64 - 127))) == [Reason.RETENTION]
+
+
+@pytest.mark.parametrize(("spare_mib", "expected"), [(160, ROTATED), (128, ROTATED), (127, [Reason.RETENTION])])
+def test_free_space_bounds_what_journald_keeps(spare_mib: int, expected: object) -> None:
+    # 32 MiB are there; journald may grow to that and what is available beyond KeepFree
+    assert obstacle(instance={"available_bytes": GIB + spare_mib * MIB}) == expected
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [(102, ROTATED), (101, [Reason.RETENTION]), (0, ROTATED)],
+)
+def test_the_number_of_files_never_bites_before_their_bytes(most: int, expected: object) -> None:
+    # 68 archives of 1 MiB, the active file, its successor, and 32 that fill the 3,996 MiB which are left
+    files = (active(), *archives(68, 1))
+    assert obstacle(files=files, instance={"system_max_files": most}) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ({"system_max_use_bytes": 0, "system_max_files": 0}, ROTATED),
+        ({"system_max_use_bytes": 0, "system_max_files": 100}, [Reason.RETENTION]),
+        ({"system_max_use_bytes": None}, [Reason.RETENTION]),
+        ({"available_bytes": None}, [Reason.RETENTION]),
+    ],
+)
+def test_without_limits_nothing_is_deleted_and_with_unknown_ones_anything(
+    words: dict[str, Any], expected: object
+) -> None:
+    assert obstacle(instance=words) == expected
+
+
+@pytest.mark.parametrize(
+    ("retention_us", "file_us", "expected"),
+    [
+        (0, 30 * DAY_US, ROTATED),
+        (INFINITY_US, 30 * DAY_US, ROTATED),
+        (30 * DAY_US, 30 * DAY_US, ROTATED),
+        (30 * DAY_US - 1, 30 * DAY_US, [Reason.RETENTION]),
+        (30 * DAY_US, 0, [Reason.RETENTION]),
+    ],
+)
+def test_an_archive_must_not_age_faster_than_files_end(retention_us: int, file_us: int, expected: object) -> None:
+    assert obstacle(instance={"max_retention_us": retention_us, "max_file_us": file_us}) == expected
+
+
+# As the cheaper tool
+
+
+@pytest.mark.parametrize(
+    ("size_mib", "dense_mib", "dense", "rest", "tool"),
+    [
+        (32, 32, 187, 0, Verb.ROTATE),  # measured: 5,992 extents in 32 MiB. Ranges 32 + 2, rotation 8 + 3.6 + 0.75
+        (128, 128, 100, 0, Verb.ROTATE),
+        (8, 8, 100, 0, Verb.ROTATE),  # 8 + 0.5 against 2 + 3.6 + 0.75
+        (4, 4, 100, 0, Verb.DEFRAGMENT),  # 4 + 0.25 against 1 + 3.6 + 0.75: the hash tables decide
+        (128, 8, 100, 0, Verb.DEFRAGMENT),  # 8 + 0.5 against 32 + 3.6 + 0.75
+        (128, 8, 100, 8, Verb.ROTATE),  # but the 960 extents that ranges would leave are worth 60 MiB
+    ],
+)
+def test_the_cheaper_tool_is_chosen(size_mib: int, dense_mib: int, dense: int, rest: int, tool: Verb) -> None:
+    each = (dense,) * dense_mib + (rest,) * (size_mib - dense_mib)
+    one = active(size_mib=size_mib, extents=extents(sum(each), size_mib * MIB, per_mib=each))
+    found = decided(host(one, instances=(young(nocow=False),)), config=KEEP_DATACOW)
+    assert [order.action for order in found.orders] + [action.action for action in found.actions] == [tool]
+    if tool is Verb.ROTATE:
+        assert rotations(found) == [(SYSTEM, Reason.CHEAPER)]
+        assert (found.orders[0].extents_before, found.orders[0].extents_expected) == (sum(each), 4)
+
+
+def test_a_nocow_file_is_dearer_to_rotate_because_journald_copies_it() -> None:
+    for nocow, tool in ((False, Verb.ROTATE), (True, Verb.DEFRAGMENT)):
+        one = active(size_mib=32, per_mib=40, nocow=nocow)
+        found = decided(host(one, instances=(young(),)), config=KEEP_DATACOW._replace(nocow=no_rotation_to_apply()))
+        assert [order.action for order in found.orders] + [action.action for action in found.actions] == [tool]
+
+
+def no_rotation_to_apply() -> Any:
+    return Config().nocow._replace(nocow="no", rotate_to_apply=False)
+
+
+def test_a_whole_file_is_not_rotated() -> None:
+    found = decided(host(active(per_mib=15), instances=(young(nocow=False),)), config=KEEP_DATACOW)
+    assert (found.orders, found.actions, said(found)) == ((), (), [])
+
+
+def test_each_user_makes_a_rotation_dearer() -> None:
+    torn, others = active(size_mib=8, per_mib=100), [active(f"user-{uid}", size_mib=8) for uid in range(1000, 1003)]
+    alone = decided(host(torn, instances=(young(nocow=False),)), config=KEEP_DATACOW)
+    among = decided(host(torn, *others, instances=(young(nocow=False),)), config=KEEP_DATACOW)
+    assert (len(rotations(alone)), len(rotations(among))) == (1, 0)
+    assert [action.path for action in among.actions] == [SYSTEM]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"rotatable": False}, Reason.NO_JOURNALD),
+        ({"system_max_use_bytes": 100 * MIB}, Reason.RETENTION),
+        ({"max_retention_us": DAY_US}, Reason.RETENTION),
+    ],
+)
+def test_where_a_rotation_may_not_be_ranges_are_the_tool(words: dict[str, Any], reason: Reason) -> None:
+    found = decided(host(active(per_mib=100), instances=(young(nocow=False, **words),)), config=KEEP_DATACOW)
+    assert [action.action for action in found.actions] == [Verb.DEFRAGMENT]
+    assert [one for one, _ in said(found)] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("age_us", "now", "rotated"),
+    [(6 * HOUR_US, False, 1), (6 * HOUR_US - 1, False, 0), (0, True, 1), (-HOUR_US, False, 1)],
+)
+def test_the_days_rotations_are_spread_over_it(age_us: int, *, now: bool, rotated: int) -> None:
+    one = active(per_mib=100, head_time_us=NOW_US - age_us)
+    found = decided(host(one, instances=(young(nocow=False),)), UPKEEP._replace(now=now), KEEP_DATACOW)
+    assert len(rotations(found)) == rotated
+    if not rotated:
+        assert [reason for reason, _ in said(found)] == [Reason.BUDGET]
+        assert len(found.actions) == 1
+        assert found.wake_at_us == one.head_time_us + 6 * HOUR_US
+
+
+def test_redundant_data_says_both_why_it_stays_datacow_and_what_is_done_instead() -> None:
+    raid1 = (volume(redundant=True, data_profile="raid1"),)
+    found = decided(host(active(per_mib=100), instances=(young(nocow=False),), volumes=raid1))
+    assert rotations(found) == [(SYSTEM, Reason.CHEAPER)]
+    assert [reason for reason, _ in said(found)] == [Reason.REDUNDANT]
+
+
+def test_a_plain_defrag_never_rotates() -> None:
+    found = decided(host(active(per_mib=100), instances=(young(),)), Request())
+    assert (found.orders, [action.action for action in found.actions]) == ((), [Verb.DEFRAGMENT])
+
+
+def test_the_name_of_the_instance_is_not_needed_to_find_its_files() -> None:
+    odd = f"/mnt/{NAME}"
+    found = decided(host(active(path=f"{odd}/system.journal"), instances=(young(directory=odd),)))
+    assert rotations(found) == [(f"{odd}/system.journal", Reason.BORN_DATACOW)]
