@@ -23,7 +23,7 @@ from journalkeeper import state
 from journalkeeper.cycle import DAEMON, PASSING, Keeper, Progress, Report, now_us
 from journalkeeper.errors import BusyError, KeeperError, NotBtrfsError
 from journalkeeper.log import Event
-from journalkeeper.model import Kind, Outcome, Reason, Request, Result
+from journalkeeper.model import Kind, Outcome, Reason, Request, Result, Verb
 from journalkeeper.notify import Notify
 from journalkeeper.watch import Change, Watch
 
@@ -216,12 +216,14 @@ class Daemon:
         self._told.keep(frozenset({"watch", "waiting", *report.notices, *here}))
         self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
 
-    def _tell_outcome(self, outcome: Outcome, *, active: bool) -> None:
-        """What became of an archive; of an active file once a day: it is rewritten again and again."""
+    def _tell_outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
+        """What became of a file: an active one is rewritten again and again."""
         what = f"{outcome.path}: {outcome.action} {outcome.result} ({outcome.reason})"
         if outcome.result is Result.DONE:
             counts = f"{outcome.extents_before} to {outcome.extents_after} extents"
-            self._told.tell(outcome.path, INFO, f"{what}, {counts}", same="done" if active else None, outcome=outcome)
+            self._told.tell(
+                outcome.path, INFO, f"{what}, {counts}", same="done" if once_a_day else None, outcome=outcome
+            )
         elif outcome.reason not in PASSING:
             priority = ERROR if outcome.result is Result.FAILED else INFO
             self._told.tell(outcome.path, priority, f"{what} {outcome.detail}", outcome=outcome)
