@@ -23,7 +23,7 @@ from journalkeeper import state
 from journalkeeper.cycle import DAEMON, PASSING, Keeper, Progress, Report, now_us
 from journalkeeper.errors import BusyError, KeeperError, NotBtrfsError
 from journalkeeper.log import Event
-from journalkeeper.model import Kind, Outcome, Reason, Request, Result, Verb
+from journalkeeper.model import Kind, Outcome, Reason, Request, Result
 from journalkeeper.notify import Notify
 from journalkeeper.watch import Change, Watch
 
@@ -206,13 +206,17 @@ class Daemon:
             self._told.tell(notice, WARNING, notice)
         again = {action.path for action in report.plan.actions if action.file.kind is Kind.ACTIVE}
         for outcome in report.outcomes:
-            self._tell_outcome(outcome, active=outcome.path in again)
+            self._tell_outcome(outcome, once_a_day=outcome.path in again)
+        for skip in report.plan.skipped:
+            if skip.reason is Reason.REDUNDANT:
+                self._told.tell(skip.path, WARNING, f"{skip.path}: {skip.detail}")
         waiting = sorted(keeper.missing())
         if waiting:
             self._told.tell("waiting", INFO, f"waiting for {' and '.join(waiting)} to appear")
         elif self._told.forget("waiting"):
             self._say(INFO, f"{' and '.join(keeper.directories)}: there now", Event.RECOVERED)
-        here = {one.path for one in (*report.plan.skipped, *report.plan.actions, *report.plan.orders)}
+        here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
+        here |= {order.path for order in report.plan.orders}
         self._told.keep(frozenset({"watch", "waiting", *report.notices, *here}))
         self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
 
