@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Asking a journald that answers as told."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.errors import FileError, KeeperError
+from journalkeeper.journald import control, layout
+
+ID = "0123456789abcdef0123456789abcdef"
+Listen = Callable[..., list[bytes]]
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that stands for /run/systemd/journal."""
+    path = tmp_path / "journal"
+    path.mkdir()
+    monkeypatch.setattr(control, "RUNTIME", str(path))
+    return path
+
+
+@pytest.fixture
+def listen() -> Iterator[Listen]:
+    """Answer one call at `path` with these parts, or with nothing but silence; gives the list of calls."""
+    with ExitStack() as stack:
+
+        def start(path: str, *parts: bytes, silent: bool = False) -> list[bytes]:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            server = socket.socket(socket.AF_UNIX)
+            server.bind(path)
+            server.listen()
+            calls: list[bytes] = []
+            done = threading.Event()
+
+            def serve() -> None:
+                channel, _ = server.accept()
+                with channel, suppress(ConnectionError):
+                    calls.append(channel.recv(4096))
+                    for part in parts:
+                        channel.sendall(part)
+                    if silent:
+                        done.wait(20)
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            stack.callback(server.close)
+            stack.callback(thread.join)
+            stack.callback(done.set)
+            return calls
+
+        yield start
+
+
+@pytest.mark.parametrize("parts", [(b'{"parameters":{}}\0',), (b"{", b"}", b"\0"), (b"{}\0more",)])
+@pytest.mark.parametrize("namespace", ["", "web"])
+def test_a_rotation_is_one_call_and_one_answer(
+    runtime: Path, listen: Listen, namespace: str, parts: tuple[bytes, ...]
+) -> None:
+    calls = listen(control.socket_path(namespace), *parts)
+    control.rotate(namespace)
+    assert json.loads(calls[0].removesuffix(b"\0")) == {"method": "io.systemd.Journal.Rotate", "parameters": {}}
+    assert calls[0].endswith(b"}\0")
+
+
+@pytest.mark.parametrize(
+    ("parts", "what"),
+    [
+        ((b'{"error":"io.systemd.PermissionDenied"}\0',), "io.systemd.PermissionDenied"),
+        ((b'"no"\0',), "does not rotate: no"),
+        ((b"not json\0",), "did not answer with an object of JSON"),
+        ((), "did not answer with an object of JSON"),
+        ((b'{"parameters":',), "did not answer with an object of JSON"),
+        ((b"x" * (control.ANSWER_BYTES + 1),), "did not answer with an object of JSON"),
+    ],
+)
+def test_any_other_answer_is_an_error(runtime: Path, listen: Listen, parts: tuple[bytes, ...], what: str) -> None:
+    listen(control.socket_path(), *parts)
+    with pytest.raises(KeeperError, match=what):
+        control.rotate()
+
+
+def test_silence_is_an_error_after_the_time_given(runtime: Path, listen: Listen) -> None:
+    listen(control.socket_path(), silent=True)
+    with pytest.raises(KeeperError, match=r"did not answer in 0\.05 s"):
+        control.rotate(timeout_s=0.05)
+
+
+def test_half_an_answer_and_then_silence_is_one_too(runtime: Path, listen: Listen) -> None:
+    listen(control.socket_path(), b"{", silent=True)
+    with pytest.raises(KeeperError, match="did not answer in"):
+        control.rotate(timeout_s=0.2)
+
+
+def test_where_nobody_listens_the_errno_is_kept(runtime: Path) -> None:
+    with pytest.raises(FileError) as missing:
+        control.rotate()
+    assert (missing.value.number, missing.value.path) == (errno.ENOENT, f"{runtime}/io.systemd.journal")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(control.socket_path())
+    with pytest.raises(FileError) as refused:
+        control.rotate()
+    assert refused.value.number == errno.ECONNREFUSED
+
+
+def test_who_listens_outside_of_our_namespaces_is_not_asked(
+    runtime: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = listen(control.socket_path(), b"{}\0")
+    for peer in (control.PEER.pack(0, 65534, 65534), control.PEER.pack(0, 0, 0), control.PEER.pack(9, 65534, 0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(socket.socket, "getsockopt", lambda *_, peer=peer: peer)
+            with pytest.raises(KeeperError, match="is not this machine's journald"):
+                control.rotate()
+    assert b"Rotate" not in b"".join(calls)
+
+
+# Who can be asked
+
+
+@pytest.fixture
+def own(runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This machine's journal directory, with a main journald and that of a namespace, both up."""
+    top = tmp_path / "top"
+    monkeypatch.setattr(layout, "TOP", str(top))
+    monkeypatch.setattr(layout, "machine_id", lambda: ID)
+    for name in (ID, f"{ID}.web", "f" * 32):
+        (top / name).mkdir(parents=True)
+    (runtime / "flushed").touch()
+    Path(f"{runtime}.web").mkdir()
+    for namespace in ("", "web"):
+        with socket.socket(socket.AF_UNIX) as channel:
+            channel.bind(control.socket_path(namespace))
+    return top
+
+
+def test_the_journalds_of_this_machine_can_be_asked(own: Path) -> None:
+    assert control.can_be_asked(str(own / ID))
+    assert control.can_be_asked(str(own / f"{ID}.web"), "web")
+
+
+def test_nobody_is_asked_for_another_directory(own: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "mnt" / ID
+    elsewhere.mkdir(parents=True)
+    link = tmp_path / "link"
+    link.symlink_to(own / ID)
+    for path in (elsewhere, link, own / ("f" * 32), own / f"{ID}.web", own, tmp_path / "gone"):
+        assert not control.can_be_asked(str(path)), path
+    assert not control.can_be_asked(str(own / ID), "web")
+    assert not control.can_be_asked(str(own / f"{ID}.db"), "db")
+
+
+def test_a_journald_that_writes_to_run_is_not_asked(own: Path, runtime: Path) -> None:
+    (runtime / "flushed").unlink()
+    assert not control.can_be_asked(str(own / ID))
+    assert control.can_be_asked(str(own / f"{ID}.web"), "web")
+
+
+def test_without_a_socket_or_a_machine_id_nobody_can_be_asked(
+    own: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.unlink(control.socket_path())
+    assert not control.can_be_asked(str(own / ID))
+    Path(control.socket_path()).touch()
+    assert not control.can_be_asked(str(own / ID))
+    monkeypatch.setattr(layout, "machine_id", lambda: "")
+    assert not control.can_be_asked(str(own))
