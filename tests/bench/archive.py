@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One archived file that real flushes tore into thousands of extents, before and after.
+
+    sudo python -m tests.bench.archive
+    sudo python -m tests.bench.archive --extents 5000 --rounds 21 --iops 0
+
+A private journald on a scratch btrfs (datacow) flushes until its active file has so many
+extents, and archives it. The volume's image is then copied for every trial, so that
+`journalkeeper defrag` and `btrfs filesystem defragment -czstd -f` start from the same
+extents, both cold, in turn, each timed as a process until a sync of the volume has ended.
+The cold reads are from a device throttled to so many IOPS by the block layer, through a
+mount that has nothing of the file in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from journalkeeper.lab.journald import PrivateJournald
+from journalkeeper.lab.volume import ScratchVolume, disk_bytes
+from journalkeeper.model import ideal_extents
+from tests.bench.figures import (
+    MIB,
+    Figure,
+    at_least,
+    at_most,
+    be_cold,
+    keeper,
+    mib,
+    ms,
+    need_a_bed,
+    parser,
+    ratio,
+    run,
+    show,
+    spawn,
+    timed,
+)
+
+SETTINGS = ("SystemMaxFileSize=256M", "SystemMaxUse=1G")
+FLUSHES_A_STEP = 20
+READERS = {
+    "journalctl -o export": ("journalctl", "--quiet", "--output=export", "--file"),
+    "cat": ("cat",),
+}
+
+Work = Callable[[Path], None]
+
+
+class Look(NamedTuple):
+    """What an outsider sees of a file."""
+
+    extents: int
+    disk_bytes: int
+    size_bytes: int
+    read_s: dict[str, float]
+
+
+def extents(path: Path) -> int:
+    """filefrag(8)'s count, of data that is on the disk."""
+    return int(run("filefrag", "-s", path).rpartition(":")[2].split()[0])
+
+
+def age(volume: ScratchVolume, wanted: int) -> Path:
+    """Make an archive of at least so many extents; its path below the mountpoint."""
+    with PrivateJournald(volume.mountpoint, settings=SETTINGS) as journald:
+        while extents(journald.active) < wanted * 1.02:  # the archive is cut to what was used
+            journald.age(FLUSHES_A_STEP)
+        return journald.rotate().relative_to(volume.mountpoint)
+
+
+@contextmanager
+def copy(image: Path, name: Path) -> Iterator[tuple[ScratchVolume, Path]]:
+    """A volume with the same extents as the image's, and the archive on it."""
+    with ScratchVolume(image=image) as volume:
+        yield volume, volume.mountpoint / name
+
+
+def look(volume: ScratchVolume, path: Path, iops: int) -> Look:
+    """Measure a file from outside; cold reads only with `iops`."""
+    read_s = {}
+    for reader, words in READERS.items() if iops else ():
+        be_cold(volume)
+        volume.throttle(iops)
+        try:
+            read_s[reader] = timed(functools.partial(spawn, *words, os.fspath(path)))
+        finally:
+            volume.throttle(0)
+    return Look(extents(path), disk_bytes(path), path.stat().st_size, read_s)
+
+
+def ours(path: Path) -> None:
+    """journalkeeper as a person runs it."""
+    spawn(*keeper("defrag", "--now", os.fspath(path)))
+
+
+def theirs(path: Path) -> None:
+    """btrfs-progs."""
+    spawn("btrfs", "filesystem", "defragment", "-czstd", "-f", os.fspath(path))
+
+
+def synced(work: Work, path: Path) -> None:
+    """Do it, until all of it is on the disk."""
+    work(path)
+    spawn("sync", "-f", os.fspath(path))
+
+
+def trial(image: Path, name: Path, work: Work, iops: int = 0) -> tuple[float, Look]:
+    """The seconds that it takes on a fresh copy, and the file afterwards."""
+    with copy(image, name) as (volume, path):
+        os.environ["STATE_DIRECTORY"] = os.fspath(volume.base / "state")
+        spawn(*keeper("defrag", os.fspath(volume.mountpoint)))  # which is no file: there is a record now, and no more
+        took = timed(functools.partial(synced, work, path))
+        return took, look(volume, path, iops)
+
+
+def in_turn(image: Path, name: Path, rounds: int) -> dict[Work, list[float]]:
+    """The seconds of both in each round, on fresh copies, every other round backwards."""
+    times: dict[Work, list[float]] = {ours: [], theirs: []}
+    for number in range(rounds):
+        for work in list(times)[:: -1 if number % 2 else 1]:
+            times[work].append(trial(image, name, work)[0])
+    return times
+
+
+def start_s(image: Path, name: Path) -> tuple[float, float]:
+    """The seconds of the bare interpreter, and of the whole command where it only plans."""
+    with copy(image, name) as (volume, path):
+        os.environ["STATE_DIRECTORY"] = os.fspath(volume.base / "state")
+        plan = keeper("defrag", "--dry-run", "--now", "--no-pager", os.fspath(path))
+        return tuple(  # type: ignore[return-value] # two
+            statistics.median(timed(functools.partial(spawn, *words)) for _ in range(5))
+            for words in ([sys.executable, "-c", ""], plan)
+        )
+
+
+def rows(before: Look, mine: Look, other: Look, times: dict[Work, list[float]], plan_s: float) -> list[Figure]:
+    """The figures that were asked for, and the time without our start."""
+    beyond = [seconds - plan_s for seconds in times[ours]]
+    return [
+        at_most("extents after / ideal", mine.extents / ideal_extents(mine.size_bytes, compressed=True), 1.1),
+        at_most("disk bytes after / before", mine.disk_bytes / before.disk_bytes, 0.15),
+        at_most("extents / those of btrfs defragment", mine.extents / other.extents, 1),
+        at_most("disk bytes / those of btrfs defragment", mine.disk_bytes / other.disk_bytes, 0.5),
+        at_most("time / that of btrfs defragment", ratio(times[ours], times[theirs]), 1.15),
+        Figure("the same without our start and look", f"{ratio(beyond, times[theirs]):.3g}"),
+        *(
+            at_least(f"cold {reader}, before / after", before.read_s[reader] / seconds, 15)
+            for reader, seconds in mine.read_s.items()
+        ),
+    ]
+
+
+def main() -> int:
+    """Measure and print."""
+    words = parser(__doc__)
+    words.add_argument("--extents", type=int, default=6000, help="of the archive, at least (default: %(default)s)")
+    words.add_argument("--rounds", type=int, default=7, help="that are timed (default: %(default)s)")
+    words.add_argument("--iops", type=int, default=150, help="of the slowed-down device; 0 reads nothing")
+    asked = words.parse_args()
+    need_a_bed(words)
+    with ScratchVolume("2G") as master:
+        name = age(master, asked.extents)
+        before = look(master, master.mountpoint / name, asked.iops)
+        master.unmount()
+        image = master.images[0]
+        mine, other = (trial(image, name, work, asked.iops)[1] for work in (ours, theirs))
+        times = in_turn(image, name, asked.rounds)
+        interpreter_s, plan_s = start_s(image, name)
+    notes = [f"{before.size_bytes / MIB:.1f} MiB, ideal {ideal_extents(mine.size_bytes, compressed=True)} extents"]
+    for what, one in (("before", before), ("journalkeeper defrag --now", mine), ("btrfs defragment -czstd", other)):
+        reads = "".join(f", cold {reader} {seconds:.2f} s" for reader, seconds in one.read_s.items())
+        notes.append(f"{what}: {one.extents} extents, {mib(one.disk_bytes)} on disk{reads}")
+    notes += [f"journalkeeper defrag and sync: {ms(times[ours])}", f"btrfs defragment and sync: {ms(times[theirs])}"]
+    notes.append(f"of ours, interpreter alone {interpreter_s * 1000:.0f} ms, as far as the plan {plan_s * 1000:.0f} ms")
+    show("An archive", notes, rows(before, mine, other, times, plan_s))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
