@@ -6,8 +6,8 @@ moved, no link followed; what cannot be looked at is a problem in the file's row
 its reason, and the look goes on.
 
 A file whose stat is the same as at the last look is not opened again, except right after
-a change, when a second change could have got the same time stamp, and except after
-`forget`, which whoever changed its extents calls: a defragmentation leaves no trace in stat.
+a change, when a second change could have got the same time stamp, while a snapshot shares
+it, and after `forget`, which whoever changed its extents calls: a defragmentation leaves no trace in stat.
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ class Observer:
                     rows.append(row)
                 for one, row in zip(opened, _in_halves(self._complete, opened), strict=True):
                     rows[one.number] = row
-                    known = row.problem in {None, Reason.BAD_HEADER}
+                    # the deletion of a snapshot shows nowhere but in the map
+                    known = row.problem in {None, Reason.BAD_HEADER} and not row.extents.shared_bytes
                     if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > COARSE_NS:
                         self._kept[row.path] = row
             finally:

@@ -275,6 +275,15 @@ def write_back(fd: int) -> None:
     ioctl(fd, FS_IOC_FIEMAP, bytearray(HEADER.pack(0, 1, FIEMAP_FLAG_SYNC, 0, 0, 0)))
 
 
+def is_shared_at(fd: int, offset: int) -> bool:
+    """Whether the extent at `offset` is a snapshot's or another file's, too: a snapshot shares all of a file.
+
+    Raises: as `survey`; nothing is written back for it.
+    """
+    columns = _columns(fd, sync=False, start=offset, end=offset + 1)
+    return any(flags & FIEMAP_EXTENT_SHARED for flags in columns.flags)
+
+
 def physical(fd: int, offset: int) -> int | None:
     """Where on the volume the byte at `offset` lies; None in a hole. A write-back of a datacow block moves it.
 

@@ -19,7 +19,7 @@ from journalkeeper.errors import FileError
 from journalkeeper.execute import inplace, rewrite
 from journalkeeper.execute.held import Held, Refused, hold
 from journalkeeper.execute.pace import Pace
-from journalkeeper.model import Action, JournalFile, Outcome, Reason, Result, Verb
+from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Verb
 
 REASON_OF_ERRNO: Final = {
     errno.ENOENT: Reason.VANISHED,
@@ -59,7 +59,7 @@ def execute(action: Action, pace: Pace) -> Done:
     after, file = before, action.file
     try:
         with hold(action.file, replacing=action.action is Verb.REWRITE) as held:
-            before = after = _measure(held.fd)
+            before = after = _measure(held.fd, action.file.kind)
             try:
                 _WORK[action.action](held, action, pace)
                 if pace.ended is not None:
@@ -105,8 +105,9 @@ _WORK: Final[dict[Verb, Callable[[Held, Action, Pace], None]]] = {
 }
 
 
-def _measure(fd: int) -> _Measured:
-    return _Measured(fiemap.count(fd, sync=False), disk.disk_bytes(fd))
+def _measure(fd: int, kind: Kind) -> _Measured:
+    """What is on the disk; of an active file without a sync, which would be a flush that journald did not choose."""
+    return _Measured(fiemap.count(fd, sync=kind is not Kind.ACTIVE), disk.disk_bytes(fd))
 
 
 def _look_after(held: Held, file: JournalFile) -> tuple[_Measured, JournalFile]:
@@ -120,4 +121,4 @@ def _look_after(held: Held, file: JournalFile) -> tuple[_Measured, JournalFile]:
 def _looked_at(fd: int, file: JournalFile) -> tuple[_Measured, JournalFile]:
     status = os.fstat(fd)
     now = file._replace(inode=status.st_ino, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
-    return _measure(fd), now
+    return _measure(fd, file.kind), now

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from journalkeeper import opening
-from journalkeeper.btrfs import inode
+from journalkeeper.btrfs import fiemap, inode
 from journalkeeper.journald import header
 from journalkeeper.model import JournalFile, Kind, Reason, State
 
@@ -78,6 +78,9 @@ def _same(fd: int, file: JournalFile, *, replacing: bool) -> os.stat_result:
         raise Refused(reason, f"the file has {status.st_nlink} names")
     if inode.get_flags(fd) & FIXED:
         raise Refused(Reason.READ_ONLY, "the file is immutable or append-only (chattr +i, +a)")
+    if not file.extents.shared_bytes and fiemap.is_shared_at(fd, 0):
+        # Neither a snapshot nor its deletion shows in a file's stat.
+        raise Refused(Reason.SHARED, "a snapshot or reflink shares the file since it was looked at")
     if file.kind is Kind.ACTIVE:
         return status
     if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.mtime_ns):

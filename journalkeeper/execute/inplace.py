@@ -55,7 +55,7 @@ def defragment(held: Held, action: Action, pace: Pace) -> None:
         _piece(held.fd, offset, length, compression)
     if at_rest:
         os.fsync(held.fd)
-        if pace.ended is None and fiemap.count(held.fd, sync=False) > action.extents_expected * WORSE:
+        if pace.ended is None and fiemap.count(held.fd, sync=True) > action.extents_expected * WORSE:
             read_through(held.fd, ranges)
     elif pace.written_bytes:
         _wait_until_placed(held.fd, before)

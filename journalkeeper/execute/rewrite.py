@@ -127,7 +127,7 @@ def _verify(original: int, copy: int) -> None:
     os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
     pairs = {
         "content": (_digest(original), _digest(copy)),
-        "holes": (fiemap.data(original, sync=False), fiemap.data(copy, sync=False)),
+        "holes": (fiemap.data(original, sync=True), fiemap.data(copy, sync=True)),
         "attributes": (_xattrs(original), _xattrs(copy)),
         "flags": (_flags(original), _flags(copy)),
         "owner, mode, size and times": (_bearing(original), _bearing(copy)),

@@ -18,7 +18,7 @@ from journalkeeper.btrfs import fiemap
 from journalkeeper.config import Config
 from journalkeeper.execute import Done, execute
 from journalkeeper.execute.pace import Pace
-from journalkeeper.lab.volume import run
+from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Action, Host, JournalFile, Plan, Reason, Request
 from journalkeeper.observe import Observer
 from journalkeeper.policy import plan
@@ -152,6 +152,22 @@ def eventually(true: Callable[[], bool], timeout_s: float = 10) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def let_go(volume: ScratchVolume) -> None:
+    """Unmount a volume for good: another mount namespace that was just made may have it mounted still."""
+    volume.unmount()
+
+    def free() -> bool:
+        try:
+            os.close(os.open(volume.device, os.O_RDONLY | os.O_EXCL))
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        return True
+
+    assert eventually(free)
 
 
 def fill(path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.btrfs.journals import (
     export,
     extents,
     is_nocow,
+    let_go,
     look,
     planned,
     put,
@@ -262,7 +263,7 @@ def test_what_was_nocow_has_checksums_afterwards(
     volume = make_volume("512M")
     path = put(volume.mountpoint, journal_bytes, nocow=True)
     assert do(action(path, Request(now=True, compress="no"))).outcome.result is Result.DONE
-    volume.unmount()
+    let_go(volume)
     pages = (journal_bytes[at : at + 4096] for at in range(0, len(journal_bytes), 4096))
     mark = max(pages, key=lambda page: len(set(page)))
     image = volume.images[0].read_bytes()

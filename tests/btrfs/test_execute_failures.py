@@ -25,7 +25,7 @@ from journalkeeper.execute import leftovers
 from journalkeeper.lab.volume import ScratchVolume, drop_caches, run
 from journalkeeper.model import KIB, MIB, Reason, Request, Result
 from journalkeeper.observe import Observer
-from tests.btrfs.journals import action, bearing, do, fill, is_nocow, look, planned, put
+from tests.btrfs.journals import action, bearing, do, fill, is_nocow, let_go, look, planned, put
 
 pytestmark = pytest.mark.root
 
@@ -115,7 +115,7 @@ def test_a_quota_that_is_used_up(make_volume: Callable[..., ScratchVolume], jour
 
 def spoil(volume: ScratchVolume, mark: bytes) -> None:
     """Change a byte of these wherever they are on the volume, while nobody looks."""
-    volume.unmount()
+    let_go(volume)
     image = volume.images[0].read_bytes()
     with open(volume.images[0], "r+b") as file:
         at = image.find(mark)
@@ -306,7 +306,7 @@ def test_after_a_power_cut_at_any_call_the_name_leads_to_the_whole_file(
         before_each_call(patch, cut)
         assert do(what, chunk_bytes=2 * MIB).outcome.result is Result.DONE
     cut()
-    volume.unmount()
+    let_go(volume)
     assert len(images) >= 4
     forms = set()
     for image in images.values():
@@ -316,7 +316,7 @@ def test_after_a_power_cut_at_any_call_the_name_leads_to_the_whole_file(
         forms.add(is_nocow(path))
         leftovers.remove(leftovers_beside(path))
         assert list(volume.mountpoint.iterdir()) == [path]
-        volume.unmount()
+        let_go(volume)
         run("btrfs", "check", "--force", "--readonly", volume.device)
     volume.mount()
     assert forms == {nocow, False}

@@ -323,6 +323,19 @@ def test_what_a_snapshot_shares_stays_shared(place: Path, journal_bytes: bytes, 
     assert (place / "snapshot" / path.name).read_bytes() == journal_bytes
 
 
+@FORMS
+@pytest.mark.parametrize("allow", [False, True], ids=["not allowed", "allowed"])
+def test_a_snapshot_that_was_taken_since_the_look_is_respected(
+    place: Path, journal_bytes: bytes, nocow: bool, allow: bool
+) -> None:
+    """Whoever allowed it did not know its price; the next plan names it."""
+    run("btrfs", "subvolume", "create", place / "sub")
+    path = put(place / "sub", journal_bytes, nocow=nocow)
+    what = action(path, Request(now=True, allow_unshare=allow))
+    run("btrfs", "subvolume", "snapshot", place / "sub", place / "snapshot")
+    expect(do(what), Result.SKIPPED, Reason.SHARED)
+
+
 def test_kinds_are_as_the_names_say(place: Path, journal_bytes: bytes) -> None:
     """The tables above stand on it."""
     assert [look(put(place, journal_bytes, name))[0].kind for name in (UNCLEAN, archive_name(), "system.journal")] == [

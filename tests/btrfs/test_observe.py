@@ -407,6 +407,20 @@ def test_a_forgotten_file_is_opened_again(top: Path) -> None:
     assert observer.opened == len(NAMES) + 1
 
 
+def test_what_a_snapshot_shares_is_looked_at_until_the_snapshot_is_gone(place: Path, journal_bytes: bytes) -> None:
+    """Neither a snapshot nor its deletion shows in a file's stat."""
+    run("btrfs", "subvolume", "create", place / MACHINE)
+    put(place / MACHINE, journal_bytes)
+    run("btrfs", "subvolume", "snapshot", place / MACHINE, place / "snapshot")
+    observer = Observer()
+    assert look(place, observer).files[0].extents.shared_bytes > 0
+    run("btrfs", "subvolume", "delete", "--commit-after", place / "snapshot")
+    run("btrfs", "subvolume", "sync", place)
+    assert look(place, observer).files[0].extents.shared_bytes == 0
+    look(place, observer)
+    assert observer.opened == 2
+
+
 def test_a_file_that_left_is_forgotten(top: Path) -> None:
     observer = Observer()
     look(top, observer)
