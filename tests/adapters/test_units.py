@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The systemd units and what goes with them: judged by systemd's own tools, nothing is started.
+
+How they behave on a booted host is in tests/guest/test_units.py.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from journalkeeper import state
+from journalkeeper.cli.parser import parse
+from journalkeeper.log import Event, outcome_fields
+from journalkeeper.model import Outcome, Reason, Result, Verb
+
+UNITS = Path(__file__).parent.parent.parent / "units"
+SERVICES = sorted(UNITS.glob("*.service"))
+EXPOSURE = 10
+"""In tenths, as systemd-analyze counts: the goal is 1.0."""
+
+RIGHTS = "# -- Rights that it has, and why"
+BARE = "[Service]\nExecStart=true\n"
+
+
+def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (package systemd)")
+    return subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, check=False)
+
+
+def installed(place: Path) -> list[Path]:
+    """The units in a directory, with a program in the place of journalkeeper: `verify` asks whether it is there."""
+    program = place / "journalkeeper"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    found = []
+    for unit in (*SERVICES, *UNITS.glob("*.timer")):
+        found.append(place / unit.name)
+        found[-1].write_text(re.sub(r"(?m)^(Exec\w+=)journalkeeper ", rf"\1{program} ", unit.read_text()))
+    return found
+
+
+def directives(unit: Path, section: str = "Service") -> list[tuple[str, str]]:
+    """A section's assignments, in their order."""
+    found, now = [], ""
+    for line in unit.read_text().splitlines():
+        if line.startswith("["):
+            now = line.strip("[]")
+        elif now == section and "=" in line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            found.append((name, value))
+    return found
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """What the services run of ours: the unit's name and the words after `journalkeeper`."""
+    values = [(unit.name, value.split()) for unit in SERVICES for name, value in directives(unit) if name[:4] == "Exec"]
+    return [(unit, words[1:]) for unit, words in values if words[0] == "journalkeeper"]
+
+
+def test_systemd_has_nothing_to_say_against_any_unit(tmp_path: Path) -> None:
+    units = installed(tmp_path)
+    done = analyze("verify", "--man=no", *units)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    assert len(units) == 4
+
+
+@pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
+def test_every_service_is_hardened(unit: Path) -> None:
+    done = analyze("security", "--offline=yes", "--no-pager", f"--threshold={EXPOSURE}", unit)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_bare_service_would_not_pass_for_hardened(tmp_path: Path) -> None:
+    bare = tmp_path / "bare.service"
+    bare.write_text(BARE)
+    assert analyze("security", "--offline=yes", "--no-pager", f"--threshold={EXPOSURE}", bare).returncode == 1
+
+
+def uncommented(text: str) -> list[str]:
+    """The first line of each paragraph of a section [Service] or [Timer] that does not begin with a reason."""
+    body = re.split(r"(?m)^\[(?:Service|Timer)\]\n", text)[1].partition("\n[")[0]
+    paragraphs = [part.strip().splitlines() for part in re.split(r"\n\s*\n", body)]
+    return [lines[0] for lines in paragraphs if not lines[0].startswith("#")]
+
+
+@pytest.mark.parametrize("unit", [*SERVICES, *UNITS.glob("*.timer")], ids=lambda unit: unit.name)
+def test_every_directive_has_its_reason_above_it(unit: Path) -> None:
+    allowed = {"Type=oneshot", "ExecStart=journalkeeper defrag"}
+    assert set(uncommented(unit.read_text())) <= allowed
+
+
+def test_a_directive_without_a_reason_is_found() -> None:
+    assert uncommented("[Service]\n# why\nA=1\n\nB=2\n\n[Install]\nC=3\n") == ["B=2"]
+
+
+def test_all_services_have_the_same_rights_and_no_more() -> None:
+    """What differs is where the journal may be made later: only the service runs long enough for that."""
+    rights = {}
+    for unit in SERVICES:
+        sandbox = unit.read_text().partition(RIGHTS)[2]
+        assert sandbox, f"{unit.name} says nothing of its rights"
+        found = [row for row in directives(unit) if "=".join(row) in sandbox.splitlines()]
+        rights[unit.name] = [row for row in found if row[0] != "ReadWritePaths"]
+    assert rights["journalkeeper.service"] == rights["journalkeeper-defrag.service"]
+    assert rights["journalkeeper.service"] == rights["journalkeeper-shutdown.service"]
+    assert len(rights["journalkeeper.service"]) > 20
+
+
+def test_every_right_that_is_granted_is_named_in_its_reason() -> None:
+    for unit in SERVICES:
+        granted = unit.read_text().partition(RIGHTS)[2].partition("# -- Rights that it has not")[0]
+        reasons = " ".join(line.lstrip("# ") for line in granted.splitlines() if line.startswith("#"))
+        words = [word for name, value in directives(unit) for word in value.split() if name == "CapabilityBoundingSet"]
+        assert words
+        assert [word for word in words if word not in reasons] == []
+
+
+def test_every_command_is_one_that_the_program_knows() -> None:
+    found = commands()
+    assert {unit for unit, _ in found} == {unit.name for unit in SERVICES}
+    for _, words in found:
+        assert parse(words).command == words[0]
+
+
+def test_the_timers_service_is_passed_over_while_the_service_runs(tmp_path: Path) -> None:
+    """Its condition is the lock that the service holds from its start to its end."""
+    condition = dict(directives(UNITS / "journalkeeper-defrag.service"))["ExecCondition"]
+    words = condition.replace("%S/journalkeeper", str(tmp_path)).split()
+    assert subprocess.run(words, check=False).returncode == 0
+    with state.lock(tmp_path, "daemon.lock"):
+        assert subprocess.run(words, check=False).returncode == 1
+    with state.lock(tmp_path):  # a run's own lock is no reason: it is waited out, or says who has it
+        assert subprocess.run(words, check=False).returncode == 0
+
+
+def test_the_preset_names_every_unit_that_can_be_enabled() -> None:
+    rows = [line.split() for line in (UNITS / "90-journalkeeper.preset").read_text().splitlines() if line[:1] != "#"]
+    enabled = {path.name for path in UNITS.iterdir() if "\n[Install]\n" in path.read_text()}
+    assert {name for _, name in rows} == enabled
+    assert [name for word, name in rows if word == "disable"] == ["journalkeeper-defrag.timer"]
+
+
+def test_the_catalog_explains_every_event_and_no_other() -> None:
+    listed = re.findall(r"(?m)^-- (\w+)$", (UNITS / "journalkeeper.catalog").read_text())
+    assert sorted(listed) == sorted(Event)
+
+
+def test_the_catalog_quotes_fields_that_there_are() -> None:
+    outcome = Outcome("", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 1, 1, 1, 1, 1, 1.0, "said")
+    quoted = set(re.findall(r"@(\w+)@", (UNITS / "journalkeeper.catalog").read_text()))
+    assert quoted <= {*outcome_fields(outcome), "JOURNALKEEPER_LOST"}
+    assert quoted
+
+
+def test_journalctl_takes_the_catalog(tmp_path: Path) -> None:
+    if shutil.which("journalctl") is None:
+        pytest.skip("journalctl is not installed (package systemd)")
+    place = tmp_path / "usr/lib/systemd/catalog"
+    place.mkdir(parents=True)
+    (tmp_path / "var/lib/systemd/catalog").mkdir(parents=True)
+    shutil.copy(UNITS / "journalkeeper.catalog", place)
+    root = f"--root={tmp_path}"
+    subprocess.run(["journalctl", root, "--update-catalog"], check=True)
+    listed = subprocess.run(["journalctl", root, "--list-catalog"], check=True, capture_output=True, text=True).stdout
+    assert sorted(line.split()[0] for line in listed.splitlines()) == sorted(Event)
