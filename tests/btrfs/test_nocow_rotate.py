@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""NOCOW directories and rotations, with a real journald on a real btrfs.
+
+The one rule: whatever asks journald runs in journald's mount namespace, where /run and
+/var/log/journal are its own; so nothing here can reach a journald of the host.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journalkeeper.btrfs import inode
+from journalkeeper.config import Config
+from journalkeeper.cycle import Keeper
+from journalkeeper.execute.orders import carry_out
+from journalkeeper.journald import control
+from journalkeeper.lab.bed import Bed
+from journalkeeper.lab.journald import PrivateJournald
+from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.model import Instance, Order, Plan, Reason, Request, Result, Verb
+from journalkeeper.observe import Observer
+from journalkeeper.policy import plan
+
+pytestmark = pytest.mark.root
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Run:
+    """Run the command with --upkeep where `journald` lives; what it said as JSON."""
+
+    def command(journald: PrivateJournald, *words: str, conf: str = "", verb: str = "defrag") -> dict[str, Any]:
+        (tmp_path / "conf").write_text(conf)
+        inside = (sys.executable, "-m", "journalkeeper", verb, "-j", "--config", str(tmp_path / "conf"))
+        environment = {**os.environ, "STATE_DIRECTORY": str(tmp_path / "state"), "PYTHONPATH": os.getcwd()}
+        done = subprocess.run(
+            ("nsenter", "-t", str(journald.pid), "-m", "--wd=/", "--", *inside, "--upkeep", *words),
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode in {0, 1}, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    return command
+
+
+def is_nocow(path: Path) -> bool:
+    return "C" in run("lsattr", "-d", path).split()[0]
+
+
+def archives(journald: PrivateJournald) -> list[Path]:
+    return sorted(path for path in journald.journal.iterdir() if "@" in path.name)
+
+
+def archived_bytes(journald: PrivateJournald) -> int:
+    return sum(path.stat().st_blocks * 512 for path in archives(journald))
+
+
+def what(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Of each outcome that was not left alone: the name, and how it went."""
+    return [
+        (os.path.basename(one["path"]), one["action"], one["result"], one["reason"])
+        for one in found["outcomes"]
+        if one["action"] in {"set-nocow", "rotate"}
+    ]
+
+
+def reasons(found: dict[str, Any], path: Path) -> list[str]:
+    """Why what is at `path` in journald's namespace was left alone."""
+    return [one["reason"] for one in found["outcomes"] if one["path"] == inside(path) and one["result"] == "skipped"]
+
+
+def inside(directory: Path) -> str:
+    """What an instance's directory is called in journald's namespace."""
+    return f"/var/log/journal/{directory.name}"
+
+
+def oldest(journald: PrivateJournald) -> str:
+    """The cursor of the first entry that is left."""
+    lines = run("journalctl", "-D", journald.journal, "-o", "json", "--output-fields=PRIORITY").partition("\n")
+    return str(json.loads(lines[0])["__CURSOR"])
+
+
+def test_the_directory_becomes_nocow_and_the_file_of_the_first_boot_is_rotated_once(bed: Bed, keep: Run) -> None:
+    journald = bed.journald
+    journald.age(20)
+    before = journald.active.stat().st_ino
+    assert not is_nocow(journald.active)
+    machine = journald.journal.name
+    assert what(keep(journald)) == [
+        (machine, "set-nocow", "done", "no-redundancy"),
+        ("system.journal", "rotate", "done", "born-datacow"),
+    ]
+    assert is_nocow(journald.journal)
+    assert is_nocow(journald.active)
+    assert [path.stat().st_ino for path in archives(journald)] == [before]
+    journald.age(2)
+    inode_now = journald.active.stat().st_ino
+    assert what(keep(journald)) == []
+    assert journald.active.stat().st_ino == inode_now
+    assert len(archives(journald)) == 1
+    run("journalctl", "--verify", "-D", journald.journal)
+
+
+def test_the_plan_says_what_would_be_done_and_does_nothing(bed: Bed, keep: Run) -> None:
+    bed.journald.sync()
+    found = keep(bed.journald, verb="plan")
+    orders = [one for one in found["actions"] if one["action"] in {"set-nocow", "rotate"}]
+    assert [(one["action"], one["path"]) for one in orders] == [
+        ("set-nocow", inside(bed.journald.journal)),
+        ("rotate", f"{inside(bed.journald.journal)}/system.journal"),
+    ]
+    keys = {"path", "action", "reason", "ranges", "bytes_to_write", "extents_before", "extents_expected"}
+    assert all(set(one) == keys and one["ranges"] == [] for one in orders)
+    assert not is_nocow(bed.journald.journal)
+    assert archives(bed.journald) == []
+
+
+def test_a_namespaces_directory_becomes_nocow_too(bed: Bed, keep: Run) -> None:
+    web = bed.journald.directory / f"{bed.journald.machine_id}.web"
+    web.mkdir()
+    bed.journald.sync()
+    keep(bed.journald)
+    assert is_nocow(web)
+    (web / "system.journal").touch()
+    assert is_nocow(web / "system.journal")
+
+
+@pytest.mark.parametrize("profile", ["raid1", "dup"])
+def test_data_with_copies_stays_datacow_and_is_said_to(
+    make_volume: Callable[..., ScratchVolume], keep: Run, profile: str
+) -> None:
+    with PrivateJournald(make_volume("512M", profile=profile).mountpoint) as journald:
+        journald.sync()
+        found = keep(journald)
+        assert what(found) == []
+        assert reasons(found, journald.journal) == ["redundant"]
+        assert not is_nocow(journald.journal)
+        assert archives(journald) == []
+        assert [row[1:] for row in what(keep(journald, conf="[Nocow]\nNocow=yes\n"))] == [
+            ("set-nocow", "done", "configured"),
+            ("rotate", "done", "born-datacow"),
+        ]
+        assert is_nocow(journald.active)
+
+
+def test_a_directory_that_compresses_is_left_alone_with_the_reason(bed: Bed, keep: Run) -> None:
+    run("chattr", "+c", bed.journald.journal)
+    bed.journald.sync()
+    found = keep(bed.journald)
+    assert what(found) == []
+    assert reasons(found, bed.journald.journal) == ["compression"]
+
+
+def test_a_directory_near_its_limit_is_not_rotated(make_bed: Callable[..., Bed], keep: Run) -> None:
+    journald = make_bed("SystemMaxUse=24M", "SystemMaxFileSize=8M").journald
+    # 8 MiB are active, and a full file has 8: with more than 8 in archives there is no room for both
+    while archived_bytes(journald) <= 8 << 20:
+        journald.age(3, messages=500)
+        journald.rotate()
+    journald.sync()
+    first, files = oldest(journald), archives(journald)
+    found = keep(journald)
+    assert what(found) == [(journald.journal.name, "set-nocow", "done", "no-redundancy")]
+    # now that the directory is NOCOW, it is said why the file still is not
+    found = keep(journald)
+    assert what(found) == []
+    assert reasons(found, journald.journal) == ["retention"]
+    assert not is_nocow(journald.active)
+    assert (oldest(journald), archives(journald)) == (first, files)
+
+
+def test_as_many_rotations_as_are_allowed_take_no_entry_away(make_bed: Callable[..., Bed], keep: Run) -> None:
+    """Rotated whenever it pays, until it is refused: the entry that was the oldest still is."""
+    journald = make_bed("SystemMaxUse=64M", "SystemMaxFileSize=8M").journald
+    first, done = oldest(journald), 0
+    for _ in range(6):
+        journald.age(40, messages=10)
+        done += len(what(keep(journald, "--now", conf="[Nocow]\nNocow=no\n[Budget]\nRotationsPerDay=1000\n")))
+        assert oldest(journald) == first
+    assert done
+    assert archived_bytes(journald) <= 56 << 20
+
+
+def test_a_torn_file_is_rotated_where_that_is_cheaper_and_not_twice_a_day(bed: Bed, keep: Run) -> None:
+    journald = bed.journald
+    journald.age(120)
+    conf = "[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n"
+    early = keep(journald, conf=conf)
+    assert what(early) == [], early
+    assert reasons(early, journald.journal) == ["budget"], early
+    journald.age(60)
+    found = keep(journald, "--now", conf=conf)
+    assert [row[1:] for row in what(found)] == [("rotate", "done", "cheaper")]
+    (row,) = [one for one in found["outcomes"] if one["action"] == "rotate"]
+    assert row["extents_before"] > 500
+    assert row["extents_after"] <= 4
+    assert row["bytes_written"] == 0
+
+
+def test_outside_of_its_namespace_journald_is_not_asked(bed: Bed, tmp_path: Path) -> None:
+    """As who passes -D of another machine's journal: the attribute is set, the journald here is not bothered."""
+    bed.journald.sync()
+    keeper = Keeper(Config(), directories=(str(bed.directory),), state_directory=str(tmp_path / "state"))
+    request = Request(upkeep=True)
+    for _ in range(2):
+        report = keeper.run(request, on_progress=lambda _: None, stop=lambda: False)
+        assert Verb.ROTATE not in {outcome.action for outcome in report.outcomes}
+    assert [skip.reason for skip in report.plan.skipped if skip.path == str(bed.journald.journal)] == [
+        Reason.NO_JOURNALD
+    ]
+    assert is_nocow(bed.journald.journal)
+    assert archives(bed.journald) == []
+
+
+def test_a_stop_comes_before_an_order(bed: Bed, tmp_path: Path) -> None:
+    keeper = Keeper(Config(), directories=(str(bed.directory),), state_directory=str(tmp_path / "state"))
+    report = keeper.run(Request(upkeep=True), on_progress=lambda _: None, stop=lambda: True)
+    assert {(one.result, one.reason) for one in report.outcomes} == {(Result.SKIPPED, Reason.INTERRUPTED)}
+    assert report.outcomes[0].action is Verb.SET_NOCOW
+    assert not is_nocow(bed.journald.journal)
+
+
+# Orders that come to nothing
+
+
+def looked_at(bed: Bed, **instance: object) -> Plan:
+    """What would be ordered if the journald here could be asked."""
+    seen = Observer().look((str(bed.directory),), now_us=0)
+    changed = tuple(one._replace(rotatable=True)._replace(**instance) for one in seen.instances)  # type: ignore[arg-type]
+    keeper = Keeper(Config(), directories=(str(bed.directory),))
+    return plan(keeper.look(Request())._replace(instances=changed), Request(upkeep=True, now=True), Config())
+
+
+def the_order(bed: Bed, verb: Verb) -> Order:
+    (order,) = [order for order in looked_at(bed).orders if order.action is verb]
+    return order
+
+
+def test_a_directory_that_did_not_take_it_is_a_failure_with_the_reason(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inode, "set_flags", lambda fd, flags: None)  # as a kernel that says yes and does nothing
+    outcome = carry_out(the_order(bed, Verb.SET_NOCOW)).outcome
+    assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NOT_TAKEN)
+    assert "it is not there" in outcome.detail
+
+
+def test_a_directory_that_compresses_by_now_is_left_alone(bed: Bed) -> None:
+    order = the_order(bed, Verb.SET_NOCOW)
+    run("chattr", "+c", bed.journald.journal)
+    outcome = carry_out(order).outcome
+    assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.COMPRESSION)
+
+
+def test_another_directory_of_that_name_is_left_alone(bed: Bed) -> None:
+    order = the_order(bed, Verb.SET_NOCOW)
+    instance: Instance = order.instance
+    gone = order._replace(instance=instance._replace(inode=1))
+    assert carry_out(gone).outcome.reason is Reason.CHANGED
+    away = order._replace(instance=instance._replace(directory="/nonexistent"))
+    assert carry_out(away).outcome.reason is Reason.VANISHED
+
+
+def test_the_directory_must_be_nocow_before_a_rotation_for_it(bed: Bed) -> None:
+    outcome = carry_out(the_order(bed, Verb.ROTATE)).outcome
+    assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.CHANGED)
+
+
+def test_a_journald_that_is_gone_is_not_asked(bed: Bed) -> None:
+    order = the_order(bed, Verb.ROTATE)
+    run("chattr", "+C", bed.journald.journal)
+    outcome = carry_out(order).outcome
+    assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.NO_JOURNALD)
+
+
+def test_a_file_that_journald_rotated_meanwhile_is_left_alone(bed: Bed) -> None:
+    order = the_order(bed, Verb.ROTATE)
+    bed.journald.rotate()
+    outcome = carry_out(order).outcome
+    assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.CHANGED)
+
+
+def test_a_yes_is_not_believed_while_the_file_is_the_same(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a journald that writes elsewhere answers."""
+    order = the_order(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)
+    monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
+    monkeypatch.setattr(control, "rotate", lambda *_: None)
+    outcome = carry_out(order).outcome
+    assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NO_JOURNALD)
+    assert "the file is the same" in outcome.detail
+
+
+def test_a_new_file_that_did_not_inherit_is_a_failure(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = the_order(bed, Verb.ROTATE)
+    run("chattr", "+C", bed.journald.journal)
+
+    def rotate(_namespace: str) -> None:
+        bed.journald.rotate()
+        copy = bed.journald.journal / "copy"
+        copy.touch()
+        run("chattr", "-C", copy)
+        shutil.copyfile(bed.journald.active, copy)
+        copy.rename(bed.journald.active)
+
+    monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
+    monkeypatch.setattr(control, "rotate", rotate)
+    outcome = carry_out(order).outcome
+    assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NOT_TAKEN)
+
+
+def test_a_name_without_a_successor_is_rotated_all_the_same(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the file of a user who is not logged in: it comes back with the next message."""
+    user = bed.journald.journal / "user-1000.journal"
+    shutil.copyfile(bed.journald.active, user)
+    order = the_order(bed, Verb.ROTATE)
+    (file,) = Observer().look_at((str(user),), now_us=0).files
+    order = order._replace(path=str(user), file=file, reason=Reason.CHEAPER)
+    monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
+    monkeypatch.setattr(control, "rotate", lambda *_: user.unlink())
+    done = carry_out(order)
+    assert (done.outcome.result, done.outcome.extents_after) == (Result.DONE, 0)
+
+
+def test_where_the_socket_is_dead_the_errors_words_are_given(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(control, "RUNTIME", str(tmp_path))
+    monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(control.socket_path())
+    outcome = carry_out(the_order(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)).outcome
+    assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NO_JOURNALD)
+    assert os.strerror(errno.ECONNREFUSED) in outcome.detail
