@@ -124,7 +124,8 @@ def being_written(fd: int) -> bool:
     Asked by taking a read lease and giving it back at once: the kernel refuses it with
     EAGAIN while the inode's write count is not zero. Never ask for an active file: journald
     opens those with O_NONBLOCK, and would be refused in the microseconds of the lease.
-    Where the filesystem has no leases (EINVAL) the settle time alone has to do.
+    Where the filesystem has no leases (EINVAL) the settle time alone has to do; who may not
+    ask, being neither the owner nor with CAP_LEASE (EACCES), has to take it for written.
 
     Source: fcntl(2), F_SETLEASE; fs/locks.c, check_conflicting_open.
     """
@@ -133,7 +134,7 @@ def being_written(fd: int) -> bool:
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
-        if error.errno == errno.EAGAIN:
+        if error.errno in {errno.EAGAIN, errno.EACCES}:
             return True
         if error.errno == errno.EINVAL:
             return False

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from journalkeeper.btrfs import defrag, fiemap, writeback
+from journalkeeper.btrfs import defrag, fiemap, inode, writeback
 from journalkeeper.compression import Compression, parse_compression
 from journalkeeper.execute.held import Held, writable
 from journalkeeper.execute.pace import Pace
@@ -41,7 +41,7 @@ def defragment(held: Held, action: Action, pace: Pace) -> None:
     Raises: OSError as btrfs.defrag says; what was finished before stays finished.
     """
     at_rest = action.file.kind is not Kind.ACTIVE
-    ranges, before = action.ranges, fiemap.count(held.fd, sync=False)
+    ranges, before, flags = action.ranges, fiemap.count(held.fd, sync=False), inode.get_flags(held.fd)
     if at_rest:
         os.fsync(held.fd)
         punch_unwritten(held)
@@ -55,6 +55,8 @@ def defragment(held: Held, action: Action, pace: Pace) -> None:
         _piece(held.fd, offset, length, compression)
     if at_rest:
         os.fsync(held.fd)
+        if inode.get_flags(held.fd) != flags:  # NOCOMPRESS, the kernel's note that a piece did not become smaller
+            inode.set_flags(held.fd, flags)
         if pace.ended is None and fiemap.count(held.fd, sync=True) > action.extents_expected * WORSE:
             read_through(held.fd, ranges)
     elif pace.written_bytes:

@@ -279,6 +279,15 @@ def test_what_was_nocow_has_checksums_afterwards(
         path.read_bytes()
 
 
+@pytest.mark.parametrize("nocow", [False, True], ids=["datacow", "nocow"])
+def test_what_does_not_become_smaller_leaves_no_mark(place: Path, journal_bytes: bytes, nocow: bool) -> None:
+    """The kernel notes it as NOCOMPRESS on the inode."""
+    path = put(place, journal_bytes + os.urandom(MIB), nocow=nocow)
+    before = bearing(path)
+    assert do(action(path)).outcome.result is Result.DONE
+    assert bearing(path) == before
+
+
 # how it ends
 
 

@@ -240,6 +240,14 @@ def test_the_lease_is_gone_at_once(place: Path, journal_bytes: bytes) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
 
 
+def test_who_may_not_ask_takes_a_file_for_written(
+    place: Path, journal_bytes: bytes, as_nobody: Callable[[Callable[[], bool]], bool]
+) -> None:
+    with open(put(place, journal_bytes), "rb") as file:
+        assert not being_written(file.fileno())
+        assert as_nobody(lambda: being_written(file.fileno()))
+
+
 def test_a_writer_that_comes_while_we_ask_neither_fails_nor_hurts_us(place: Path, journal_bytes: bytes) -> None:
     """Breaking the lease sends a signal; its default is to be ignored."""
     path = put(place, journal_bytes)
