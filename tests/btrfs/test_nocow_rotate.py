@@ -188,6 +188,7 @@ def test_a_directory_near_its_limit_is_not_rotated(make_bed: Callable[..., Bed],
 def test_as_many_rotations_as_are_allowed_take_no_entry_away(make_bed: Callable[..., Bed], keep: Run) -> None:
     """Rotated whenever it pays, until it is refused: the entry that was the oldest still is."""
     journald = make_bed("SystemMaxUse=64M", "SystemMaxFileSize=8M").journald
+    journald.age(1)
     first, done = oldest(journald), 0
     for _ in range(6):
         journald.age(40, messages=10)

@@ -244,11 +244,11 @@ def test_an_archive_must_not_age_faster_than_files_end(retention_us: int, file_u
 @pytest.mark.parametrize(
     ("size_mib", "dense_mib", "dense", "rest", "tool"),
     [
-        (32, 32, 187, 0, Verb.ROTATE),  # measured: 5,992 extents in 32 MiB. Ranges 32 + 2, rotation 8 + 3.6 + 0.75
+        (32, 32, 187, 0, Verb.ROTATE),  # measured: 5,992 extents in 32 MiB. Ranges 32 + 2, rotation 8 + 3.6 + 1.25
         (128, 128, 100, 0, Verb.ROTATE),
-        (8, 8, 100, 0, Verb.ROTATE),  # 8 + 0.5 against 2 + 3.6 + 0.75
-        (4, 4, 100, 0, Verb.DEFRAGMENT),  # 4 + 0.25 against 1 + 3.6 + 0.75: the hash tables decide
-        (128, 8, 100, 0, Verb.DEFRAGMENT),  # 8 + 0.5 against 32 + 3.6 + 0.75
+        (8, 8, 100, 0, Verb.ROTATE),  # 8 + 0.5 against 2 + 3.6 + 1.25
+        (4, 4, 100, 0, Verb.DEFRAGMENT),  # 4 + 0.25 against 1 + 3.6 + 1.25: the hash tables decide
+        (128, 8, 100, 0, Verb.DEFRAGMENT),  # 8 + 0.5 against 32 + 3.6 + 1.25
         (128, 8, 100, 8, Verb.ROTATE),  # but the 960 extents that ranges would leave are worth 60 MiB
     ],
 )
