@@ -163,7 +163,8 @@ def test_the_plan_is_the_run_stopped_before_it_touches_anything(top: Path, keep:
 def test_without_now_a_young_archive_settles(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     (path,) = archives(top / MACHINE, journal_bytes, 1)
     assert what_became(go(keep(), Request())) == {path.name: Reason.SETTLING}
-    settled = Config()._replace(watch=Config().watch._replace(settle_us=0, nocow_settle_us=0))
+    watch, window = Config().watch, Config().window._replace(pressure_max_percent=100)
+    settled = Config()._replace(watch=watch._replace(settle_us=0, nocow_settle_us=0), window=window)
     assert what_became(go(keep(config=settled), Request())) == {path.name: Reason.FRAGMENTED}
 
 
