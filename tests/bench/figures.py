@@ -93,7 +93,8 @@ def run(*argv: str | os.PathLike[str], **environment: str) -> str:
     Raises: CalledProcessError.
     """
     environment = {**os.environ, **environment}
-    return subprocess.run(argv, check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout
+    done = subprocess.run(argv, check=True, stdout=subprocess.PIPE, env=environment)
+    return os.fsdecode(done.stdout)
 
 
 def spawn(*argv: str) -> None:
