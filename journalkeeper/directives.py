@@ -246,7 +246,8 @@ class Budget(NamedTuple):
         Spec(
             "RotationsPerDay",
             Form.COUNT,
-            "The most rotations that are asked of journald in 24 hours.",
+            "The most rotations that are asked of journald in 24 hours, spread over them where they are for the price. "
+            "--now does not count.",
             "Each adds a file and one for each user; journald deletes the oldest beyond SystemMaxFiles=100: at 4 a day "
             "and one user after 12 days.",
             high=1_000,
