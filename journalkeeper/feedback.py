@@ -10,6 +10,7 @@ socket bear the sender's time beside journald's own, so what a stall did is know
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -55,6 +56,7 @@ class Intake:
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = list(paths)
+        self._inodes: list[int] = []
         self._reader: Reader | None = None
         self._cursor = ""
 
@@ -93,12 +95,16 @@ class Intake:
         return entries
 
     def _opened(self) -> Reader:
+        """A reader of what the names lead to now: after a rotation that is another file."""
+        inodes = [os.stat(path).st_ino for path in self._paths]
+        if inodes != self._inodes:
+            self.close()
+            self._inodes = inodes
         if self._reader is None:
             from systemd.journal import Reader  # noqa: PLC0415 - only where work is done
 
             times = ("_SOURCE_REALTIME_TIMESTAMP", "__REALTIME_TIMESTAMP")
             self._reader = Reader(files=self._paths, converters=dict.fromkeys(times, int))
-        self._reader.process()
         return self._reader
 
 
