@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Each bench runs, in a tiny size, and prints the figures that were asked for.
+
+The one rule: no figure that a clock made is judged here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.lab.volume import ScratchVolume
+
+REPOSITORY = Path(__file__).parents[2]
+SCRIPT = """\
+#!{python}
+import sys
+from journalkeeper.cli import main
+sys.exit(main())
+"""
+"""What pip makes of the entry point, without an installation."""
+
+pytestmark = pytest.mark.root
+
+
+def figures(bench: str, *words: str) -> dict[str, tuple[str, str]]:
+    """Each row that `bench` prints: its name, the figure, and "met", "MISSED" or "" where nothing was asked."""
+    command = [sys.executable, "-m", f"tests.bench.{bench}", *words]
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": os.fspath(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.partition("measured")[2]
+    rows = (re.split(r" {2,}", line) for line in table.splitlines()[1:])
+    found = {row[0]: (row[1], row[3] if len(row) > 3 else "") for row in rows if len(row) > 1}
+    assert all(re.match(r"[\d.]", measured) for measured, _ in found.values()), done.stdout
+    return found
+
+
+def verdicts(found: dict[str, tuple[str, str]], *names: str) -> set[str]:
+    return {found[name][1] for name in names}
+
+
+def test_scan_compares_a_look_with_filefrag_and_counts_opened_files() -> None:
+    found = figures("scan", "--files", "20", "--extents", "6", "--rounds", "2")
+    assert "a look / filefrag -s" in found
+    assert found["files opened by a first look"] == ("20", "met")
+    assert found["files opened by each second look"] == ("1", "met")
+
+
+def test_startup_compares_starts_with_the_interpreters(tmp_path: Path) -> None:
+    command = tmp_path / "journalkeeper"
+    command.write_text(SCRIPT.format(python=sys.executable))
+    command.chmod(0o755)
+    found = figures("startup", "--command", os.fspath(command), "--rounds", "2")
+    assert {"--version / python -c ''", "scan of one file / python -c ''"} <= found.keys()
+
+
+def can_throttle() -> bool:
+    """Whether this kernel and control group can limit IOPS."""
+    with ScratchVolume("256M") as volume:
+        try:
+            volume.throttle(2000)
+        except RuntimeError as error:
+            assert "cannot limit IOPS" in str(error)  # noqa: PT017 - either it works or it says why
+            return False
+        return True
+
+
+def test_archive_compares_with_btrfs_progs_and_reads_cold() -> None:
+    throttled = can_throttle()
+    found = figures("archive", "--extents", "400", "--rounds", "2", "--iops", "2000" if throttled else "0")
+    assert found["disk bytes / those of btrfs defragment"][1] == "met"
+    assert {"time / that of btrfs defragment", "extents after / ideal", "disk bytes after / before"} <= found.keys()
+    assert ("cold cat, before / after" in found) is throttled
+
+
+def test_identity_finds_every_file_as_it_was() -> None:
+    found = figures("identity", "--generations", "1", "--flushes", "5")
+    assert {name for name, (_, verdict) in found.items() if verdict == "MISSED"} == {"files"}  # fewer than 50
+
+
+def test_follower_sees_every_message() -> None:
+    found = figures("follower", "--archives", "2", "--messages", "50")
+    assert "MISSED" not in {verdict for _, verdict in found.values()}
+
+
+@pytest.mark.parametrize("bench", ["archive", "follower", "identity", "scan", "startup"])
+def test_each_bench_says_what_it_does(bench: str) -> None:
+    command = [sys.executable, "-m", f"tests.bench.{bench}", "--help"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert f"sudo python -m tests.bench.{bench}" in done.stdout
