@@ -284,9 +284,8 @@ class Host(NamedTuple):
 class Request(NamedTuple):
     """What was asked for: the daemon asks for everything, the command line for what its flags say.
 
-    `paths` () means all files. `now` does not wait for windows or settling.
-    `compress` and `allow_unshare` override the configuration where not None. `upkeep` asks
-    for orders, too: attributes of directories, and rotations.
+    `paths` () means all files. `now` waits for no window or settling. `upkeep` asks for orders, too.
+    `compress` and `allow_unshare` override the configuration where not None. `ending`: the host goes down next.
     """
 
     paths: tuple[str, ...] = ()
@@ -296,6 +295,7 @@ class Request(NamedTuple):
     compress: str | None = None
     allow_unshare: bool | None = None
     upkeep: bool = False
+    ending: bool = False
 
 
 class Window(NamedTuple):
@@ -336,8 +336,7 @@ class Action(NamedTuple):
 class Order(NamedTuple):
     """What a whole directory or its journald will be made to do, and why; done before any Action.
 
-    `path` is the directory, but of a rotation the active file for which it is done, as `file`
-    is, and the extents are that name's. `detail` goes into the outcome.
+    `path` is the directory, or the active `file` that is rotated away; `detail` goes into the outcome.
     """
 
     path: str

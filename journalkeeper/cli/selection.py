@@ -39,19 +39,26 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also what the service does beside: NOCOW for directories, rotations (not with PATH)",
     )
+    parser.add_argument(
+        "--before-shutdown",
+        action="store_true",
+        help="--active --now --upkeep, counting what a boot would find in the files after a shutdown",
+    )
 
 
 def request(args: argparse.Namespace) -> Request:
     """What the options of `add_selection` ask for; paths absolute, links not followed."""
-    both = args.active == args.archived
+    ending = args.before_shutdown
+    both = args.active == args.archived and not ending
     return Request(
         paths=absolute(args.paths),
-        active=args.active or both,
+        active=args.active or both or ending,
         archived=args.archived or both,
-        now=args.now,
+        now=args.now or ending,
         compress=args.compress,
         allow_unshare=args.allow_unshare or None,
-        upkeep=args.upkeep,
+        upkeep=args.upkeep or ending,
+        ending=ending,
     )
 
 

@@ -64,6 +64,7 @@ def test_switches_before_and_after_the_command_add_up() -> None:
         ("defrag --archived", Request(active=False, archived=True)),
         ("defrag --active --archived", Request()),
         ("plan --now --allow-unshare", Request(now=True, allow_unshare=True)),
+        ("defrag --before-shutdown", Request(archived=False, now=True, upkeep=True, ending=True)),
         ("defrag --compress=zstd:15", Request(compress="zstd:15")),
         ("defrag --compress lzo", Request(compress="lzo")),
         ("defrag --compress=no", Request(compress="no")),

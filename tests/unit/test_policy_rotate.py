@@ -273,6 +273,31 @@ def no_rotation_to_apply() -> Any:
     return Config().nocow._replace(nocow="no", rotate_to_apply=False)
 
 
+@pytest.mark.parametrize(
+    ("size_mib", "dense_mib", "nocow", "ending", "tool"),
+    [
+        (4, 4, False, False, Verb.DEFRAGMENT),
+        (4, 4, False, True, Verb.ROTATE),  # 4 + 0.25 + the shutdown's 18.75 against 1 + 3.6 + 1.25
+        (4, 4, True, True, Verb.DEFRAGMENT),  # a NOCOW file is as whole after the shutdown's messages
+        (128, 8, False, True, Verb.DEFRAGMENT),  # 8 + 0.5 + 18.75 against 32 + 3.6 + 1.25
+    ],
+)
+def test_before_a_shutdown_its_own_messages_count(
+    size_mib: int, dense_mib: int, nocow: bool, ending: bool, tool: Verb
+) -> None:
+    each = (100,) * dense_mib + (0,) * (size_mib - dense_mib)
+    one = active(size_mib=size_mib, extents=extents(sum(each), size_mib * MIB, per_mib=each), nocow=nocow)
+    request = Request(upkeep=True, now=True, ending=ending)
+    found = decided(host(one, instances=(young(nocow=False),)), request, KEEP_DATACOW)
+    assert [order.action for order in found.orders] + [action.action for action in found.actions] == [tool]
+
+
+def test_a_shutdown_is_no_reason_to_rotate_a_whole_file() -> None:
+    request = Request(upkeep=True, now=True, ending=True)
+    found = decided(host(active(per_mib=15), instances=(young(nocow=False),)), request, KEEP_DATACOW)
+    assert (found.orders, found.actions) == ((), ())
+
+
 def test_a_whole_file_is_not_rotated() -> None:
     found = decided(host(active(per_mib=15), instances=(young(nocow=False),)), config=KEEP_DATACOW)
     assert (found.orders, found.actions, said(found)) == ((), (), [])

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The units on booted hosts: the service under all its confinement, the timer's service beside it, and shutdowns.
+
+The hosts are datacow (nocow=False), where there is something to do.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.log import Event
+from tests.adapters.test_units import EXPOSURE
+from tests.guest.conftest import require_guest
+from tests.guest.host import Guest
+
+pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
+
+CHECKOUT = Path(__file__).parent.parent.parent
+PLACES = {
+    ".service": "usr/lib/systemd/system",
+    ".timer": "usr/lib/systemd/system",
+    ".preset": "usr/lib/systemd/system-preset",
+    ".catalog": "usr/lib/systemd/catalog",
+}
+QUICK = "[Watch]\nSettleSec=1s\n[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n"
+AGED = 100
+"""An active file or archive of this many extents was not mended."""
+
+PATIENCE_S = 60.0
+
+
+def install(guest: Guest) -> None:
+    """The checkout in a virtual environment, and the units by hand, as a package would."""
+    source = guest.root / "opt/source"
+    leave = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(CHECKOUT / "journalkeeper", source / "journalkeeper", ignore=leave)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(CHECKOUT / name, source)
+    for unit in (CHECKOUT / "units").iterdir():
+        shutil.copy(unit, guest.root / PLACES[unit.suffix])
+    (guest.root / "etc/journalkeeper.conf").write_text(QUICK)
+    guest.shell(
+        "python3 -m venv --system-site-packages /opt/journalkeeper\n"
+        "/opt/journalkeeper/bin/pip install --quiet --disable-pip-version-check /opt/source\n"
+        "ln -s /opt/journalkeeper/bin/journalkeeper /usr/bin/journalkeeper\n"
+        "systemctl daemon-reload"
+    )
+
+
+@pytest.fixture(scope="module")
+def guest(release: str) -> Iterator[Guest]:
+    """A datacow host with journalkeeper, on which nothing is enabled yet."""
+    require_guest()
+    with Guest(release, nocow=False) as host:
+        host.boot()
+        install(host)
+        yield host
+
+
+def extents(guest: Guest) -> dict[str, int]:
+    """Every file of the main journal and the number of its extents."""
+    said = guest.shell("cd /var/log/journal/*/ && filefrag *")
+    return {name: int(count) for name, count in re.findall(r"(?m)^(\S+): (\d+) extents? found$", said)}
+
+
+def eventually(true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def property_of(guest: Guest, unit: str, name: str) -> str:
+    return guest.run("systemctl", "show", f"--property={name}", "--value", unit).stdout.strip()
+
+
+def archive(guest: Guest) -> str:
+    """Age the active file and have it rotated; the name of the archive that was made."""
+    before = extents(guest)
+    guest.age(40)
+    guest.run("journalctl", "--rotate")
+    (made,) = {name for name in extents(guest).keys() - before.keys() if name.startswith("system@")}
+    assert extents(guest)[made] > AGED
+    return made
+
+
+def test_the_service_compresses_an_archive_under_its_confinement(guest: Guest) -> None:
+    made = archive(guest)
+    guest.run("systemctl", "start", "journalkeeper.service")
+    assert eventually(lambda: extents(guest)[made] < AGED), guest.shell("journalctl -u journalkeeper -o cat")
+    scanned = guest.shell("journalkeeper scan --json=short")
+    assert re.search(rf'"path": ?"[^"]*/{re.escape(made)}".*?"compressed": ?true', scanned)
+    assert property_of(guest, "journalkeeper.service", "SubState") == "running"
+    guest.run("journalctl", "--verify")
+
+
+def test_what_it_did_is_in_the_journal_by_fields(guest: Guest) -> None:
+    guest.run("systemctl", "start", "journalkeeper.service")
+    made = archive(guest)
+    match = (f"MESSAGE_ID={Event.DONE}", "--output=export")
+    assert eventually(lambda: f"/{made}\n" in guest.run("journalctl", *match).stdout)
+    fields = guest.run("journalctl", *match).stdout.split("\n\n")
+    (entry,) = [one for one in fields if f"/{made}\n" in one]
+    assert "_SYSTEMD_UNIT=journalkeeper.service\n" in entry
+    assert "_TRANSPORT=journal\n" in entry
+    assert int(re.findall(r"JOURNALKEEPER_EXTENTS_BEFORE=(\d+)", entry)[0]) > AGED
+
+
+def test_a_reload_and_a_wrong_configuration_leave_it_running(guest: Guest) -> None:
+    guest.run("systemctl", "start", "journalkeeper.service")
+    pid = property_of(guest, "journalkeeper.service", "MainPID")
+    wrong = guest.root / "etc/journalkeeper.conf.d/wrong.conf"
+    wrong.parent.mkdir()
+    wrong.write_text("[Watch]\nNonsense=1\n")
+    guest.run("systemctl", "reload", "journalkeeper.service")
+    said = f"MESSAGE_ID={Event.NOT_RELOADED}"
+    assert eventually(lambda: "wrong.conf:2" in guest.run("journalctl", "-o", "cat", said, check=False).stdout)
+    shutil.rmtree(wrong.parent)
+    guest.run("systemctl", "reload", "journalkeeper.service")
+    said = f"MESSAGE_ID={Event.RELOADED}"
+    assert eventually(lambda: guest.run("journalctl", "-o", "cat", said, check=False).stdout != "")
+    assert property_of(guest, "journalkeeper.service", "MainPID") == pid
+
+
+def test_the_timers_service_is_passed_over_beside_the_service_and_works_without_it(guest: Guest) -> None:
+    said = ("journalctl", "--output=cat", "--unit=journalkeeper-defrag.service")
+    guest.run("systemctl", "start", "journalkeeper.service")
+    guest.run("systemctl", "start", "journalkeeper-defrag.service")
+    assert "Skipped due to 'exec-condition'" in guest.run(*said).stdout
+    assert "Finished" not in guest.run(*said).stdout
+    guest.run("systemctl", "stop", "journalkeeper.service")
+    made = archive(guest)
+
+    def settled_and_mended() -> bool:
+        guest.run("systemctl", "start", "journalkeeper-defrag.service")
+        return extents(guest)[made] < AGED
+
+    assert eventually(settled_and_mended)
+    assert "Finished" in guest.run(*said).stdout
+
+
+@pytest.mark.parametrize("unit", ["journalkeeper", "journalkeeper-defrag", "journalkeeper-shutdown"])
+def test_this_systemd_finds_it_hardened_and_has_nothing_to_say(guest: Guest, unit: str) -> None:
+    """tests/adapters judges by the systemd of the machine that runs the tests; this by those of both releases."""
+    guest.run("systemd-analyze", "security", "--no-pager", f"--threshold={EXPOSURE}", f"{unit}.service")
+    said = guest.run("systemd-analyze", "verify", "--man=no", f"/usr/lib/systemd/system/{unit}.service")
+    assert said.stdout + said.stderr == ""
+
+
+def test_the_timer_waits_for_its_day(guest: Guest) -> None:
+    guest.run("systemctl", "start", "journalkeeper-defrag.timer")
+    assert "journalkeeper-defrag.service" in guest.run("systemctl", "list-timers", "--no-pager").stdout
+    guest.run("systemctl", "stop", "journalkeeper-defrag.timer")
+
+
+def down_and_up(guest: Guest, how: str) -> None:
+    if how == "soft-reboot":
+        guest.soft_reboot()
+        return
+    guest.poweroff(how=how)
+    guest.boot()
+
+
+@pytest.mark.parametrize("how", ["poweroff", "reboot", "kexec", "soft-reboot"])
+def test_a_fragmented_file_is_not_left_to_the_next_boot(guest: Guest, release: str, how: str) -> None:
+    """It acts while journald runs and writes to /var: its own end is in the journal, and so is the rotation."""
+    if how == "soft-reboot" and release == "bookworm":
+        return  # systemd 252 has none
+    guest.run("systemctl", "enable", "--now", "journalkeeper-shutdown.service")
+    before = extents(guest)
+    guest.age(40)
+    assert extents(guest)["system.journal"] > 2 * AGED
+    down_and_up(guest, how)
+    after = extents(guest)
+    made = [name for name in after.keys() - before.keys() if name.startswith("system@")]
+    assert made, guest.shell("journalkeeper history; journalkeeper plan --active --now --upkeep")
+    assert after["system.journal"] < 2 * AGED
+    assert property_of(guest, "journalkeeper-shutdown.service", "SubState") == "exited"
+    said = guest.shell("journalctl --no-pager -o cat -u journalkeeper-shutdown.service")
+    assert "Stopped journalkeeper-shutdown.service" in said
+    assert "timed out" not in said
+
+
+def test_a_whole_file_is_left_to_the_next_boot_as_it_is(guest: Guest) -> None:
+    guest.run("systemctl", "enable", "--now", "journalkeeper-shutdown.service")
+    guest.shell("journalctl --rotate")
+    before = extents(guest)
+    down_and_up(guest, "reboot")
+    assert extents(guest).keys() == before.keys()
