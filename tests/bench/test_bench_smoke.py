@@ -44,7 +44,7 @@ def figures(bench: str, *words: str) -> dict[str, tuple[str, str]]:
     table = done.stdout.partition("measured")[2]
     rows = (re.split(r" {2,}", line) for line in table.splitlines()[1:])
     found = {row[0]: (row[1], row[3] if len(row) > 3 else "") for row in rows if len(row) > 1}
-    assert all(re.match(r"[\d.]", measured) for measured, _ in found.values()), done.stdout
+    assert all(re.match(r"-?[\d.]", measured) for measured, _ in found.values()), done.stdout
     return found
 
 
