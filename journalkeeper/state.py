@@ -70,8 +70,10 @@ def lock(directory: str | os.PathLike[str], name: str = LOCK_NAME) -> Iterator[N
 def _take(descriptor: int, path: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        holder = b"%d\n" % os.getpid()
+        if os.pread(descriptor, 64, 0) != holder:  # the service takes it at each cycle
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, holder, 0)
     except BlockingIOError:
         holder = os.pread(descriptor, 20, 0).strip()
         who = f"process {holder.decode()}" if holder.isdigit() else "another process"
