@@ -80,7 +80,20 @@ def age(volume: ScratchVolume, wanted: int) -> Path:
 def copy(image: Path, name: Path) -> Iterator[tuple[ScratchVolume, Path]]:
     """A volume with the same extents as the image's, and the archive on it."""
     with ScratchVolume(image=image) as volume:
+        spawn("sync", os.fspath(volume.images[0]))  # or whoever syncs the volume first writes the whole copy, too
         yield volume, volume.mountpoint / name
+
+
+@contextmanager
+def slowed(volume: ScratchVolume, iops: int) -> Iterator[None]:
+    """The device with so many IOPS; 0 leaves it as it is."""
+    if iops:
+        volume.throttle(iops)
+    try:
+        yield
+    finally:
+        if iops:
+            volume.throttle(0)
 
 
 def look(volume: ScratchVolume, path: Path, iops: int) -> Look:
@@ -88,11 +101,8 @@ def look(volume: ScratchVolume, path: Path, iops: int) -> Look:
     read_s = {}
     for reader, words in READERS.items() if iops else ():
         be_cold(volume)
-        volume.throttle(iops)
-        try:
+        with slowed(volume, iops):
             read_s[reader] = timed(functools.partial(spawn, *words, os.fspath(path)))
-        finally:
-            volume.throttle(0)
     return Look(extents(path), disk_bytes(path), path.stat().st_size, read_s)
 
 
@@ -112,13 +122,15 @@ def synced(work: Work, path: Path) -> None:
     spawn("sync", "-f", os.fspath(path))
 
 
-def trial(image: Path, name: Path, work: Work, iops: int = 0) -> tuple[float, Look]:
-    """The seconds that it takes on a fresh copy, and the file afterwards."""
+def trial(image: Path, name: Path, work: Work, *, iops: int = 0, read_iops: int = 0) -> tuple[float, Look]:
+    """The seconds that it takes on a fresh copy, slowed down with `iops`, and the file afterwards."""
     with copy(image, name) as (volume, path):
         os.environ["STATE_DIRECTORY"] = os.fspath(volume.base / "state")
         spawn(*keeper("defrag", os.fspath(volume.mountpoint)))  # which is no file: there is a record now, and no more
-        took = timed(functools.partial(synced, work, path))
-        return took, look(volume, path, iops)
+        be_cold(volume)
+        with slowed(volume, iops):
+            took = timed(functools.partial(synced, work, path))
+        return took, look(volume, path, read_iops)
 
 
 def in_turn(image: Path, name: Path, rounds: int) -> dict[Work, list[float]]:
@@ -171,8 +183,9 @@ def main() -> int:
         before = look(master, master.mountpoint / name, asked.iops)
         master.unmount()
         image = master.images[0]
-        mine, other = (trial(image, name, work, asked.iops)[1] for work in (ours, theirs))
+        mine, other = (trial(image, name, work, read_iops=asked.iops)[1] for work in (ours, theirs))
         times = in_turn(image, name, asked.rounds)
+        slow = {work: [trial(image, name, work, iops=asked.iops)[0]] for work in times if asked.iops}
         interpreter_s, plan_s = start_s(image, name)
     notes = [f"{before.size_bytes / MIB:.1f} MiB, ideal {ideal_extents(mine.size_bytes, compressed=True)} extents"]
     for what, one in (("before", before), ("journalkeeper defrag --now", mine), ("btrfs defragment -czstd", other)):
@@ -180,7 +193,11 @@ def main() -> int:
         notes.append(f"{what}: {one.extents} extents, {mib(one.disk_bytes)} on disk{reads}")
     notes += [f"journalkeeper defrag and sync: {ms(times[ours])}", f"btrfs defragment and sync: {ms(times[theirs])}"]
     notes.append(f"of ours, interpreter alone {interpreter_s * 1000:.0f} ms, as far as the plan {plan_s * 1000:.0f} ms")
-    show("An archive", notes, rows(before, mine, other, times, plan_s))
+    figures = rows(before, mine, other, times, plan_s)
+    if slow:
+        notes.append(f"at {asked.iops} IOPS: {slow[ours][0]:.1f} s, btrfs defragment {slow[theirs][0]:.1f} s")
+        figures.append(at_most(f"time at {asked.iops} IOPS / that of btrfs defragment", ratio(*slow.values()), 1.15))
+    show("An archive", notes, figures)
     return 0
 
 

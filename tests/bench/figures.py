@@ -110,8 +110,9 @@ def spawn(*argv: str) -> None:
 
 
 def keeper(*words: str) -> list[str]:
-    """The command line of this checkout's journalkeeper."""
-    return [sys.executable, "-m", "journalkeeper", *words]
+    """The command line of the journalkeeper that is installed for this interpreter, or of this checkout's."""
+    script = Path(sys.executable).with_name("journalkeeper")
+    return [os.fspath(script), *words] if script.exists() else [sys.executable, "-m", "journalkeeper", *words]
 
 
 def versions() -> str:
