@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Names of the contract: bus name, paths, interfaces, actions, errors.
+
+The one rule: no message library here, so that the command line can ask for a name at no cost.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+from journalkeeper.errors import BusyError, ConfigError, FileError, KeeperError, NeedsRootError, NotBtrfsError, UsageError
+
+BUS_NAME: Final = "org.journalkeeper1"
+MANAGER_PATH: Final = "/org/journalkeeper1"
+FILE_PATHS: Final = f"{MANAGER_PATH}/file"
+JOB_PATHS: Final = f"{MANAGER_PATH}/job"
+
+MANAGER: Final = f"{BUS_NAME}.Manager"
+FILE: Final = f"{BUS_NAME}.File"
+JOB: Final = f"{BUS_NAME}.Job"
+
+PROPERTIES: Final = "org.freedesktop.DBus.Properties"
+INTROSPECTABLE: Final = "org.freedesktop.DBus.Introspectable"
+PEER: Final = "org.freedesktop.DBus.Peer"
+OBJECT_MANAGER: Final = "org.freedesktop.DBus.ObjectManager"
+
+ACTION_DEFRAGMENT: Final = f"{BUS_NAME}.defragment"
+ACTION_MANAGE: Final = f"{BUS_NAME}.manage"
+
+ACCESS_DENIED: Final = "org.freedesktop.DBus.Error.AccessDenied"
+LIMITS_EXCEEDED: Final = "org.freedesktop.DBus.Error.LimitsExceeded"
+NO_SUCH_JOB: Final = f"{BUS_NAME}.Error.NoSuchJob"
+FAILED: Final = f"{BUS_NAME}.Error.Failed"
+
+ERRORS: Final[tuple[tuple[type[KeeperError], str], ...]] = (
+    (UsageError, f"{BUS_NAME}.Error.InvalidArgument"),
+    (ConfigError, f"{BUS_NAME}.Error.BadConfiguration"),
+    (NeedsRootError, f"{BUS_NAME}.Error.NotPermitted"),
+    (BusyError, f"{BUS_NAME}.Error.Busy"),
+    (NotBtrfsError, f"{BUS_NAME}.Error.NotBtrfs"),
+    (FileError, f"{BUS_NAME}.Error.File"),
+    (KeeperError, FAILED),
+)
+"""The one map from what goes wrong to what a client hears; the first that fits counts."""
+
+
+def error_name(error: Exception) -> str:
+    """The name of `error` on the bus."""
+    return next((name for kind, name in ERRORS if isinstance(error, kind)), FAILED)
+
+
+def job_path(number: int) -> str:
+    """The object of job `number`."""
+    return f"{JOB_PATHS}/{number}"
+
+
+def job_number(path: str) -> int | None:
+    """The number in a job's object path, None if it is no such path."""
+    digits = path.removeprefix(f"{JOB_PATHS}/")
+    fits = digits != path and digits.isascii() and digits.isdecimal() and len(digits) <= 10
+    return int(digits) if fits and job_path(int(digits)) == path else None
+
+
+def file_path(path: str) -> str:
+    """The object of the journal file at `path`: letters and digits, and _XX for every other byte.
+
+    The same for the same path, and no other path has it. Source: sd_bus_path_encode(3).
+    """
+    name = re.sub(rb"[^A-Za-z0-9]", lambda found: b"_%02x" % found[0][0], os.fsencode(path))
+    return f"{FILE_PATHS}/{name.decode('ascii')}"
+
+
+def file_named(path: str) -> str | None:
+    """The journal file of an object path; None if it is no such path, or not as `file_path` writes it."""
+    name = path.removeprefix(f"{FILE_PATHS}/").encode("ascii", "replace")
+    raw = re.sub(rb"_([0-9a-f]{2})", lambda found: bytes.fromhex(found[1].decode()), name)
+    decoded = os.fsdecode(raw)
+    return decoded if path.startswith(f"{FILE_PATHS}/") and file_path(decoded) == path else None
+
+
+def shown(path: str) -> str:
+    r"""A file's name as D-Bus can carry it: a byte that is not UTF-8 is written as \xXX."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
