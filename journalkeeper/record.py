@@ -16,7 +16,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from journalkeeper.database import Database
+from journalkeeper.ledger import Ledger
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb
+from journalkeeper.schema import MIGRATIONS
 
 if TYPE_CHECKING:
     from journalkeeper.database import Connection
@@ -28,32 +30,6 @@ REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE)
 
 VolumeKey = tuple[str, int]
 """A volume's UUID and the tree id of the subvolume."""
-
-MIGRATIONS = (
-    (
-        """CREATE TABLE rewrites (
-            uuid TEXT, subvolume INTEGER, inode INTEGER, verb TEXT, when_us INTEGER,
-            size_bytes INTEGER, mtime_ns INTEGER, extents INTEGER, seen_us INTEGER,
-            PRIMARY KEY (uuid, subvolume, inode)) WITHOUT ROWID""",
-        "CREATE TABLE runs (id INTEGER PRIMARY KEY, door TEXT, began_us INTEGER, ended_us INTEGER)",
-        """CREATE TABLE outcomes (
-            id INTEGER PRIMARY KEY, run INTEGER, when_us INTEGER, path BLOB, action TEXT, result TEXT, reason TEXT,
-            extents_before INTEGER, extents_after INTEGER, disk_bytes_before INTEGER, disk_bytes_after INTEGER,
-            bytes_written INTEGER, duration_us INTEGER, detail TEXT)""",
-        "CREATE INDEX outcomes_when ON outcomes (when_us)",
-        "CREATE INDEX outcomes_run ON outcomes (run)",
-        """CREATE TABLE totals (
-            id INTEGER PRIMARY KEY, when_us INTEGER, instance TEXT, files INTEGER, extents INTEGER,
-            ideal_extents INTEGER, active_extents INTEGER, size_bytes INTEGER, allocated_bytes INTEGER)""",
-        "CREATE INDEX totals_when ON totals (when_us)",
-        "CREATE INDEX totals_instance ON totals (instance, id)",
-        """CREATE TABLE samples (
-            id INTEGER PRIMARY KEY, when_us INTEGER, path BLOB, extents INTEGER, ideal_extents INTEGER,
-            size_bytes INTEGER, allocated_bytes INTEGER)""",
-        "CREATE INDEX samples_when ON samples (when_us)",
-        "CREATE INDEX samples_path ON samples (path, id)",
-    ),
-)
 
 
 class Run(NamedTuple):
@@ -251,6 +227,29 @@ class Record:
         """How many rotations were asked for in that time; journald may have made one and not answered."""
         wanted = "action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?"
         return int(self._rows(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))[0][0])  # noqa: S608 - our words
+
+    def run_failed(self) -> None:
+        """Count a run that came to nothing as a whole."""
+        self._database.write(
+            lambda connection: connection.execute("UPDATE ever SET times = times + 1 WHERE what = 'failed-run'")
+        )
+
+    def ledger(self) -> Ledger:
+        """What was ever done, by numbers that only grow; all 0 in a record that an older version keeps."""
+        if not self._rows("SELECT 1 FROM sqlite_schema WHERE name = 'ever'", ()):
+            return Ledger()
+        rows = self._rows("SELECT * FROM ever", ())
+        times = {what: count for what, count, *_ in rows}
+        written, removed, reclaimed, known = (sum(row[column] for row in rows) for column in range(2, 6))
+        return Ledger(
+            done=times["done"],
+            skipped=times["skipped"],
+            failed=times["failed"],
+            failed_runs=times["failed-run"],
+            bytes_written=written,
+            extents_removed=removed,
+            bytes_reclaimed=reclaimed if known else None,
+        )
 
     def last_run(self) -> Run | None:
         """The run that began last, None if there was none."""

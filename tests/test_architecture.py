@@ -18,11 +18,11 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 PACKAGE = "journalkeeper"
 
-GROUND = {"model", "errors", "config", "spec", "directives", "values", "compression", "reasons"}
-MIND = {"policy", "status", "report"}
+GROUND = {"model", "errors", "config", "spec", "directives", "values", "compression", "reasons", "ledger"}
+MIND = {"policy", "status", "metrics", "report"}
 KERNEL = {"btrfs", "journald"}
-HANDS = {"observe", "execute", "opening", "flushes", "record", "database", "state", "conffiles"}
-WAY = {"cycle", "feedback", "watch"}
+HANDS = {"observe", "execute", "opening", "flushes", "record", "schema", "database", "state", "conffiles", "textfile"}
+WAY = {"cycle", "feedback", "publish", "watch"}
 DOORS = {"cli", "daemon", "log", "notify", "bus", "probe", "lab", "__main__"}
 
 PURE = GROUND | MIND

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from journalkeeper.database import Database
+from journalkeeper.ledger import Ledger
 from journalkeeper.model import (
     Extents,
     Host,
@@ -23,7 +25,8 @@ from journalkeeper.model import (
     Verb,
     Volume,
 )
-from journalkeeper.record import Day, Record, Run, Totals
+from journalkeeper.record import NAME, Day, Record, Run, Totals
+from journalkeeper.schema import MIGRATIONS
 
 HOUR_US = 3600 * 1_000_000
 DAY_US = 24 * HOUR_US
@@ -369,3 +372,66 @@ def test_any_name_of_a_directory_will_do(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [os.path.basename(directory)]
     with Record(directory, read_only=True) as record:
         assert len(record.history()) == 1
+
+
+# What was ever done
+
+
+def test_the_ledger_counts_every_outcome_by_its_result(record: Record) -> None:
+    keep(record, outcome(), outcome(result=Result.SKIPPED), outcome(result=Result.FAILED), outcome())
+    assert record.ledger()[:5] == (2, 1, 1, 0, 4000)
+
+
+def test_the_ledger_only_grows_when_rows_are_forgotten(record: Record) -> None:
+    keep(record, outcome(), outcome())
+    before = record.ledger()
+    record.prune(DAY_US, HOUR_US)
+    assert record.history() == []
+    assert record.ledger() == before
+    keep(record, outcome())
+    assert record.ledger().done == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "removed"),
+    [
+        (outcome(), 4960),
+        (outcome()._replace(extents_after=6000), 0),
+        (outcome(action=Verb.ROTATE), 0),
+        (outcome(result=Result.FAILED), 0),
+    ],
+)
+def test_only_a_rewrite_that_was_done_removed_extents(record: Record, one: Outcome, removed: int) -> None:
+    keep(record, one)
+    assert record.ledger().extents_removed == removed
+
+
+@pytest.mark.parametrize(
+    ("disk", "reclaimed"),
+    [((900, 100), 800), ((100, 900), 0), ((100, 100), 0), ((None, None), None), ((900, None), None)],
+)
+def test_what_was_reclaimed_is_unknown_until_a_file_knows_it(
+    record: Record, disk: tuple[int | None, int | None], reclaimed: int | None
+) -> None:
+    keep(record, outcome(disk=disk))
+    assert record.ledger().bytes_reclaimed == reclaimed
+
+
+def test_a_run_that_came_to_nothing_is_counted(record: Record) -> None:
+    record.run_failed()
+    record.run_failed()
+    assert record.ledger() == Ledger(failed_runs=2)
+
+
+def test_the_ledger_of_an_older_record_begins_with_what_it_remembers(tmp_path: Path) -> None:
+    """And who may only read it before it is brought up to date finds nothing to add up."""
+    row = "(NULL, 1, 100, x'2f61', 'compress', 'done', 'fragmented', 500, 40, 900, 100, 1000, 1, '')"
+    old = Database(str(tmp_path / NAME), MIGRATIONS[:1], read_only=False)
+    old.write(lambda connection: connection.execute(f"INSERT INTO outcomes VALUES {row}"))  # noqa: S608 - ours
+    old.close()
+    with Record(tmp_path, read_only=True) as record:
+        assert record.ledger() == Ledger()
+    with Record(tmp_path) as record:
+        keep(record, outcome())
+        ledger = record.ledger()
+    assert ledger == Ledger(done=2, bytes_written=2000, extents_removed=460 + 4960, bytes_reclaimed=1600)
