@@ -44,13 +44,19 @@ class Session:
         self.privileged = os.geteuid() == 0
         self.now_us = time.time_ns() // 1000
 
-    def config(self) -> Config:
+    def config(self, *, staying: bool = False) -> Config:
         """The configuration: --config FILE, else the search path of journalkeeper.conf.
+
+        For who is `staying`, checked aside, so that what that takes does not stay, too.
 
         Raises: ConfigError; OSError for a --config FILE that cannot be read.
         """
         from journalkeeper import conffiles  # noqa: PLC0415 - status and history read no configuration
-        from journalkeeper.config import from_assignments  # noqa: PLC0415
+
+        if staying:
+            from journalkeeper.cli.aside import from_assignments  # noqa: PLC0415 - the service only
+        else:
+            from journalkeeper.config import from_assignments  # noqa: PLC0415
 
         if self._args.config is None:
             return from_assignments(conffiles.assignments("journalkeeper.conf", subdir=""))
@@ -66,14 +72,16 @@ class Session:
         return self.keeper(disk_bytes=self.privileged)
 
     def keeper(self, *, disk_bytes: bool = False, patient: bool = False) -> Keeper:
-        """The keeper itself, anew with the configuration as it is now; a `patient` one's -D may come to be later.
+        """The keeper itself, anew with the configuration as it is now.
+
+        A `patient` one, the service's, stays, and its -D may come to be later.
 
         Raises: as `engine`.
         """
         from journalkeeper.cycle import Keeper  # noqa: PLC0415 - the whole house comes with it
 
         return Keeper(
-            self.config(),
+            self.config(staying=patient),
             directories=self._directories(patient=patient),
             state_directory=self.state_directory,
             disk_bytes=disk_bytes,
