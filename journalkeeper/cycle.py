@@ -12,8 +12,9 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper import state
 from journalkeeper.config import Config
@@ -43,6 +44,9 @@ from journalkeeper.observe import Observer, Seen
 from journalkeeper.policy import plan
 from journalkeeper.record import NAME as RECORD_NAME
 from journalkeeper.record import Record
+
+if TYPE_CHECKING:
+    from journalkeeper.publish import Publisher
 
 DAEMON: Final = "daemon"
 HOUR_US: Final = 60 * 60 * 1_000_000
@@ -127,6 +131,11 @@ class Keeper:
         self._last = Seen((), (), (), ())
         self._record_seen = False
         self._pruned_s = -DAY_S
+        self._publisher: Publisher | None = None
+        if config.metrics.textfile and self.directories == config.watch.directories:  # not of another directory, -D
+            from journalkeeper.publish import Publisher  # noqa: PLC0415 - for who wants metrics
+
+            self._publisher = Publisher(config, self.state_directory)
 
     def take_over(self, before: Keeper) -> None:
         """Know what `before` learned: the flushes, the disk's pace, what was refused."""
@@ -171,7 +180,11 @@ class Keeper:
         """
         began = time.monotonic()
         watching = door == DAEMON
+        # Not of some files only, and not when the host goes down: somebody waits, and nobody asks any more.
+        publisher = None if request.paths or request.ending else self._publisher
         with ExitStack() as stack:
+            if publisher is not None:
+                stack.push(publisher.left)
             stack.enter_context(state.lock(self.state_directory))
             record, notices = self._opened_record()
             stack.callback(record.close)
@@ -190,6 +203,8 @@ class Keeper:
                     notices += _kept(record, run, seen.volumes, device, done)
                 notices += _tried(lambda: record.end_run(run, now_us()))
             notices += _tried(lambda: self._prune(record, rarely=watching))
+            if publisher is not None:
+                notices += _tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
             if record.set_aside is not None:
                 notices.append(f"the record was damaged and is now {record.set_aside}; a new one was begun")
             if record.vanished:

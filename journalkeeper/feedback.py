@@ -52,10 +52,11 @@ def pressure_percent(path: str = PRESSURE) -> float | None:
 
 
 class Intake:
-    """How long messages waited for journald, by the newest entries of its active files `paths`."""
+    """How long messages waited for journald, by the newest `entries` of its active files `paths`."""
 
-    def __init__(self, paths: Iterable[str]) -> None:
+    def __init__(self, paths: Iterable[str], entries: int = ENTRIES) -> None:
         self._paths = list(paths)
+        self._entries = entries
         self._inodes: list[int] = []
         self._reader: Reader | None = None
         self._cursor = ""
@@ -67,7 +68,7 @@ class Intake:
             self._reader = None
 
     def worst_us(self) -> int | None:
-        """The longest wait of the entries that came since the last call, of at most ENTRIES; None without any."""
+        """The longest wait of the entries that came since the last call, of at most `entries`; None without any."""
         try:
             entries = self._newest(self._opened())
         except OSError:
@@ -87,7 +88,7 @@ class Intake:
         """The entries behind our cursor, the newest first."""
         entries: list[dict[str, Any]] = []
         reader.seek_tail()
-        while len(entries) < ENTRIES:
+        while len(entries) < self._entries:
             entry = reader.get_previous()
             if not entry or entry["__CURSOR"] == self._cursor:
                 break

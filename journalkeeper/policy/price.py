@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from journalkeeper.compression import Compression
+from journalkeeper.config import Config
 from journalkeeper.model import MIB, Action, JournalFile, Range, Reason, Skip, Verb, ideal_extents
 from journalkeeper.policy.case import Case
 
@@ -82,8 +83,7 @@ def _whole(file: JournalFile, verb: Verb, reason: Reason, compression: Compressi
 def _active(case: Case) -> Action | Skip:
     file = case.file
     ideal_per_mib = ideal_extents(MIB, compressed=file.compressed)
-    threshold = max(case.config.defrag.extents_per_mib, ideal_per_mib + 1)
-    ranges = dense_ranges(file.extents.per_mib, threshold, file.size_bytes)
+    ranges = worth_it(file, case.config)
     count = f"{file.extents.total} extents in {file.size_bytes / MIB:.0f} MiB"
     if not ranges:
         if file.extents.total <= max(1, file.ideal_extents) * NEAR_IDEAL:
@@ -102,6 +102,12 @@ def _active(case: Case) -> Action | Skip:
         file=file,
         not_after_us=case.window.closes_at_us,
     )
+
+
+def worth_it(file: JournalFile, config: Config) -> tuple[Range, ...]:
+    """The ranges of an active file that have as many extents as ExtentsPerMiB= asks for."""
+    threshold = max(config.defrag.extents_per_mib, ideal_extents(MIB, compressed=file.compressed) + 1)
+    return dense_ranges(file.extents.per_mib, threshold, file.size_bytes)
 
 
 def dense_ranges(per_mib: tuple[int, ...], threshold: int, size_bytes: int) -> tuple[Range, ...]:
