@@ -26,36 +26,41 @@ package_manager() {
 
 # packages WHAT: names of the distribution's packages, one a line.
 # python: the interpreter and the libraries that a pip would have to compile;
-# nice: libraries that pip can fetch as well, so a distribution may lack them;
+# nice: libraries that pip can fetch as well, so a distribution may lack them or have them
+# too old (NAME>=VERSION);
 # bed: what makes a btrfs and a journald to try things on; guest: what makes and boots a
 # whole Debian, on a Debian or Ubuntu only; build: what `pip install .`
-# by itself compiles with.
+# by itself compiles with; docs: what judges man pages and completions.
 packages() {
     case "$(package_manager) $1" in
     "apt-get python") echo "python3 python3-venv python3-systemd python3-btrfsutil python3-psutil" ;;
-    "apt-get nice") echo "python3-pyinotify python3-pyasyncore" ;;
+    "apt-get nice") echo "python3-pyinotify python3-pyasyncore python3-pydantic>=2.10" ;;
     "apt-get bed") echo "btrfs-progs btrfs-compsize systemd mount util-linux e2fsprogs acl attr" ;;
     "apt-get guest") echo "systemd-container mmdebstrap debian-archive-keyring zstd" ;;
     "apt-get build") echo "python3-dev libbtrfsutil-dev libsystemd-dev gcc pkg-config" ;;
+    "apt-get docs") echo "mandoc man-db groff bash zsh fish jq" ;;
     "dnf python") echo "python3 python3-pip python3-systemd python3-btrfsutil python3-psutil" ;;
-    "dnf nice") echo "python3-inotify python3-pyasyncore" ;;
+    "dnf nice") echo "python3-inotify python3-pyasyncore python3-pydantic>=2.10" ;;
     "dnf bed") echo "btrfs-progs compsize systemd util-linux e2fsprogs acl attr" ;;
     "dnf build") echo "python3-devel btrfs-progs-devel systemd-devel gcc pkgconf-pkg-config" ;;
-    "zypper python") echo "python3 python3-pip python3-systemd python3-btrfsutil python3-psutil" ;;
-    "zypper nice") echo "python3-pyinotify python3-pyasyncore" ;;
+    "dnf docs") echo "mandoc man-db groff bash zsh fish jq" ;;
+    "zypper python") echo "python3 python3-pip python3-systemd python-btrfsutil python3-psutil" ;;
+    "zypper nice") echo "python3-pyinotify python3-pyasyncore python3-pydantic>=2.10" ;;
     "zypper bed") echo "btrfsprogs compsize systemd util-linux e2fsprogs acl attr" ;;
     "zypper build") echo "python3-devel libbtrfsutil-devel systemd-devel gcc pkg-config" ;;
+    "zypper docs") echo "mandoc man groff bash zsh fish jq" ;;
     "pacman python") echo "python python-pip python-systemd btrfs-progs python-psutil" ;;
-    "pacman nice") echo "python-pyinotify python-pyasyncore" ;;
+    "pacman nice") echo "python-pyinotify python-pyasyncore python-pydantic>=2.10" ;;
     "pacman bed") echo "btrfs-progs compsize systemd util-linux e2fsprogs acl attr" ;;
     "pacman build") echo "gcc pkgconf" ;;
+    "pacman docs") echo "mandoc man-db groff bash zsh fish jq" ;;
     esac | tr ' ' '\n'
 }
 
 installed() {
     case "$(package_manager)" in
-    apt-get) dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q ' installed$' ;;
-    dnf | zypper) rpm -q --quiet --whatprovides "$1" ;;
+    apt-get) dpkg-query -W -f '${Status}' "${1%%>=*}" 2>/dev/null | grep -q ' installed$' ;;
+    dnf | zypper) rpm -q --quiet --whatprovides "${1%%>=*}" ;;
     pacman) pacman -T "$1" >/dev/null ;;
     esac
 }
@@ -101,11 +106,31 @@ need() {
     fi
 }
 
+# offered NAME[>=VERSION]: whether apt has it, and not too old; the others are asked in installing.
+offered() {
+    case "$(package_manager) $1" in
+    "apt-get "*">="*) dpkg --compare-versions "$(candidate "${1%%>=*}")" ge "${1##*>=}" ;;
+    esac
+}
+
+# spelled NAME[>=VERSION]: the word that this package manager takes for it
+spelled() {
+    case "$(package_manager) $1" in
+    "apt-get "*) echo "${1%%>=*}" ;;
+    "dnf "*">="* | "zypper "*">="*) echo "${1%%>=*} >= ${1##*>=}" ;;
+    *) echo "$1" ;;
+    esac
+}
+
+candidate() { LC_ALL=C apt-cache policy "$1" | sed -n 's/^  Candidate: //p'; }
+
 # wish: install the libraries that pip could fetch too, each only if the distribution has it.
 wish() {
     is_root || return 0
     lacking nice | while read -r name; do
-        add_packages "$name" >/dev/null 2>&1 || : # a distribution without it: pip's business
+        if offered "$name"; then
+            add_packages "$(spelled "$name")" >/dev/null 2>&1 || : # a distribution without it: pip's business
+        fi
     done
 }
 

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -50,24 +55,127 @@ def test_uninstalling_what_was_never_installed_says_so(tmp_path: Path) -> None:
     assert "has installed nothing" in done.stderr
 
 
+def manifest(root: Path) -> list[str]:
+    return (root / HOME / "manifest").read_text().splitlines()
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory, with a blank in its name, that it was installed into."""
+    root = tmp_path_factory.mktemp("an image")
+    done = install("--root", root)
+    assert done.returncode == 0, done.stderr
+    return root
+
+
 @pytest.mark.root
 @pytest.mark.slow
-def test_it_lists_what_it_writes_and_takes_just_that_away(tmp_path: Path) -> None:
-    """Installed twice, as an upgrade is, beside a configuration and a record of the admin's own."""
-    for _ in range(2):
-        done = install("--root", tmp_path)
-        assert done.returncode == 0, done.stderr
-    manifest = (tmp_path / HOME / "manifest").read_text().splitlines()
-    assert sorted(manifest) == sorted(files(tmp_path))
-    assert {"/usr/bin/journalkeeper", "/usr/lib/journalkeeper.conf"} <= set(manifest)
-    program = tmp_path / HOME / "venv/bin/python"
+def test_it_lists_what_it_writes(image: Path) -> None:
+    listed = [path for path in manifest(image) if not path.endswith("/")]
+    assert sorted(listed) == sorted(path for path in files(image) if not path.startswith("/etc/systemd/system/"))
+    assert {"/usr/bin/journalkeeper", "/usr/lib/journalkeeper.conf"} <= set(listed)
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_what_it_installed_runs_from_where_it_is_now(image: Path, tmp_path: Path) -> None:
+    program = image / HOME / "venv/bin/python"
     version = subprocess.run(
         [program, "-P", "-m", "journalkeeper", "--version"], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert version.stdout == f"journalkeeper {__version__}\n"
-    own = tmp_path / "etc/journalkeeper.conf"
-    own.parent.mkdir()
+    scripts = [path for path in (image / HOME / "venv/bin").iterdir() if path.is_file() and not path.is_symlink()]
+    assert [path for path in scripts if os.fsencode(image) in path.read_bytes()] == []
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_an_upgrade_removes_what_is_no_more_and_leaves_disabled_what_was(image: Path) -> None:
+    stale = image / "usr/lib/systemd/system/stale.service"
+    stale.touch()
+    with (image / HOME / "manifest").open("a") as file:
+        file.write("/usr/lib/systemd/system/stale.service\n")
+    wanted = image / "etc/systemd/system/multi-user.target.wants/journalkeeper.service"
+    assert wanted.is_symlink()
+    wanted.unlink()
+    assert install("--root", image).returncode == 0
+    assert not stale.exists()
+    assert not wanted.is_symlink()
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_an_interrupted_upgrade_leaves_the_last_version_and_is_taken_up_again(image: Path) -> None:
+    """Killed while pip works, which is nearly all of the time."""
+    before, listed = files(image), manifest(image)
+    inside = image / HOME / "venv.new/bin/pip"
+    upgrade = subprocess.Popen(
+        [CHECKOUT / "configs/install", "--root", image], stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    while not inside.exists():
+        assert upgrade.poll() is None
+        time.sleep(0.01)
+    os.killpg(upgrade.pid, signal.SIGKILL)
+    upgrade.wait()
+    assert (files(image), manifest(image)) == (before, listed)
+    program = image / HOME / "venv/bin/python"
+    subprocess.run([program, "-P", "-m", "journalkeeper", "--version"], check=True, cwd=image)
+    assert install("--root", image).returncode == 0
+    assert sorted(path.name for path in (image / HOME).iterdir()) == ["enabled", "manifest", "venv"]
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_uninstalling_leaves_what_is_the_admins_and_purging_nothing(image: Path) -> None:
+    """The last one of this image."""
+    own = image / "etc/journalkeeper.conf"
     own.write_text("[Defrag]\nCompress=no\n")
-    assert install("--root", tmp_path, "--uninstall").returncode == 0
-    assert files(tmp_path) == {"/etc/journalkeeper.conf"}
-    assert not (tmp_path / HOME).exists()
+    assert install("--root", image, "--uninstall").returncode == 0
+    assert files(image) == {"/etc/journalkeeper.conf"}
+    assert not (image / HOME).exists()
+    assert not (image / "usr/share").exists(), "directories that it made go, too"
+    assert install("--root", image, "--uninstall", "--purge").returncode == 0
+    assert files(image) == set()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("words", [[], ["--uninstall"]])
+def test_what_a_package_has_brought_is_left_to_the_package(tmp_path: Path, words: list[str]) -> None:
+    program = tmp_path / "usr/bin/journalkeeper"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/usr/bin/python3\n")
+    done = install("--root", tmp_path, *words)
+    assert done.returncode == 1
+    assert "remove the package" in done.stderr
+    assert files(tmp_path) == {"/usr/bin/journalkeeper"}
+
+
+@pytest.mark.root
+def test_an_image_with_another_python_is_refused(tmp_path: Path) -> None:
+    """A root in which `python3` runs and says a version of its own: busybox's sh would do, but is not everywhere."""
+    place = tmp_path / "usr/bin"
+    place.mkdir(parents=True)
+    other = place / "python3"
+    other.write_text("#!/sh\necho 3.9\n")
+    other.chmod(0o755)
+    for name, target in (("sh", shutil.which("sh")), *libraries_of("sh")):
+        copy = tmp_path / str(name).lstrip("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(str(target), copy)
+    done = install("--root", tmp_path)
+    assert done.returncode == 1
+    assert "has Python 3.9" in done.stderr
+
+
+def libraries_of(program: str) -> list[tuple[str, str]]:
+    """The libraries that a program is loaded with, by the paths at which it looks for them."""
+    said = subprocess.run(["ldd", str(shutil.which(program))], capture_output=True, text=True, check=True).stdout
+    return [(path, path) for path in re.findall(r"(/\S+) \(0x", said)]
+
+
+def test_every_row_of_the_table_is_a_pattern_and_a_directory() -> None:
+    rows = [line.split() for line in (CHECKOUT / "configs/files").read_text().splitlines() if line[:1] not in ("", "#")]
+    assert [row for row in rows if len(row) != 2 or not row[1].startswith("/usr/")] == []
+    shipped = [*(CHECKOUT / "units").iterdir(), CHECKOUT / "configs/journalkeeper.conf"]
+    patterns = [CHECKOUT / pattern for pattern, _ in rows]
+    assert [path.name for path in shipped if not any(path.match(str(pattern)) for pattern in patterns)] == []
