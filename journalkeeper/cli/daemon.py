@@ -11,18 +11,19 @@ if TYPE_CHECKING:
 
     from journalkeeper.cli.session import Session
 
-DESCRIPTION = """Watch the journal directories and keep their files in order until SIGTERM.
-Archives are rewritten once, some time after they appeared; ranges of active files in
-journald's flush windows. SIGHUP reads the configuration again. Runs as well without
-systemd and in the foreground; journalkeeper.service runs it on a host."""
+DESCRIPTION = """\
+Watches the journal directories and keeps their files in order until SIGTERM. Archives are
+rewritten once, some time after they appeared; ranges of active files in journald's flush
+windows. SIGHUP reads the configuration again. Runs as well without systemd and in the
+foreground; journalkeeper.service runs it on a host."""
 
 EXAMPLES = """\
-  journalkeeper daemon
-      as journalkeeper.service does
-  STATE_DIRECTORY=/tmp/state journalkeeper daemon -D /mnt/journal --config test.conf
-      on another directory, with a record and configuration of its own
+examples:
+  journalkeeper daemon                  as journalkeeper.service does
+  STATE_DIRECTORY=/tmp/state journalkeeper daemon -D /mnt/journal --config new.conf
 
-Exit status: 0 ended by a signal, 1 it cannot run, 2 wrong usage."""
+exit status:
+  0 a signal ended it, 1 it cannot run, 2 wrong usage"""
 
 
 def options(_parser: argparse.ArgumentParser) -> None:

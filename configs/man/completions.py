@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Completions for bash, zsh and fish, made of the command line's grammar.
+
+The one rule: each shell's own manner, no helper program and no library: TAB starts nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import grammar
+
+SHELLS: Final = Path(__file__).parent / "shells"
+"""The parts that no grammar changes; @word@ stands for what is made."""
+
+TIMES: Final = ("today", "yesterday", "now")
+METHODS: Final = ("zstd", "zlib", "lzo", "no")
+
+DIRECTORIES, FILES, JOURNALS, NOTHING = "directories", "files", "journals", ""
+"""What a value can be beside a fixed word."""
+
+KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "DIR": (DIRECTORIES, ()),
+    "FILE": (FILES, ()),
+    "PATH": (JOURNALS, ()),
+    "TIME": (NOTHING, TIMES),
+    "HOW": (NOTHING, METHODS),
+}
+"""What the words that stand for values in --help mean: what to complete, or which words."""
+
+
+def _kind(option: grammar.Option) -> tuple[str, tuple[str, ...]]:
+    if option.words:
+        return NOTHING, option.words
+    return KINDS.get(option.value, (NOTHING, ()))
+
+
+def _everything(top: grammar.Command) -> Iterator[tuple[grammar.Command, grammar.Option]]:
+    """Every option that takes a value, with the command that it belongs to."""
+    for command in top.all():
+        for option in command.options:
+            if option.value:
+                yield command, option
+
+
+def _filled(shell: str, **made: str) -> str:
+    """The shell's file with what is made in its places."""
+    return re.sub(r"@(\w+)@", lambda place: made[place[1]], (SHELLS / shell).read_text())
+
+
+def bash(top: grammar.Command) -> str:
+    """The file for /usr/share/bash-completion/completions/."""
+    values = {flag: _kind(option) for _, option in _everything(top) for flag in option.flags}
+    arms = [f"        {'|'.join(flags)}) {_bash_value(kind, words)} ;;" for flags, kind, words in _same(values)]
+    states = []
+    for command in top.all():
+        options = sorted({flag for option in (*top.options, *command.options) for flag in _bash_flags(option)})
+        if command.path:
+            options.remove("--version")
+        words = [below.path[-1] for below in command.commands]
+        journals = False
+        for argument in command.arguments:
+            kind, allowed = _kind(argument)
+            journals |= kind == JOURNALS
+            words += allowed
+        key = " ".join(command.path)
+        journals_word = "yes" if journals else ""
+        states.append(
+            f'        "{key}") options="{" ".join(options)}" words="{" ".join(words)}" journals={journals_word} ;;'
+        )
+    paths = " ".join(f'["{" ".join(command.path)}"]=1' for command in top.all() if command.path)
+    takes = " ".join(f'["{flag}"]=1' for flag in values)
+    return _filled("bash", paths=paths, takes=takes, values="\n".join(arms), states="\n".join(states))
+
+
+def _bash_flags(option: grammar.Option) -> list[str]:
+    return [f"{flag}=" if option.value and flag.startswith("--") else flag for flag in option.flags]
+
+
+def _same(
+    values: dict[str, tuple[str, tuple[str, ...]]],
+) -> list[tuple[list[str], str, tuple[str, ...]]]:
+    """The flags grouped by what they take, without those for which there is nothing to say."""
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for flag, meaning in values.items():
+        groups.setdefault(meaning, []).append(flag)
+    return [(flags, kind, words) for (kind, words), flags in groups.items()]
+
+
+def _bash_value(kind: str, words: tuple[str, ...]) -> str:
+    if kind == DIRECTORIES:
+        return 'compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return'
+    if kind in {FILES, JOURNALS}:
+        return 'compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return'
+    return f'mapfile -t COMPREPLY < <(compgen -W "{" ".join(words)}" -- "$cur"); return'
+
+
+def zsh(top: grammar.Command) -> str:
+    """The file for a directory in zsh's fpath, to be named _journalkeeper."""
+    functions = "\n".join(_zsh_function(top, command) for command in top.all())
+    return _filled("zsh", functions=functions)
+
+
+def _zsh_function(top: grammar.Command, command: grammar.Command) -> str:
+    """One function for each command; it hands what follows a command below on to that one's."""
+    inherited = [option for option in top.options if not command.path or "--version" not in option.flags]
+    options = [*inherited, *(command.options if command.path else ())]
+    specs = [spec for option in options for spec in _zsh_option(option)]
+    if command.commands:
+        specs += ["'1: :->command'", "'*:: :->argument'"]
+    specs += [_zsh_argument(argument) for argument in command.arguments]
+    listed = " \\\n        ".join(specs)
+    described = "\n".join(
+        f"            {_zsh_quoted(f'{below.path[-1]}:{_zsh_escaped(below.summary)}')}" for below in command.commands
+    )
+    name = _zsh_name(command)
+    if not command.commands:
+        return f"{name}() {{\n    _arguments -s -S \\\n        {listed}\n}}\n"
+    return ZSH_WITH_COMMANDS.format(name=name, specs=listed, described=described)
+
+
+def _zsh_name(command: grammar.Command) -> str:
+    return "_".join(["_journalkeeper", *(word.replace("-", "_") for word in command.path)])
+
+
+def _zsh_option(option: grammar.Option) -> list[str]:
+    """One spec for each form; each form excludes the others."""
+    kind, words = _kind(option)
+    actions = {DIRECTORIES: "_files -/", FILES: "_files", JOURNALS: "_journalkeeper_journals"}
+    action = actions.get(kind, f"({' '.join(words)})" if words else " ")
+    takes = f":{_zsh_escaped(option.value)}:{action}" if option.value else ""
+    specs = []
+    for flag in option.flags:
+        form = flag if not option.value else f"{flag}=" if flag.startswith("--") else f"{flag}+"
+        specs.append(_zsh_quoted(f"({' '.join(option.flags)}){form}[{_zsh_escaped(option.help)}]{takes}"))
+    return specs
+
+
+def _zsh_argument(argument: grammar.Option) -> str:
+    kind, words = _kind(argument)
+    action = "_journalkeeper_journals" if kind == JOURNALS else f"({' '.join(words)})" if words else "_files"
+    return _zsh_quoted(f"*:{_zsh_escaped(argument.value)}:{action}")
+
+
+def _zsh_escaped(text: str) -> str:
+    return re.sub(r"([\\:\[\]])", r"\\\1", text)
+
+
+def _zsh_quoted(text: str) -> str:
+    return "'" + text.replace("'", r"'\''") + "'"
+
+
+ZSH_WITH_COMMANDS: Final = r"""{name}() {{
+    local curcontext=$curcontext state line
+    local -A opt_args
+    _arguments -s -S -C \
+        {specs} && return
+    case $state in
+    command)
+        local -a commands=(
+{described}
+        )
+        _describe command commands
+        ;;
+    argument)
+        local below={name}_${{line[1]//-/_}}
+        curcontext=${{curcontext%:*:*}}:journalkeeper-$line[1]:
+        ((! $+functions[$below])) || $below
+        ;;
+    esac
+}}
+"""
+
+
+def fish(top: grammar.Command) -> str:
+    """The file for /usr/share/fish/vendor_completions.d/."""
+    lines = []
+    for command in top.all():
+        at = _fish_at(command)
+        lines += [
+            f"complete -c journalkeeper -n {at} -a {below.path[-1]} -d {_fish_quoted(below.summary)}"
+            for below in command.commands
+        ]
+        for option in command.options if command.path else top.options:
+            where = "" if not command.path and "--version" not in option.flags else f" -n {at}"
+            lines.append(f"complete -c journalkeeper{where}{_fish_option(option)}")
+        for argument in command.arguments:
+            kind, words = _kind(argument)
+            given = "'(__journalkeeper_journals)'" if kind == JOURNALS else _fish_quoted(" ".join(words))
+            lines.append(f"complete -c journalkeeper -n {at} -a {given}")
+    paths = " ".join(_fish_quoted(" ".join(command.path)) for command in top.all() if command.path)
+    takes = " ".join(sorted({flag for _, option in _everything(top) for flag in option.flags}))
+    return _filled("fish", paths=paths, takes=takes, lines="\n".join(lines))
+
+
+def _fish_at(command: grammar.Command) -> str:
+    return _fish_quoted(f'test "$(__journalkeeper_command)" = "{" ".join(command.path)}"')
+
+
+def _fish_option(option: grammar.Option) -> str:
+    flags = "".join(f" -l {flag[2:]}" if flag.startswith("--") else f" -s {flag[1:]}" for flag in option.flags)
+    kind, words = _kind(option)
+    takes = ""
+    if kind == DIRECTORIES:
+        takes = " -x -a '(__fish_complete_directories)'"
+    elif kind in {FILES, JOURNALS}:
+        takes = " -r -F"
+    elif option.value:
+        takes = f" -x -a {_fish_quoted(' '.join(words))}"
+    return f"{flags}{takes} -d {_fish_quoted(option.help)}"
+
+
+def _fish_quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", r"\'") + "'"

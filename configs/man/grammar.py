@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The command line as data: what journalkeeper's parser knows, for who writes about it.
+
+The one rule: nothing is known here that the parser does not say.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from journalkeeper.cli.parser import parser
+
+
+class Option(NamedTuple):
+    """One option. `value` is the word for what it takes, "" if it takes none; `words` what that may be."""
+
+    flags: tuple[str, ...]
+    value: str
+    words: tuple[str, ...]
+    help: str
+
+
+class Command(NamedTuple):
+    """One command, or the program itself: `path` is the words after "journalkeeper".
+
+    `options` are those that only it has; `arguments` what follows them.
+    """
+
+    path: tuple[str, ...]
+    summary: str
+    description: str
+    epilog: str
+    options: tuple[Option, ...]
+    arguments: tuple[Option, ...]
+    commands: tuple[Command, ...]
+
+    def all(self) -> Iterator[Command]:
+        """Itself and every command below it."""
+        yield self
+        for command in self.commands:
+            yield from command.all()
+
+
+def program() -> Command:
+    """The whole program; its `options` are those of every command, and --version."""
+    top = parser(None)
+    everywhere = {flag for action in top._actions for flag in action.option_strings}
+    return _command(top, (), "", everywhere)
+
+
+def _command(one: argparse.ArgumentParser, path: tuple[str, ...], summary: str, everywhere: set[str]) -> Command:
+    options, arguments, commands = [], [], []
+    for action in one._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            for name, below in action.choices.items():
+                commands.append(_command(below, (*path, name), summaries.get(name, ""), everywhere))
+        elif not action.option_strings:
+            arguments.append(_option(action))
+        elif not path or not everywhere & set(action.option_strings):
+            options.append(_option(action))
+    description, epilog = one.description or "", one.epilog or ""
+    return Command(path, summary, description, epilog, tuple(options), tuple(arguments), tuple(commands))
+
+
+def _option(action: argparse.Action) -> Option:
+    words = tuple(str(choice) for choice in action.choices or ())
+    value = "" if action.nargs == 0 else str(action.metavar or ("WORD" if words else action.dest.upper()))
+    text = (action.help or "") % {**vars(action), "prog": "journalkeeper"}
+    return Option(tuple(action.option_strings), value, words, text)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Makes the man pages and the completions: configs/man/make OUTDIR
+
+It writes man1/, man5/, man8/, bash/journalkeeper, zsh/_journalkeeper and
+fish/journalkeeper.fish below OUTDIR; `man -M OUTDIR journalkeeper` reads the result. It needs
+Python and this checkout, no library. $SOURCE_DATE_EPOCH, where set, is the pages' date.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # the checkout stays clean
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [os.fspath(HERE), os.fspath(HERE.parent.parent)]
+
+import completions  # noqa: E402 - found by the line above
+import grammar  # noqa: E402
+import pages  # noqa: E402
+
+
+def main(words: list[str]) -> int:
+    """Write everything below the directory that `words` name; 2 if they make no sense."""
+    if len(words) != 1 or words[0].startswith("-"):
+        sys.stderr.write(__doc__ or "")
+        return 0 if words == ["--help"] else 2
+    seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    day = time.strftime("%Y-%m-%d", time.gmtime(seconds))
+    made = {f"man{name.rpartition('.')[2]}/{name}": text for name, text in pages.pages(day)}
+    top = grammar.program()
+    made["bash/journalkeeper"] = completions.bash(top)
+    made["zsh/_journalkeeper"] = completions.zsh(top)
+    made["fish/journalkeeper.fish"] = completions.fish(top)
+    for name, text in made.items():
+        path = Path(words[0], name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

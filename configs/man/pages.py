@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The man pages: prose from the *.in files beside this one, facts from the code.
+
+The one rule: what the code knows is not written a second time. In a template a line that
+begins with a dot is man(7); one of the form @word@ or @word argument@ stands for what a
+function of TOLD says; in `.EX` lines are as they are; all else is prose (roff.py has its marks).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import grammar
+import interfaces
+import roff
+
+from journalkeeper import __version__, directives
+from journalkeeper.bus import names
+from journalkeeper.config import AT_LEAST
+from journalkeeper.log import Event
+from journalkeeper.reasons import SENTENCES
+
+HERE: Final = Path(__file__).parent
+CATALOG: Final = HERE.parent.parent / "units/journalkeeper.catalog"
+_TOLD_LINE = re.compile(r"@(\w+)(?: (.+))?@")
+
+
+def pages(day: str) -> Iterator[tuple[str, str]]:
+    """The name and the source of every page; `day` is when, as 2026-01-31."""
+    for template in sorted(HERE.glob("*.in")):
+        name = template.name.removesuffix(".in")
+        yield name, "\n".join(_page(template.read_text(), day)) + "\n"
+
+
+def _page(template: str, day: str) -> Iterator[str]:
+    as_is = False
+    for line in template.replace("@version@", __version__).replace("@day@", day).splitlines():
+        if told := _TOLD_LINE.fullmatch(line):
+            yield from TOLD[told[1]](told[2] or "")
+        elif line.startswith(".") or not line:
+            as_is = {".EX": True, ".EE": False}.get(line, as_is)
+            yield line
+            if line.startswith(".TH "):
+                yield from (".nh", ".ad l")  # names are not broken, lines not stretched
+        elif as_is:
+            yield roff.literal(line)
+        else:
+            yield from roff.prose(line)
+
+
+def _commands(_: str) -> Iterator[str]:
+    """Every command: how it is called, what it does, the options that only it has, examples."""
+    for command in grammar.program().all():
+        if command.path:
+            yield f'.SS "{roff.literal(" ".join(command.path))}"'
+            yield _synopsis(command)
+            yield ".PP"
+            yield from roff.prose(_joined(command.description or roff.sentence(command.summary)))
+            for argument in command.arguments:
+                yield from roff.item(roff.italic(argument.value), roff.sentence(argument.help))
+            for option in command.options:
+                yield from _option(option)
+            yield from _epilog(command.epilog)
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _synopsis(command: grammar.Command) -> str:
+    words = [roff.bold(" ".join(("journalkeeper", *command.path))), f"[{roff.italic('OPTION')}...]"]
+    words += [roff.italic("COMMAND")] if command.commands else []
+    return " ".join([*words, *(f"[{roff.italic(argument.value)}...]" for argument in command.arguments)])
+
+
+def _option(option: grammar.Option) -> list[str]:
+    def shown(flag: str) -> str:
+        if not option.value:
+            return roff.bold(flag)
+        between = "=" if flag.startswith("--") else " "
+        value = "|".join(map(roff.bold, option.words)) if option.words else roff.italic(option.value)
+        return f"{roff.bold(flag + between)}{value}"
+
+    return roff.item(", ".join(map(shown, option.flags)), roff.sentence(option.help))
+
+
+def _epilog(text: str) -> Iterator[str]:
+    """Blocks with a heading such as "examples:", or without; what is indented is as it is."""
+    for block in filter(None, re.split(r"\n\s*\n", text)):
+        lines = block.strip("\n").splitlines()
+        flush = [line for line in lines if not line.startswith(" ")]
+        yield ".PP"
+        if flush:
+            heading = _joined(" ".join(flush))
+            yield from roff.prose(heading.capitalize() if heading.endswith(":") else roff.sentence(heading))
+        indented = [line.removeprefix("  ") for line in lines if line.startswith(" ")]
+        if flush == ["exit status:"]:
+            yield from roff.prose(roff.sentence(_joined(" ".join(indented))))
+        elif indented:
+            yield from roff.example(indented)
+
+
+def _options(_: str) -> Iterator[str]:
+    """The options of every command."""
+    for option in grammar.program().options:
+        yield from _option(option)
+
+
+def _reasons(_: str) -> Iterator[str]:
+    for reason, meaning in SENTENCES.items():
+        yield from roff.item(roff.bold(reason), meaning)
+
+
+def _directives(section: str) -> Iterator[str]:
+    """The directives of one section: what it does, what it may be, why its default is what it is."""
+    for one in directives.directives():
+        if one.section == section:
+            spec = one.spec
+            default = f"Defaults to `{one.default}`." if one.default else "Empty by default."
+            takes = f"Takes {spec.allowed}. {default}"
+            yield from roff.item(roff.bold(f"{spec.name}="), spec.doc, takes, f"Why: {spec.basis}")
+
+
+def _at_least(_: str) -> Iterator[str]:
+    """Directives that must be no less than others."""
+    pairs = [f"`{greater}=` must be at least `{smaller}=`" for (_, greater), (_, smaller) in AT_LEAST]
+    yield from roff.prose(f"{'; '.join(pairs)}.")
+
+
+def _events(_: str) -> Iterator[str]:
+    """Every MESSAGE_ID with the subject that the catalog has for it."""
+    subjects = dict(re.findall(r"(?m)^-- (\w{32})\nSubject: (.+)$", CATALOG.read_text()))
+    for event in Event:
+        yield from roff.item(roff.bold(event), roff.sentence(subjects[event]))
+
+
+def _errors(_: str) -> Iterator[str]:
+    """Every error of our own, with what it is raised for."""
+    for kind, name in names.ERRORS:
+        yield from roff.item(roff.bold(name), (kind.__doc__ or "").splitlines()[0])
+    yield from roff.item(roff.bold(names.NO_SUCH_JOB), "A job of that number is not known, or not over.")
+
+
+TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
+    "commands": _commands,
+    "options": _options,
+    "reasons": _reasons,
+    "directives": _directives,
+    "at_least": _at_least,
+    "errors": _errors,
+    "events": _events,
+    "interface": interfaces.described,
+}

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What configs/man/make makes, for the tests of it.
+
+The one rule: pages are read as a reader gets them, rendered by mandoc.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parent.parent.parent
+PAGES = (
+    "man1/journalkeeper.1",
+    "man5/journalkeeper.conf.5",
+    "man5/org.journalkeeper1.5",
+    "man8/journalkeeper.service.8",
+)
+
+
+def need(*programs: str) -> None:
+    """Skip where a program is not installed; tests/run installs them."""
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed (tests/run installs it)")
+
+
+def make(directory: Path) -> Path:
+    """Pages and completions, below `directory`."""
+    subprocess.run([CHECKOUT / "configs/man/make", directory], check=True)
+    return directory
+
+
+def rendered(page: Path) -> str:
+    """The page's text, no paragraph broken into lines."""
+    words = ["mandoc", "-T", "utf8", "-O", "width=1000", str(page)]
+    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return re.sub(r".\x08", "", text).replace("\N{HYPHEN}", "-").replace("\N{MINUS SIGN}", "-")
+
+
+def examples(page: Path) -> list[str]:
+    """The blocks that a reader would copy: what is between .EX and .EE."""
+    blocks = re.findall(r"(?ms)^\.EX\n(.*?)^\.EE$", page.read_text())
+    typed = {r"\-": "-", r"\(aq": "'", r"\(ga": "`", r"\(ti": "~", r"\(ha": "^", r"\e": "\\", r"\&": ""}
+    return [re.sub(r"\\(?:-|\(..|e|&)", lambda found: typed[found[0]], block) for block in blocks]
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of the examples that call a program, without the remark behind them."""
+    lines = [line for block in examples(page) for line in block.splitlines() if not line.startswith(("#", "[", " "))]
+    called = re.compile(r"(?:\w+=\S* )*(?:sudo )?(?:journalkeeper|systemctl|journalctl|busctl) ")
+    return [re.split(r" {2,}", line)[0] for line in lines if called.match(line)]

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The man pages: well made, complete, and their examples right.
+
+Those of journalkeeper(1) are run in tests/btrfs/test_man_examples.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from journalkeeper import __version__, conffiles
+from journalkeeper.bus import names
+from journalkeeper.cli.commands import COMMANDS
+from journalkeeper.cli.parser import parse, parser
+from journalkeeper.config import directives, from_assignments
+from journalkeeper.log import Event, outcome_fields
+from journalkeeper.model import Outcome, Reason, Result, Verb
+from tests.adapters.pages import CHECKOUT, PAGES, commands, examples, make, need, rendered
+
+MAIN, CONF, BUS, SERVICE = PAGES
+OUTCOME = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.PINNED, 9, 1, 5, 3, 4, 1.0, "why")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module")
+def text(made: Path) -> dict[str, str]:
+    """Every page as it is read."""
+    need("mandoc")
+    return {page: rendered(made / page) for page in PAGES}
+
+
+def test_it_makes_pages_and_completions_and_nothing_else(made: Path) -> None:
+    completions = {"bash/journalkeeper", "zsh/_journalkeeper", "fish/journalkeeper.fish"}
+    found = {path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file()}
+    assert found == completions | set(PAGES)
+
+
+def test_wrong_usage_says_what_it_takes() -> None:
+    for words, status in (([], 2), (["--frob"], 2), (["a", "b"], 2), (["--help"], 0)):
+        done = subprocess.run([CHECKOUT / "configs/man/make", *words], capture_output=True, text=True, check=False)
+        assert done.returncode == status
+        assert "configs/man/make OUTDIR" in done.stderr
+
+
+def test_a_source_date_makes_the_same_pages_again(tmp_path: Path) -> None:
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "86400"}
+    for name in ("one", "two"):
+        subprocess.run([CHECKOUT / "configs/man/make", tmp_path / name], check=True, env=environment)
+    for page in PAGES:
+        assert (tmp_path / "one" / page).read_bytes() == (tmp_path / "two" / page).read_bytes()
+        assert '"1970-01-02"' in (tmp_path / "one" / page).read_text().splitlines()[1]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_mandoc_and_man_have_nothing_to_say_against_a_page(made: Path, page: str) -> None:
+    need("mandoc", "man", "groff")
+    lint = subprocess.run(["mandoc", "-T", "lint", made / page], capture_output=True, text=True, check=False)
+    assert lint.stdout + lint.stderr == ""
+    words = ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", str(made / page)]
+    warned = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
+    assert warned.stderr == ""
+
+
+def test_lint_would_find_what_is_wrong(made: Path, tmp_path: Path) -> None:
+    need("mandoc")
+    page = tmp_path / "bad.1"
+    page.write_text((made / MAIN).read_text() + ".frob\n")
+    assert subprocess.run(["mandoc", "-T", "lint", page], capture_output=True, check=False).returncode != 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_can_be_found_and_names_its_version(text: dict[str, str], page: str) -> None:
+    name = Path(page).stem
+    assert re.search("(?m)^NAME\n +" + re.escape(name) + "\\b.* [-\N{EN DASH}] \\w", text[page])
+    assert f"journalkeeper {__version__}" in text[page]
+
+
+def test_every_command_and_option_is_in_the_page(text: dict[str, str]) -> None:
+    for command in COMMANDS:
+        chapter = re.search(rf"(?ms)^   {command.name}$(.*?)(?=^   \w|^\w)", text[MAIN])
+        assert chapter is not None
+        below = parser([command.name])._subparsers._group_actions[0].choices[command.name]  # type: ignore[union-attr,index]
+        for flag in below._option_string_actions:
+            assert re.search(rf"(?m)^ +(-.*, )?{re.escape(flag)}\b", chapter[1] + text[MAIN]), flag
+    assert re.search(r"(?m)^ +--version", text[MAIN])
+
+
+def test_every_reason_has_its_sentence(text: dict[str, str]) -> None:
+    for reason in Reason:
+        assert re.search(rf"(?m)^ +{re.escape(reason)}( |$)", text[MAIN]), reason
+
+
+def test_every_key_of_the_json_is_in_the_page(text: dict[str, str]) -> None:
+    places = ("documents", "history", "check_config")
+    sources = [(CHECKOUT / f"journalkeeper/cli/{place}.py").read_text() for place in places]
+    keys = set(re.findall(r'[{ ]"(\w+)": ', "\n".join(sources)))
+    assert {"path", "head_time_us", "bytes_to_write", "closes_at_us", "door", "allowed"} <= keys
+    # of the totals only that they are there: they bear the same names
+    assert [key for key in keys - {"files"} if not re.search(rf"\b{key}\b", text[MAIN])] == []
+
+
+def test_every_variable_that_is_read_is_in_a_page(text: dict[str, str]) -> None:
+    sources = [path for path in (CHECKOUT / "journalkeeper").rglob("*.py") if "lab" not in path.parts]
+    read = {
+        name for path in sources for name in re.findall(r'environ(?:\.get\(|\[| )?"?([A-Z][A-Z_]+)"', path.read_text())
+    }
+    assert {"STATE_DIRECTORY", "NO_COLOR", "JOURNAL_STREAM"} <= read
+    assert [name for name in read if name not in text[MAIN] + text[SERVICE]] == []
+
+
+def test_every_directive_has_its_default_its_range_and_its_reason(text: dict[str, str]) -> None:
+    for one in directives():
+        chapter = re.search(rf"(?ms)^\[{one.section.upper()}\] SECTION$(.*?)(?=^\S)", text[CONF])
+        assert chapter is not None, one.section
+        item = re.search(rf"(?ms)^ +{one.spec.name}=(.*?)(?=^ +\w+=$|\Z)", chapter[1])
+        assert item is not None, one.spec.name
+        said = " ".join(item[1].split())
+        for words in (one.spec.allowed, one.default, " ".join(one.spec.basis.split())):
+            assert words in said, one.spec.name
+
+
+def test_every_configuration_that_is_shown_is_right(made: Path, tmp_path: Path) -> None:
+    blocks = [block for block in examples(made / CONF) if "[" in block]
+    assert len(blocks) == 2
+    for block in blocks:
+        file = tmp_path / "journalkeeper.conf"
+        file.write_text(block)
+        assert from_assignments(conffiles.parse_file(os.fspath(file)))
+
+
+def test_every_field_and_message_of_the_log_is_in_the_page(text: dict[str, str]) -> None:
+    for name in (*outcome_fields(OUTCOME), "JOURNALKEEPER_LOST", "MESSAGE_ID"):
+        assert f"{name}=" in text[SERVICE]
+    for event in Event:
+        assert re.search(rf"(?m)^ +{event}$", text[SERVICE])
+
+
+def test_every_unit_is_in_the_page(text: dict[str, str]) -> None:
+    units = [
+        unit.name for unit in (CHECKOUT / "units").glob("journalkeeper*.*") if unit.suffix in {".service", ".timer"}
+    ]
+    assert len(units) == 4
+    for unit in units:
+        assert text[SERVICE].count(unit) > 1
+
+
+def test_every_member_of_the_interface_and_every_error_is_in_the_page(text: dict[str, str]) -> None:
+    count = 0
+    for file in sorted((CHECKOUT / "configs/dbus").glob("*.xml")):
+        root = ElementTree.parse(file).getroot()  # noqa: S314 - our own file
+        for member in (*root.iter("method"), *root.iter("signal"), *root.iter("property")):
+            count += 1
+            assert re.search(rf"(?m)^ +{member.get('name')}[(:]", text[BUS]), member.get("name")
+    assert count > 20
+    for _, error in names.ERRORS:
+        assert error in text[BUS]
+
+
+def test_every_page_that_is_named_beside_ours_is_one_of_ours_or_of_the_system(text: dict[str, str]) -> None:
+    ours = {Path(page).name for page in PAGES}
+    for page in PAGES:
+        for name, section in re.findall(r"\b((?:org\.)?journalkeeper[\w.-]*)\((\d)\)", text[page]):
+            assert f"{name}.{section}" in ours
+
+
+def test_every_unit_names_pages_that_are_made() -> None:
+    ours = {Path(page).name for page in PAGES}
+    for unit in (CHECKOUT / "units").iterdir():
+        for name, section in re.findall(r"man:(journalkeeper[\w.]*)\((\d)\)", unit.read_text()):
+            assert f"{name}.{section}" in ours
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_example_is_a_command_line_that_makes_sense(made: Path, page: str) -> None:
+    found = commands(made / page)
+    assert found
+    for line in found:
+        words = shlex.split(line.split(" | ")[0].removeprefix("sudo "))
+        if "journalkeeper" in words:
+            own = words[words.index("journalkeeper") + 1 :]
+            assert parse(own).command or own == ["--help"]
+
+
+def test_the_units_that_are_to_be_enabled_can_be(made: Path, tmp_path: Path) -> None:
+    need("systemctl")
+    place = tmp_path / "usr/lib/systemd/system"
+    place.mkdir(parents=True)
+    for unit in (CHECKOUT / "units").glob("journalkeeper*"):
+        (place / unit.name).write_bytes(unit.read_bytes())
+    lines = [line for line in commands(made / SERVICE) if " enable " in line]
+    assert len(lines) == 2
+    for line in lines:
+        words = [word for word in line.split() if word != "--now"]
+        done = subprocess.run([words[0], f"--root={tmp_path}", *words[1:]], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    enabled = {link.name for link in (tmp_path / "etc/systemd/system").rglob("*.*") if link.is_symlink()}
+    assert enabled == {"journalkeeper.service", "journalkeeper-shutdown.service", "journalkeeper-defrag.timer"}
