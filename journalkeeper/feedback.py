@@ -69,6 +69,8 @@ class Intake:
 
     def worst_us(self) -> int | None:
         """The longest wait of the entries that came since the last call, of at most `entries`; None without any."""
+        if not self._paths:
+            return None
         try:
             entries = self._newest(self._opened())
         except OSError:
