@@ -33,10 +33,12 @@ def options(_parser: argparse.ArgumentParser) -> None:
 def run(_args: argparse.Namespace, session: Session) -> int:
     """Run until a signal ends it."""
     import asyncio  # noqa: PLC0415 - no other command needs the service's modules
+    import gc  # noqa: PLC0415
 
     from journalkeeper.daemon import Daemon  # noqa: PLC0415
     from journalkeeper.log import Log, to_journald  # noqa: PLC0415
 
+    gc.enable()  # cli.main has no use for it
     with closing(Log(to_journald())) as log:
         asyncio.run(Daemon(lambda: session.keeper(patient=True), log.say).run())
     return 0
