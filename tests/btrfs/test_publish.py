@@ -192,6 +192,7 @@ def test_a_directory_that_the_unit_may_not_write_to_is_said_with_the_words_for_a
 
 
 def test_the_service_says_how_long_messages_waited_since_its_last_look(bed: Bed, out: Path, tmp_path: Path) -> None:
+    bed.journald.age(1)
     keeper = Keeper(configured(bed.journald.journal, out), state_directory=str(tmp_path / "state"))
     go(keeper, Request(now=True), DAEMON)
     assert "intake_delay_seconds" not in found(out)
