@@ -44,6 +44,7 @@ from journalkeeper.observe import Observer, Seen
 from journalkeeper.policy import plan
 from journalkeeper.record import NAME as RECORD_NAME
 from journalkeeper.record import Record
+from journalkeeper.slowest import Slowest
 
 if TYPE_CHECKING:
     from journalkeeper.publish import Publisher
@@ -55,33 +56,6 @@ DAY_S: Final = 24 * 60 * 60.0
 
 PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE, Reason.VANISHED, Reason.CHANGED})
 """Reasons that are over by themselves, or with the next look: what ended so may be tried again at once."""
-
-HALVED_S: Final = 600.0
-"""In this time a slow piece comes to count for half: one stall must not close windows for ever."""
-
-
-class Slowest:
-    """The longest that a piece took, by directory, forgotten by halves."""
-
-    def __init__(self) -> None:
-        self._pieces: dict[str, tuple[int, float]] = {}
-
-    def us(self, directory: str | None = None) -> int:
-        """Microseconds, of one directory or the most of all."""
-        now_s = time.monotonic()
-        return max(
-            (
-                took_us >> int((now_s - at_s) / HALVED_S)
-                for where, (took_us, at_s) in self._pieces.items()
-                if directory in {None, where}
-            ),
-            default=0,
-        )
-
-    def add(self, directory: str, took_us: int) -> None:
-        """One more piece, or several of which the longest took so long."""
-        if took_us > self.us(directory):
-            self._pieces[directory] = took_us, time.monotonic()
 
 
 class Progress(NamedTuple):
@@ -95,13 +69,14 @@ class Progress(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a run did. `notices` are sentences about the run itself, not about one file."""
+    """What a run did. `notices` are sentences about the run itself, not about one file; `host` is what it saw."""
 
     plan: Plan
     outcomes: tuple[Outcome, ...]
     written_bytes: int
     duration_s: float
     notices: tuple[str, ...]
+    host: Host | None = None
 
 
 class Keeper:
@@ -109,7 +84,8 @@ class Keeper:
 
     `directories` stands in for Directories= of `config`, `state_directory` for
     $STATE_DIRECTORY or /var/lib/journalkeeper; journald's configuration is read below `root`.
-    `disk_bytes` has every look ask what a file really occupies, which only root may.
+    `disk_bytes` has every look ask what a file really occupies, which only root may. One that
+    `follows` flushes looks at every file, whatever is asked for: of some it would learn wrong times.
     """
 
     def __init__(
@@ -120,8 +96,10 @@ class Keeper:
         state_directory: str | None = None,
         root: str = "/",
         disk_bytes: bool = False,
+        follows: bool = False,
     ) -> None:
         self._config = config
+        self._follows = follows
         self.directories = config.watch.directories if directories is None else directories
         self.state_directory = state_directory or state.default_directory()
         self._observer = Observer(root, with_disk_bytes=disk_bytes)
@@ -170,6 +148,7 @@ class Keeper:
         on_progress: Callable[[Progress], None],
         stop: Callable[[], bool],
         door: str = "defrag",
+        on_outcome: Callable[[Outcome], None] = lambda _: None,
     ) -> Report:
         """Plan and do it, until it is done or `stop` says so between two pieces.
 
@@ -201,6 +180,7 @@ class Keeper:
                 for device, done in chain(self._obey(chosen.orders, stop), work):
                     outcomes.append(done.outcome)
                     notices += _kept(record, run, seen.volumes, device, done)
+                    on_outcome(done.outcome)
                 notices += _tried(lambda: record.end_run(run, now_us()))
             notices += _tried(lambda: self._prune(record, rarely=watching))
             if publisher is not None:
@@ -210,7 +190,7 @@ class Keeper:
             if record.vanished:
                 notices.append(f"{record.path}: the record was removed; a new one was begun")
         written = sum(outcome.bytes_written for outcome in outcomes)
-        return Report(chosen, tuple(outcomes), written, time.monotonic() - began, tuple(notices))
+        return Report(chosen, tuple(outcomes), written, time.monotonic() - began, tuple(notices), host)
 
     def _opened_record(self) -> tuple[Record, list[str]]:
         """The record, and what is to be said of it: one that was there the last time must be there still."""
@@ -229,6 +209,10 @@ class Keeper:
 
     def _see(self, request: Request, directories: tuple[str, ...]) -> Seen:
         now = now_us()
+        if request.paths and self._follows:
+            known = {one.directory: one for one in self._timed(self._observer.look(directories, now_us=now)).instances}
+            some = self._observer.look_at(request.paths, now_us=now)
+            return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
         if request.paths:
             return self._timed(self._observer.look_at(request.paths, now_us=now))
         seen = self._observer.look(directories, now_us=now)

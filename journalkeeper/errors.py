@@ -37,6 +37,10 @@ class BusyError(KeeperError):
     """Another journalkeeper is executing a plan."""
 
 
+class NoSuchJobError(KeeperError):
+    """The service has no such job, or not any more."""
+
+
 class FileError(KeeperError):
     """The kernel refused something on one file.
 

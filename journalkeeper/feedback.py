@@ -69,14 +69,18 @@ class Intake:
 
     def worst_us(self) -> int | None:
         """The longest wait of the entries that came since the last call, of at most `entries`; None without any."""
+        return max(self.waits_us(), default=None)
+
+    def waits_us(self) -> list[int]:
+        """The waits of the entries that came since the last call, of at most `entries`."""
         if not self._paths:
-            return None
+            return []
         try:
             entries = self._newest(self._opened())
         except OSError:
             # Rotated away, or being written just now: the next call opens what there is then.
             self.close()
-            return None
+            return []
         first, self._cursor = not self._cursor, entries[0]["__CURSOR"] if entries else self._cursor
         waits = [
             entry["__REALTIME_TIMESTAMP"] - entry["_SOURCE_REALTIME_TIMESTAMP"]
@@ -84,7 +88,7 @@ class Intake:
             if "_SOURCE_REALTIME_TIMESTAMP" in entry
         ]
         # What came before the first call was not our doing.
-        return None if first else max((wait for wait in waits if wait >= 0), default=None)
+        return [] if first else [wait for wait in waits if wait >= 0]
 
     def _newest(self, reader: Reader) -> list[dict[str, Any]]:
         """The entries behind our cursor, the newest first."""

@@ -22,8 +22,8 @@ GROUND = {"model", "errors", "config", "spec", "directives", "values", "compress
 MIND = {"policy", "status", "metrics", "report"}
 KERNEL = {"btrfs", "journald"}
 HANDS = {"observe", "execute", "opening", "flushes", "record", "schema", "database", "state", "conffiles", "textfile"}
-WAY = {"cycle", "feedback", "publish", "watch"}
-DOORS = {"cli", "daemon", "log", "notify", "bus", "probe", "lab", "__main__"}
+WAY = {"cycle", "feedback", "publish", "slowest", "watch"}
+DOORS = {"cli", "daemon", "jobs", "log", "notify", "bus", "probe", "lab", "__main__"}
 
 PURE = GROUND | MIND
 

@@ -10,7 +10,16 @@ import os
 import re
 from typing import Final
 
-from journalkeeper.errors import BusyError, ConfigError, FileError, KeeperError, NeedsRootError, NotBtrfsError, UsageError
+from journalkeeper.errors import (
+    BusyError,
+    ConfigError,
+    FileError,
+    KeeperError,
+    NeedsRootError,
+    NoSuchJobError,
+    NotBtrfsError,
+    UsageError,
+)
 
 BUS_NAME: Final = "org.journalkeeper1"
 MANAGER_PATH: Final = "/org/journalkeeper1"
@@ -31,7 +40,6 @@ ACTION_MANAGE: Final = f"{BUS_NAME}.manage"
 
 ACCESS_DENIED: Final = "org.freedesktop.DBus.Error.AccessDenied"
 LIMITS_EXCEEDED: Final = "org.freedesktop.DBus.Error.LimitsExceeded"
-NO_SUCH_JOB: Final = f"{BUS_NAME}.Error.NoSuchJob"
 FAILED: Final = f"{BUS_NAME}.Error.Failed"
 
 ERRORS: Final[tuple[tuple[type[KeeperError], str], ...]] = (
@@ -39,6 +47,7 @@ ERRORS: Final[tuple[tuple[type[KeeperError], str], ...]] = (
     (ConfigError, f"{BUS_NAME}.Error.BadConfiguration"),
     (NeedsRootError, f"{BUS_NAME}.Error.NotPermitted"),
     (BusyError, f"{BUS_NAME}.Error.Busy"),
+    (NoSuchJobError, f"{BUS_NAME}.Error.NoSuchJob"),
     (NotBtrfsError, f"{BUS_NAME}.Error.NotBtrfs"),
     (FileError, f"{BUS_NAME}.Error.File"),
     (KeeperError, FAILED),

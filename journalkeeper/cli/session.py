@@ -85,6 +85,7 @@ class Session:
             directories=self._directories(patient=patient),
             state_directory=self.state_directory,
             disk_bytes=disk_bytes,
+            follows=patient,
         )
 
     def record(self) -> Record:
