@@ -301,9 +301,10 @@ class Metrics(NamedTuple):
         Spec(
             "Textfile",
             Form.PATH,
-            "A file for node_exporter's textfile collector, such as "
-            "/var/lib/prometheus/node-exporter/journalkeeper.prom. Empty: none.",
-            "Its directory is the administrator's choice.",
+            "A file for node_exporter's textfile collector, whose name ends in .prom, or the collector's directory, for "
+            "journalkeeper.prom in it. Empty: none.",
+            "Whether a host is watched so, and where, is the administrator's choice: Debian's directory is "
+            "/var/lib/prometheus/node-exporter, to which the units may write; for another add ReadWritePaths= to them.",
         ),
     ] = ""
 
