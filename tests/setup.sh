@@ -14,3 +14,19 @@ own_mounts() {
     fi
     if is_root && "$@" true 2>/dev/null; then echo "$@"; fi
 }
+
+# borrow DIRECTORY PACKAGE...: unpack packages of the distribution below DIRECTORY, once, without
+# installing them: prometheus and its exporter would be services on this machine from then on.
+# Only apt can; elsewhere, and without a network, the tests that need them say so.
+borrow() {
+    shelf=$1
+    shift
+    [ "$(package_manager)" = apt-get ] || return 0
+    mkdir -p "$shelf"
+    for name in "$@"; do
+        [ ! -e "$shelf/$name" ] || continue
+        say "fetching $name, to be unpacked and not installed"
+        (cd "$shelf" && { apt-get download -qq "$name" || { refresh && apt-get download -qq "$name"; }; } >&2 &&
+            dpkg-deb --extract "$name"_*.deb "$shelf" && rm -f "$name"_*.deb && : >"$name") || say "cannot fetch $name: the tests that need it will be skipped"
+    done
+}

@@ -116,6 +116,22 @@ def test_what_it_did_is_in_the_journal_by_fields(guest: Guest) -> None:
     assert int(re.findall(r"JOURNALKEEPER_EXTENTS_BEFORE=(\d+)", entry)[0]) > AGED
 
 
+@pytest.mark.parametrize("unit", ["journalkeeper.service", "journalkeeper-defrag.service"])
+def test_metrics_are_written_under_its_confinement_for_another_user_to_read(guest: Guest, unit: str) -> None:
+    place = "/var/lib/prometheus/node-exporter"
+    guest.shell(
+        f"systemctl stop journalkeeper.service; mkdir -p {place} /etc/journalkeeper.conf.d\n"
+        f"printf '[Metrics]\\nTextfile={place}\\n' >/etc/journalkeeper.conf.d/metrics.conf"
+    )
+    guest.run("systemctl", "start", unit)
+    try:
+        assert eventually(lambda: "journalkeeper.prom" in guest.run("ls", place).stdout)
+        said = guest.run("setpriv", "--reuid=nobody", "cat", f"{place}/journalkeeper.prom").stdout
+        assert "\njournalkeeper_last_run_success 1\n" in said
+    finally:
+        guest.shell(f"rm -r {place} /etc/journalkeeper.conf.d; systemctl restart journalkeeper.service")
+
+
 def test_what_it_says_gives_it_nothing_new_to_say(guest: Guest) -> None:
     """Its lines go into the file that it watches and are flushed every second here: a loop would go on for ever."""
     guest.shell(
