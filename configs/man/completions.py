@@ -110,7 +110,7 @@ def _zsh_function(top: grammar.Command, command: grammar.Command) -> str:
     options = [*inherited, *(command.options if command.path else ())]
     specs = [spec for option in options for spec in _zsh_option(option)]
     if command.commands:
-        specs += ["'1: :->command'", "'*:: :->argument'"]
+        specs += ["'(-): :->command'", "'(-)*:: :->argument'"]
     specs += [_zsh_argument(argument) for argument in command.arguments]
     listed = " \\\n        ".join(specs)
     described = "\n".join(
@@ -123,7 +123,7 @@ def _zsh_function(top: grammar.Command, command: grammar.Command) -> str:
 
 
 def _zsh_name(command: grammar.Command) -> str:
-    return "_".join(["_journalkeeper", *(word.replace("-", "_") for word in command.path)])
+    return "_".join(["_journalkeeper_program", *(word.replace("-", "_") for word in command.path)])
 
 
 def _zsh_option(option: grammar.Option) -> list[str]:

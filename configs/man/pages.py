@@ -141,7 +141,6 @@ def _errors(_: str) -> Iterator[str]:
     """Every error of our own, with what it is raised for."""
     for kind, name in names.ERRORS:
         yield from roff.item(roff.bold(name), (kind.__doc__ or "").splitlines()[0])
-    yield from roff.item(roff.bold(names.NO_SUCH_JOB), "A job of that number is not known, or not over.")
 
 
 TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
