@@ -20,7 +20,7 @@ foreground; journalkeeper.service runs it on a host."""
 EXAMPLES = """\
 examples:
   journalkeeper daemon                  as journalkeeper.service does
-  STATE_DIRECTORY=/tmp/state journalkeeper daemon -D /mnt/journal --config new.conf
+  STATE_DIRECTORY=$PWD/state journalkeeper daemon -D /mnt/var/log/journal --config new.conf
 
 exit status:
   0 a signal ended it, 1 it cannot run, 2 wrong usage"""

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every example of journalkeeper(1), which are those of each command's --help too, is run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.lab.bed import Bed
+from tests.adapters.pages import CHECKOUT, PAGES, commands, make, need
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+PATIENCE_S = 120.0
+BESIDE = 'mount -t tmpfs none /mnt && mkdir -p "$1" && mount --bind /var/log/journal "$1"'
+"""The journal of another host's disk, in journald's own mount namespace only."""
+
+NEW_CONF = "[Budget]\nBytesPerDay=256M\n"
+
+
+class Reader:
+    """Somebody who types what the page says, where /var/log/journal is the bed's."""
+
+    def __init__(self, bed: Bed, place: Path) -> None:
+        self.place = place
+        bed.journald.age(30)
+        bed.journald.rotate()
+        (place / "new.conf").write_text(NEW_CONF)
+        self._program("journalkeeper", f'PYTHONPATH={CHECKOUT} exec {sys.executable} -m journalkeeper "$@"')
+        self._program("sudo", 'exec "$@"')
+        self._enter = ["nsenter", "--mount", f"--target={bed.journald.pid}", "--"]
+        subprocess.run([*self._enter, "sh", "-c", BESIDE, "sh", "/mnt/var/log/journal"], check=True)
+
+    def _program(self, name: str, line: str) -> None:
+        (self.place / "bin").mkdir(exist_ok=True)
+        (self.place / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+        (self.place / "bin" / name).chmod(0o755)
+
+    def types(self, line: str) -> subprocess.Popen[str]:
+        environment = {
+            **os.environ,
+            "STATE_DIRECTORY": f"{self.place}/own",
+            "PATH": f"{self.place}/bin:{os.environ['PATH']}",
+        }
+        words = [*self._enter, "bash", "-o", "pipefail", "-c", f"cd {self.place} && {line}"]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+
+def ended(process: subprocess.Popen[str], *, when: Callable[[], bool]) -> None:
+    """End a service that is up as `when` says, and all of its shell."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not when() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+
+
+def test_every_example_does_what_it_says(bed: Bed, tmp_path: Path) -> None:
+    need("jq")
+    lines = commands(make(tmp_path / "made") / PAGES[0])
+    assert len(lines) > 20
+    reader = Reader(bed, tmp_path)
+    for line in dict.fromkeys(lines):
+        process = reader.types(line)
+        service = " daemon" in line
+        if service:
+            state = tmp_path / ("state" if "$PWD/state" in line else "own")
+            ended(process, when=(state / "history.db").exists)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        if service:  # what it says is its log
+            assert process.returncode in {0, -signal.SIGTERM}, err
+        else:
+            assert (process.returncode, err, bool(out)) == (0, "", True), line
