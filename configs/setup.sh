@@ -29,8 +29,9 @@ package_manager() {
 # nice: libraries that pip can fetch as well, so a distribution may lack them or have them
 # too old (NAME>=VERSION);
 # bed: what makes a btrfs and a journald to try things on; guest: what makes and boots a
-# whole Debian, on a Debian or Ubuntu only; build: what `pip install .`
-# by itself compiles with; docs: what judges man pages and completions.
+# whole Debian, and packaging: what makes and judges packages, both on a Debian or Ubuntu
+# only; build: what `pip install .` by itself compiles with; docs: what judges man pages
+# and completions.
 packages() {
     case "$(package_manager) $1" in
     "apt-get python") echo "python3 python3-venv python3-systemd python3-btrfsutil python3-psutil" ;;
@@ -38,6 +39,7 @@ packages() {
     "apt-get bed") echo "btrfs-progs btrfs-compsize systemd mount util-linux e2fsprogs acl attr" ;;
     "apt-get guest") echo "systemd-container mmdebstrap debian-archive-keyring zstd" ;;
     "apt-get build") echo "python3-dev libbtrfsutil-dev libsystemd-dev gcc pkg-config" ;;
+    "apt-get packaging") echo "dpkg-dev debhelper dh-python lintian rpm rpmlint makepkg pacman-package-manager" ;;
     "apt-get docs") echo "mandoc man-db groff bash zsh fish jq" ;;
     "dnf python") echo "python3 python3-pip python3-systemd python3-btrfsutil python3-psutil" ;;
     "dnf nice") echo "python3-inotify python3-pyasyncore python3-pydantic>=2.10" ;;

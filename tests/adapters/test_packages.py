@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Packages of every kind, built from this checkout: what is in them, and what the lints say.
+
+The one rule: a package holds what configs/place writes, where it writes it. How packages
+are installed and removed on booted hosts is in tests/guest/test_packages_on_hosts.py.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from journalkeeper import __version__
+
+pytestmark = pytest.mark.slow
+
+CHECKOUT = Path(__file__).parent.parent.parent
+TOOLS = {
+    "deb": {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "dh_python3": "dh-python", "lintian": "lintian"},
+    "rpm": {"rpmbuild": "rpm", "rpmlint": "rpmlint"},
+    "arch": {"makepkg": "makepkg", "pacman": "pacman-package-manager"},
+}
+DISTRIBUTIONS_OWN = ("/usr/share/doc/", "/usr/share/licenses/", "/usr/share/python3/runtime.d/", "/usr/share/lintian/")
+
+
+def run(*words: str | Path) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def build(kind: str, out: Path) -> Path:
+    """Build the packages of a kind and return the directory they are in."""
+    for tool, package in TOOLS.get(kind, {}).items():
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed (package {package})")
+    run(CHECKOUT / "configs/packaging/build", kind, out)
+    return out
+
+
+def one(folder: Path, pattern: str) -> Path:
+    (found,) = folder.glob(pattern)
+    return found
+
+
+@pytest.fixture(scope="module")
+def placed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """What a package is to hold."""
+    paths = run(CHECKOUT / "configs/place", tmp_path_factory.mktemp("placed"), "--program").splitlines()
+    return {without_place(path) for path in paths if not path.endswith("/")}
+
+
+def without_place(path: str) -> str:
+    """A path as it is in all packages alike: zsh's functions have two places, a man page is packed or not."""
+    path = path.replace("/zsh/site-functions/", "/zsh/vendor-completions/")
+    return path.removesuffix(".gz") if path.startswith("/usr/share/man/") else path
+
+
+def payload(paths: list[str]) -> set[str]:
+    """The files of a package that are ours."""
+    whole = (f"/{path.lstrip('./')}" for path in paths if not path.endswith("/"))
+    ours = (path for path in whole if not path.startswith(DISTRIBUTIONS_OWN) and path.startswith("/usr/"))
+    return {without_place(path) for path in ours if not path.endswith(".pyc")}
+
+
+def listed_by_dpkg(package: Path) -> list[str]:
+    lines = run("dpkg-deb", "--contents", package).splitlines()
+    return [line.split()[5] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def deb(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return one(build("deb", tmp_path_factory.mktemp("deb")), "*.deb")
+
+
+def test_the_deb_holds_what_is_to_be_placed(deb: Path, placed: set[str]) -> None:
+    assert payload(listed_by_dpkg(deb)) == placed
+    assert run("dpkg-deb", "--field", deb, "Version") == f"{__version__}\n"
+
+
+def test_the_deb_asks_for_the_libraries_in_debians_words(deb: Path) -> None:
+    asked = run("dpkg-deb", "--field", deb, "Depends").strip().split(", ")
+    assert {"python3 (>= 3.11)", "python3-systemd", "python3-btrfsutil", "python3-pydantic (>= 2.10)"} <= set(asked)
+    assert [name for name in asked if "venv" in name] == []
+
+
+def test_lintian_has_nothing_to_say(deb: Path) -> None:
+    assert lint(deb) == ""
+
+
+def lint(package: Path) -> str:
+    return run("lintian", "--allow-root", "--display-info", "--pedantic", "--fail-on", "error,warning,info", package)
+
+
+def test_the_rpm_holds_the_same_and_rpmlint_has_nothing_to_say(tmp_path: Path, placed: set[str]) -> None:
+    folder = build("rpm", tmp_path)
+    package = one(folder, "*.noarch.rpm")
+    lines = run("rpm", "--query", "--package", "--queryformat", r"[%{FILEMODES:perms} %{FILENAMES}\n]", package)
+    assert payload([line.split()[1] for line in lines.splitlines() if line[0] != "d"]) == placed
+    asked = run("rpm", "--query", "--package", "--requires", package).splitlines()
+    assert {"python3 >= 3.11", "python3-inotify", "python3-pydantic >= 2.10"} <= set(asked)
+    said = run("rpmlint", "--config", CHECKOUT / "configs/packaging/rpmlint.toml", package, one(folder, "*.src.rpm"))
+    assert "0 errors, 0 warnings" in said
+
+
+def test_the_package_for_arch_holds_the_same_and_pacman_takes_it(tmp_path: Path, placed: set[str]) -> None:
+    package = one(build("arch", tmp_path), "*.pkg.tar*")
+    with tarfile.open(package) as archive:
+        assert payload([member.name + "/" * member.isdir() for member in archive]) == placed
+        info = archive.extractfile(".PKGINFO")
+        assert info is not None
+        asked = re.findall(r"(?m)^depend = (\S+)$", info.read().decode())
+    assert {"python>=3.11", "btrfs-progs", "python-pydantic>=2.10"} <= set(asked)
+    said = run("pacman", "--query", "--info", "--file", package)
+    assert re.search(rf"Version +: {re.escape(__version__)}-1\n", said)
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return one(build("sdist", tmp_path_factory.mktemp("sdist")), "*.tar.gz")
+
+
+def test_the_sdist_holds_the_checkout(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {
+        "LICENSE",
+        "README.md",
+        "journalkeeper/__init__.py",
+        "units/journalkeeper.service",
+        "configs/place",
+    } <= names
+    assert [name for name in names if name.endswith(".pyc")] == []
+
+
+def test_the_sdist_makes_the_wheel_that_the_checkout_makes(sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "from")  # noqa: S202 - made here; the filter is of Python 3.11.4
+    unpacked = one(tmp_path / "from", "*")
+    run(unpacked / "configs/packaging/build", "wheel", tmp_path / "sdists")
+    build("wheel", tmp_path / "checkouts")
+    wheels = [one(tmp_path / whose, "*.whl") for whose in ("sdists", "checkouts")]
+    names = [sorted(zipfile.ZipFile(wheel).namelist()) for wheel in wheels]
+    assert names[0] == names[1]
+    assert {name.split("/")[0] for name in names[0]} == {"journalkeeper", f"journalkeeper-{__version__}.dist-info"}
+    assert f"journalkeeper-{__version__}.dist-info/licenses/LICENSE" in names[0]
+    plain = tmp_path / "plain"
+    run(Path(sys.base_prefix) / "bin/python3", "-m", "venv", plain)
+    run(plain / "bin/pip", "install", "--quiet", "--no-deps", wheels[0])
+    assert run(plain / "bin/journalkeeper", "--version") == f"journalkeeper {__version__}\n"
+
+
+def test_a_kind_that_there_is_not_is_named(tmp_path: Path) -> None:
+    program = CHECKOUT / "configs/packaging/build"
+    done = subprocess.run([program, "exe", tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "wheel or sdist, not exe" in done.stderr
+    assert subprocess.run([program], capture_output=True, check=False).returncode == 2
