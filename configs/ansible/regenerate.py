@@ -69,7 +69,7 @@ def comment(directive: Directive) -> str:
 def row(directive: Directive) -> str:
     """One directive in vars/main/directives.yml, for the filters."""
     spec = directive.spec
-    below = {first: second for first, second in AT_LEAST}.get((directive.section, spec.name))
+    below = dict(AT_LEAST).get((directive.section, spec.name))
     facts: dict[str, object] = {
         "variable": variable(directive),
         "section": directive.section,
@@ -123,7 +123,7 @@ def main(words: list[str]) -> int:
     """Write the files, or with --check say which would change."""
     changed = [file for file, text in files().items() if not file.exists() or file.read_text() != text]
     for file in changed:
-        print(file.relative_to(HERE))
+        sys.stdout.write(f"{file.relative_to(HERE)}\n")
         if words != ["--check"]:
             file.parent.mkdir(exist_ok=True)
             file.write_text(files()[file])

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
-Directive = dict[str, object]
+Directive = dict[str, Any]
 Values = dict[str, object]
 
 YES = ("1", "yes", "y", "true", "t", "on")
@@ -31,8 +33,8 @@ SPANS = {
     **dict.fromkeys(("ms", "msec"), 1_000),
     **dict.fromkeys(("us", "usec", "μs", "µs"), 1),
 }
-SIZE_TERM = re.compile(r"\s*(\d+(?:\.\d*)?)\s*([EPTGMKB]?)", re.ASCII)
-SPAN_TERM = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-zμµ]*)\s*", re.ASCII)
+SIZE_TERM = re.compile(r"\s*\+?(\d+(?:\.\d*)?)\s*([EPTGMKB]?)", re.ASCII)
+SPAN_TERM = re.compile(r"\s*\+?(\d+(?:\.\d+)?|\.\d+)(?:\s*([A-Za-zμµ]+)|()(?=\s|$))\s*", re.ASCII)
 INFINITY = float("inf")
 
 
@@ -49,13 +51,14 @@ def written(value: object) -> str:
 
 def _terms(text: str, term: re.Pattern[str], units: dict[str, int]) -> list[tuple[Fraction, str]]:
     """The numbers and their units that add up to a size or span. Raises: ValueError."""
-    found = []
+    found: list[tuple[Fraction, str]] = []
     position = 0
     while position < len(text) or not found:
         match = term.match(text, position)
-        if match is None or match[2] not in units:
+        unit = match and (match[2] or "")
+        if match is None or unit not in units:
             raise ValueError(text)
-        found.append((Fraction(match[1].rstrip(".")), match[2]))
+        found.append((Fraction(match[1].rstrip(".")), unit))
         position = match.end()
     return found
 
@@ -84,8 +87,13 @@ def _path(text: str) -> bool:
     return text.startswith("/") and ".." not in text.split("/")
 
 
-NUMBERS = {"size": _size, "span": _span, "count": _count, "percent": lambda text: _count(text.removesuffix("%"))}
-TESTS = {
+NUMBERS: dict[str, Callable[[str], float]] = {
+    "size": _size,
+    "span": _span,
+    "count": _count,
+    "percent": lambda text: _count(text.removesuffix("%")),
+}
+TESTS: dict[str, Callable[[str], bool]] = {
     "bool": lambda text: text.lower() in YES + NO,
     "compression": lambda text: COMPRESSION.fullmatch(text) is not None,
     "path": _path,
@@ -97,37 +105,37 @@ def _number(directive: Directive, text: str) -> float:
     """The number that a text stands for in the directive's unit. Raises: ValueError."""
     if text == "infinity" and directive.get("endless"):
         return INFINITY
-    return NUMBERS[str(directive["form"])](text)
+    return NUMBERS[directive["form"]](text)
 
 
 def _allowed(directive: Directive, text: str) -> bool:
     """Whether one value is allowed, by itself."""
-    form = str(directive["form"])
+    form = directive["form"]
     if re.search(r"[\x00-\x1f\x7f]|\\$", text):
         return False  # it would not stay one line
     try:
         if form in TESTS:
             return TESTS[form](text)
         if form == "word":
-            return text in directive["words"]
+            return bool(text in directive["words"])
         number = _number(directive, text)
     except ValueError:
         return False
-    endless = number == INFINITY and bool(directive.get("endless"))
-    return endless or directive["low"] <= number <= directive["high"]
+    endless = number == INFINITY and "endless" in directive
+    return endless or bool(directive["low"] <= number <= directive["high"])
 
 
 def problems(values: Values, directives: list[Directive]) -> list[str]:
     """A sentence for each value that is not allowed, or less than another that it may not be less than."""
-    texts = {str(one["variable"]): written(values.get(str(one["variable"]))) for one in directives}
-    by_name = {str(one["variable"]): one for one in directives}
+    by_name = {one["variable"]: one for one in directives}
+    texts = {name: written(values.get(name)) for name in by_name}
     wrong = {name for name, text in texts.items() if text and not _allowed(by_name[name], text)}
     found = [f"{name}: {texts[name]!r} is not allowed; allowed is {by_name[name]['allowed']}" for name in sorted(wrong)]
     for name, one in by_name.items():
-        below = str(one.get("not_below", ""))
+        below = one.get("not_below", "")
         if not below or not (texts[name] or texts[below]) or wrong & {name, below}:
             continue
-        greater, smaller = (texts[which] or str(by_name[which]["default"]) for which in (name, below))
+        greater, smaller = (texts[which] or by_name[which]["default"] for which in (name, below))
         if _number(one, greater) < _number(by_name[below], smaller):
             found.append(f"{name}={greater} must be at least {below}={smaller}")
     return found
@@ -137,8 +145,8 @@ def lines(values: Values, directives: list[Directive]) -> str:
     """The sections and lines of a drop-in that says these values."""
     sections: dict[str, list[str]] = {}
     for one in directives:
-        if text := written(values.get(str(one["variable"]))):
-            sections.setdefault(str(one["section"]), []).append(f"{one['name']}={text}\n")
+        if text := written(values.get(one["variable"])):
+            sections.setdefault(one["section"], []).append(f"{one['name']}={text}\n")
     return "".join(f"\n[{section}]\n{''.join(rows)}" for section, rows in sections.items())
 
 

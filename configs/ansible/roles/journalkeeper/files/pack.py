@@ -60,7 +60,7 @@ def main(checkout: str) -> None:
         with tempfile.NamedTemporaryFile(dir=cache, delete=False) as fresh:
             fresh.write(data)
         os.replace(fresh.name, kept)
-    print(json.dumps({"path": str(kept), "sha256": sha256}))
+    json.dump({"path": str(kept), "sha256": sha256}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,10 @@ class Connection(ConnectionBase):
         self._connected = False
 
     def exec_command(
-        self, cmd: str, in_data: bytes | None = None, sudoable: bool = True
+        self,
+        cmd: str,
+        in_data: bytes | None = None,
+        sudoable: bool = True,  # noqa: FBT001, FBT002 - Ansible's signature
     ) -> tuple[int, bytes, bytes]:
         """Run a shell command there."""
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
