@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# ruff: noqa: T201 - a bench prints
+"""An active datacow file under load, with the service and without: flushes, extents, bytes.
+
+    sudo python -m tests.bench.flushes                       # 6 minutes
+    sudo python -m tests.bench.flushes --minutes 1 --extents 800
+    sudo python -m tests.bench.flushes --curve --minutes 3   # extents against bytes, by ExtentsPerMiB=
+
+Two private journalds flush every 10 s under the same load, each on a volume of its own (12 GiB,
+sparse: smaller ones commit transactions more often), and beside one of them runs the service.
+strace has journald's fsyncs and the service's writes, so what overlaps is seen and not guessed.
+The extents are counted once a second, and once more when the load has ended, the last flush has
+come and a whole interval after it has passed. Bytes are those that the volume's device was given.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.record import Record
+from tests.bench.figures import Figure, at_least, at_most, count_is, mib, need_a_bed, parser, show, versions
+from tests.bench.service import (
+    DATACOW,
+    OUR_CALLS,
+    PIECES,
+    STATE,
+    Call,
+    Load,
+    Service,
+    age,
+    calls,
+    every_second,
+    extents,
+    traced,
+    written_bytes,
+)
+
+SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
+SIZE = "12G"
+APART_S = 2.0
+"""fsyncs that are further apart belong to different flushes."""
+
+THRESHOLDS = (4, 8, 16, 32, 64, 128)
+
+
+class Run(NamedTuple):
+    """What became of one journal: extents at first, each second, and at last; calls; bytes."""
+
+    first: int
+    each: list[int]
+    last: int
+    fsyncs: list[Call]
+    pieces: list[Call]
+    other_syncs: list[Call]
+    logged_bytes: int
+    device_bytes: int
+    our_bytes: int
+
+    @property
+    def flushes(self) -> int:
+        """How many flushes journald made."""
+        return sum(
+            number == 0 or call.began_s - self.fsyncs[number - 1].ended_s > APART_S
+            for number, call in enumerate(self.fsyncs)
+        )
+
+    def overlaps(self, ours: list[Call]) -> int:
+        """How many of `ours` overlap an fsync of journald's."""
+        return sum(any(one.overlaps(theirs) for theirs in self.fsyncs) for one in ours)
+
+    def fsync_ms(self) -> list[float]:
+        """How long journald's fsyncs took."""
+        return [(call.ended_s - call.began_s) * 1000 for call in self.fsyncs]
+
+
+def live(asked: Namespace, config: str | None) -> Run:
+    """Let one journal live, with the service if there is a configuration for it."""
+    with bed(*SETTINGS, size=SIZE, sync_interval=f"{asked.interval}s") as place:
+        age(place, asked.extents)
+        base, active = place.volume.base, place.journald.active
+        first = extents(active)
+        before_bytes = written_bytes(place.volume.device)
+        with ExitStack() as stack:
+            stack.enter_context(traced(place.journald.pid, "fsync", base / "theirs"))
+            if config is not None:
+                wrapper = (*OUR_CALLS, "-o", f"{base / 'ours'}")
+                stack.enter_context(Service(place, config, wrapper=wrapper))
+            with Load(place, asked.rate) as load:
+                each = [extents(active) for _ in every_second(asked.minutes * 60)]
+            _after_the_last_flush(place, asked.interval)
+            last = extents(active)
+        device_bytes = written_bytes(place.volume.device) - before_bytes
+        ours = base / "ours"
+        return Run(
+            first, each, last,
+            calls(base / "theirs", r"fsync\("),
+            calls(ours, PIECES) if config is not None else [],
+            calls(ours, rf"f(data)?sync\(.*/{STATE}/") if config is not None else [],
+            load.sent_bytes, device_bytes, _our_bytes(place.volume.mountpoint / STATE),
+        )  # fmt: skip
+
+
+def _after_the_last_flush(place: Bed, interval_s: float) -> None:
+    """Wait until what was logged is flushed, and for a whole interval more."""
+    deadline = time.monotonic() + 3 * interval_s + 30
+    while place.journald.state() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(interval_s)
+
+
+def _our_bytes(state: Path) -> int:
+    """What the service says that it wrote; the record itself not counted."""
+    if not state.exists():
+        return 0
+    with Record(str(state), read_only=True) as record:
+        return sum(entry.outcome.bytes_written for entry in record.history())
+
+
+def compare(asked: Namespace) -> None:
+    """With and without, at the same time."""
+    with ThreadPoolExecutor(2) as pool:
+        ours, theirs = pool.map(lambda config: live(asked, config), (DATACOW + asked.config, None))
+    took, took_without = ours.fsync_ms(), theirs.fsync_ms()
+    logged = mib(ours.logged_bytes)
+    notes = [
+        f"{asked.rate:g} messages/s for {asked.minutes:g} min, {logged} logged, SyncIntervalSec={asked.interval:g}s",
+        f"with: {ours.first} extents at first, {ours.last} at last, mean {statistics.mean(ours.each):.0f}, "
+        f"most {max(ours.each)}; {len(ours.pieces)} writing calls, {mib(ours.our_bytes)} rewritten",
+        f"without: {theirs.first} at first, {theirs.last} at last, mean {statistics.mean(theirs.each):.0f}",
+        f"journald's fsyncs with: {len(took)}, median {statistics.median(took):.2f} ms, worst {max(took):.1f}",
+        f"without: {len(took_without)}, median {statistics.median(took_without):.2f} ms, worst {max(took_without):.1f}",
+    ]
+    show("Flushes", notes, figures(ours, theirs))
+
+
+def figures(ours: Run, theirs: Run) -> list[Figure]:
+    """The rows that were asked for, and what they cost."""
+    took, took_without = ours.fsync_ms(), theirs.fsync_ms()
+    return [
+        at_least("flushes of journald's timer", ours.flushes, 25),
+        at_least("writing calls of the service", len(ours.pieces), 1),
+        count_is("of them overlapping a flush", ours.overlaps(ours.pieces), 0),
+        Figure("syncs of its record overlapping a flush", str(ours.overlaps(ours.other_syncs))),
+        at_most("extents at last, with / without", ours.last / theirs.last, 0.1),
+        Figure("mean extents, with / without", f"{statistics.mean(ours.each) / statistics.mean(theirs.each):.3g}"),
+        Figure("written by the service / logged", f"{ours.our_bytes / ours.logged_bytes:.3g}"),
+        Figure("device's bytes / logged, with", f"{ours.device_bytes / ours.logged_bytes:.3g}"),
+        Figure("device's bytes / logged, without", f"{theirs.device_bytes / theirs.logged_bytes:.3g}"),
+        at_most(
+            "journald's fsyncs, median, with / without", statistics.median(took) / statistics.median(took_without), 1.1
+        ),
+        at_most("journald's fsyncs, worst, with / without", max(took) / max(took_without), 1.1),
+    ]
+
+
+def curve(asked: Namespace) -> None:
+    """Extents against bytes, by threshold."""
+
+    def at(threshold: int) -> Run:
+        return live(asked, f"{DATACOW}[Defrag]\nExtentsPerMiB={threshold}\n{asked.config}")
+
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        runs = dict(zip(THRESHOLDS, pool.map(at, THRESHOLDS), strict=True))
+    print(f"Extents against bytes, {asked.rate:g} messages/s for {asked.minutes:g} min\n{versions()}\n")
+    print(f"{'ExtentsPerMiB':>13}  {'mean':>6}  {'last':>6}  {'rewritten / logged':>18}  {'device / logged':>15}")
+    for threshold, one in runs.items():
+        ours, device = one.our_bytes / one.logged_bytes, one.device_bytes / one.logged_bytes
+        print(f"{threshold:13}  {statistics.mean(one.each):6.0f}  {one.last:6}  {ours:18.2f}  {device:15.2f}")
+
+
+def main() -> int:
+    """Measure and print."""
+    words = parser(__doc__)
+    words.add_argument("--minutes", type=float, default=5, help="of load (default: %(default)s)")
+    words.add_argument("--rate", type=float, default=100, help="messages a second (default: %(default)s)")
+    words.add_argument("--extents", type=int, default=3000, help="of the file at first (default: %(default)s)")
+    words.add_argument("--interval", type=float, default=10, help="SyncIntervalSec= in seconds (default: %(default)s)")
+    words.add_argument("--config", default="", help="lines of journalkeeper.conf beside Nocow=no")
+    words.add_argument("--curve", action="store_true", help=f"with ExtentsPerMiB= {', '.join(map(str, THRESHOLDS))}")
+    words.add_argument("--jobs", type=int, default=len(THRESHOLDS), help="of the curve at a time (default: all)")
+    asked = words.parse_args()
+    asked.config = asked.config.replace("\\n", "\n")
+    need_a_bed(words)
+    curve(asked) if asked.curve else compare(asked)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A message of priority crit while a piece is being rewritten: how much later its sync is over.
+
+    sudo python -m tests.bench.surprise                  # 3 minutes
+    sudo python -m tests.bench.surprise --tries 10 --iops 0
+
+journald syncs at once for such a message, and no timer foretells it. For each try the active
+file is torn by real flushes, `journalkeeper defrag --active --now` rewrites it, in the pieces
+that the service makes, and as soon as strace shows one of them, the message is sent. What was
+not sent while a piece was under way, by the same trace, is no try. The sync is over when
+journald's last fsync for it is. In turn, as many tries with nothing beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import NamedTuple
+
+from journalkeeper.directives import Config
+from journalkeeper.lab.bed import Bed, bed
+from tests.bench.figures import REPOSITORY, Figure, at_least, at_most, keeper, need_a_bed, parser, show
+from tests.bench.service import OUR_CALLS, PIECES, STATE, calls, traced
+
+SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
+SIZE = "12G"
+FLUSHES = 10
+CRIT = "2"
+CHUNK_MS = Config().defrag.chunk_us / 1000
+JITTER_S = 0.01
+TRIES_AT_MOST = 5
+"""For each one that is wanted."""
+
+
+class Try(NamedTuple):
+    """One message: when it was sent, when the next thing was begun, and the trace of what was beside it."""
+
+    sent_s: float
+    end_s: float
+    trace: Path | None
+
+
+def attempt(place: Bed, trace: Path | None, iops: int) -> Try:
+    """Tear the file, send one message on a slow device, with a rewrite beside it if there is a place for its trace."""
+    place.journald.age(FLUSHES)
+    place.volume.throttle(iops)
+    try:
+        return _sent(place, trace)
+    finally:
+        place.volume.throttle(0)
+
+
+def _sent(place: Bed, trace: Path | None) -> Try:
+    rewrite = None if trace is None else _rewriting(place, trace)
+    sent_s = time.time()
+    place.journald.log("a disk is failing", PRIORITY=CRIT)
+    while place.journald.state():
+        time.sleep(0.005)
+    if rewrite is not None and rewrite.wait() != 0:
+        raise RuntimeError(f"journalkeeper defrag: exit {rewrite.returncode}")
+    time.sleep(0.1)
+    return Try(sent_s, time.time(), trace)
+
+
+def _rewriting(place: Bed, trace: Path) -> subprocess.Popen[bytes]:
+    """Have the active file rewritten; returns a moment after the trace shows a piece.
+
+    Raises: RuntimeError if it ends before.
+    """
+    words = keeper("defrag", "--active", "--now", "--no-pager", os.fspath(place.journald.active))
+    environment = {**os.environ, "PYTHONPATH": os.fspath(REPOSITORY)}
+    environment["STATE_DIRECTORY"] = os.fspath(place.volume.mountpoint / STATE)
+    null = subprocess.DEVNULL
+    rewrite = subprocess.Popen([*OUR_CALLS, "-o", os.fspath(trace), *words], env=environment, stdout=null, stderr=null)
+    while not (trace.exists() and "DEFRAG" in trace.read_text(errors="replace")):
+        if rewrite.poll() is not None:
+            raise RuntimeError("journalkeeper defrag found nothing to do")
+        time.sleep(0.0005)
+    time.sleep(random.random() * JITTER_S)  # noqa: S311 - no secret
+    return rewrite
+
+
+def in_a_piece(one: Try) -> bool:
+    """Whether the message was sent while a piece was being rewritten or written back."""
+    return one.trace is not None and any(
+        call.began_s <= one.sent_s <= call.ended_s for call in calls(one.trace, PIECES)
+    )
+
+
+def measure(asked: Namespace, place: Bed) -> tuple[list[Try], list[Try]]:
+    """Tries within a piece, and as many with nothing beside them."""
+    hit: list[Try] = []
+    alone: list[Try] = []
+    for number in range(asked.tries * TRIES_AT_MOST):
+        one = attempt(place, place.volume.base / f"ours-{number}", asked.iops)
+        if in_a_piece(one):
+            hit.append(one)
+            alone.append(attempt(place, None, asked.iops))
+        if len(hit) == asked.tries:
+            break
+    return hit, alone
+
+
+def main() -> int:
+    """Measure and print."""
+    words = parser(__doc__)
+    words.add_argument("--tries", type=int, default=100, help="within a piece (default: %(default)s)")
+    words.add_argument("--iops", type=int, default=500, help="of the device; 0 for as many as it has")
+    asked = words.parse_args()
+    need_a_bed(words)
+    with bed(*SETTINGS, size=SIZE) as place:
+        place.journald.age(60)
+        with traced(place.journald.pid, "fsync", place.volume.base / "theirs"):
+            hit, alone = measure(asked, place)
+        syncs = calls(place.volume.base / "theirs", r"fsync\(")
+        took, took_alone = (
+            [
+                1000 * (max(call.ended_s for call in syncs if one.sent_s <= call.began_s < one.end_s) - one.sent_s)
+                for one in tries
+            ]
+            for tries in (hit, alone)
+        )
+    usual = statistics.median(took_alone)
+    notes = [
+        f"{asked.iops} IOPS; pieces are made to take {CHUNK_MS:g} ms",
+        f"alone: median {usual:.1f} ms, worst {max(took_alone):.1f}",
+        f"in a piece: median {statistics.median(took):.1f} ms, worst {max(took):.1f}",
+    ]
+    figures = [
+        at_least("messages sent while a piece was under way", len(hit), asked.tries),
+        at_most("extra delay of the sync, median, ms", statistics.median(took) - usual, CHUNK_MS),
+        at_most("extra delay, worst, ms", max(took) - usual, CHUNK_MS),
+        Figure("the worst alone above its median, ms", f"{max(took_alone) - usual:.3g}"),
+    ]
+    show("A surprise", notes, figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
