@@ -45,6 +45,7 @@ from journalkeeper.policy import plan
 from journalkeeper.record import NAME as RECORD_NAME
 from journalkeeper.record import Record
 from journalkeeper.slowest import Slowest
+from journalkeeper.status import Status, status
 
 if TYPE_CHECKING:
     from journalkeeper.publish import Publisher
@@ -124,6 +125,10 @@ class Keeper:
     def missing(self) -> list[str]:
         """The directories that are not there."""
         return [directory for directory in self.directories if not os.path.isdir(directory)]
+
+    def status(self, host: Host, plan: Plan, outcomes: tuple[Outcome, ...]) -> Status:
+        """The numbers of a run."""
+        return status(host, plan, outcomes, self._config)
 
     def look(self, request: Request) -> Host:
         """One look at the files of `request`; without the record, which not every reader of journals may read.

@@ -20,7 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from journalkeeper import state
+from journalkeeper.bus import names
 from journalkeeper.cycle import DAEMON, PASSING, Keeper, Progress, Report, now_us
+from journalkeeper.desk import Desk
 from journalkeeper.errors import BusyError, KeeperError, NotBtrfsError
 from journalkeeper.log import Event
 from journalkeeper.model import Kind, Outcome, Reason, Request, Result
@@ -95,9 +97,11 @@ class Daemon:
         self._notify = Notify()
         self._wake = asyncio.Event()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="worker")
+        self._desk = Desk(self, self._worker)
         self._watch = Watch(self._keeper.directories, self._changed)
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
+        self._reload_error: KeeperError | OSError | None = None
         self._stop = False
         self._look = self._refresh = True
         self._again_s: float | None = None
@@ -116,15 +120,60 @@ class Daemon:
                     loop.add_signal_handler(number, self._end)
                 loop.add_signal_handler(signal.SIGHUP, self._reload)
                 self._watch.attach(loop)
-                dog = loop.create_task(self._feed_watchdog())
+                beside = [loop.create_task(self._feed_watchdog()), *self._door(loop)]
                 try:
                     await self._work(loop)
                 finally:
                     self._notify.stopping()
-                    dog.cancel()
+                    await self._desk.jobs.close()
+                    for task in beside:
+                        task.cancel()
                     self._worker.shutdown(wait=True)
         finally:
             self._watch.close()
+
+    def _door(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[None]]:
+        """Let the system bus in, where there is one."""
+        address = names.bus_address()
+        if address is None:
+            self._told.tell("bus", INFO, f"no system bus at {names.SOCKET}; the work goes on without")
+            return []
+        from journalkeeper.bus.server import Server  # noqa: PLC0415 - 4 MiB, for who has a bus
+
+        def well() -> None:
+            if self._told.forget("bus"):
+                self._say(INFO, "on the system bus again", Event.RECOVERED)
+
+        server = Server(self._desk, address, lambda text: self._told.tell("bus", WARNING, text), well)
+        self._desk.open(loop, server)
+        return [loop.create_task(server.run())]
+
+    @property
+    def keeper(self) -> Keeper:
+        """By the configuration as it is now."""
+        return self._keeper
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it is to end. From any thread."""
+        return self._stop
+
+    def rescan(self) -> None:
+        """Look at everything, soon."""
+        self._look = self._refresh = True
+        self._wake.set()
+
+    async def reload(self) -> None:
+        """Read the configuration again. Raises: KeeperError, OSError if it is wrong; the running one stays."""
+        self._reload()
+        if self._reloading is not None:
+            await asyncio.shield(self._reloading)
+        if self._reload_error is not None:
+            raise self._reload_error
+
+    def _gives_way(self) -> bool:
+        """Whether the service's own work is to end between two pieces. From any thread."""
+        return self._stop or self._desk.paused or self._desk.jobs.waiting
 
     async def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         """Sleep until there is a reason, then look at the timers or at everything, and so on."""
@@ -136,8 +185,8 @@ class Daemon:
             if self._stop:
                 return
             if self._again_s is not None and time.monotonic() >= self._again_s:
-                self._look = True
-            if self._look:
+                self._look, self._again_s = True, None
+            if self._look and not self._desk.paused:
                 self._look = False
                 wait_s = await loop.run_in_executor(self._worker, self._cycle)
                 self._again_s = None if wait_s is None else time.monotonic() + max(wait_s, SOON_S)
@@ -146,7 +195,7 @@ class Daemon:
 
     async def _sleep(self) -> None:
         """Until something wakes us, or the next named moment."""
-        if self._look:
+        if self._look and not self._desk.paused:
             return
         flush_us = self._keeper.next_flush_look_us()
         moments = (self._again_s, None if flush_us is None else flush_us / 1e6)
@@ -173,11 +222,18 @@ class Daemon:
             self._watch_again()
         keeper = self._keeper
         try:
-            report = keeper.run(Request(upkeep=True), on_progress=self._progress, stop=lambda: self._stop, door=DAEMON)
+            report = keeper.run(
+                Request(upkeep=True),
+                on_progress=self._progress,
+                stop=self._gives_way,
+                door=DAEMON,
+                on_outcome=self._desk.outcome,
+            )
         except NotBtrfsError as error:
             # A mount will tell; until then there is nothing to do.
             self._told.tell("cycle", WARNING, str(error))
             self._notify.status(str(error))
+            self._desk.failed(str(error))
             return None
         except (KeeperError, OSError) as error:
             return self._failed(error)
@@ -185,6 +241,7 @@ class Daemon:
         if self._told.forget("cycle"):
             self._say(INFO, "at work again", Event.RECOVERED)
         self._tell(keeper, report)
+        self._desk.looked(keeper, report)
         if keeper.flush_passed():
             return 0.0
         return _wait_s(report)
@@ -192,6 +249,7 @@ class Daemon:
     def _failed(self, error: KeeperError | OSError) -> float:
         """The whole cycle came to nothing: try again, each time later; a run of somebody else's is no failure."""
         self._notify.status(str(error))
+        self._desk.failed(str(error))
         if isinstance(error, BusyError):
             return RETRY_S
         self._told.tell("cycle", ERROR, f"{error}; tried again later")
@@ -200,6 +258,14 @@ class Daemon:
 
     def _progress(self, progress: Progress) -> None:
         self._notify.status(f"working on {progress.path}")
+        self._desk.began()
+
+    def tell_job(self, report: Report) -> None:
+        """What a job did; in the worker."""
+        for notice in report.notices:
+            self._told.tell(notice, WARNING, notice)
+        for outcome in report.outcomes:
+            self._tell_outcome(outcome, once_a_day=False)
 
     def _tell(self, keeper: Keeper, report: Report) -> None:
         for notice in report.notices:
@@ -217,7 +283,7 @@ class Daemon:
             self._say(INFO, f"{' and '.join(keeper.directories)}: there now", Event.RECOVERED)
         here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
         here |= {order.path for order in report.plan.orders}
-        self._told.keep(frozenset({"watch", "waiting", *report.notices, *here}))
+        self._told.keep(frozenset({"bus", "watch", "waiting", *report.notices, *here}))
         self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
 
     def _tell_outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
@@ -254,10 +320,12 @@ class Daemon:
     async def _reloaded(self) -> None:
         """With a wrong configuration the running values stay."""
         self._notify.reloading()
+        self._reload_error = None
         try:
             keeper = await asyncio.to_thread(self._load)
             watch = None if keeper.directories == self._watch.tops else Watch(keeper.directories, self._changed)
         except (KeeperError, OSError) as error:
+            self._reload_error = error
             self._say(ERROR, f"not reloaded, the running configuration stays: {error}", Event.NOT_RELOADED)
         else:
             keeper.take_over(self._keeper)

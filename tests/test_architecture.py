@@ -23,7 +23,7 @@ MIND = {"policy", "status", "metrics", "report"}
 KERNEL = {"btrfs", "journald"}
 HANDS = {"observe", "execute", "opening", "flushes", "record", "schema", "database", "state", "conffiles", "textfile"}
 WAY = {"cycle", "feedback", "publish", "slowest", "watch"}
-DOORS = {"cli", "daemon", "jobs", "log", "notify", "bus", "probe", "lab", "__main__"}
+DOORS = {"cli", "daemon", "desk", "jobs", "log", "notify", "bus", "probe", "lab", "__main__"}
 
 PURE = GROUND | MIND
 

@@ -60,6 +60,17 @@ def error_name(error: Exception) -> str:
     return next((name for kind, name in ERRORS if isinstance(error, kind)), FAILED)
 
 
+SOCKET: Final = "/run/dbus/system_bus_socket"
+
+
+def bus_address() -> str | None:
+    """Where the system bus is, None where there is none.
+
+    Source: D-Bus specification, "Well-known Message Bus Instances".
+    """
+    return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or (f"unix:path={SOCKET}" if os.path.exists(SOCKET) else None)
+
+
 def job_path(number: int) -> str:
     """The object of job `number`."""
     return f"{JOB_PATHS}/{number}"
@@ -89,6 +100,6 @@ def file_named(path: str) -> str | None:
     return decoded if path.startswith(f"{FILE_PATHS}/") and file_path(decoded) == path else None
 
 
-def shown(path: str) -> str:
-    r"""A file's name as D-Bus can carry it: a byte that is not UTF-8 is written as \xXX."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+def shown(text: str) -> str:
+    r"""A text as D-Bus can carry it, a byte that is not UTF-8 written as \xXX: a wrong text ends the connection."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace").replace("\0", "?")

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What changed, said to everybody: at once what happened, a few times a second what is.
+
+The one rule: a value is said when it differs from what was said last, whatever happened in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from dbus_fast import Message, MessageType
+
+from journalkeeper.bus import contract, names, view
+from journalkeeper.bus.tree import Tree, Values, job_values, variants
+from journalkeeper.bus.view import Findings, Snapshot
+from journalkeeper.jobs import Job
+from journalkeeper.model import Outcome, Result, Verb
+
+COALESCE_S: Final = 0.25
+REWRITES: Final = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE)
+
+SIGNALS: Final = {
+    (interface.name, signal.name): signal.signature
+    for interface in (contract.MANAGER, contract.PROPERTIES, contract.OBJECT_MANAGER)
+    for signal in interface.signals
+}
+
+
+class News:
+    """Says by `send` how `snapshot` and the jobs of `tree` change; what there is now is known already."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot], tree: Tree, send: Callable[[Message], None]) -> None:
+        self._snapshot = snapshot
+        self._tree = tree
+        self._send = send
+        self._timer: asyncio.TimerHandle | None = None
+        self._manager = tree.manager()
+        self._findings = snapshot().findings
+        self._jobs: dict[int, tuple[Job, Values]] = {}
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def changed(self) -> None:
+        """Something is different: said together with what else becomes different meanwhile."""
+        self._tree.changed()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._flush)
+
+    def job_new(self, job: Job) -> None:
+        """A job was queued."""
+        values = job_values(job)
+        self._jobs[job.number] = job, values
+        path = names.job_path(job.number)
+        self._say(names.OBJECT_MANAGER, "InterfacesAdded", [path, {names.JOB: values}])
+        self._say(names.MANAGER, "JobNew", [job.number, path])
+
+    def job_removed(self, job: Job, result: str) -> None:
+        """A job is over."""
+        if self._jobs.pop(job.number, None) is not None:
+            path = names.job_path(job.number)
+            self._say(names.MANAGER, "JobRemoved", [job.number, path, result])
+            self._say(names.OBJECT_MANAGER, "InterfacesRemoved", [path, [names.JOB]])
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Something was done to a file."""
+        if outcome.result is Result.DONE and outcome.action in REWRITES:
+            numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
+            body = [names.shown(outcome.path), *numbers, view.reclaimed_bytes(outcome)]
+            self._say(names.MANAGER, "FileDefragmented", body)
+
+    def _flush(self) -> None:
+        self._timer = None
+        before, self._manager = self._manager, self._tree.manager()
+        self._differ(names.MANAGER_PATH, names.MANAGER, before, self._manager)
+        for number, (job, said) in list(self._jobs.items()):
+            values = job_values(job)
+            self._jobs[number] = job, values
+            self._differ(names.job_path(number), names.JOB, said, values)
+        old, self._findings = self._findings, self._snapshot().findings
+        if self._findings is not None and self._findings is not old:
+            self._files(old, self._findings)
+
+    def _files(self, old: Findings | None, new: Findings) -> None:
+        """What differs between two looks. Most rows of a second look are the very same objects."""
+        files = {} if old is None else old.files
+        for path in files.keys() - new.files.keys():
+            self._say(names.OBJECT_MANAGER, "InterfacesRemoved", [names.file_path(path), [names.FILE]])
+        for path, row in new.files.items():
+            doing = new.doing.get(path)
+            if old is None or path not in files:
+                values = variants(contract.FILE, view.file(row, doing))
+                self._say(names.OBJECT_MANAGER, "InterfacesAdded", [names.file_path(path), {names.FILE: values}])
+            elif (files[path], old.doing.get(path)) != (row, doing):
+                before = variants(contract.FILE, view.file(files[path], old.doing.get(path)))
+                now = variants(contract.FILE, view.file(row, doing))
+                self._differ(names.file_path(path), names.FILE, before, now)
+
+    def _differ(self, path: str, interface: str, before: Values, now: Values) -> None:
+        changed = {name: value for name, value in now.items() if value != before.get(name)}
+        if changed:
+            self._say(names.PROPERTIES, "PropertiesChanged", [interface, changed, []], path)
+
+    def _say(self, interface: str, member: str, body: list[Any], path: str = names.MANAGER_PATH) -> None:
+        self._send(
+            Message(
+                message_type=MessageType.SIGNAL,
+                path=path,
+                interface=interface,
+                member=member,
+                signature=SIGNALS[interface, member],
+                body=body,
+            )
+        )

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The connection to the system bus: made, kept, and made again.
+
+The one rule: the service does not need it. Without a bus it works on; a bus that comes back
+finds it with its work, its jobs and its pause as they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from dbus_fast import Message, NameFlag, RequestNameReply, signature
+from dbus_fast.aio import MessageBus
+
+from journalkeeper.bus import names
+from journalkeeper.bus.interfaces import Interfaces, Service
+from journalkeeper.bus.news import News
+from journalkeeper.bus.polkit import Authority
+from journalkeeper.bus.tree import Tree
+from journalkeeper.jobs import Job
+from journalkeeper.model import Outcome
+
+FIRST_S: Final = 0.5
+"""After this time a lost bus is tried again, ..."""
+
+MOST_S: Final = 300.0
+"""... each time after twice as long, up to this."""
+
+CONNECT_S: Final = 30.0
+
+SIGNATURES_MOST: Final = 1000
+"""dbus-fast 1.84 keeps whatever signature it was ever sent; a stranger may send any number of them."""
+
+
+class Server:
+    """Serves `service` on the bus at `address`.
+
+    `trouble` is told why there is no bus, and may be told the same again; `well` that it is back.
+    """
+
+    def __init__(
+        self, service: Service, address: str, trouble: Callable[[str], None], well: Callable[[], None]
+    ) -> None:
+        self._service = service
+        self._address = address
+        self._trouble = trouble
+        self._well = well
+        self._bus: MessageBus | None = None
+        self._news: News | None = None
+        self._wait_s = FIRST_S
+
+    async def run(self) -> None:
+        """Serve until it is canceled."""
+        while True:
+            try:
+                await self._serve()
+            except Exception as error:  # noqa: BLE001 - a library of many releases has many; all of them are told
+                self._trouble(f"no system bus: {error or type(error).__name__}; the work goes on without")
+            await asyncio.sleep(self._wait_s)
+            self._wait_s = min(2 * self._wait_s, MOST_S)
+
+    # What happens, for the daemon's event loop to tell.
+
+    def changed(self) -> None:
+        """What a Snapshot or a job says is different."""
+        if self._news is not None:
+            self._news.changed()
+
+    def job_new(self, job: Job) -> None:
+        """A job was queued."""
+        if self._news is not None:
+            self._news.job_new(job)
+
+    def job_removed(self, job: Job, result: str) -> None:
+        """A job is over."""
+        if self._news is not None:
+            self._news.job_removed(job, result)
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Something was done to a file."""
+        if self._news is not None:
+            self._news.outcome(outcome)
+
+    async def _serve(self) -> None:
+        """Connect, and serve until the connection ends. Raises: whatever ended it."""
+        bus = MessageBus(bus_address=self._address)
+        interfaces: Interfaces | None = None
+        try:
+            await asyncio.wait_for(bus.connect(), CONNECT_S)
+            self._bus = bus
+            tree = Tree(self._service.snapshot, self._service.jobs)
+            interfaces = Interfaces(self._service, tree, Authority(bus), self._send, self._trouble)
+            bus.add_message_handler(_careful(interfaces.handle))
+            self._news = News(self._service.snapshot, tree, self._send)
+            reply = await bus.request_name(names.BUS_NAME, NameFlag.NONE)
+            if reply is RequestNameReply.IN_QUEUE:
+                self._trouble(
+                    f"another process has the name {names.BUS_NAME} on the bus; it is ours when that one ends"
+                )
+            else:
+                self._well()
+            self._wait_s = FIRST_S
+            disconnected: Callable[[], Awaitable[None]] = bus.wait_for_disconnect
+            await disconnected()
+            raise ConnectionResetError("the bus has gone away")
+        finally:
+            if self._news is not None:
+                self._news.close()
+            if interfaces is not None:
+                interfaces.close()
+            self._bus = self._news = None
+            if bus.connected:
+                bus.disconnect()
+
+    def _send(self, message: Message) -> None:
+        """Send, or not: whoever waits on a bus that has gone away hears of that from the bus."""
+        if self._bus is not None and self._bus.connected:
+            self._bus.send(message).add_done_callback(_seen)
+
+
+def _careful(handle: Callable[[Message], bool]) -> Callable[[Message], bool]:
+    """The same handler, with what the library keeps of strangers' messages limited."""
+    cached: Any = signature.get_signature_tree
+
+    def handler(message: Message) -> bool:
+        if cached.cache_info().currsize > SIGNATURES_MOST:
+            cached.cache_clear()
+        return handle(message)
+
+    return handler
+
+
+def _seen(sent: asyncio.Future[Any]) -> None:
+    """What was not sent is lost with the connection, whose end is told elsewhere."""
+    if not sent.cancelled():
+        sent.exception()

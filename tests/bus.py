@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A system bus of one's own, with a real polkitd on it that knows our actions.
+
+The one rule: nothing of the machine's own bus is touched, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+REPOSITORY = Path(__file__).parent.parent
+DBUS = REPOSITORY / "configs" / "dbus"
+POLICY = REPOSITORY / "configs" / "polkit" / "org.journalkeeper1.policy"
+SYSTEM_CONF = Path("/usr/share/dbus-1/system.conf")
+ACTIONS = "/usr/share/polkit-1/actions"
+POLKITD = ("/usr/lib/polkit-1/polkitd", "/usr/libexec/polkitd", "/usr/libexec/polkit-1/polkitd")
+NOBODY = 65534
+PATIENCE_S = 20.0
+
+CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+  <type>system</type>
+  <listen>unix:path={socket}</listen>
+  <auth>EXTERNAL</auth>
+  <standard_system_servicedirs/>
+  {policy}
+  <include>{ours}</include>
+  <includedir>/usr/share/dbus-1/system.d</includedir>
+</busconfig>
+"""
+
+
+def missing() -> str | None:
+    """Why there can be no bus here, None if there can."""
+    if os.geteuid() != 0:
+        return "needs root: a service that has the name, and callers who are nobody"
+    for program, package in (("dbus-daemon", "dbus"), ("busctl", "systemd"), ("gdbus", "libglib2.0-bin")):
+        if shutil.which(program) is None:
+            return f"{program} is not installed (package {package})"
+    return None if _polkitd() else "polkitd is not installed (package polkitd, policykit-1 or polkit)"
+
+
+def _polkitd() -> str | None:
+    return next((path for path in POLKITD if os.access(path, os.X_OK)), None)
+
+
+def eventually(true: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
+    """Whether it came true in time."""
+    deadline = time.monotonic() + patience_s
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+class PrivateBus:
+    """A dbus-daemon with the distribution's policy for system buses and ours; started by `with`."""
+
+    def __init__(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="bus-"))
+        self._directory.chmod(0o755)
+        self.socket = self._directory / "socket"
+        self.address = f"unix:path={self.socket}"
+        self._daemon: subprocess.Popen[bytes] | None = None
+        self._polkit: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop_polkit()
+        self.stop()
+        shutil.rmtree(self._directory)
+
+    def start(self) -> None:
+        """Start the bus, which then takes connections."""
+        text = SYSTEM_CONF.read_text()
+        policies = text[text.index("<policy") : text.rindex("</policy>") + len("</policy>")]
+        config = self._directory / "system.conf"
+        ours = DBUS / "org.journalkeeper1.conf"
+        config.write_text(CONFIG.format(socket=self.socket, policy=policies, ours=ours))
+        words = ["dbus-daemon", f"--config-file={config}", "--nofork", "--nopidfile", "--nosyslog"]
+        self._daemon = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+        assert eventually(lambda: self.call("org.freedesktop.DBus", "GetId").returncode == 0)
+
+    def stop(self) -> None:
+        """End the bus, and with it every connection."""
+        if self._daemon is not None:
+            self._daemon.terminate()
+            self._daemon.wait()
+            self._daemon = None
+            self.socket.unlink(missing_ok=True)
+
+    def start_polkit(self) -> None:
+        """Start a polkitd that knows our actions beside the machine's; in a mount namespace of its own."""
+        actions = self._directory / "actions"
+        if not actions.exists():
+            shutil.copytree(ACTIONS, actions)
+            shutil.copy(POLICY, actions)
+        script = f"mount --bind {actions} {ACTIONS} && exec {_polkitd()} --no-debug"
+        self._polkit = subprocess.Popen(
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
+            env={**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": self.address},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        assert eventually(lambda: self.has("org.freedesktop.PolicyKit1")), "polkitd did not come"
+
+    def stop_polkit(self) -> None:
+        """End polkitd."""
+        if self._polkit is not None:
+            self._polkit.terminate()
+            self._polkit.wait()
+            self._polkit = None
+
+    def run(self, *words: str, nobody: bool = False, check: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run a program as a client of this bus, as root or as nobody."""
+        return subprocess.run(
+            words,
+            env={**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": self.address, "LC_ALL": "C.UTF-8"},
+            user=NOBODY if nobody else None,
+            group=NOBODY if nobody else None,
+            extra_groups=[] if nobody else None,
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=60,
+        )
+
+    def call(self, name: str, member: str, *words: str, nobody: bool = False) -> subprocess.CompletedProcess[str]:
+        """`busctl call` of a method of the object and interface that are called as the bus name."""
+        path = "/" + name.replace(".", "/")
+        return self.run("busctl", f"--address={self.address}", "call", name, path, name, member, *words, nobody=nobody)
+
+    def has(self, name: str) -> bool:
+        """Whether somebody has the name."""
+        return self.call("org.freedesktop.DBus", "NameHasOwner", "s", name).stdout.strip() == "b true"
+
+
+class Daemon:
+    """`journalkeeper daemon` on a directory and, with a `bus`, on that; `lines` is what it says."""
+
+    def __init__(self, base: Path, directory: Path, bus: PrivateBus | None, config: str = "") -> None:
+        base.mkdir(exist_ok=True)
+        self.config = base / "journalkeeper.conf"
+        self.config.write_text(config)
+        self._log = (base / "log").open("w+")
+        environment = {**os.environ, "STATE_DIRECTORY": f"{base / 'state'}", "PYTHONPATH": f"{REPOSITORY}"}
+        environment.pop("NOTIFY_SOCKET", None)
+        environment["DBUS_SYSTEM_BUS_ADDRESS"] = "" if bus is None else bus.address
+        words = [sys.executable, "-m", "journalkeeper", "daemon", "-D", f"{directory}", "--config", f"{self.config}"]
+        self.process = subprocess.Popen(words, env=environment, stderr=self._log, cwd=base)
+        if bus is not None:
+            assert eventually(lambda: bus.has("org.journalkeeper1")), self.log()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def log(self) -> str:
+        """What it has said."""
+        return Path(self._log.name).read_text()
+
+    def rss_kib(self) -> int:
+        """Its resident size."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")))
+
+    def stop(self) -> int:
+        """End it as systemd would; its exit status."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            status = self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        log = self.log()
+        self._log.close()
+        assert "Traceback" not in log, log
+        return status
