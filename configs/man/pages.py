@@ -17,7 +17,7 @@ import grammar
 import interfaces
 import roff
 
-from journalkeeper import __version__, directives
+from journalkeeper import __version__, directives, metrics
 from journalkeeper.bus import names
 from journalkeeper.config import AT_LEAST
 from journalkeeper.log import Event
@@ -143,6 +143,13 @@ def _errors(_: str) -> Iterator[str]:
         yield from roff.item(roff.bold(name), (kind.__doc__ or "").splitlines()[0])
 
 
+def _metrics(_: str) -> Iterator[str]:
+    """Every metric with its type and its help."""
+    for family in metrics.FAMILIES:
+        name = f"{metrics.PREFIX}_{family.name}"
+        yield from roff.item(roff.bold(name), f"{str(family.type).capitalize()}. {family.help}")
+
+
 TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "commands": _commands,
     "options": _options,
@@ -151,5 +158,6 @@ TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "at_least": _at_least,
     "errors": _errors,
     "events": _events,
+    "metrics": _metrics,
     "interface": interfaces.described,
 }

@@ -24,7 +24,7 @@ from journalkeeper.log import Event, outcome_fields
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from tests.adapters.pages import CHECKOUT, PAGES, commands, examples, make, need, rendered
 
-MAIN, CONF, BUS, SERVICE = PAGES
+MAIN, CONF, BUS, FLEET, SERVICE = PAGES
 OUTCOME = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.PINNED, 9, 1, 5, 3, 4, 1.0, "why")
 
 
