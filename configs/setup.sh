@@ -126,9 +126,18 @@ spelled() {
 
 candidate() { LC_ALL=C apt-cache policy "$1" | sed -n 's/^  Candidate: //p'; }
 
+# whether apt has ever been told what there is
+has_lists() {
+    for list in /var/lib/apt/lists/*_Packages*; do
+        if [ -e "$list" ]; then return; fi
+    done
+    return 1
+}
+
 # wish: install the libraries that pip could fetch too, each only if the distribution has it.
 wish() {
     is_root || return 0
+    [ "$(package_manager)" != apt-get ] || has_lists || refresh
     lacking nice | while read -r name; do
         if offered "$name"; then
             add_packages "$(spelled "$name")" >/dev/null 2>&1 || : # a distribution without it: pip's business
