@@ -161,8 +161,8 @@ users_pip_settings() {
     if [ -z "${SUDO_USER:-}" ] || [ -n "${PIP_CONFIG_FILE:-}" ]; then
         return 0
     fi
-    home=$(getent passwd "$SUDO_USER" | cut -d: -f6)
-    for settings in "$home/.config/pip/pip.conf" "$home/.pip/pip.conf"; do
+    users_home=$(getent passwd "$SUDO_USER" | cut -d: -f6)
+    for settings in "$users_home/.config/pip/pip.conf" "$users_home/.pip/pip.conf"; do
         if [ -r "$settings" ]; then
             export PIP_CONFIG_FILE="$settings"
             return 0
