@@ -10,27 +10,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper import state
 from journalkeeper.config import Config
 from journalkeeper.errors import KeeperError, NeedsRootError
-from journalkeeper.execute import Done, execute, leftovers, not_begun, orders
-from journalkeeper.execute.pace import Pace
-from journalkeeper.feedback import Attention, Place, pressure_percent
 from journalkeeper.flushes import Flushes
-from journalkeeper.journald import layout
+from journalkeeper.meanwhile import Meanwhile
 from journalkeeper.model import (
-    Action,
     Host,
     Instance,
     JournalFile,
-    Kind,
-    Order,
     Outcome,
     Past,
     Plan,
@@ -42,12 +35,15 @@ from journalkeeper.model import (
 )
 from journalkeeper.observe import Observer, Seen
 from journalkeeper.policy import plan
+from journalkeeper.pressure import pressure_percent
+from journalkeeper.progress import Progress
 from journalkeeper.record import NAME as RECORD_NAME
 from journalkeeper.record import Record
 from journalkeeper.slowest import Slowest
 from journalkeeper.status import Status, status
 
 if TYPE_CHECKING:
+    from journalkeeper.execute import Done
     from journalkeeper.publish import Publisher
 
 DAEMON: Final = "daemon"
@@ -57,16 +53,6 @@ DAY_S: Final = 24 * 60 * 60.0
 
 PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE, Reason.VANISHED, Reason.CHANGED})
 """Reasons that are over by themselves, or with the next look: what ended so may be tried again at once."""
-
-
-class Progress(NamedTuple):
-    """How far a run is: file `number` (from 1) of `total`, and bytes over the whole run."""
-
-    number: int
-    total: int
-    path: str
-    done_bytes: int
-    total_bytes: int
 
 
 class Report(NamedTuple):
@@ -122,6 +108,10 @@ class Keeper:
         self._slowest, self._refused = before._slowest, before._refused
         self._record_seen, self._pruned_s = before._record_seen, before._pruned_s
 
+    def _there(self, *, watching: bool) -> tuple[str, ...]:
+        """The directories to look into: who watches takes one that is not there for empty."""
+        return tuple(filter(os.path.isdir, self.directories)) if watching else self.directories
+
     def missing(self) -> list[str]:
         """The directories that are not there."""
         return [directory for directory in self.directories if not os.path.isdir(directory)]
@@ -170,10 +160,13 @@ class Keeper:
             if publisher is not None:
                 stack.push(publisher.left)
             stack.enter_context(state.lock(self.state_directory))
-            record, notices = self._opened_record()
-            stack.callback(record.close)
-            seen = self._see(request, tuple(filter(os.path.isdir, self.directories)) if watching else self.directories)
-            notices += leftovers.remove(seen.leftovers)
+            looking = stack.enter_context(Meanwhile(partial(self._see, request, self._there(watching=watching))))
+            from journalkeeper.work import Work  # noqa: PLC0415 - while the kernel looks; who only looks needs no hands
+
+            record, notices = self._opened_record(stack)
+            seen = looking.result()
+            work = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stop)
+            notices += work.clean(seen.leftovers)
             host = self._host(seen, record)
             chosen = plan(host, request, self._config)
             if watching:
@@ -181,27 +174,24 @@ class Keeper:
             outcomes: list[Outcome] = []
             if chosen.actions or chosen.orders or not watching:
                 run = record.begin_run(now_us(), door)
-                work = self._execute(chosen.actions, request, on_progress, stop)
-                for device, done in chain(self._obey(chosen.orders, stop), work):
+                self._observer.forget(action.path for action in chosen.actions)  # it leaves no trace in stat
+                for target, done in work.carry_out(chosen, self._last, on_progress):
                     outcomes.append(done.outcome)
-                    notices += _kept(record, run, seen.volumes, device, done)
+                    self._remember(target, done.outcome)
+                    notices += _kept(record, run, seen.volumes, target.device, done)
                     on_outcome(done.outcome)
                 notices += _tried(lambda: record.end_run(run, now_us()))
-            notices += _tried(lambda: self._prune(record, rarely=watching))
+            notices += _tried(lambda: self._prune(record, rarely=watching)) + _begun_anew(record)
             if publisher is not None:
                 notices += _tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
-            if record.set_aside is not None:
-                notices.append(f"the record was damaged and is now {record.set_aside}; a new one was begun")
-            if record.vanished:
-                notices.append(f"{record.path}: the record was removed; a new one was begun")
         written = sum(outcome.bytes_written for outcome in outcomes)
         return Report(chosen, tuple(outcomes), written, time.monotonic() - began, tuple(notices), host)
 
-    def _opened_record(self) -> tuple[Record, list[str]]:
-        """The record, and what is to be said of it: one that was there the last time must be there still."""
+    def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
+        """The record, which `stack` closes, and what is to be said of it: one that was there the last time must be there still."""
         path = os.path.join(self.state_directory, RECORD_NAME)
         removed = self._record_seen and not os.path.lexists(path)
-        record = Record(self.state_directory)
+        record = stack.enter_context(Record(self.state_directory))
         self._record_seen = True
         return record, [f"{path}: the record was removed; a new one was begun"] if removed else []
 
@@ -266,69 +256,6 @@ class Keeper:
             rotations=record.rotations_since(now - DAY_US, now),
         )
 
-    def _obey(self, given: tuple[Order, ...], stop: Callable[[], bool]) -> Iterator[tuple[int, Done]]:
-        """Carry out one order after the other; with the device that each is about."""
-        for order in given:
-            done = orders.not_begun(order) if stop() else orders.carry_out(order)
-            self.flushes.moved_by_us(order.instance.directory)
-            self._remember(order.instance, done.outcome)
-            yield order.instance.device, done
-
-    def _execute(
-        self,
-        actions: tuple[Action, ...],
-        request: Request,
-        on_progress: Callable[[Progress], None],
-        stop: Callable[[], bool],
-    ) -> Iterator[tuple[int, Done]]:
-        """Do one action after the other, each with its device; after a stop the rest are interrupted."""
-        meter = _Meter(actions, on_progress)
-        for number, action in enumerate(actions, start=1):
-            if stop():
-                yield action.file.device, not_begun(action)
-                continue
-            meter.begin(number, action)
-            self._observer.forget(action.path)
-            with closing(self._attention(action, hurry=request.now, stop=stop)) as attention:
-                defrag = self._config.defrag
-                pace = Pace(
-                    most_bytes=defrag.chunk_bytes,
-                    piece_us=self._piece_us(action, hurry=request.now),
-                    ask=attention,
-                    tell=meter.add,
-                )
-                done = execute(action, pace)
-            if action.file.kind is Kind.ACTIVE:
-                directory = action.path.rpartition("/")[0]
-                self.flushes.moved_by_us(directory)
-                self._slowest.add(directory, pace.slowest_us)
-            self._remember(action.file, done.outcome)
-            yield action.file.device, done
-
-    def _piece_us(self, action: Action, *, hurry: bool) -> int | None:
-        """How long a piece should take. Of an archive: to be over when journald's flush comes, unless in a hurry.
-
-        Compressed extents are short anyway; where nothing is compressed short pieces make short extents.
-        """
-        if action.file.kind is Kind.ACTIVE:
-            return self._config.defrag.chunk_us
-        return None if hurry or action.compress == "no" else self._config.window.margin_us // 2
-
-    def _attention(self, action: Action, *, hurry: bool, stop: Callable[[], bool]) -> Attention:
-        """Who is asked before each piece of `action`."""
-        ours = [one for one in self._last.instances if one.device == action.file.device and one.name != layout.REMOTE]
-        directories = {one.directory for one in ours}
-        actives = tuple(
-            file.path
-            for file in self._last.files
-            if file.kind is Kind.ACTIVE and file.problem is None and file.path.rpartition("/")[0] in directories
-        )
-        uuid = next(volume.uuid for volume in self._last.volumes if volume.device == action.file.device)
-        margin_us = self._config.window.margin_us + self._slowest.us()
-        return Attention(
-            action, self._config, self.flushes, Place(uuid, actives), margin_us=margin_us, hurry=hurry, stop=stop
-        )
-
     def _remember(self, target: JournalFile | Instance, outcome: Outcome) -> None:
         """Keep in mind what came to nothing, for the next plan not to try it at once."""
         key = target.device, target.inode
@@ -338,28 +265,6 @@ class Keeper:
             self._refused[key] = Refusal(now_us(), *seen, outcome.reason, outcome.detail or outcome.reason)
 
 
-class _Meter:
-    """Counts bytes over a whole run and tells of each step."""
-
-    def __init__(self, actions: tuple[Action, ...], tell: Callable[[Progress], None]) -> None:
-        self._tell = tell
-        self._now = Progress(0, len(actions), "", 0, sum(part.length for action in actions for part in action.ranges))
-        self._before = 0
-        self._length = 0
-
-    def begin(self, number: int, action: Action) -> None:
-        """The next file: what the last one left out counts as done, too."""
-        self._before += self._length
-        self._length = sum(part.length for part in action.ranges)
-        self._now = self._now._replace(number=number, path=action.path, done_bytes=self._before)
-        self._tell(self._now)
-
-    def add(self, length: int) -> None:
-        """`length` bytes more of the present file."""
-        self._now = self._now._replace(done_bytes=self._now.done_bytes + length)
-        self._tell(self._now)
-
-
 def _tried(bookkeeping: Callable[[], None]) -> list[str]:
     """Keep the books, after the work; what is to be said if that failed: what was done is to be told all the same."""
     try:
@@ -367,6 +272,16 @@ def _tried(bookkeeping: Callable[[], None]) -> list[str]:
     except KeeperError as error:
         return [str(error)]
     return []
+
+
+def _begun_anew(record: Record) -> list[str]:
+    """What is to be said of a record that was not, or not any longer, what it should be."""
+    told = []
+    if record.set_aside is not None:
+        told.append(f"the record was damaged and is now {record.set_aside}; a new one was begun")
+    if record.vanished:
+        told.append(f"{record.path}: the record was removed; a new one was begun")
+    return told
 
 
 def _kept(record: Record, run: int, volumes: tuple[Volume, ...], device: int, done: Done) -> list[str]:

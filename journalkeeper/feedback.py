@@ -24,7 +24,6 @@ from journalkeeper.policy.feedback import Advice, Reading, advice
 if TYPE_CHECKING:
     from systemd.journal import Reader
 
-PRESSURE: Final = "/proc/pressure/io"
 PAUSE_S: Final = 0.25
 REST_S: Final = 0.05
 REST_EVERY_S: Final = 1.0
@@ -35,20 +34,6 @@ ENTRIES: Final = 16
 
 ENTRIES_EVERY_S: Final = 0.2
 MAINTENANCE_EVERY_S: Final = 5.0
-
-
-def pressure_percent(path: str = PRESSURE) -> float | None:
-    """For how much of the last 10 s some task waited for I/O; None where the kernel does not say.
-
-    Source: Documentation/accounting/psi.rst. Without psi=1 the file is there and reading it
-    fails (EOPNOTSUPP); in a sandbox it may be missing.
-    """
-    try:
-        with open(path, encoding="ascii") as file:
-            words = file.readline().split()
-    except OSError:
-        return None
-    return next((float(word[6:]) for word in words if word.startswith("avg10=")), None)
 
 
 class Intake:

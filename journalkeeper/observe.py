@@ -90,9 +90,10 @@ class Observer:
         self._kept: dict[str, JournalFile] = {}
         self.opened = 0
 
-    def forget(self, path: str) -> None:
-        """Open `path` again at the next look."""
-        self._kept.pop(path, None)
+    def forget(self, paths: Iterable[str]) -> None:
+        """Open these again at the next look."""
+        for path in paths:
+            self._kept.pop(path, None)
 
     def look(self, tops: Iterable[str], *, now_us: int) -> Seen:
         """Every journal file below the directories `tops`.

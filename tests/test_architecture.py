@@ -18,11 +18,23 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 PACKAGE = "journalkeeper"
 
-GROUND = {"model", "errors", "config", "spec", "directives", "values", "compression", "reasons", "ledger"}
+GROUND = {"model", "errors", "config", "spec", "directives", "values", "compression", "reasons", "ledger", "progress"}
 MIND = {"policy", "status", "metrics", "report"}
 KERNEL = {"btrfs", "journald"}
-HANDS = {"observe", "execute", "opening", "flushes", "record", "schema", "database", "state", "conffiles", "textfile"}
-WAY = {"cycle", "feedback", "publish", "slowest", "watch"}
+HANDS = {
+    "meanwhile",
+    "observe",
+    "execute",
+    "opening",
+    "flushes",
+    "record",
+    "schema",
+    "database",
+    "state",
+    "conffiles",
+    "textfile",
+}
+WAY = {"cycle", "feedback", "pressure", "publish", "slowest", "watch", "work"}
 DOORS = {"cli", "daemon", "desk", "jobs", "log", "notify", "bus", "probe", "lab", "__main__"}
 
 PURE = GROUND | MIND

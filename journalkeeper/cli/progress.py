@@ -16,7 +16,7 @@ from journalkeeper.cli.text import elided, shown
 from journalkeeper.model import MIB
 
 if TYPE_CHECKING:
-    from journalkeeper.cycle import Progress
+    from journalkeeper.progress import Progress
 
 REDRAW_S = 0.1
 _ERASE = "\r\x1b[K"

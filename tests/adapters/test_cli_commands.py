@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.program import run
-from journalkeeper.cycle import Progress, Report
+from journalkeeper.cycle import Report
 from journalkeeper.errors import BusyError, FileError, KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model import (
     Action,
@@ -31,6 +31,7 @@ from journalkeeper.model import (
     Verb,
     Window,
 )
+from journalkeeper.progress import Progress
 from journalkeeper.record import Record
 
 FILE = JournalFile(
@@ -93,7 +94,8 @@ class FakeKeeper:
         self.during()
         self.stopped = stop()
         outcomes = () if self.stopped else self.outcomes
-        return Report(self.answer, outcomes, sum(one.bytes_written for one in outcomes), 1.5, self.notices)
+        written = sum(one.bytes_written for one in outcomes)
+        return Report(self.answer, outcomes, written, 1.5, self.notices, Host(0, self.files, (), (), {}, 0))
 
 
 Captured = pytest.CaptureFixture[str]

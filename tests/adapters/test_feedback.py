@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs.maintenance import SCRUB_FRESH_S, devices, maintenance
-from journalkeeper.feedback import pressure_percent
 from journalkeeper.notify import Notify
+from journalkeeper.pressure import pressure_percent
 
 UUID = "11111111-2222-3333-4444-555555555555"
 

@@ -13,11 +13,12 @@ import pytest
 
 from journalkeeper import state
 from journalkeeper.config import Config
-from journalkeeper.cycle import Keeper, Progress, Report
+from journalkeeper.cycle import Keeper, Report
 from journalkeeper.errors import BusyError, FileError, NeedsRootError, NotBtrfsError
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.volume import PREFIX, run
 from journalkeeper.model import MIB, Outcome, Reason, Request, Result, Verb
+from journalkeeper.progress import Progress
 from journalkeeper.record import Record
 from tests.btrfs.journals import NOW, Bearing, archive_name, bearing, export, fill, put
 

@@ -402,7 +402,7 @@ def test_a_forgotten_file_is_opened_again(top: Path) -> None:
     """A defragmentation leaves no trace in stat."""
     observer = Observer()
     look(top, observer)
-    observer.forget(str(top / MACHINE / NAMES[2]))
+    observer.forget([str(top / MACHINE / NAMES[2])])
     look(top, observer)
     assert observer.opened == len(NAMES) + 1
 

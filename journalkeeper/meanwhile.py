@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Two things at once: a look waits for the kernel, and who asked for it gets ready meanwhile.
+
+The one rule: nothing is left running: leaving the context waits for the work's end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, Self, TypeVar
+
+T = TypeVar("T")
+
+
+class Meanwhile(Generic[T]):
+    """`work` on a thread of its own, from entering the context on; `result` waits for it.
+
+    >>> with Meanwhile(lambda: 6 * 7) as question:
+    ...     question.result()
+    42
+    """
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._made: list[T] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="meanwhile")
+
+    def _run(self) -> None:
+        try:
+            self._made.append(self._work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+            self._error = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+    def result(self) -> T:
+        """What `work` returned.
+
+        Raises: whatever it raised.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._made[0]

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How far a run is.
+
+The one rule: it is told when a file is begun and after every piece; who listens decides how
+often to say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from journalkeeper.model import Action
+
+
+class Progress(NamedTuple):
+    """How far a run is: file `number` (from 1) of `total`, and bytes over the whole run."""
+
+    number: int
+    total: int
+    path: str
+    done_bytes: int
+    total_bytes: int
+
+
+class Meter:
+    """Counts bytes over a whole run and tells of each step."""
+
+    def __init__(self, actions: tuple[Action, ...], tell: Callable[[Progress], None]) -> None:
+        self._tell = tell
+        self._now = Progress(0, len(actions), "", 0, sum(part.length for action in actions for part in action.ranges))
+        self._before = 0
+        self._length = 0
+
+    def begin(self, number: int, action: Action) -> None:
+        """The next file: what the last one left out counts as done, too."""
+        self._before += self._length
+        self._length = sum(part.length for part in action.ranges)
+        self._now = self._now._replace(number=number, path=action.path, done_bytes=self._before)
+        self._tell(self._now)
+
+    def add(self, length: int) -> None:
+        """`length` bytes more of the present file."""
+        self._now = self._now._replace(done_bytes=self._now.done_bytes + length)
+        self._tell(self._now)

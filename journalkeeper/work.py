@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Carrying a plan out: its orders, then its actions, one after the other.
+
+The one rule: whoever is asked before a piece is asked anew for every action: which window is
+open, who waits for this disk, what the last pieces took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+
+from journalkeeper.config import Config
+from journalkeeper.execute import Done, execute, leftovers, not_begun, orders
+from journalkeeper.execute.pace import Pace
+from journalkeeper.feedback import Attention, Place
+from journalkeeper.flushes import Flushes
+from journalkeeper.journald import layout
+from journalkeeper.model import Action, Instance, JournalFile, Kind, Order, Plan
+from journalkeeper.observe import Seen
+from journalkeeper.progress import Meter, Progress
+from journalkeeper.slowest import Slowest
+
+
+class Work:
+    """The work of one run, until `stop` says so between two pieces.
+
+    `flushes` and `slowest` are told what was done and how long it took; who is in a `hurry` waits for no flush.
+    """
+
+    def __init__(
+        self, config: Config, flushes: Flushes, slowest: Slowest, *, hurry: bool, stop: Callable[[], bool]
+    ) -> None:
+        self._config = config
+        self._flushes = flushes
+        self._slowest = slowest
+        self._hurry = hurry
+        self._stop = stop
+
+    def clean(self, paths: Sequence[str]) -> list[str]:
+        """Remove what a killed run left behind; sentences about it."""
+        return leftovers.remove(paths)
+
+    def carry_out(
+        self, chosen: Plan, seen: Seen, on_progress: Callable[[Progress], None]
+    ) -> Iterator[tuple[JournalFile | Instance, Done]]:
+        """Do what was chosen after `seen`; each outcome with the file or the directory that it is about."""
+        yield from self._obey(chosen.orders)
+        yield from self._do(chosen.actions, seen, on_progress)
+
+    def _obey(self, given: tuple[Order, ...]) -> Iterator[tuple[Instance, Done]]:
+        """Carry out one order after the other; with the directory that each is about."""
+        for order in given:
+            done = orders.not_begun(order) if self._stop() else orders.carry_out(order)
+            self._flushes.moved_by_us(order.instance.directory)
+            yield order.instance, done
+
+    def _do(
+        self, actions: tuple[Action, ...], seen: Seen, on_progress: Callable[[Progress], None]
+    ) -> Iterator[tuple[JournalFile, Done]]:
+        """Do one action after the other, each with its file; after a stop the rest are interrupted."""
+        meter = Meter(actions, on_progress)
+        for number, action in enumerate(actions, start=1):
+            if self._stop():
+                yield action.file, not_begun(action)
+                continue
+            meter.begin(number, action)
+            with closing(self._attention(action, seen)) as attention:
+                pace = Pace(
+                    most_bytes=self._config.defrag.chunk_bytes,
+                    piece_us=self._piece_us(action),
+                    ask=attention,
+                    tell=meter.add,
+                )
+                done = execute(action, pace)
+            if action.file.kind is Kind.ACTIVE:
+                directory = action.path.rpartition("/")[0]
+                self._flushes.moved_by_us(directory)
+                self._slowest.add(directory, pace.slowest_us)
+            yield action.file, done
+
+    def _piece_us(self, action: Action) -> int | None:
+        """How long a piece should take. Of an archive: to be over when journald's flush comes, unless in a hurry.
+
+        Compressed extents are short anyway; where nothing is compressed short pieces make short extents.
+        """
+        if action.file.kind is Kind.ACTIVE:
+            return self._config.defrag.chunk_us
+        return None if self._hurry or action.compress == "no" else self._config.window.margin_us // 2
+
+    def _attention(self, action: Action, seen: Seen) -> Attention:
+        """Who is asked before each piece of `action`."""
+        ours = [one for one in seen.instances if one.device == action.file.device and one.name != layout.REMOTE]
+        directories = {one.directory for one in ours}
+        actives = tuple(
+            file.path
+            for file in seen.files
+            if file.kind is Kind.ACTIVE and file.problem is None and file.path.rpartition("/")[0] in directories
+        )
+        uuid = next(volume.uuid for volume in seen.volumes if volume.device == action.file.device)
+        margin_us = self._config.window.margin_us + self._slowest.us()
+        place = Place(uuid, actives)
+        return Attention(
+            action, self._config, self._flushes, place, margin_us=margin_us, hurry=self._hurry, stop=self._stop
+        )
