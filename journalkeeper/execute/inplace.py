@@ -18,7 +18,7 @@ from typing import Final
 from journalkeeper.btrfs import defrag, fiemap, inode, writeback
 from journalkeeper.compression import Compression, parse_compression
 from journalkeeper.execute.held import Held, writable
-from journalkeeper.execute.pace import Pace
+from journalkeeper.execute.pace import LEAST_BYTES, Pace
 from journalkeeper.model import MIB, Action, Kind, Range
 
 FREEZER_TRIES: Final = 3
@@ -28,6 +28,10 @@ WORSE: Final = 1.1
 """With more than this many times the extents expected something went wrong."""
 
 READ_BYTES: Final = MIB
+
+NEAR_BYTES: Final = LEAST_BYTES
+"""Runs of data with a shorter hole between them go to the kernel in one piece: it passes over holes
+by itself, and a call of its own for each run of 40 KiB costs three times what the run does (0.6 ms)."""
 
 PLACED_TRIES: Final = 20
 PLACED_S: Final = 0.005
@@ -41,19 +45,23 @@ def defragment(held: Held, action: Action, pace: Pace) -> None:
     Raises: OSError as btrfs.defrag says; what was finished before stays finished.
     """
     at_rest = action.file.kind is not Kind.ACTIVE
-    ranges, before, flags = action.ranges, fiemap.count(held.fd, sync=False), inode.get_flags(held.fd)
+    ranges, runs, flags = action.ranges, [], inode.get_flags(held.fd)
+    before = 0 if at_rest else fiemap.count(held.fd, sync=False)
     if at_rest:
         os.fsync(held.fd)
         punch_unwritten(held)
         # A hole that ends within a block dirtied the rest of it, and the kernel skips what is dirty.
-        ranges = tuple(Range(offset, length, 0) for offset, length in fiemap.data(held.fd, sync=True))
-    compression = parse_compression(action.compress)
+        runs = fiemap.data(held.fd, sync=True)
+        ranges = near(runs)
+    compression, reached = parse_compression(action.compress), 0
     for offset, length in pace.pieces(ranges):
         if not at_rest:
             # The kernel skips dirty pages: those of this piece go first, and only those.
             writeback.sync_file_range(held.fd, offset, length)
         _piece(held.fd, offset, length, compression)
+        reached = offset + length
     if at_rest:
+        pace.written_bytes = sum(min(length, reached - offset) for offset, length in runs if offset < reached)
         os.fsync(held.fd)
         if inode.get_flags(held.fd) != flags:  # NOCOMPRESS, the kernel's note that a piece did not become smaller
             inode.set_flags(held.fd, flags)
@@ -61,6 +69,18 @@ def defragment(held: Held, action: Action, pace: Pace) -> None:
             read_through(held.fd, ranges)
     elif pace.written_bytes:
         _wait_until_placed(held.fd, before)
+
+
+def near(runs: list[tuple[int, int]]) -> tuple[Range, ...]:
+    """The (offset, length) of `runs` with those joined that lie less than NEAR_BYTES apart."""
+    ranges: list[Range] = []
+    for offset, length in runs:
+        if ranges and offset - (ranges[-1].offset + ranges[-1].length) < NEAR_BYTES:
+            first = ranges.pop().offset
+            ranges.append(Range(first, offset + length - first, 0))
+        else:
+            ranges.append(Range(offset, length, 0))
+    return tuple(ranges)
 
 
 def read_through(fd: int, ranges: tuple[Range, ...]) -> None:
