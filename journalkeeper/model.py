@@ -4,10 +4,9 @@
 The one rule: everything here is frozen, and nothing here does anything. Bytes are
 `_bytes`, wall-clock times are microseconds since the epoch, `_us`, intervals too.
 NamedTuple and not dataclass: a scan makes thousands, and a tool that starts often
-should not import `inspect` (measured: 5 ms of 10).
+should not import `inspect` (measured: 5 ms of 10). For the same reason annotations are not
+strings here: NamedTuple compiles each string, 1.3 of 3.5 ms.
 """
-
-from __future__ import annotations
 
 from enum import StrEnum
 from typing import NamedTuple
