@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every command in README and the other documents is run by a test; tests/documents.py has who runs which."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from journalkeeper import conffiles
+from journalkeeper.config import Config, from_assignments
+from journalkeeper.model import Kind, Request
+from journalkeeper.policy import plan
+from tests import documents, hosts
+from tests.documents import CHECKOUT, HOW, By, Command, Here, how, in_markdown, in_page, is_command, rows, why_not
+
+README = (CHECKOUT / "README.md").read_text()
+BYS = tuple(dict.fromkeys(who for *_, who in HOW if isinstance(who, By)))
+
+
+def test_every_command_is_run_by_a_test() -> None:
+    nobodys = [command for command in documents.commands() if how(command) is None]
+    assert nobodys == [], "add a row to HOW in tests/documents.py, and the test that runs it"
+
+
+def test_every_row_is_needed_by_a_command() -> None:
+    needed = {next(rows(command))[0] for command in documents.commands() if how(command) is not None}
+    assert [HOW[number] for number in range(len(HOW)) if number not in needed] == []
+
+
+@pytest.mark.parametrize("by", BYS, ids=lambda by: f"{by.test} {by.words}")
+def test_a_command_that_another_test_runs_is_in_that_test(by: By) -> None:
+    assert why_not(by) is None
+
+
+def test_every_document_was_read() -> None:
+    found = {command.document for command in documents.commands()}
+    assert {"README.md", "journalkeeper.1", "journalkeeper-fleet.7", "journalkeeper.service.8"} <= found
+    assert len(documents.commands()) > 50
+
+
+@pytest.mark.parametrize(
+    ("by", "complaint"),
+    [
+        (By("tests/nothing.py", "x"), "does not exist"),
+        (By("tests/adapters/test_docs.py::test_nothing", "x"), "has no test_nothing"),
+        (By("tests/run", "sudo tests/" + "walk"), "does not have the words"),
+        (By("tests/run", "Sets up and runs the tests"), None),
+        (By("tests/adapters/test_docs.py::test_every_document_was_read", "in HOW for number"), None),
+    ],
+)
+def test_a_row_that_leads_nowhere_is_found(by: By, complaint: str | None) -> None:
+    said = why_not(by)
+    assert said is None if complaint is None else complaint in str(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("```sh\n# why\nfrob --all\n\nthe `end`\n```\n", ["frob --all", "the `end`"]),
+        ("```console\n$ frob \\\n  --all\n```\n", ["frob    --all"]),
+        ("```\njournalkeeper frob\nsaid\n```\n", ["journalkeeper frob"]),
+        ("```text\njournalkeeper frob\n```\n", []),
+        ("Use `sudo journalkeeper frob`, not `journalkeeper` or `extents`.\n", ["sudo journalkeeper frob"]),
+        ("See `tests/run`, `tests/bench` and `tests/documents.py`.\n", ["tests/run"]),
+        ("- a list\n\n  ```sh\n  frob\n  ```\n", ["frob"]),
+    ],
+)
+def test_what_is_a_command_in_markdown(text: str, found: list[str]) -> None:
+    assert [command.text for command in in_markdown("x.md", text)] == found
+
+
+def test_what_is_a_command_in_a_page() -> None:
+    text = ".EX\nA=1 sudo journalkeeper x  why\n[Service]\nA=b\n.EE\n`systemctl x` and `systemctl`\n"
+    assert [command.text for command in in_page("x.7", text)] == ["A=1 sudo journalkeeper x", "systemctl x"]
+
+
+def test_a_command_that_nobody_runs_is_nobodys() -> None:
+    assert how(Command("README.md", "frob --all", block=True)) is None
+    assert is_command("~/journalkeeper/bin/journalkeeper")
+    assert not is_command("journalkeeper_files > 0")
+
+
+@pytest.mark.parametrize("command", documents.run_by(Here), ids=lambda command: command.text)
+def test_what_is_typed_in_the_checkout_ends_well(command: Command) -> None:
+    who = how(command)
+    assert isinstance(who, Here)
+    if shutil.which(who.needs) is None:
+        pytest.skip(f"{who.needs} is not here (tests/run borrows it)")
+    line = command.text.removeprefix("sudo ")
+    done = subprocess.run(["sh", "-c", line], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
+
+
+# what tests/fresh-root takes from README
+
+
+def taken(heading: str) -> list[str]:
+    """The commands that tests/fresh-root finds below a heading."""
+    function = re.findall(r"(?ms)^commands\(\) \{.*?^\}$", (CHECKOUT / "tests/fresh-root").read_text())[0]
+    words = ["sh", "-c", f'{function}\ncommands "$1"', "sh", heading]
+    return subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("heading", "command"), [("Try", "tests/try"), ("Install.*", "configs/install"), ("Test", "tests/run")]
+)
+def test_the_commands_for_a_fresh_machine_are_those_of_the_page(heading: str, command: str) -> None:
+    found = taken(heading)
+    assert command in found
+    shown = [one.text.removeprefix("sudo ") for one in in_markdown("README.md", README) if one.block]
+    assert [line for line in found if line not in shown] == []
+
+
+def test_the_packages_for_pip_alone_are_those_that_the_tests_install() -> None:
+    (line,) = [line for line in taken("Install.*") if line.startswith("apt-get install")]
+    listed = re.findall(r'"apt-get build"\) echo "(.*?)"', (CHECKOUT / "configs/setup.sh").read_text())[0]
+    assert set(line.split()[4:]) == {*listed.split(), "python3-venv"}
+
+
+# files that pages show
+
+
+@pytest.mark.parametrize("name", documents.configurations())
+def test_a_configuration_that_is_shown_is_right(tmp_path: Path, name: str) -> None:
+    assert configuration(tmp_path, name) != Config()
+
+
+def configuration(place: Path, name: str) -> Config:
+    (place / "shown.conf").write_text(documents.configurations()[name])
+    return from_assignments(conffiles.parse_file(str(place / "shown.conf")))
+
+
+def test_the_configuration_for_a_first_look_plans_nothing(tmp_path: Path) -> None:
+    config = configuration(tmp_path, "# /etc/journalkeeper.conf.d/50-look-first.conf")
+    torn = hosts.extents(9000, per_mib=(200,) * 32)
+    files = (hosts.file(path="/j/a", extents=torn, nocow=True), hosts.file(Kind.ACTIVE, path="/j/b", extents=torn))
+    host = hosts.host(*files, instances=(hosts.instance(rotatable=True),))
+    without, with_it = (plan(host, Request(upkeep=True), one) for one in (Config(), config))
+    assert len(without.actions) + len(without.orders) > 1
+    assert (with_it.actions, with_it.orders) == ((), ())

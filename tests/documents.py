@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every command that a document shows, and which test runs it.
+
+The one rule: a command that no row of HOW knows is a failure, and so is a row that no command
+needs. A row says who runs it: `Typed` at a journal of its own, `OnGuest` on a booted host,
+`Here` in the checkout, or `By` a test of its own, which must exist and have the words in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+CHECKOUT = Path(__file__).parent.parent
+
+PROGRAMS = frozenset(
+    {
+        *("ansible-galaxy", "ansible-playbook", "apt-get", "btrfs", "busctl", "curl", "dmesg", "gdbus", "git", "grep"),
+        *("journalctl", "journalkeeper", "jq", "molecule", "pip", "promtool", "python", "python3", "sh", "sudo"),
+        *("systemctl", "systemd-analyze"),
+    }
+)
+"""What a command begins with; or it is an executable file of the checkout, or below ~."""
+
+FENCE = re.compile(r"(?ms)^ *```([^\n]*)\n(.*?)^ *```$")
+SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+SHELL = frozenset({"sh", "bash", "console"})
+ASSIGNMENT = re.compile(r"\w+=\S*")
+LAST_REMARK = re.compile(r" {2,}(?![^']*' ).*$| +# .*$")
+
+
+class Command(NamedTuple):
+    """One command as a document has it, on one line."""
+
+    document: str
+    text: str
+    block: bool
+
+
+class Typed(NamedTuple):
+    """Run as it stands where /var/log/journal is a test's own journal (tests/btrfs/test_docs.py)."""
+
+
+class OnGuest(NamedTuple):
+    """Run as it stands on a booted host with the service (tests/guest/test_docs.py); may fail with `status`."""
+
+    status: tuple[int, ...] = (0,)
+
+
+class Here(NamedTuple):
+    """Run as it stands in the checkout (tests/adapters/test_docs.py); `needs` is a program that may be missing."""
+
+    needs: str = "sh"
+
+
+class By(NamedTuple):
+    """Run by another test: `test` is its id, or a file that runs it; `words` are in it, commas and quotes apart."""
+
+    test: str
+    words: str
+
+
+How = Typed | OnGuest | Here | By
+
+HOW: tuple[tuple[str, str, How], ...] = (
+    # README: what sets up a machine
+    (r"README\.md .*", r"sudo tests/try", By("tests/btrfs/test_try.py", "tests/try")),
+    (r"README\.md .*", r"sudo configs/install", OnGuest()),
+    (
+        r"README\.md .*",
+        r"sudo apt-get install .*gcc pkg-config",
+        By("tests/fresh-root", "script= $ commands Install.*"),
+    ),
+    (r"README\.md .*", r"python3 -m venv ~/journalkeeper", By("tests/test_install.py", "-m venv plain")),
+    (
+        r"README\.md .*",
+        r"~/journalkeeper/bin/pip install \..*",
+        By("tests/test_install.py", "*pip CHECKOUT btrfsutil<6.14"),
+    ),
+    (r"README\.md .*", r"~/journalkeeper/bin/.* --version", By("tests/test_install.py", "bin/journalkeeper --version")),
+    # README: tests and benches
+    (r"README\.md .*", r"(sudo )?tests/run( --fast)?", By(".ci/run", "tests/run")),
+    (r"README\.md .*", r"tests/fresh-root bookworm try", By("tests/fresh-root", "script= $ commands Try")),
+    (r"README\.md .*", r"sudo tests/guest/guest --help", Here()),
+    (
+        r"README\.md .*",
+        r"python -m tests\.bench\.archive .*",
+        By("tests/bench/test_bench_smoke.py", "archive --extents"),
+    ),
+    (r"README\.md .*", r"python -m tests\.bench\.identity", By("tests/bench/test_bench_smoke.py", "figures identity")),
+    (r"README\.md .*", r"btrfs filesystem defragment .*", By("tests/bench/archive.py", "btrfs filesystem defragment")),
+    # pages that have a test of their own for all that they show
+    (
+        r"journalkeeper\.1 block",
+        r".*",
+        By("tests/btrfs/test_man_examples.py", "commands make tmp_path / made / PAGES 0"),
+    ),
+    (
+        r"configs/ansible/README\.md .*",
+        r"ansible-(galaxy|playbook) .*",
+        By("tests/guest/test_ansible.py", "COMMANDS.splitlines"),
+    ),
+    (r"configs/ansible/README\.md .*", r"molecule test", By("tests/guest/test_ansible.py", "molecule test")),
+    # any page
+    (r".*", r"promtool .*", Here("promtool")),
+    (r".*", r"busctl monitor .*", OnGuest((124,))),  # it goes on until timeout(1) ends it
+    (r".*", r"systemctl status .*", OnGuest((0, 3))),  # 3: one of the units is not active
+    (r".*", r"(busctl|systemctl|systemd-analyze|journalctl|btrfs|dmesg)\b.*", OnGuest()),
+    (r".*", r"(\w+=\S+ )*(sudo )?journalkeeper .*", Typed()),
+)
+"""Patterns of a document's name with "block" or "prose", and of a command, in the order in which they are tried."""
+
+
+def commands() -> list[Command]:
+    """Every command of every document, each once for a document."""
+    found = [
+        one for path in sorted(markdown()) for one in in_markdown(str(path.relative_to(CHECKOUT)), path.read_text())
+    ]
+    for template in sorted((CHECKOUT / "configs/man").glob("*.in")):
+        found += in_page(template.name.removesuffix(".in"), template.read_text())
+    return list(dict.fromkeys(found))
+
+
+def markdown() -> Iterator[Path]:
+    """The checkout's own .md files."""
+    for path in CHECKOUT.rglob("*.md"):
+        if not any(part.startswith(".") for part in path.relative_to(CHECKOUT).parts):
+            yield path
+
+
+def in_markdown(name: str, text: str) -> Iterator[Command]:
+    """The lines of shell blocks, and what is a command between backticks."""
+    for language, body in FENCE.findall(text):
+        lines = [line.removeprefix("$ ") for line in joined(body) if line and not line.startswith("#")]
+        if language in SHELL:
+            yield from (Command(name, line.strip(), block=True) for line in lines)
+        else:  # or a block without a language would hide commands
+            yield from (Command(name, line, block=True) for line in lines if not language and is_command(line))
+    yield from (Command(name, span, block=False) for span in SPAN.findall(FENCE.sub("", text)) if is_command(span))
+
+
+def in_page(name: str, text: str) -> Iterator[Command]:
+    """The lines between .EX and .EE of a template, and what is a command between backticks."""
+    for body in re.findall(r"(?ms)^\.EX\n(.*?)^\.EE$", text):
+        lines = (LAST_REMARK.sub("", line) for line in joined(body))
+        yield from (Command(name, line, block=True) for line in lines if is_command(line))
+    yield from (Command(name, span, block=False) for span in SPAN.findall(text) if is_command(span))
+
+
+def joined(body: str) -> list[str]:
+    """The lines of a block, those that end in a backslash with the next."""
+    return body.replace("\\\n", " ").splitlines()
+
+
+def is_command(text: str) -> bool:
+    """Whether somebody would type it: a program with something behind it, or a script of ours."""
+    words = text.split()
+    while words and (words[0] == "sudo" or ASSIGNMENT.fullmatch(words[0])):
+        words = words[1:]
+    if not words:
+        return False
+    script = CHECKOUT / words[0]
+    if "/" in words[0] and (words[0].startswith("~/") or (script.is_file() and script.stat().st_mode & 0o111)):
+        return True
+    return words[0] in PROGRAMS and len(words) > 1
+
+
+def how(command: Command) -> How | None:
+    """Who runs it; None if nobody."""
+    return next((who for _, who in rows(command)), None)
+
+
+def rows(command: Command) -> Iterator[tuple[int, How]]:
+    """The rows that know a command, with their numbers."""
+    for number, (document, pattern, who) in enumerate(HOW):
+        where = f"{command.document} {'block' if command.block else 'prose'}"
+        if re.fullmatch(document, where) and re.fullmatch(pattern, command.text):
+            yield number, who
+
+
+def run_by(kind: type[How]) -> list[Command]:
+    """The commands that a kind of row is responsible for, each text once."""
+    mine = {command.text: command for command in commands() if isinstance(how(command), kind)}
+    return list(mine.values())
+
+
+@cache
+def plain(path: str) -> str:
+    """The words of a file of the checkout, quotes, brackets and commas apart."""
+    return " ".join(re.sub(r"[\"',()\[\]{}]", " ", (CHECKOUT / path).read_text()).split())
+
+
+def tests_in(path: str) -> set[str]:
+    """The names of the tests in a file of Python."""
+    tree = ast.parse((CHECKOUT / path).read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+
+
+def why_not(by: By) -> str | None:
+    """What is wrong with a `By`; None if there is such a test, and it has the words."""
+    path, _, name = by.test.partition("::")
+    if not (CHECKOUT / path).is_file():
+        return f"{path} does not exist"
+    if name and name not in tests_in(path):
+        return f"{path} has no {name}"
+    return None if by.words in plain(path) else f"{path} does not have the words {by.words!r}"
+
+
+def configurations() -> dict[str, str]:
+    """Every block of a page that is a file of ours, by its first line, which is the file's name."""
+    texts = [template.read_text() for template in sorted((CHECKOUT / "configs/man").glob("*.in"))]
+    bodies = [body for text in texts for body in re.findall(r"(?ms)^\.EX\n(.*?)^\.EE$", text)]
+    return {body.splitlines()[0]: body for body in bodies if body.startswith("# /etc/journalkeeper.conf")}
