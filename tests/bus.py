@@ -7,6 +7,7 @@ The one rule: nothing of the machine's own bus is touched, and nothing is left b
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -15,13 +16,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar, cast
+
+T = TypeVar("T")
 
 REPOSITORY = Path(__file__).parent.parent
 DBUS = REPOSITORY / "configs" / "dbus"
 POLICY = REPOSITORY / "configs" / "polkit" / "org.journalkeeper1.policy"
 SYSTEM_CONF = Path("/usr/share/dbus-1/system.conf")
 ACTIONS = "/usr/share/polkit-1/actions"
+RULES = "/usr/share/polkit-1/rules.d"
 POLKITD = ("/usr/lib/polkit-1/polkitd", "/usr/libexec/polkitd", "/usr/libexec/polkit-1/polkitd")
 NOBODY = 65534
 PATIENCE_S = 20.0
@@ -32,7 +36,6 @@ CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configurat
   <type>system</type>
   <listen>unix:path={socket}</listen>
   <auth>EXTERNAL</auth>
-  <standard_system_servicedirs/>
   {policy}
   <include>{ours}</include>
   <includedir>/usr/share/dbus-1/system.d</includedir>
@@ -62,6 +65,31 @@ def eventually(true: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool
             return False
         time.sleep(0.02)
     return True
+
+
+def as_nobody(function: Callable[[], T]) -> T:
+    """What `function` returns in a child process that is nobody; an assertion that fails there fails here."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer: tuple[bool, object] = (False, "it died")
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            answer = True, function()
+        except BaseException as error:  # noqa: BLE001 - all of it is told to the parent
+            answer = False, f"{type(error).__name__}: {error}"
+        finally:
+            with os.fdopen(writable, "wb") as pipe:
+                pickle.dump(answer, pipe)
+            os._exit(0)
+    os.close(writable)
+    with os.fdopen(readable, "rb") as pipe:
+        well, result = pickle.load(pipe)  # noqa: S301 - from our own child
+    os.waitpid(child, 0)
+    assert well, result
+    return cast("T", result)
 
 
 class PrivateBus:
@@ -105,13 +133,16 @@ class PrivateBus:
             self._daemon = None
             self.socket.unlink(missing_ok=True)
 
-    def start_polkit(self) -> None:
-        """Start a polkitd that knows our actions beside the machine's; in a mount namespace of its own."""
-        actions = self._directory / "actions"
+    def start_polkit(self, rule: str = "") -> None:
+        """Start a polkitd that knows our actions and one `rule`; in a mount namespace of its own."""
+        actions, rules = self._directory / "actions", self._directory / "rules"
         if not actions.exists():
             shutil.copytree(ACTIONS, actions)
             shutil.copy(POLICY, actions)
-        script = f"mount --bind {actions} {ACTIONS} && exec {_polkitd()} --no-debug"
+        rules.mkdir(exist_ok=True)
+        (rules / "10-test.rules").write_text(rule)
+        binds = f"mount --bind {actions} {ACTIONS} && mount --bind {rules} {RULES}"
+        script = f"{binds} && exec {_polkitd()} --no-debug"
         self._polkit = subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
             env={**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": self.address},
@@ -126,6 +157,7 @@ class PrivateBus:
             self._polkit.terminate()
             self._polkit.wait()
             self._polkit = None
+            assert eventually(lambda: not self.has("org.freedesktop.PolicyKit1"))
 
     def run(self, *words: str, nobody: bool = False, check: bool = False) -> subprocess.CompletedProcess[str]:
         """Run a program as a client of this bus, as root or as nobody."""
@@ -154,7 +186,9 @@ class PrivateBus:
 class Daemon:
     """`journalkeeper daemon` on a directory and, with a `bus`, on that; `lines` is what it says."""
 
-    def __init__(self, base: Path, directory: Path, bus: PrivateBus | None, config: str = "") -> None:
+    def __init__(
+        self, base: Path, directory: Path, bus: PrivateBus | None, config: str = "", *, wait: bool = True
+    ) -> None:
         base.mkdir(exist_ok=True)
         self.config = base / "journalkeeper.conf"
         self.config.write_text(config)
@@ -164,7 +198,7 @@ class Daemon:
         environment["DBUS_SYSTEM_BUS_ADDRESS"] = "" if bus is None else bus.address
         words = [sys.executable, "-m", "journalkeeper", "daemon", "-D", f"{directory}", "--config", f"{self.config}"]
         self.process = subprocess.Popen(words, env=environment, stderr=self._log, cwd=base)
-        if bus is not None:
+        if bus is not None and wait:
             assert eventually(lambda: bus.has("org.journalkeeper1")), self.log()
 
     def __enter__(self) -> Self:
@@ -184,6 +218,8 @@ class Daemon:
 
     def stop(self) -> int:
         """End it as systemd would; its exit status."""
+        if self._log.closed:
+            return self.process.returncode
         if self.process.poll() is None:
             self.process.terminate()
         try:

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The service on a bus of its own with a real polkitd: who may, what is answered, and days without a bus.
+
+What is done to files, and what a flood of nonsense does not do to them, is in tests/btrfs/test_bus_daemon.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.bus import contract, names
+from tests import bus as beds
+from tests.bus import Daemon, PrivateBus, eventually
+from tests.unit.test_bus_contract import shapes
+
+pytestmark = pytest.mark.root
+
+WRITES = [
+    ("Defragment", "/var/log/journal/m/system.journal", "{}"),
+    ("DefragmentAll", "{}"),
+    ("Cancel", "/org/journalkeeper1/job/1"),
+    ("Pause", "1"),
+    ("Resume",),
+    ("Rescan",),
+    ("Reload",),
+]
+DENIED = "org.freedesktop.DBus.Error.AccessDenied"
+MANAGE_FOR_NOBODY = """
+polkit.addRule(function(action, subject) {
+    if (action.id == "org.journalkeeper1.manage" && subject.user == "nobody")
+        return polkit.Result.YES;
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def bus() -> Iterator[PrivateBus]:
+    if reason := beds.missing():
+        pytest.skip(reason)
+    with PrivateBus() as bus:
+        bus.start_polkit()
+        yield bus
+
+
+@pytest.fixture(scope="module")
+def daemon(bus: PrivateBus, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A service on an empty directory that is not on btrfs: it has nothing to do, and says so."""
+    base = tmp_path_factory.mktemp("service")
+    (base / "journal").mkdir()
+    with Daemon(base, base / "journal", bus) as daemon:
+        yield daemon
+
+
+def call(bus: PrivateBus, member: str, *words: str, nobody: bool = False) -> subprocess.CompletedProcess[str]:
+    """gdbus, because it says the names of errors; members of the manager are called by their name alone."""
+    method = member if "." in member else f"{names.MANAGER}.{member}"
+    where = ["--address", bus.address, "--dest", names.BUS_NAME, "--object-path", names.MANAGER_PATH]
+    return bus.run("gdbus", "call", *where, "--method", method, *words, nobody=nobody)
+
+
+def property_(bus: PrivateBus, name: str, *, nobody: bool = False) -> object:
+    words = ["--json=short", "get-property", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, name]
+    done = bus.run("busctl", f"--address={bus.address}", *words, nobody=nobody, check=True)
+    return json.loads(done.stdout)["data"]
+
+
+# Who may
+
+
+def test_the_list_of_writing_methods_is_complete() -> None:
+    assert {name for name, *_ in WRITES} == {one.name for one in contract.MANAGER.methods if one.action is not None}
+
+
+@pytest.mark.parametrize("words", WRITES, ids=lambda words: words[0])
+def test_nobody_is_denied_every_writing_method(bus: PrivateBus, daemon: Daemon, words: tuple[str, ...]) -> None:
+    done = call(bus, *words, nobody=True)
+    assert done.returncode != 0
+    assert DENIED in done.stderr
+    assert "Traceback" not in done.stderr
+    assert property_(bus, "Paused") is False
+
+
+def test_nobody_reads_everything(bus: PrivateBus, daemon: Daemon) -> None:
+    for name, _ in contract.MANAGER.properties:
+        assert property_(bus, name, nobody=True) is not None
+    for member, words in (
+        (f"{names.PROPERTIES}.GetAll", [names.MANAGER]),
+        (f"{names.INTROSPECTABLE}.Introspect", []),
+        (f"{names.OBJECT_MANAGER}.GetManagedObjects", []),
+        (f"{names.PEER}.Ping", []),
+    ):
+        done = call(bus, member, *words, nobody=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_plan_is_for_everybody_and_fails_with_a_name_and_a_sentence(bus: PrivateBus, daemon: Daemon) -> None:
+    done = call(bus, "Plan", "{}", nobody=True)
+    assert "org.journalkeeper1.Error.NotBtrfs" in done.stderr
+    assert "nothing to mend on other filesystems" in done.stderr
+
+
+def test_root_may_without_polkit_and_nobody_may_not(bus: PrivateBus, daemon: Daemon) -> None:
+    bus.stop_polkit()
+    try:
+        assert call(bus, "Resume").returncode == 0
+        done = call(bus, "Resume", nobody=True)
+        assert DENIED in done.stderr
+        assert "only root may" in done.stderr
+    finally:
+        bus.start_polkit()
+
+
+def test_who_polkit_lets_may_that_and_nothing_else(bus: PrivateBus, daemon: Daemon) -> None:
+    bus.stop_polkit()
+    bus.start_polkit(MANAGE_FOR_NOBODY)
+    try:
+        assert call(bus, "Pause", "0", nobody=True).returncode == 0
+        assert property_(bus, "Paused") is True
+        assert property_(bus, "State") == "paused"
+        assert call(bus, "Resume", nobody=True).returncode == 0
+        assert property_(bus, "Paused") is False
+        assert DENIED in call(bus, "DefragmentAll", "{}", nobody=True).stderr
+    finally:
+        bus.stop_polkit()
+        bus.start_polkit()
+
+
+def test_polkit_is_asked_for_a_dialog_only_where_the_call_allows_it(bus: PrivateBus, daemon: Daemon) -> None:
+    """What polkit was asked is seen on the bus: the flag is the last but one argument."""
+    monitor = subprocess.Popen(
+        ["busctl", f"--address={bus.address}", "--json=short", "--match=member='CheckAuthorization'", "monitor"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert monitor.stderr is not None
+        assert monitor.stdout is not None
+        monitor.stderr.readline()  # "Monitoring bus message stream."
+        for allowed in ("yes", "no"):
+            words = [f"--allow-interactive-authorization={allowed}", "call", names.BUS_NAME, names.MANAGER_PATH]
+            done = bus.run("busctl", f"--address={bus.address}", *words, names.MANAGER, "Resume", nobody=True)
+            assert done.returncode != 0
+        asked = [json.loads(monitor.stdout.readline())["payload"]["data"] for _ in range(2)]
+    finally:
+        monitor.terminate()
+        monitor.communicate()
+    assert [flags for *_, flags, _ in asked] == [1, 0]
+    assert {action for _, action, *_ in asked} == {names.ACTION_MANAGE}
+    assert {subject[0] for subject, *_ in asked} == {"system-bus-name"}
+
+
+# What is answered
+
+
+def test_live_introspection_is_the_handwritten_xml(bus: PrivateBus, daemon: Daemon) -> None:
+    done = bus.run(
+        *("gdbus", "introspect", "--xml", "--address", bus.address),
+        *("--dest", names.BUS_NAME, "--object-path", names.MANAGER_PATH),
+        check=True,
+    )
+    live = shapes(done.stdout)
+    written = shapes((beds.DBUS / f"{names.MANAGER}.xml").read_text())
+    assert live[names.MANAGER] == written[names.MANAGER]
+    assert live.keys() == {names.MANAGER, names.PROPERTIES, names.INTROSPECTABLE, names.PEER, names.OBJECT_MANAGER}
+
+
+WRONG = [
+    (("Rescan", "7"), "InvalidArgs"),
+    (("Pausen",), "UnknownMethod"),
+    (("org.journalkeeper1.Nothing.Do",), "AccessDenied"),
+    ((f"{names.PROPERTIES}.Get", names.MANAGER, "Nothing"), "UnknownProperty"),
+    ((f"{names.PROPERTIES}.Get", "org.Nothing", "State"), "UnknownInterface"),
+    ((f"{names.PROPERTIES}.Set", names.MANAGER, "Paused", "<true>"), "PropertyReadOnly"),
+    ((f"{names.PROPERTIES}.GetAll", "x" * 1000), "UnknownInterface"),
+    (("Cancel", "/org/journalkeeper1/job/77"), "org.journalkeeper1.Error.NoSuchJob"),
+    (("Result", "/org/journalkeeper1/job/77"), "org.journalkeeper1.Error.NoSuchJob"),
+    (("Cancel", "/"), "org.journalkeeper1.Error.NoSuchJob"),
+    (("Defragment", "/etc/passwd", "{}"), "org.journalkeeper1.Error.InvalidArgument"),
+    (("Defragment", "system.journal", "{}"), "org.journalkeeper1.Error.InvalidArgument"),
+    (("DefragmentAll", "{'sideways': <true>}"), "org.journalkeeper1.Error.InvalidArgument"),
+]
+
+
+@pytest.mark.parametrize(("words", "name"), WRONG, ids=lambda value: str(value)[:60])
+def test_a_wrong_call_has_an_error_with_a_name_and_one_sentence(
+    bus: PrivateBus, daemon: Daemon, words: tuple[str, ...], name: str
+) -> None:
+    done = call(bus, *words)
+    assert done.returncode != 0
+    assert re.search(rf"{re.escape(name)}: .+", done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_object_that_is_not_there_has_an_error(bus: PrivateBus, daemon: Daemon) -> None:
+    for path in ("/nothing", "/org/journalkeeper1/job/1", "/org/journalkeeper1/file/_2fx", "/org/journalkeeper1/file"):
+        where = ["--address", bus.address, "--dest", names.BUS_NAME, "--object-path", path]
+        done = bus.run("gdbus", "call", *where, "--method", f"{names.PROPERTIES}.GetAll", names.FILE)
+        assert re.search(r"Error\.Unknown(Object|Interface): ", done.stderr), done.stderr
+
+
+def test_a_wrong_configuration_is_refused_with_its_line_and_the_running_values_stay(
+    bus: PrivateBus, daemon: Daemon
+) -> None:
+    daemon.config.write_text("[Defrag]\nCompress=gzip\n")
+    done = call(bus, "Reload")
+    assert "org.journalkeeper1.Error.BadConfiguration" in done.stderr
+    assert f"{daemon.config}:2: Compress: " in done.stderr
+    daemon.config.write_text("")
+    assert call(bus, "Reload").returncode == 0
+
+
+def test_a_job_that_comes_to_nothing_has_its_error_as_result(bus: PrivateBus, daemon: Daemon) -> None:
+    done = call(bus, "DefragmentAll", "{}")
+    found = re.search(r"/org/journalkeeper1/job/\d+", done.stdout)
+    assert found is not None, done
+    assert eventually(lambda: "Error.NotBtrfs" in call(bus, "Result", found[0], nobody=True).stderr)
+    assert property_(bus, "State") == "degraded"
+
+
+# Days without a bus
+
+
+def test_without_a_bus_the_service_runs_and_says_so_once(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    with Daemon(tmp_path, tmp_path / "journal", None) as daemon:
+        assert eventually(lambda: "not on btrfs" in daemon.log())
+        assert daemon.log().count("no system bus") == 1
+        assert daemon.stop() == 0
+
+
+def test_a_bus_that_nobody_listens_at_is_said_once_and_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    with PrivateBus() as bus:
+        bus.stop()
+        with socket.socket(socket.AF_UNIX) as deaf:
+            deaf.bind(str(bus.socket))
+            with Daemon(tmp_path, tmp_path / "journal", bus, wait=False) as daemon:
+                assert eventually(lambda: "no system bus: " in daemon.log())
+                bus.socket.unlink()
+                bus.start()
+                assert eventually(lambda: bus.has(names.BUS_NAME))
+                assert eventually(lambda: "on the system bus again" in daemon.log())
+                assert daemon.log().count("no system bus") == 1
+
+
+def test_a_bus_that_restarts_finds_the_service_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    with PrivateBus() as bus, Daemon(tmp_path, tmp_path / "journal", bus) as daemon:
+        for _ in range(3):
+            assert call(bus, "Pause", "0").returncode == 0
+            bus.stop()
+            assert eventually(lambda: "no system bus" in daemon.log())
+            bus.start()
+            assert eventually(lambda: bus.has(names.BUS_NAME))
+            assert property_(bus, "Paused") is True
+        assert daemon.process.poll() is None
+
+
+def test_a_second_service_waits_for_the_name(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    with (
+        PrivateBus() as bus,
+        Daemon(tmp_path / "1", tmp_path / "journal", bus) as first,
+        Daemon(tmp_path / "2", tmp_path / "journal", bus) as second,
+    ):
+        assert eventually(lambda: "another process has the name" in second.log())
+        assert first.stop() == 0
+        assert eventually(lambda: bus.has(names.BUS_NAME))
+        assert call(bus, "Resume").returncode == 0

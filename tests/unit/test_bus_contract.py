@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The tables, the handwritten XML and the names say the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from journalkeeper.bus import contract, names
+from journalkeeper.errors import (
+    BusyError,
+    ConfigError,
+    FileError,
+    KeeperError,
+    NeedsRootError,
+    NoSuchJobError,
+    NotBtrfsError,
+    UsageError,
+)
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+DOC = "org.gtk.GDBus.DocString"
+OURS = (contract.MANAGER, contract.FILE, contract.JOB_INTERFACE)
+Shape = dict[str, object]
+
+
+def shape(interface: ElementTree.Element) -> Shape:
+    """An interface without its documentation."""
+
+    def arguments(member: ElementTree.Element) -> list[tuple[str, str, str]]:
+        return [(one.get("name", ""), one.get("type", ""), one.get("direction", "")) for one in member.iter("arg")]
+
+    def annotations(member: ElementTree.Element) -> dict[str, str]:
+        found = {one.get("name", ""): one.get("value", "") for one in member.iter("annotation")}
+        return {name: value for name, value in found.items() if name != DOC}
+
+    return {
+        f"{member.tag} {member.get('name')}": (
+            member.get("type"),
+            member.get("access"),
+            arguments(member),
+            annotations(member),
+        )
+        for member in interface
+        if member.tag != "annotation"
+    }
+
+
+def shapes(xml: str) -> dict[str, Shape]:
+    root = ElementTree.fromstring(xml)  # noqa: S314 - our own
+    return {one.get("name", ""): shape(one) for one in root.iter("interface")}
+
+
+@pytest.mark.parametrize("interface", OURS, ids=lambda interface: interface.name)
+def test_the_handwritten_xml_says_what_introspection_says(interface: contract.Interface) -> None:
+    written = shapes((CONFIGS / "dbus" / f"{interface.name}.xml").read_text())
+    assert written == shapes(contract.introspection([interface], []))
+    assert len(written[interface.name]) > 5
+
+
+@pytest.mark.parametrize("interface", OURS, ids=lambda interface: interface.name)
+def test_everything_in_the_xml_is_explained(interface: contract.Interface) -> None:
+    root = ElementTree.parse(CONFIGS / "dbus" / f"{interface.name}.xml").getroot()  # noqa: S314 - our own
+    (element,) = root
+    members = [element, *(member for member in element if member.tag != "annotation")]
+    silent = [
+        one.get("name")
+        for one in members
+        if not any(note.get("name") == DOC and len(note.get("value", "")) > 5 for note in one.findall("annotation"))
+    ]
+    assert silent == []
+
+
+def test_times_are_called_usec_and_are_unsigned_64_bit() -> None:
+    properties = [one for interface in OURS for one in interface.properties]
+    assert {signature for name, signature in properties if "USec" in name} == {"t"}
+    assert not [name for name, _ in properties if "Time" in name and not name.endswith("USec")]
+
+
+def test_what_changes_something_asks_polkit_for_an_action_that_there_is() -> None:
+    policy = ElementTree.parse(CONFIGS / "polkit" / "org.journalkeeper1.policy").getroot()  # noqa: S314 - our own
+    actions = {one.get("id") for one in policy.iter("action")}
+    asked = {method.name: method.action for method in contract.MANAGER.methods}
+    assert {action for action in asked.values() if action is not None} == actions
+    assert {name for name, action in asked.items() if action is None} == {"Plan", "Result"}
+    for default in policy.iter("defaults"):
+        assert {one.text for one in default} == {"auth_admin_keep"}
+
+
+def test_the_bus_lets_through_the_interfaces_that_can_be_called_and_method_calls_only() -> None:
+    policy = ElementTree.parse(CONFIGS / "dbus" / "org.journalkeeper1.conf").getroot()  # noqa: S314 - our own
+    rules = [one.attrib for one in policy.iter("allow") if "send_destination" in one.attrib]
+    callable_ = {one.name for one in (*contract.OF_AN_OBJECT, contract.OBJECT_MANAGER, contract.MANAGER)}
+    assert {rule["send_interface"] for rule in rules} == callable_
+    assert {rule["send_type"] for rule in rules} == {"method_call"}
+
+
+def test_activation_starts_our_unit_which_has_the_name() -> None:
+    lines = (CONFIGS / "dbus" / "org.journalkeeper1.service").read_text().splitlines()
+    assert {f"Name={names.BUS_NAME}", "SystemdService=journalkeeper.service", "User=root"} <= set(lines)
+    unit = (CONFIGS.parent / "units" / "journalkeeper.service").read_text().splitlines()
+    assert f"BusName={names.BUS_NAME}" in unit
+
+
+PATHS = [
+    ("/var/log/journal/system.journal", "/org/journalkeeper1/file/_2fvar_2flog_2fjournal_2fsystem_2ejournal"),
+    ("/a_b", "/org/journalkeeper1/file/_2fa_5fb"),
+    (os.fsdecode(b"/\xff\n"), "/org/journalkeeper1/file/_2f_ff_0a"),
+]
+
+
+@pytest.mark.parametrize(("path", "named"), PATHS)
+def test_a_files_object_path_is_its_paths_and_no_others(path: str, named: str) -> None:
+    assert names.file_path(path) == named
+    assert names.file_named(named) == path
+
+
+@pytest.mark.parametrize("wrong", ["", "/org/journalkeeper1/file", "/x", "/org/journalkeeper1/file/_2Fvar", "/a/_2fb"])
+def test_what_is_no_files_object_path_names_no_file(wrong: str) -> None:
+    assert names.file_named(wrong) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [("1", 1), ("4294967295", 4294967295), ("01", None), ("-1", None), ("x", None), ("", None), ("9" * 11, None)],
+)
+def test_a_jobs_object_path_has_its_number(path: str, number: int | None) -> None:
+    assert names.job_number(f"/org/journalkeeper1/job/{path}") == number
+    assert names.job_number(f"/elsewhere/{path}") is None
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (UsageError("x"), "InvalidArgument"),
+        (ConfigError((("f", 1, "k", "w"),)), "BadConfiguration"),
+        (NeedsRootError("x"), "NotPermitted"),
+        (BusyError("x"), "Busy"),
+        (NoSuchJobError("x"), "NoSuchJob"),
+        (NotBtrfsError("/x"), "NotBtrfs"),
+        (FileError("open it", "/x", 2), "File"),
+        (KeeperError("x"), "Failed"),
+        (OSError(5, "x"), "Failed"),
+    ],
+)
+def test_each_error_has_one_name(error: Exception, word: str) -> None:
+    assert names.error_name(error) == f"org.journalkeeper1.Error.{word}"
+
+
+def test_every_error_of_ours_has_a_name_of_its_own() -> None:
+    def below(kind: type[KeeperError]) -> set[type[KeeperError]]:
+        return {kind}.union(*map(below, kind.__subclasses__()))
+
+    public = {kind for kind in below(KeeperError) if kind.__module__ == "journalkeeper.errors"}
+    assert public == {kind for kind, _ in names.ERRORS}
+    assert len({name for _, name in names.ERRORS}) == len(names.ERRORS)
+
+
+def test_a_text_that_d_bus_cannot_carry_is_written_otherwise() -> None:
+    assert names.shown(os.fsdecode(b"a\xffb") + "\0") == "a\\xffb?"
+    assert names.shown("é") == "é"
