@@ -61,12 +61,11 @@ def program(name: str) -> str:
     return os.fspath(Path(sys.executable).with_name(name))
 
 
-def install_collection(place: Path) -> Path:
-    """The collection where Ansible looks for it below `place`, as a link to the checkout's; returns `place`."""
+def link_collection(place: Path) -> None:
+    """Put the checkout's collection where Ansible looks for one below `place`."""
     folder = place / "ansible_collections/journalkeeper"
     folder.mkdir(parents=True)
     (folder / "journalkeeper").symlink_to(COLLECTION)
-    return place
 
 
 def copy_source(place: Path) -> Path:
@@ -81,35 +80,41 @@ def copy_source(place: Path) -> Path:
 
 
 class Control:
-    """A controller in the directory `home`; `hosts` are the words that run a command in each."""
+    """A controller in the directory `home`; `hosts` are the words that run a command in each.
 
-    def __init__(self, home: Path, hosts: Mapping[str, Sequence[str]]) -> None:
+    It has the checkout's own collection with `link`; without, what is installed there.
+    """
+
+    def __init__(self, home: Path, hosts: Mapping[str, Sequence[str]], *, link: bool = True) -> None:
         self.home = home
         rows = {name: {"ansible_words": list(words)} for name, words in hosts.items()}
         both = {"ansible_connection": "words", "ansible_python_interpreter": PYTHON_THERE}
-        self.inventory = home / "hosts.json"
+        self.inventory = home / "hosts"
         self.inventory.write_text(json.dumps({"all": {"hosts": rows, "vars": both}}))
+        collections = home / "ansible/collections"
+        if link:
+            link_collection(collections)
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")},
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "ANSIBLE_HOME": os.fspath(home / "ansible"),
-            "ANSIBLE_COLLECTIONS_PATH": os.fspath(install_collection(home / "collections")),
+            "ANSIBLE_COLLECTIONS_PATH": os.fspath(collections),
             "ANSIBLE_CONNECTION_PLUGINS": os.fspath(PLUGINS / "connection"),
             "ANSIBLE_PIPELINING": "true",
             "ANSIBLE_FORKS": "10",
             "ANSIBLE_NOCOLOR": "true",
-            "ANSIBLE_DEPRECATION_WARNINGS": "true",
             "XDG_CACHE_HOME": os.fspath(home / "cache"),
             "LC_ALL": "C.UTF-8",
         }
 
-    def play(self, playbook: str, *words: str, timeout_s: float = 600) -> Played:
-        """Run a playbook, given as its text, with further words for ansible-playbook."""
-        file = self.home / "playbook.yml"
-        file.write_text(playbook)
+    def play(self, playbook: str, *words: str) -> Played:
+        """Run a playbook in `home`, with further words for ansible-playbook."""
+        return self.run(program("ansible-playbook"), f"--inventory={self.inventory}", playbook, *words)
+
+    def run(self, *argv: str, timeout_s: float = 500) -> Played:
+        """Run one of Ansible's programs in `home`."""
         done = subprocess.run(
-            [program("ansible-playbook"), "--inventory", self.inventory, file, *words],
-            env=self.environment, cwd=self.home, stdin=subprocess.DEVNULL,
+            argv, env=self.environment, cwd=self.home, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=timeout_s,
         )  # fmt: skip
         recaps = {name: Recap(*map(int, numbers)) for name, *numbers in RECAP.findall(done.stdout)}

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The Ansible role on booted hosts, Debian 12 and 13 in one inventory: the collection's page word by word, and on.
+
+The one rule: the source that is installed is a copy, as another change to the checkout is an
+upgrade to the role.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.log import Event
+from tests import ansible
+from tests.ansible import COLLECTION, Control, Played, program
+from tests.guest import base
+from tests.guest.conftest import require_guest
+from tests.guest.host import Guest
+
+pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
+
+PAGE = (COLLECTION / "README.md").read_text()
+(SITE,) = re.findall(r"(?ms)^```yaml\n(.*?)^```$", PAGE)
+(COMMANDS,) = re.findall(r"(?ms)^```sh\n(.*?)^```$", PAGE)
+DROPIN = "etc/journalkeeper.conf.d/50-ansible.conf"
+CHANGES = (
+    "find /etc /usr /var/lib /opt -xdev -newer /run/before -printf '%p\\n' | grep -v -e /var/lib/systemd -e pycache"
+)
+UNITS = ("journalkeeper.service", "journalkeeper-shutdown.service", "journalkeeper-defrag.timer")
+
+
+class Fleet(NamedTuple):
+    """Hosts of both releases, their controller, and what came of the page's commands there."""
+
+    hosts: list[Guest]
+    control: Control
+    wrong: Played
+    checked: Played
+    first: Played
+    touched: list[str]
+
+    def play(self, variables: Mapping[str, object], *words: str) -> Played:
+        """The page's playbook with other values."""
+        return self.control.play("site.yml", "--extra-vars", json.dumps(variables), *words)
+
+
+def command(control: Control, line: str, *words: str) -> Played:
+    """One of the page's commands as it stands there, and further words."""
+    name, *rest = shlex.split(line)
+    done = control.run(program(name), *rest, *words)
+    assert name == "ansible-playbook" or done.status == 0, done.said
+    return done
+
+
+def touched(host: Guest) -> str:
+    """What has changed on a host since `touch /run/before`, and whether something of ours runs."""
+    return host.shell(f"{CHANGES} || true; systemctl list-units --no-legend 'journalkeeper*'")
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """The page's commands, on fresh hosts; between them a wrong value."""
+    require_guest()
+    if reason := ansible.missing():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+        volume = stack.enter_context(ScratchVolume("8G"))
+        hosts = [stack.enter_context(Guest(name, volume=volume, name=name, nocow=False)) for name in base.SYSTEMD]
+        for host in hosts:
+            host.boot()
+            host.shell("sleep 0.02; touch /run/before; sleep 0.02")
+        control = Control(tmp_path_factory.mktemp("site"), {host.name: host.command() for host in hosts}, link=False)
+        ansible.copy_source(control.home / "journalkeeper")
+        (control.home / "site.yml").write_text(SITE)
+        install, check, play = COMMANDS.splitlines()
+        command(control, install)
+        wrong = command(control, play, "--extra-vars", "journalkeeper_budget_bytes_per_day=2X")
+        checked = command(control, check)
+        changes = [touched(host) for host in hosts]
+        yield Fleet(hosts, control, wrong, checked, command(control, play), changes)
+
+
+def show(host: Guest, unit: str, name: str) -> str:
+    return host.run("systemctl", "show", f"--property={name}", "--value", unit).stdout.strip()
+
+
+def states(host: Guest) -> list[str]:
+    return [f"{show(host, unit, 'UnitFileState')} {show(host, unit, 'ActiveState')}" for unit in UNITS]
+
+
+def in_force(host: Guest) -> dict[str, str]:
+    """The directives that are not at their defaults."""
+    values = json.loads(host.run("journalkeeper", "check-config", "--json=short").stdout)["values"]
+    return {row["key"]: row["value"] for row in values if not row["default"]}
+
+
+def test_a_wrong_value_fails_before_anything_changes(fleet: Fleet) -> None:
+    assert fleet.wrong.status != 0
+    assert "journalkeeper_budget_bytes_per_day: '2X' is not allowed; allowed is a size" in fleet.wrong.said
+    assert fleet.wrong.changed == dict.fromkeys(base.SYSTEMD, 0)
+    assert fleet.touched == ["", ""]
+
+
+def test_check_mode_shows_what_would_be_and_changes_nothing(fleet: Fleet) -> None:
+    assert fleet.checked.status == 0, fleet.checked.said
+    assert all(count > 0 for count in fleet.checked.changed.values())
+    assert "+BytesPerDay=2G" in fleet.checked.said
+    assert fleet.touched == ["", ""]
+
+
+def test_the_pages_commands_install_configure_and_run_it(fleet: Fleet) -> None:
+    assert fleet.first.status == 0, fleet.first.said
+    for host in fleet.hosts:
+        assert in_force(host) == {"BytesPerDay": "2G", "Compress": "zstd:5"}
+        assert states(host) == ["enabled active", "enabled active", "disabled inactive"]
+        assert "50-ansible.conf" not in show(host, "journalkeeper.service", "DropInPaths")
+
+
+def test_a_second_run_changes_nothing(fleet: Fleet) -> None:
+    again = fleet.play({})
+    assert (again.status, again.changed) == (0, dict.fromkeys(base.SYSTEMD, 0)), again.said
+
+
+def test_a_changed_value_is_shown_then_reloaded_and_the_service_goes_on(fleet: Fleet) -> None:
+    pids = [show(host, "journalkeeper.service", "MainPID") for host in fleet.hosts]
+    value = {"journalkeeper_history_keep_sec": "30d"}
+    shown = fleet.play(value, "--check", "--diff", "--tags", "configure")
+    assert "+KeepSec=30d" in shown.said
+    assert all("KeepSec" not in in_force(host) for host in fleet.hosts)
+    assert fleet.play(value, "--tags=configure,service").status == 0
+    assert [show(host, "journalkeeper.service", "MainPID") for host in fleet.hosts] == pids
+    for host in fleet.hosts:
+        assert in_force(host)["KeepSec"] == "30d"
+        assert host.run("journalctl", "--quiet", f"MESSAGE_ID={Event.RELOADED}").stdout
+
+
+def test_a_directory_elsewhere_may_be_written_to_after_a_restart(fleet: Fleet) -> None:
+    pids = [show(host, "journalkeeper.service", "MainPID") for host in fleet.hosts]
+    value = {"journalkeeper_metrics_textfile": "/srv/metrics/journalkeeper.prom"}
+    assert fleet.play(value, "--tags=configure,service").status == 0
+    for host, pid in zip(fleet.hosts, pids, strict=True):
+        assert all("/srv/metrics" in show(host, unit, "ReadWritePaths") for unit in UNITS[:2])
+        assert show(host, "journalkeeper.service", "MainPID") != pid
+    assert fleet.play({}, "--tags=configure,service").status == 0
+    assert all("/srv" not in show(host, "journalkeeper.service", "ReadWritePaths") for host in fleet.hosts)
+
+
+def test_what_contradicts_the_hosts_own_configuration_is_taken_back(fleet: Fleet) -> None:
+    first, second = fleet.hosts
+    before = (first.root / DROPIN).read_text()
+    (first.root / "etc/journalkeeper.conf").write_text("[Watch]\nSettleSec=20min\nNocowSettleSec=20min\n")
+    done = fleet.play({"journalkeeper_watch_nocow_settle_sec": "11min"})
+    assert "NocowSettleSec=11min must be at least SettleSec=20min" in done.said
+    assert (done.hosts[first.name].failed, done.hosts[second.name].failed) == (1, 0)
+    assert (first.root / DROPIN).read_text() == before
+    assert [path.name for path in (first.root / DROPIN).parent.iterdir()] == ["50-ansible.conf"]
+    assert in_force(second)["NocowSettleSec"] == "11min"
+    (first.root / "etc/journalkeeper.conf").unlink()
+
+
+def test_a_host_has_the_timer_or_nothing_in_the_services_place(fleet: Fleet) -> None:
+    assert fleet.play({"journalkeeper_mode": "timer"}, "--tags=service").status == 0
+    assert [states(host) for host in fleet.hosts] == [["disabled inactive", "enabled active", "enabled active"]] * 2
+    assert fleet.play({"journalkeeper_mode": "none"}, "--tags=service").status == 0
+    assert [states(host) for host in fleet.hosts] == [["disabled inactive"] * 3] * 2
+    assert fleet.play({}, "--tags=service").status == 0
+    assert [states(host)[0] for host in fleet.hosts] == ["enabled active"] * 2
+
+
+def test_another_source_is_an_upgrade_and_a_restart(fleet: Fleet) -> None:
+    pids = [show(host, "journalkeeper.service", "MainPID") for host in fleet.hosts]
+    version = fleet.control.home / "journalkeeper/journalkeeper/__init__.py"
+    version.write_text(re.sub(r'__version__ = "(.*)"', r'__version__ = "\1.post1"', version.read_text()))
+    done = fleet.play({})
+    assert done.status == 0, done.said
+    for host, pid in zip(fleet.hosts, pids, strict=True):
+        assert host.run("journalkeeper", "--version").stdout.endswith(".post1\n")
+        assert show(host, "journalkeeper.service", "MainPID") != pid
+    assert fleet.play({}).changed == dict.fromkeys(base.SYSTEMD, 0)
+
+
+def test_the_status_of_every_host_is_a_fact(fleet: Fleet) -> None:
+    done = fleet.play({}, "--tags", "facts", "-v")
+    assert done.changed == dict.fromkeys(base.SYSTEMD, 0)
+    assert len(re.findall(r'"journalkeeper_status": \{', done.said)) == len(fleet.hosts)
+
+
+def test_absent_leaves_the_record_and_purge_nothing(fleet: Fleet) -> None:
+    gone = {"journalkeeper_state": "absent"}
+    assert fleet.play(gone).status == 0
+    for host in fleet.hosts:
+        assert (host.root / "var/lib/journalkeeper").is_dir()
+        assert host.shell("ls -d /usr/bin/journalkeeper /usr/lib/journalkeeper 2>/dev/null || true") == ""
+        assert not (host.root / DROPIN).exists()
+    assert fleet.play(gone).changed == dict.fromkeys(base.SYSTEMD, 0)
+    assert fleet.play({**gone, "journalkeeper_purge": True}).status == 0
+    for host in fleet.hosts:
+        left = host.shell("find /etc /usr /var -xdev -iname '*journalkeeper*' -not -path '/var/tmp/*'")
+        assert left == ""
+        assert host.run("systemctl", "--failed", "--no-legend").stdout == ""
+
+
+def test_molecules_scenario_passes(tmp_path: Path) -> None:
+    """Create, converge, idempotence, side effect, verify and destroy, on guests of its own."""
+    require_guest()
+    if reason := ansible.missing():
+        pytest.skip(reason)
+    control = Control(tmp_path, {})
+    source = ansible.copy_source(tmp_path / "source")
+    done = subprocess.run(
+        [program("molecule"), "test"], cwd=COLLECTION, stdin=subprocess.DEVNULL,
+        env={
+            **control.environment, "JOURNALKEEPER_GUESTS": f"{tmp_path}/guests", "JOURNALKEEPER_SOURCE": str(source)
+        },
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=500,
+    )  # fmt: skip
+    said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    assert done.returncode == 0, said
+    for step in ("converge", "idempotence", "side_effect", "verify", "destroy"):
+        assert re.search(rf"{step}: Executed: Successful", said), said
