@@ -15,10 +15,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from journalkeeper import opening
+from journalkeeper.btrfs import fiemap, writeback
 from journalkeeper.btrfs.maintenance import devices, maintenance
 from journalkeeper.config import Config
-from journalkeeper.flushes import Flushes
-from journalkeeper.model import Action, Kind, Reason
+from journalkeeper.flushes import COMMIT_S, Flushes
+from journalkeeper.journald import header
+from journalkeeper.model import Action, Kind, Reason, State
 from journalkeeper.policy.feedback import Advice, Reading, advice
 
 if TYPE_CHECKING:
@@ -34,6 +37,39 @@ ENTRIES: Final = 16
 
 ENTRIES_EVERY_S: Final = 0.2
 MAINTENANCE_EVERY_S: Final = 5.0
+
+
+SYNC_US: Final = 1_000
+"""Waiting for the write-back of a file of which nothing is being written takes some 10 us."""
+
+
+class Syncs:
+    """Whether somebody syncs the active file at `path`, as journald does at once for a message of priority crit.
+
+    Ask between two pieces: what we rewrote is on the disk then, so pages that are being written
+    are somebody else's, and so is a first block that lies elsewhere, unless by the first piece.
+    The sync that an append to an OFFLINE file begins with writes nothing, but leaves it ONLINE.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._directory, _, self._name = path.rpartition("/")
+        self._blocks: list[int | None] = []
+        self._state = State.UNKNOWN
+
+    def seen(self) -> bool:
+        """Whether there was one since this was asked last, or is; then its data is written, and a commit may follow."""
+        try:
+            with opening.directory(self._directory) as dir_fd, opening.opened(self._name, dir_fd) as fd:
+                began_ns = time.monotonic_ns()
+                writeback.wait_writeback(fd, 0, 0)
+                waited_us = (time.monotonic_ns() - began_ns) // 1000
+                block, state = fiemap.physical(fd, 0), header.state(fd)
+        except OSError:
+            return False  # rotated away: the piece itself will say so
+        appended = (self._state, state) == (State.OFFLINE, State.ONLINE)
+        moved = len(self._blocks) > 1 and self._blocks[-1] != block
+        self._state, self._blocks = state, [*self._blocks[-1:], block]
+        return waited_us > SYNC_US or appended or moved
 
 
 class Intake:
@@ -147,6 +183,7 @@ class Attention:
         self._margin_us = margin_us
         self._hurry = hurry
         self._stop = stop
+        self._syncs = Syncs(action.path)
         self._intake = Intake(place.actives)
         self._disk = Disk(place.uuid)
         self._busy_percent: int | None = None
@@ -161,6 +198,8 @@ class Attention:
         """Why the next piece, which will take `piece_us`, must not be begun; it may first wait a while."""
         if not self._hurry and time.monotonic() - self._rested_s > REST_EVERY_S:
             self._rest(REST_S)
+        if not self._hurry and self._action.file.kind is Kind.ACTIVE and self._syncs.seen():
+            self._rest(COMMIT_S)
         while True:
             ended = self._ended(piece_us)
             if ended is not None or self._hurry:

@@ -16,7 +16,7 @@ import pytest
 
 from journalkeeper.btrfs.maintenance import devices, maintenance
 from journalkeeper.config import Config
-from journalkeeper.feedback import Attention, Disk, Intake, Place
+from journalkeeper.feedback import Attention, Disk, Intake, Place, Syncs
 from journalkeeper.flushes import Flushes
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE
@@ -224,3 +224,40 @@ def test_who_is_in_a_hurry_waits_for_no_flush(short: Bed, asked: Callable[..., A
     one = asked(short, Kind.ACTIVE, hurry=True, not_after_us=0)
     short.journald.log("the timer starts")
     assert one.attention(10_000_000) is None
+
+
+def test_a_sync_that_no_timer_foretold_is_seen(bed: Bed) -> None:
+    """journald syncs at once for priority crit; the append before it is to an OFFLINE file."""
+    bed.journald.log("one")
+    bed.journald.sync()
+    syncs = Syncs(str(bed.journald.active))
+    assert not any(syncs.seen() for _ in range(4)), "nothing happened"
+    bed.journald.log("a disk fails", PRIORITY="2")
+    assert eventually(syncs.seen)
+    assert eventually(lambda: bed.journald.state() != ONLINE)
+    syncs.seen()
+    assert not any(syncs.seen() for _ in range(4)), "it is over"
+    bed.journald.log("an append")
+    assert eventually(syncs.seen)
+    assert not syncs.seen()
+
+
+def test_what_the_first_piece_moved_is_no_sync(make_volume: Callable[..., ScratchVolume]) -> None:
+    path = make_volume("512M").mountpoint / "system.journal"
+
+    def write() -> None:
+        with open(path, "wb" if not path.exists() else "r+b") as file:
+            file.write(bytes(4096))
+            os.fsync(file.fileno())
+
+    write()
+    syncs = Syncs(str(path))
+    assert not syncs.seen()
+    write()
+    assert not syncs.seen(), "by the first piece, which may be the file's beginning"
+    write()
+    assert syncs.seen(), "a later piece lies behind it"
+
+
+def test_a_file_that_is_gone_is_not_synced() -> None:
+    assert not Syncs("/nonexistent/system.journal").seen()
