@@ -7,7 +7,7 @@ The one rule: a signal ends it at a chunk border, and it always says what it did
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from journalkeeper.cli import plan as plans
 from journalkeeper.cli.documents import defrag_document, disk_sums
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from journalkeeper.cli.output import Output
-    from journalkeeper.cli.session import Engine, Session
-    from journalkeeper.cycle import Progress, Report
+    from journalkeeper.cli.session import Session
+    from journalkeeper.cycle import Report
     from journalkeeper.model import Request
+    from journalkeeper.progress import Progress
 
 DESCRIPTION = """\
 Rewrites what is fragmented: archived files once, compressed; active files while journald
@@ -61,14 +62,21 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
 
 
+class _Ran(NamedTuple):
+    """A run, here or in the service: its report, its JSON, and whether it was ended early."""
+
+    report: Report
+    document: dict[str, Any]
+    stopped: bool
+
+
 def run(args: argparse.Namespace, session: Session) -> int:
-    """Do it, and show what became of every file."""
+    """Do it, or have the running service do it, and show what became of every file."""
     asked = request(args)
     if args.dry_run:
         return plans.show(session.engine().plan(asked), session)
-    output, engine = session.output, session.engine()
-    extents = _extents(engine, asked) if output.json != "off" else {}
-    report, interrupted = _execute(engine, asked, with_progress=output.json == "off")
+    output = session.output
+    report, document, stopped = _execute(asked, session)
     skips = [skip.reason for skip in report.plan.skipped]
     refuse_if_all_unreadable(session, [*(outcome.reason for outcome in report.outcomes), *skips])
     for text in report.notices:
@@ -77,33 +85,39 @@ def run(args: argparse.Namespace, session: Session) -> int:
         if outcome.result is Result.FAILED:
             output.note(f"{outcome.path}: {outcome.detail or outcome.reason}")
     if output.json != "off":
-        output.document(defrag_document(report, extents))
+        output.document(document)
     else:
         output.lines(_lines(report, output), paged=False)
-    stopped = interrupted or any(outcome.reason is Reason.INTERRUPTED for outcome in report.outcomes)
+    stopped |= any(outcome.reason is Reason.INTERRUPTED for outcome in report.outcomes)
     return int(stopped or any(outcome.result is Result.FAILED for outcome in report.outcomes))
 
 
-def _extents(engine: Engine, asked: Request) -> dict[str, int]:
-    """How many extents each file has, for the rows of those that the plan will leave alone."""
-    return {file.path: file.extents.total for file in engine.look(asked).files}
-
-
-def _execute(engine: Engine, asked: Request, *, with_progress: bool) -> tuple[Report, bool]:
-    """The report, and whether a signal asked to stop."""
+def _execute(asked: Request, session: Session) -> _Ran:
+    """Whoever does it, the progress is shown here, and a signal asks to stop."""
     with ExitStack() as stack:
         draw: Callable[[Progress], None] = _ignore
         hint = ""
-        if with_progress:
+        if session.output.json == "off":
             from journalkeeper.cli.progress import on_terminal  # noqa: PLC0415 - not for programs
 
             line = on_terminal()
             if line is not None:
                 draw = stack.enter_context(line)
                 hint = "\nStopping after this chunk."
-        stop = stack.enter_context(Interrupts(hint))
-        report = engine.run(asked, on_progress=draw, stop=stop)
-        return report, stop() and len(report.outcomes) < len(report.plan.orders) + len(report.plan.actions)
+        service = session.service(asked)
+        if service is not None:
+            with service, Interrupts(hint) as stop:
+                return _Ran(*service.defragment(asked, on_progress=draw, stop=stop))
+        engine = session.engine()
+        with Interrupts(hint) as stop:
+            report = engine.run(asked, on_progress=draw, stop=stop)
+            stopped = stop() and len(report.outcomes) < len(report.plan.orders) + len(report.plan.actions)
+            return _Ran(report, defrag_document(report, _extents(report)), stopped)
+
+
+def _extents(report: Report) -> dict[str, int]:
+    """How many extents each file has, for the rows of those that the plan left alone."""
+    return {file.path: file.extents.total for file in report.host.files} if report.host else {}
 
 
 def _ignore(_: Progress) -> None:

@@ -18,10 +18,12 @@ from journalkeeper.errors import UsageError
 if TYPE_CHECKING:
     import argparse
 
+    from journalkeeper.cli.client import Service
     from journalkeeper.cli.output import Output
     from journalkeeper.config import Config
-    from journalkeeper.cycle import Keeper, Progress, Report
+    from journalkeeper.cycle import Keeper, Report
     from journalkeeper.model import Host, Plan, Request
+    from journalkeeper.progress import Progress
     from journalkeeper.record import Record
 
 
@@ -87,6 +89,27 @@ class Session:
             disk_bytes=disk_bytes,
             follows=patient,
         )
+
+    def running(self) -> Service | None:
+        """The running service, to be closed; None if there is none, or another host's journal is meant."""
+        from journalkeeper.cli import remote  # noqa: PLC0415 - only who asks for it
+
+        return None if self._engine is not None else remote.running(self._args, self.state_directory)
+
+    def means_service(self) -> bool:
+        """Whether the command line is about this host's service: no -D, no --config, no state of its own."""
+        from journalkeeper.cli import remote  # noqa: PLC0415 - only who asks for it
+
+        return remote.is_meant(self._args, self.state_directory)
+
+    def service(self, asked: Request) -> Service | None:
+        """The running service if `asked` is for it to do, to be closed; None if it is for `engine`.
+
+        Raises: as `config`.
+        """
+        from journalkeeper.cli import remote  # noqa: PLC0415 - only where files are rewritten
+
+        return None if self._engine is not None else remote.for_request(asked, self._args, self)
 
     def record(self) -> Record:
         """The record, to be read. Raises: NeedsRootError without the right to; KeeperError if it is damaged."""

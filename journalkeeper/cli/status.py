@@ -1,36 +1,49 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper status`: how things are, from the record. The one rule: any user gets an answer."""
+"""`journalkeeper status`: how things are, from the service and the record. The one rule: any user gets an answer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.cli.times import shown_time
-from journalkeeper.errors import NeedsRootError
+from journalkeeper.errors import KeeperError, NeedsRootError
 from journalkeeper.values import format_size, format_span
 
 if TYPE_CHECKING:
     import argparse
 
+    from journalkeeper.cli.client import Service
     from journalkeeper.cli.session import Session
     from journalkeeper.record import Run, Totals
 
 DESCRIPTION = """\
-Shows the totals of the journal files when they were last looked at, the last run, and what
-was written in the last 24 hours. What it is about is recorded in the state directory,
-which only root may read."""
+Shows what the service does and sees now, if it runs, to any user; and from the record, which
+only root may read: the totals of the journal files when they were last looked at, the last
+run, and what was written in the last 24 hours."""
 
 EXAMPLES = """\
 examples:
-  sudo journalkeeper status
+  journalkeeper status
+  journalkeeper status --watch              again at each change, until Ctrl-C
   sudo journalkeeper status -j | jq .last_run.failed
 
 exit status:
-  0 done, also if there is nothing to tell; 1 the record is damaged; 2 wrong usage"""
+  0 done, also if there is nothing to tell; 1 the record is damaged, or with --watch the
+  service does not run or has ended; 2 wrong usage"""
 
 DAY_US = 24 * 3600 * 1_000_000
+
+UNLIMITED: Final = (1 << 64) - 1
+"""The service's word for no budget: org.journalkeeper1(5)."""
+
+ABSENT: Final = [("Service", "not on the bus; systemctl status journalkeeper tells whether it runs")]
+
+_CLEAR: Final = "\x1b[H\x1b[J"
+"""ECMA-48: the cursor to the top, and nothing below it."""
 
 
 class _Recorded(NamedTuple):
@@ -42,25 +55,64 @@ class _Recorded(NamedTuple):
     totals: tuple[Totals, ...]
 
 
-def options(_: argparse.ArgumentParser) -> None:
-    """None of its own."""
+def options(parser: argparse.ArgumentParser) -> None:
+    """--watch."""
+    parser.add_argument("--watch", action="store_true", help="follow the service: show it again at each change")
 
 
-def run(_: argparse.Namespace, session: Session) -> int:
-    """Show it."""
-    recorded = _read(session)
-    if session.output.json != "off":
-        session.output.document(_document(recorded, session.state_directory))
-    else:
-        session.output.lines(_lines(recorded, session.state_directory))
+def run(args: argparse.Namespace, session: Session) -> int:
+    """Show it, once or as long as somebody looks."""
+    with ExitStack() as stack:
+        service = session.running()
+        if service is not None:
+            stack.enter_context(service)
+        elif args.watch:
+            raise KeeperError("--watch follows the service, which does not run; systemctl start journalkeeper")
+        _show(session, _live(service, session))
+        if args.watch and service is not None:
+            _watch(service, session)
     return 0
 
 
+def _live(service: Service | None, session: Session) -> dict[str, Any] | None:
+    """What the service says; one that says nothing keeps nobody from what the record says."""
+    try:
+        return None if service is None else service.properties()
+    except KeeperError as error:
+        session.output.note(str(error))
+        return None
+
+
+def _watch(service: Service, session: Session) -> None:
+    """Show it again at each change, until Ctrl-C, or until the service has ended."""
+    try:
+        while True:
+            service.wait()
+            _show(session, service.properties(), again=True)
+    except KeyboardInterrupt:
+        return  # seen enough
+
+
+def _show(session: Session, live: dict[str, Any] | None, *, again: bool = False) -> None:
+    output = session.output
+    recorded = _read(session)
+    if output.json != "off":
+        output.document(_document(recorded, live, session.state_directory))
+        return
+    absent = ABSENT if session.means_service() else []
+    service = absent if live is None else _service_facts(live)
+    lines = _lines(recorded, service, session.state_directory)
+    if again:
+        lines = [_CLEAR + lines[0], *lines[1:]] if output.colours else ["", *lines]
+    output.lines(lines, paged=False)
+
+
 def _read(session: Session) -> _Recorded:
+    now_us = time.time_ns() // 1000
     try:
         with session.record() as record:
             latest = {totals.instance: totals for totals in record.totals()}
-            written = record.written_since(session.now_us - DAY_US, session.now_us)
+            written = record.written_since(now_us - DAY_US, now_us)
             return _Recorded(
                 readable=True, last_run=record.last_run(), written_day_bytes=written, totals=tuple(latest.values())
             )
@@ -68,7 +120,7 @@ def _read(session: Session) -> _Recorded:
         return _Recorded(readable=False, last_run=None, written_day_bytes=0, totals=())
 
 
-def _document(recorded: _Recorded, state_directory: str) -> dict[str, object]:
+def _document(recorded: _Recorded, live: dict[str, Any] | None, state_directory: str) -> dict[str, object]:
     return {
         "version": __version__,
         "state_directory": state_directory,
@@ -76,11 +128,35 @@ def _document(recorded: _Recorded, state_directory: str) -> dict[str, object]:
         "last_run": recorded.last_run and recorded.last_run._asdict(),
         "written_day_bytes": recorded.written_day_bytes if recorded.readable else None,
         "totals": [totals._asdict() for totals in recorded.totals],
+        "service": None if live is None else _service_document(live),
     }
 
 
-def _lines(recorded: _Recorded, state_directory: str) -> list[str]:
-    facts = [("Version", __version__), ("State", shown(state_directory))]
+def _service_document(live: dict[str, Any]) -> dict[str, object]:
+    """The service's properties by our names, what it does not know as null."""
+    left = live.get("BudgetLeft")
+    return {
+        "version": live.get("Version"),
+        "state": live.get("State"),
+        "state_reason": live.get("StateReason"),
+        "directories": live.get("Directories"),
+        "files": live.get("FileCount"),
+        "extents": live.get("Extents"),
+        "active_extents": live.get("ActiveExtents"),
+        "fragmented_files": live.get("FragmentedFiles"),
+        "window_open": live.get("WindowOpen"),
+        "next_flush_us": live.get("NextFlushUSec") or None,
+        "last_run_us": live.get("LastRunUSec") or None,
+        "bytes_written": live.get("BytesWritten"),
+        "bytes_reclaimed": live.get("BytesReclaimed"),
+        "budget_left_bytes": None if left == UNLIMITED else left,
+        "intake_delay_p99_us": live.get("IntakeDelayP99USec") or None,
+        "paused": live.get("Paused"),
+    }
+
+
+def _lines(recorded: _Recorded, service: list[tuple[str, str]], state_directory: str) -> list[str]:
+    facts = [("Version", __version__), *service, ("Record", shown(state_directory))]
     if not recorded.readable:
         facts.append(("Last run", "only root may know; try sudo journalkeeper status"))
     elif recorded.last_run is None:
@@ -88,9 +164,32 @@ def _lines(recorded: _Recorded, state_directory: str) -> list[str]:
     else:
         facts.append(("Last run", _run(recorded.last_run)))
         facts.append(("Written", f"{format_size(recorded.written_day_bytes)} in the last 24 hours"))
-    facts += [("Journal", _totals(totals)) for totals in recorded.totals]
+    facts += [("Recorded", _totals(totals)) for totals in recorded.totals]
     width = max(len(name) for name, _ in facts)
     return [f"{name:>{width}}: {value}" for name, value in facts]
+
+
+def _service_facts(live: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the service knows now."""
+    now = _service_document(live)
+    state = f"{now['state']}, {now['state_reason']}" if now["state_reason"] else f"{now['state']}"
+    if now["version"] != __version__:
+        state += f" (it is still version {now['version']}: systemctl restart journalkeeper)"
+    directories = " and ".join(map(shown, live.get("Directories", [])))
+    journal = f"{directories}, {counted(live.get('FileCount', 0), 'file')}, "
+    journal += f"{counted(live.get('Extents', 0), 'extent')} ({live.get('ActiveExtents', 0):,} in active files), "
+    journal += f"{live.get('FragmentedFiles', 0):,} fragmented"
+    window = "open" if live.get("WindowOpen") else "closed"
+    if live.get("NextFlushUSec"):
+        window += f", next flush at {shown_time(live['NextFlushUSec'])}"
+    written = f"{format_size(live.get('BytesWritten', 0))} since it started, "
+    written += f"{format_size(live.get('BytesReclaimed', 0))} reclaimed as far as is known"
+    left = "no limit" if now["budget_left_bytes"] is None else f"{format_size(live['BudgetLeft'])} left for today"
+    facts = [("Service", shown(state)), ("Journal", journal), ("Window", window), ("Rewritten", written)]
+    facts.append(("Budget", left))
+    if live.get("IntakeDelayP99USec"):
+        facts.append(("Intake", f"99 of 100 messages wait at most {format_span(live['IntakeDelayP99USec'])}"))
+    return facts
 
 
 def _run(run: Run) -> str:

@@ -408,11 +408,14 @@ def test_history_of_no_record_is_empty_and_of_no_time_wrong_usage(
 def test_status_tells_the_last_run(capsys: Captured, state: Path) -> None:
     assert run(["status"]) == 0
     out = capsys.readouterr().out
-    assert f"   State: {state}\n" in out
+    assert f"  Record: {state}\n" in out
+    assert "Service" not in out, "a state directory of one's own is not the service's"
     assert "took 3.500s: 1 done, 0 skipped, 1 failed, 90.0M written\n" in out
     assert run(["status", "-j"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert list(document) == ["version", "state_directory", "readable", "last_run", "written_day_bytes", "totals"]
+    keys = ["version", "state_directory", "readable", "last_run", "written_day_bytes", "totals", "service"]
+    assert list(document) == keys
+    assert document["service"] is None
     assert document["last_run"]["failed"] == 1
 
 

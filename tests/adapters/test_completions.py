@@ -40,7 +40,7 @@ class Terminal:
 
     def __init__(self, words: list[str], setup: str) -> None:
         self._ours, theirs = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "3000", "LINES": "200", "HOME": "/nonexistent"}
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "3000", "LINES": "200", "HOME": os.environ["TMPDIR"]}
         environment.pop("ENV", None)
         self._shell = subprocess.Popen(
             ["setsid", "--wait", *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
@@ -116,7 +116,7 @@ def tab(request: pytest.FixtureRequest, place: Path, tmp_path_factory: pytest.Te
 
 def _fish(line: str, made: Path, place: Path) -> str:
     program = f"source {made}/fish/journalkeeper.fish; complete -C {shlex.quote(line)}"
-    environment = {**os.environ, "HOME": "/nonexistent"}
+    environment = {**os.environ, "HOME": os.environ["TMPDIR"]}
     words = ["fish", "--no-config", "-c", program]
     done = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

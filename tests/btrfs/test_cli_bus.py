@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The command line beside the running service: on a bus of its own, with polkit, as root and as nobody.
+
+Service and commands run in the private journald's mount namespace, where /var/log/journal is
+the bed's and /var/lib is empty: everything is where it is on a host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journalkeeper.lab.bed import Bed
+from journalkeeper.lab.volume import run
+from tests import bus as buses
+from tests.bus import PrivateBus, eventually
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+CHECKOUT = Path(__file__).parent.parent.parent
+NOBODY = 65534
+CONFIG = """
+[Watch]
+SettleSec=1d
+NocowSettleSec=1d
+[Nocow]
+Nocow=no
+[Defrag]
+Active=no
+MinReclaim=64K
+[Budget]
+RotationsPerDay=0
+[Window]
+PressureMax=100%
+"""
+"""The service does nothing by itself: archives settle for a day, and --now does not wait for that."""
+
+AS_NOBODY = (
+    # all that it needs is imported before: the user may not be able to read the checkout
+    "import os, sys, dbus_fast.aio, dbus_fast.signature;"
+    "from journalkeeper import conffiles, config, cycle, record, reasons, desk;"
+    "from journalkeeper.bus import view;"
+    "from journalkeeper.cli import client, defrag, main, program, progress, remote, status, interrupts;"
+    f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY});"
+    "sys.exit(main(sys.argv[1:]))"
+)
+
+
+class Host:
+    """A journald with fragmented archives, a bus, and what one would do there."""
+
+    def __init__(self, bed: Bed, bus: PrivateBus, base: Path) -> None:
+        self.bed, self.bus, self._base = bed, bus, base
+        self._enter = ["nsenter", "--mount", f"--target={bed.journald.pid}", "--"]
+        self.environment = {**os.environ, "PYTHONPATH": f"{CHECKOUT}", "DBUS_SYSTEM_BUS_ADDRESS": bus.address}
+        for name in ("NOTIFY_SOCKET", "STATE_DIRECTORY", "JOURNAL_STREAM"):
+            self.environment.pop(name, None)
+        subprocess.run([*self._enter, "mount", "-t", "tmpfs", "none", "/var/lib"], check=True)
+        Path(f"/proc/{bed.journald.pid}/root/run/journalkeeper.conf").write_text(CONFIG)
+        self.daemon: subprocess.Popen[bytes] | None = None
+
+    def archive(self, flushes: int = 20) -> Path:
+        """One more archive that is worth a rewrite."""
+        self.bed.journald.age(flushes)
+        return self.bed.journald.rotate()
+
+    def start(self) -> None:
+        self._log = (self._base / "log").open("w+")
+        words = [*self._enter, sys.executable, "-m", "journalkeeper", "daemon"]
+        self.daemon = subprocess.Popen(words, env=self.environment, stderr=self._log)
+        assert eventually(lambda: self.bus.has("org.journalkeeper1")), self.log()
+
+    def log(self) -> str:
+        return (self._base / "log").read_text()
+
+    def stop(self) -> None:
+        if self.daemon is not None:
+            self.daemon.terminate()
+            assert self.daemon.wait(60) == 0, self.log()
+            self.daemon = None
+            self._log.close()
+            assert "Traceback" not in self.log()
+
+    def begun(self, *words: str, nobody: bool = False, terminal: int = subprocess.PIPE) -> subprocess.Popen[str]:
+        """Start a command; its stderr can be a terminal."""
+        program = ["-c", AS_NOBODY] if nobody else ["-m", "journalkeeper"]
+        line = [*self._enter, sys.executable, *program, *words]
+        environment = {**self.environment, "TERM": "xterm"}
+        return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=terminal, text=True)
+
+    def does(self, *words: str, nobody: bool = False) -> subprocess.CompletedProcess[str]:
+        process = self.begun(*words, nobody=nobody)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def doors(self) -> list[str]:
+        """Who did what is recorded, the oldest first."""
+        return [row["door"] for row in json.loads(self.does("history", "-j").stdout)["outcomes"]]
+
+
+def extents(path: Path) -> int:
+    return int(run("filefrag", path).rsplit(":", 1)[1].split()[0])
+
+
+def inside(path: Path) -> str:
+    """Where the service sees a file of the bed's."""
+    return f"/var/log/journal/{path.parent.name}/{path.name}"
+
+
+@pytest.fixture
+def make_host(make_bed: Callable[..., Bed], tmp_path: Path) -> Iterator[Callable[..., Host]]:
+    """Make a host with a running service; what polkit lets everybody do: `allow`."""
+    if reason := buses.missing():
+        pytest.skip(reason)
+    hosts: list[Host] = []
+
+    with PrivateBus() as bus:
+
+        def make(*, allow: bool = False) -> Host:
+            if allow:
+                actions = bus.socket.parent / "actions"
+                shutil.copytree(buses.ACTIONS, actions)
+                policy = buses.POLICY.read_text()
+                (actions / buses.POLICY.name).write_text(re.sub("auth_admin_keep", "yes", policy))
+            bus.start_polkit()
+            hosts.append(Host(make_bed("SystemMaxFileSize=128M", "SystemMaxUse=512M"), bus, tmp_path))
+            hosts[-1].archive()
+            hosts[-1].start()
+            return hosts[-1]
+
+        yield make
+        for host in hosts:
+            if host.daemon is not None and host.daemon.poll() is None:
+                host.stop()
+
+
+def rows(document: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(row["action"], row["result"], row["reason"]) for row in document["outcomes"]]
+
+
+def test_a_defrag_is_done_by_the_service_and_looks_the_same(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    first = next(host.bed.journald.journal.glob("system@*"))
+    before = extents(first)
+    table = host.does("defrag", "--archived", "--now")
+    assert (table.returncode, table.stderr) == (0, ""), table
+    assert table.stdout.startswith("ACTION")
+    assert re.search(rf"(?m)^compress +done +\w+ +\d+ -> \d+ .* {re.escape(inside(first))}$", table.stdout)
+    assert "1 file: 1 done, 0 skipped, 0 failed" in table.stdout
+    assert extents(first) < before
+    assert host.doors()[-1] != "defrag"
+
+    second = host.archive()
+    by_service = host.does("defrag", "--archived", "--now", "-j")
+    assert (by_service.returncode, by_service.stderr) == (0, "")
+    host.stop()
+    third = host.archive()
+    alone = host.does("defrag", "--archived", "--now", "-j")
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert host.doors()[-1] == "defrag"
+    one, other = json.loads(by_service.stdout), json.loads(alone.stdout)
+    assert list(one) == list(other)
+    assert list(one["totals"]) == list(other["totals"])
+    assert {tuple(row) for row in one["outcomes"]} == {tuple(other["outcomes"][0])}
+    assert one["outcomes"][0]["path"] == inside(second)
+    assert other["outcomes"][0]["path"] == inside(third)
+    assert rows(one)[0] == rows(other)[0]
+
+
+def test_a_request_of_ones_own_is_done_by_oneself(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    archive = next(host.bed.journald.journal.glob("system@*"))
+    assert host.does("defrag", "--now", "--archived", "-D", "/var/log/journal").returncode == 0
+    assert host.doors() == ["defrag"]
+    assert host.does("defrag", "-n", "--now").returncode == 0
+    assert host.doors() == ["defrag"]
+    # below no directory of the service's
+    elsewhere = host.bed.volume.mountpoint / "elsewhere.journal"
+    elsewhere.write_bytes(archive.read_bytes())
+    done = host.does("defrag", "--now", os.fspath(elsewhere))
+    assert done.returncode == 0, done.stderr
+    assert set(host.doors()) == {"defrag"}
+
+
+def test_nobody_reads_the_status_and_may_change_nothing(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    archive = next(host.bed.journald.journal.glob("system@*"))
+    before = extents(archive)
+    seen = host.does("status", nobody=True)
+    assert (seen.returncode, seen.stderr) == (0, ""), seen
+    assert re.search(r"(?m)^ +Service: (idle|waiting)", seen.stdout)
+    assert "Journal: /var/log/journal, 2 files" in seen.stdout
+    assert "only root may know" in seen.stdout
+    document = json.loads(host.does("status", "-j", nobody=True).stdout)
+    assert (document["readable"], document["service"]["files"]) == (False, 2)
+    refused = host.does("defrag", "--now", nobody=True)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert re.fullmatch(r"journalkeeper: defrag needs root, try sudo: .+\n", refused.stderr), refused.stderr
+    assert extents(archive) == before
+    assert host.doors() == []
+
+
+def test_nobody_whom_polkit_allows_it_has_the_service_do_it(make_host: Callable[..., Host]) -> None:
+    host = make_host(allow=True)
+    archive = next(host.bed.journald.journal.glob("system@*"))
+    before = extents(archive)
+    done = host.does("defrag", "--now", "--archived", nobody=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 file: 1 done" in done.stdout
+    assert extents(archive) < before
+
+
+def test_roots_status_has_the_service_and_the_record(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    assert host.does("defrag", "--now", "--archived").returncode == 0
+    document = json.loads(host.does("status", "-j").stdout)
+    assert document["readable"]
+    assert document["last_run"]["done"] == 1
+    assert document["service"]["bytes_written"] == document["last_run"]["bytes_written"] > 0
+    assert document["service"]["directories"] == ["/var/log/journal"]
+    host.stop()
+    document = json.loads(host.does("status", "-j").stdout)
+    assert document["service"] is None
+    assert document["last_run"]["done"] == 1
+    assert "Service: not on the bus" in host.does("status").stdout
+
+
+def test_ctrl_c_ends_the_job_at_a_chunk_border_and_says_what_was_done(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    for _ in range(9):
+        host.archive()
+
+    def at_work() -> bool:
+        words = ("org.journalkeeper1", "/org/journalkeeper1/job/1", "org.journalkeeper1.Job", "FileNumber")
+        number = host.bus.run("busctl", f"--address={host.bus.address}", "get-property", *words).stdout
+        return number.startswith("u ") and number.strip() not in {"u 0", "u 1"}
+
+    ours, theirs = pty.openpty()
+    process = host.begun("defrag", "--now", "--archived", terminal=theirs)
+    os.close(theirs)
+    assert eventually(at_work)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    seen = os.read(ours, 1 << 20).decode()
+    os.close(ours)
+    assert "Stopping after this chunk." in seen
+    assert "compress    done" in out
+    assert "compress    skipped" in out
+    assert "interrupted" in out
+    assert not at_work()
+    again = host.does("defrag", "--now", "--archived")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert ", 0 skipped, 0 failed" in again.stdout
+
+
+def test_watch_shows_each_change_and_ends_with_the_service(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    process = host.begun("status", "--watch", "-j")
+    assert process.stdout is not None
+    lines: list[dict[str, Any]] = [json.loads(process.stdout.readline())]
+    assert lines[0]["service"]["bytes_written"] == 0
+    assert host.does("defrag", "--now", "--archived").returncode == 0
+    while not lines[-1]["service"]["bytes_written"]:
+        lines.append(json.loads(process.stdout.readline()))
+    assert len(lines) > 1
+    other = host.begun("status", "--watch")
+    assert other.stdout is not None
+    other.stdout.readline()
+    time.sleep(1)  # it waits, and for nothing that would come
+    other.send_signal(signal.SIGINT)
+    assert (other.communicate(timeout=60)[1], other.returncode) == ("", 0)
+    host.stop()
+    assert process.communicate(timeout=60)[1] == (
+        "journalkeeper: the service has ended; `journalkeeper history` tells what it did\n"
+    )
+    assert process.returncode == 1
+    refused = host.does("status", "--watch")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "systemctl start journalkeeper" in refused.stderr
+
+
+def test_a_job_that_somebody_elses_run_keeps_from_its_work_says_who(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    holder = subprocess.Popen(
+        [
+            "nsenter",
+            "--mount",
+            f"--target={host.bed.journald.pid}",
+            "--",
+            "flock",
+            "/var/lib/journalkeeper/lock",
+            "cat",
+        ],
+        stdin=subprocess.PIPE,
+    )
+    try:
+        time.sleep(0.5)
+        done = host.does("defrag", "--now")
+        assert done.returncode == 1
+        assert "journalkeeper is at work already" in done.stderr
+    finally:
+        holder.communicate()
+    assert host.does("defrag", "--now").returncode == 0
