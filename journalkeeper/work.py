@@ -86,7 +86,7 @@ class Work:
         """
         if action.file.kind is Kind.ACTIVE:
             return self._config.defrag.chunk_us
-        return None if self._hurry or action.compress == "no" else self._config.window.margin_us // 2
+        return None if self._hurry or action.compress == "no" else self._config.window.margin_us
 
     def _attention(self, action: Action, seen: Seen) -> Attention:
         """Who is asked before each piece of `action`."""

@@ -16,6 +16,10 @@ from journalkeeper.model import KIB, Range, Reason
 LEAST_BYTES: Final = 256 * KIB
 """The smallest piece: what the kernel defragments at a time (CLUSTER_SIZE, fs/btrfs/defrag.c)."""
 
+AIM: Final = 0.5
+"""What a piece is sized for, of the time that it may take: by the one before, and disks vary. At 500 IOPS
+pieces sized for 50 ms took up to 64."""
+
 GROWTH: Final = 2
 """A piece is at most this many times the one before: one quick piece is no proof of a quick disk."""
 
@@ -24,7 +28,7 @@ class Pace:
     """The pieces of one action.
 
     Pieces have at most `most_bytes`. With `piece_us` they begin small and follow the disk,
-    so that one takes about that long. Before each, `ask` hears how long it will take, in
+    so that one takes no longer than that. Before each, `ask` hears how long it will take, in
     microseconds, and may answer with a reason to end here: then `ended` is that reason.
     `tell` hears the bytes of each finished piece; `written_bytes` is their sum, before
     compression, and `slowest_us` the longest that one took.
@@ -66,7 +70,7 @@ class Pace:
         self.written_bytes += length
         self.slowest_us = max(self.slowest_us, took_us)
         if self._piece_us is not None:
-            fitting = length * self._piece_us // max(1, took_us)
+            fitting = int(length * self._piece_us * AIM) // max(1, took_us)
             self._length = max(LEAST_BYTES, min(self._most_bytes, self._length * GROWTH, fitting))
             self._length -= self._length % LEAST_BYTES
         self._expected_us = took_us * self._length // length

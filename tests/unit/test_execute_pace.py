@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Pieces by the disk's speed: a clock that a made-up disk moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from journalkeeper.execute import pace as module
+from journalkeeper.execute.pace import LEAST_BYTES, Pace
+from journalkeeper.model import KIB, MIB, Range, Reason
+
+PIECE_US = 50_000
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def lengths(clock: Clock, us_per_mib: int, *, total: int = 64 * MIB, most: int = 16 * MIB) -> list[int]:
+    """The pieces on a disk that takes so long for a MiB."""
+    pace = Pace(most_bytes=most, piece_us=PIECE_US, ask=lambda _: None, tell=lambda _: None)
+    found = []
+    for _, length in pace.pieces((Range(0, total, 0),)):
+        found.append(length)
+        clock.now_ns += 1000 * us_per_mib * length // MIB
+    assert sum(found) == total
+    return found
+
+
+def test_pieces_begin_small_and_at_most_double(clock: Clock) -> None:
+    found = lengths(clock, 100)
+    assert found[:4] == [256 * KIB, 512 * KIB, MIB, 2 * MIB]
+    assert max(found) == 16 * MIB
+
+
+def test_pieces_are_sized_for_half_of_what_they_may_take(clock: Clock) -> None:
+    """25 ms for what may take 50: 5 MiB of 5 ms each."""
+    assert max(lengths(clock, 5_000)) == 5 * MIB
+
+
+def test_on_the_slowest_disk_pieces_are_what_the_kernel_works_on_at_a_time(clock: Clock) -> None:
+    assert set(lengths(clock, 1_000_000, total=2 * MIB)) == {LEAST_BYTES}
+
+
+def test_without_a_time_every_piece_is_as_long_as_it_may_be(clock: Clock) -> None:
+    pace = Pace(most_bytes=3 * MIB, piece_us=None, ask=lambda _: None, tell=lambda _: None)
+    assert [length for _, length in pace.pieces((Range(0, 8 * MIB, 0),))] == [3 * MIB, 3 * MIB, 2 * MIB]
+    assert (pace.written_bytes, pace.slowest_us) == (8 * MIB, clock.now_ns)
+
+
+def test_the_next_piece_is_asked_for_with_the_time_that_it_will_take(clock: Clock) -> None:
+    asked: list[int] = []
+
+    def ask(piece_us: int) -> Reason | None:
+        asked.append(piece_us)
+        return Reason.INTERRUPTED if len(asked) == 3 else None
+
+    pace = Pace(most_bytes=MIB, piece_us=PIECE_US, ask=ask, tell=lambda _: None)
+    for _, length in pace.pieces((Range(0, 8 * MIB, 0),)):
+        clock.now_ns += length * 8
+    assert pace.ended is Reason.INTERRUPTED
+    assert asked == [0, 2 * 256 * KIB * 8 // 1000, 2 * 512 * KIB * 8 // 1000]
+    assert pace.written_bytes == 768 * KIB
