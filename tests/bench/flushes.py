@@ -86,17 +86,20 @@ def live(asked: Namespace, config: str | None) -> Run:
     with bed(*SETTINGS, size=SIZE, sync_interval=f"{asked.interval}s") as place:
         age(place, asked.extents)
         base, active = place.volume.base, place.journald.active
-        first = extents(active)
+        first, inode = extents(active), active.stat().st_ino
         before_bytes = written_bytes(place.volume.device)
         with ExitStack() as stack:
             stack.enter_context(traced(place.journald.pid, "fsync", base / "theirs"))
-            if config is not None:
-                wrapper = (*OUR_CALLS, "-o", f"{base / 'ours'}")
-                stack.enter_context(Service(place, config, wrapper=wrapper))
-            with Load(place, asked.rate) as load:
+            load = Load(place, asked.rate)
+            with load:  # first, so that the file is ONLINE: what a first append syncs is no timer's flush
+                if config is not None:
+                    wrapper = (*OUR_CALLS, "-o", f"{base / 'ours'}")
+                    stack.enter_context(Service(place, config, wrapper=wrapper))
                 each = [extents(active) for _ in every_second(asked.minutes * 60)]
             _after_the_last_flush(place, asked.interval)
             last = extents(active)
+        if active.stat().st_ino != inode:
+            raise RuntimeError("journald rotated: fewer messages, or a larger SystemMaxFileSize=")
         device_bytes = written_bytes(place.volume.device) - before_bytes
         ours = base / "ours"
         return Run(

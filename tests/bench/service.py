@@ -89,8 +89,10 @@ class Service:
 
         Raises: RuntimeError with what it said if it does not.
         """
-        if not self._ready.wait(PATIENCE_S):
-            raise RuntimeError(f"the service did not come up in {PATIENCE_S:.0f} s: {self.said()}")
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._ready.wait(0.1):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the service did not come up: {self.said()}")
         return self
 
     def said(self) -> str:
