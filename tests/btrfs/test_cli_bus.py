@@ -257,9 +257,8 @@ def test_ctrl_c_ends_the_job_at_a_chunk_border_and_says_what_was_done(make_host:
     seen = os.read(ours, 1 << 20).decode()
     os.close(ours)
     assert "Stopping after this chunk." in seen
-    assert "compress    done" in out
-    assert "compress    skipped" in out
-    assert "interrupted" in out
+    assert re.search(r"(?m)^compress +done ", out)
+    assert re.search(r"(?m)^compress +skipped +interrupted ", out)
     assert not at_work()
     again = host.does("defrag", "--now", "--archived")
     assert (again.returncode, again.stderr) == (0, "")
