@@ -46,9 +46,13 @@ class Typed(NamedTuple):
 
 
 class OnGuest(NamedTuple):
-    """Run as it stands on a booted host with the service (tests/guest/test_docs.py); may fail with `status`."""
+    """Run as it stands on a booted host with the service (tests/guest/test_docs.py), at a `terminal` if need be.
+
+    It ends with one of `status`.
+    """
 
     status: tuple[int, ...] = (0,)
+    terminal: bool = False
 
 
 class Here(NamedTuple):
@@ -108,6 +112,7 @@ HOW: tuple[tuple[str, str, How], ...] = (
     # any page
     (r".*", r"promtool .*", Here("promtool")),
     (r".*", r"busctl monitor .*", OnGuest((124,))),  # it goes on until timeout(1) ends it
+    (r".*", r"systemctl edit .*", OnGuest(terminal=True)),
     (r".*", r"systemctl status .*", OnGuest((0, 3))),  # 3: one of the units is not active
     (r".*", r"(busctl|systemctl|systemd-analyze|journalctl|btrfs|dmesg)\b.*", OnGuest()),
     (r".*", r"(\w+=\S+ )*(sudo )?journalkeeper .*", Typed()),

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The commands of README and the pages that need a whole host, typed as they stand there on booted ones."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests import documents
+from tests.ansible import copy_source
+from tests.documents import OnGuest, how
+from tests.guest.conftest import require_guest
+from tests.guest.host import Guest
+
+pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
+
+COMMANDS = documents.run_by(OnGuest)
+INSTALL = "sudo configs/install"
+ENDLESS_S = 3
+"""After this timeout(1) ends a command that would go on."""
+
+EDITOR = r"""#!/bin/sh
+# the last word is the file; systemd 257 says first at which line
+for file; do :; done
+printf '[Service]\nNice=11\n' >"$file"
+"""
+
+
+@pytest.fixture(scope="module")
+def guest(release: str) -> Iterator[Guest]:
+    """A fresh host, on which somebody has typed README's line, with the checkout where they are."""
+    require_guest()
+    with Guest(release, nocow=False) as host:
+        host.boot()
+        copy_source(host.root / "root/checkout")
+        host.age(20)
+        yield host
+
+
+def typed(guest: Guest, line: str, who: OnGuest) -> subprocess.CompletedProcess[str]:
+    """What comes of a line in the checkout; an editor that it asks for writes a drop-in."""
+    words = ["bash", "-c", line]
+    if 124 in who.status:
+        words = ["timeout", str(ENDLESS_S), *words]
+    if who.terminal:
+        words = ["script", "--quiet", "--return", "--command", shlex.join(words), "/dev/null"]
+    return guest.run("env", "--chdir=/root/checkout", "SYSTEMD_EDITOR=/root/editor", *words, check=False)
+
+
+def test_every_command_does_what_it_says(guest: Guest) -> None:
+    assert len(COMMANDS) > 10
+    (guest.root / "root/editor").write_text(EDITOR)
+    (guest.root / "root/editor").chmod(0o755)
+    lines = {command.text: how(command) for command in COMMANDS}
+    assert INSTALL in lines
+    odd = []
+    for line, who in sorted(lines.items(), key=lambda item: item[0] != INSTALL):
+        assert isinstance(who, OnGuest)
+        done = typed(guest, line, who)
+        if done.returncode not in who.status:
+            odd.append(f"{line}: {done.returncode}\n{done.stdout}{done.stderr}")
+        assert line != INSTALL or not odd, odd
+    assert odd == []
+    assert "Nice=11" in guest.run("systemctl", "cat", "journalkeeper").stdout
