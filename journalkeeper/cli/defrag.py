@@ -106,7 +106,9 @@ def _execute(asked: Request, session: Session) -> _Ran:
                 hint = "\nStopping after this chunk."
         service = session.service(asked)
         if service is not None:
-            with service, Interrupts(hint) as stop:
+            from journalkeeper.cli.agent import for_terminal  # noqa: PLC0415 - for who asks the service
+
+            with service, for_terminal(), Interrupts(hint) as stop:
                 return _Ran(*service.defragment(asked, on_progress=draw, stop=stop))
         engine = session.engine()
         with Interrupts(hint) as stop:
