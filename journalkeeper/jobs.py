@@ -13,9 +13,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
-from journalkeeper.cycle import Progress
 from journalkeeper.errors import BusyError, KeeperError, NoSuchJobError
 from journalkeeper.model import Request
+from journalkeeper.progress import Progress
 
 QUEUE_MOST: Final = 32
 """Jobs in the queue; more are refused."""

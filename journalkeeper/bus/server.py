@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
-from dbus_fast import Message, NameFlag, RequestNameReply, signature
-from dbus_fast.aio import MessageBus
+from dbus_fast import Message, NameFlag, RequestNameReply
 
 from journalkeeper.bus import names
+from journalkeeper.bus.connection import Connection
 from journalkeeper.bus.interfaces import Interfaces, Service
 from journalkeeper.bus.news import News
 from journalkeeper.bus.polkit import Authority
@@ -30,9 +30,6 @@ MOST_S: Final = 300.0
 
 CONNECT_S: Final = 30.0
 
-SIGNATURES_MOST: Final = 1000
-"""dbus-fast 1.84 keeps whatever signature it was ever sent; a stranger may send any number of them."""
-
 
 class Server:
     """Serves `service` on the bus at `address`.
@@ -47,7 +44,7 @@ class Server:
         self._address = address
         self._trouble = trouble
         self._well = well
-        self._bus: MessageBus | None = None
+        self._bus: Connection | None = None
         self._news: News | None = None
         self._wait_s = FIRST_S
 
@@ -85,14 +82,14 @@ class Server:
 
     async def _serve(self) -> None:
         """Connect, and serve until the connection ends. Raises: whatever ended it."""
-        bus = MessageBus(bus_address=self._address)
+        bus = Connection(self._address)
         interfaces: Interfaces | None = None
         try:
             await asyncio.wait_for(bus.connect(), CONNECT_S)
             self._bus = bus
             tree = Tree(self._service.snapshot, self._service.jobs)
             interfaces = Interfaces(self._service, tree, Authority(bus), self._send, self._trouble)
-            bus.add_message_handler(_careful(interfaces.handle))
+            bus.add_careful_handler(interfaces.handle)
             self._news = News(self._service.snapshot, tree, self._send)
             reply = await bus.request_name(names.BUS_NAME, NameFlag.NONE)
             if reply is RequestNameReply.IN_QUEUE:
@@ -117,22 +114,4 @@ class Server:
     def _send(self, message: Message) -> None:
         """Send, or not: whoever waits on a bus that has gone away hears of that from the bus."""
         if self._bus is not None and self._bus.connected:
-            self._bus.send(message).add_done_callback(_seen)
-
-
-def _careful(handle: Callable[[Message], bool]) -> Callable[[Message], bool]:
-    """The same handler, with what the library keeps of strangers' messages limited."""
-    cached: Any = signature.get_signature_tree
-
-    def handler(message: Message) -> bool:
-        if cached.cache_info().currsize > SIGNATURES_MOST:
-            cached.cache_clear()
-        return handle(message)
-
-    return handler
-
-
-def _seen(sent: asyncio.Future[Any]) -> None:
-    """What was not sent is lost with the connection, whose end is told elsewhere."""
-    if not sent.cancelled():
-        sent.exception()
+            self._bus.send(message)

@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Jobs over the bus on real files: signals in order, cancel, join, pause; and what nonsense does not do.
+
+What the documentation shows of the bus is made here: JOURNALKEEPER_WRITE_DOCS=1 writes it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from dbus_fast import Message, MessageType, Variant
+
+from journalkeeper.bus import names
+from journalkeeper.bus.connection import Connection
+from journalkeeper.lab.volume import ScratchVolume, drop_caches
+from tests import bus as beds
+from tests.btrfs.journals import archive_name, extents, put
+from tests.bus import REPOSITORY, Daemon, PrivateBus, as_nobody, eventually
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+WATCH_ONLY: Final = "[Budget]\nBytesPerDay=0\n"
+"""The service's own work is none; jobs with `now` wait for no budget."""
+
+NOW: Final = ("1", "now", "b", "true")
+SHOWN: Final = REPOSITORY / "configs" / "man" / "shown"
+GROWS_KIB: Final = 2048
+
+
+@pytest.fixture(scope="module")
+def bus() -> Iterator[PrivateBus]:
+    if reason := beds.missing():
+        pytest.skip(reason)
+    with PrivateBus() as bus:
+        bus.start_polkit()
+        yield bus
+
+
+@pytest.fixture
+def machine(make_volume: Callable[..., ScratchVolume]) -> Path:
+    """An instance's directory on a fresh volume."""
+    place = make_volume("1G").mountpoint / "journal" / ("0123456789abcdef" * 2)
+    place.mkdir(parents=True)
+    return place
+
+
+@pytest.fixture
+def serve(bus: PrivateBus, machine: Path, tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+    """Start the service on `machine`'s volume."""
+    with ExitStack() as stack:
+        yield lambda config=WATCH_ONLY: stack.enter_context(Daemon(tmp_path, machine.parent, bus, config))
+
+
+def busctl(bus: PrivateBus, *words: str, nobody: bool = False) -> Any:
+    """The data of an answer."""
+    done = bus.run("busctl", f"--address={bus.address}", "--json=short", *words, nobody=nobody)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["data"] if done.stdout.strip() else None
+
+
+def call(bus: PrivateBus, member: str, *words: str) -> Any:
+    answer = busctl(bus, "call", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, member, *words)
+    return None if answer is None else answer[0]
+
+
+def read(bus: PrivateBus, name: str, path: str = names.MANAGER_PATH, interface: str = names.MANAGER) -> Any:
+    return busctl(bus, "get-property", names.BUS_NAME, path, interface, name)
+
+
+def job_of(bus: PrivateBus, *words: str) -> str:
+    found: str = call(bus, "DefragmentAll", "a{sv}", *(words or NOW))
+    return found
+
+
+def over(bus: PrivateBus, job: str) -> bool:
+    done = bus.run("busctl", f"--address={bus.address}", "introspect", names.BUS_NAME, job)
+    return done.returncode != 0
+
+
+def looked(bus: PrivateBus, count: int) -> bool:
+    """Whether a look found so many files."""
+    return bool(read(bus, "FileCount") == count)
+
+
+class Ear:
+    """All signals of the service, as `busctl monitor` shows them."""
+
+    def __init__(self, bus: PrivateBus) -> None:
+        words = [f"--address={bus.address}", "--json=short", "--match=type='signal',sender='org.journalkeeper1'"]
+        self._process = subprocess.Popen(
+            ["busctl", *words, "monitor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self._process.stderr is not None
+        self._process.stderr.readline()  # "Monitoring bus message stream."
+
+    def until(self, member: str, count: int = 1) -> list[dict[str, Any]]:
+        """What was said, up to so many of `member`."""
+        assert self._process.stdout is not None
+        heard: list[dict[str, Any]] = []
+        while sum(one["member"] == member for one in heard) < count:
+            heard.append(json.loads(self._process.stdout.readline()))
+        return heard
+
+    def __enter__(self) -> Ear:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate()
+
+
+# What is done
+
+
+def test_the_signals_of_one_defragmentation_come_in_order(
+    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
+) -> None:
+    path = put(machine, journal_bytes)
+    before = extents(path)
+    serve()
+    assert eventually(lambda: looked(bus, 1))
+    with Ear(bus) as ear:
+        job = job_of(bus)
+        heard = ear.until("InterfacesRemoved")
+    order = [one["member"] for one in heard if one["member"] != "PropertiesChanged"]
+    assert order == ["InterfacesAdded", "JobNew", "FileDefragmented", "JobRemoved", "InterfacesRemoved"]
+    said = {one["member"]: one["payload"]["data"] for one in heard}
+    assert said["JobNew"] == [1, job]
+    assert said["JobRemoved"] == [1, job, "done"]
+    name, was, became, written, _ = said["FileDefragmented"]
+    assert (name, was) == (f"{path}", before)
+    assert became < before / 10
+    assert written >= len(journal_bytes) // 2
+    assert eventually(lambda: read(bus, "Extents") == extents(path))
+    assert read(bus, "BytesWritten") == written
+
+
+def test_a_jobs_document_is_that_of_the_command_line(
+    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
+) -> None:
+    path = put(machine, journal_bytes)
+    serve()
+    job = job_of(bus)
+    assert eventually(lambda: over(bus, job))
+    document = json.loads(call(bus, "Result", "o", job))
+    (outcome,) = document["outcomes"]
+    assert (outcome["path"], outcome["result"]) == (f"{path}", "done")
+    assert list(document) == ["outcomes", "totals", "skipped", "details", "notices"]
+    assert document["totals"]["done"] == 1
+
+
+def test_a_plan_is_that_of_the_command_line(
+    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        put(machine, journal_bytes, archive_name(number))
+    serve()
+    assert eventually(lambda: looked(bus, 2))
+    ours = json.loads(call(bus, "Plan", "a{sv}", *NOW))
+    words = ["-D", f"{machine.parent}", "--config", f"{tmp_path / 'journalkeeper.conf'}", "plan", "--now", "-j"]
+    done = subprocess.run(
+        [sys.executable, "-m", "journalkeeper", *words],
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}", "STATE_DIRECTORY": f"{tmp_path / 'state'}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ours == json.loads(done.stdout)
+    assert len(ours["actions"]) == 2
+
+
+def test_one_path_is_one_file(
+    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
+) -> None:
+    first, second = (put(machine, journal_bytes, archive_name(number)) for number in (1, 2))
+    before = extents(second)
+    serve()
+    assert eventually(lambda: looked(bus, 2))
+    job = call(bus, "Defragment", "sa{sv}", f"{first}", *NOW)
+    assert eventually(lambda: over(bus, job))
+    assert extents(first) < before / 10
+    assert extents(second) == before
+    assert looked(bus, 2)
+    assert read(bus, "Extents", names.file_path(f"{second}"), names.FILE) == before
+
+
+def test_files_appear_and_vanish_as_objects(
+    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
+) -> None:
+    serve()
+    with Ear(bus) as ear:
+        path = put(machine, journal_bytes)
+        added = ear.until("InterfacesAdded")[-1]["payload"]["data"]
+        assert added[0] == names.file_path(f"{path}")
+        assert added[1][names.FILE]["Path"]["data"] == f"{path}"
+        objects = busctl(bus, "call", names.BUS_NAME, names.MANAGER_PATH, names.OBJECT_MANAGER, "GetManagedObjects")
+        assert list(objects[0]) == [names.file_path(f"{path}")]
+        assert read(bus, "Size", names.file_path(f"{path}"), names.FILE) == len(journal_bytes)
+        path.unlink()
+        assert ear.until("InterfacesRemoved")[-1]["payload"]["data"] == [names.file_path(f"{path}"), [names.FILE]]
+    assert looked(bus, 0)
+
+
+def slow_job(bus: PrivateBus, machine: Path, volume: ScratchVolume, content: bytes) -> tuple[Path, str]:
+    """A job that takes its time, and is at work."""
+    path = put(machine, content)
+    assert eventually(lambda: looked(bus, 1))
+    drop_caches()
+    volume.throttle(60)
+    job = job_of(bus)
+    assert eventually(lambda: read(bus, "File", job, names.JOB) == f"{path}")
+    return path, job
+
+
+def test_the_same_request_joins_and_a_cancel_ends_between_two_chunks(
+    bus: PrivateBus,
+    make_volume: Callable[..., ScratchVolume],
+    tmp_path: Path,
+    journal_bytes: bytes,
+) -> None:
+    volume = make_volume("1G")
+    machine = volume.mountpoint / "journal" / ("0123456789abcdef" * 2)
+    machine.mkdir(parents=True)
+    with Daemon(tmp_path, machine.parent, bus, f"{WATCH_ONLY}[Defrag]\nChunkBytes=256K\n"):
+        path, job = slow_job(bus, machine, volume, journal_bytes)
+        digest = hashlib.sha256(journal_bytes).hexdigest()
+        assert job_of(bus) == job
+        other = job_of(bus, "2", "now", "b", "true", "archived", "b", "true")
+        assert other != job
+        assert read(bus, "State", other, names.JOB) == "queued"
+        assert read(bus, "State") == "working"
+        with Ear(bus) as ear:
+            call(bus, "Cancel", "o", other)
+            call(bus, "Cancel", "o", job)
+            removed = [one for one in ear.until("JobRemoved", 2) if one["member"] == "JobRemoved"]
+        assert [one["payload"]["data"][2] for one in removed] == ["canceled", "canceled"]
+        volume.throttle(0)
+        outcomes = json.loads(call(bus, "Result", "o", job))["outcomes"]
+        assert [one["reason"] for one in outcomes] == ["interrupted"]
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == digest
+
+
+def test_a_bus_that_restarts_finds_the_job_still_at_work(
+    make_volume: Callable[..., ScratchVolume], tmp_path: Path, journal_bytes: bytes
+) -> None:
+    volume = make_volume("1G")
+    machine = volume.mountpoint / "journal" / ("0123456789abcdef" * 2)
+    machine.mkdir(parents=True)
+    with PrivateBus() as own, Daemon(tmp_path, machine.parent, own, WATCH_ONLY) as daemon:
+        path, job = slow_job(own, machine, volume, journal_bytes)
+        before = extents(path)
+        own.stop()
+        assert eventually(lambda: "no system bus" in daemon.log())
+        own.start()
+        assert eventually(lambda: own.has(names.BUS_NAME))
+        assert read(own, "State", job, names.JOB) == "running"
+        volume.throttle(0)
+        assert eventually(lambda: over(own, job))
+        assert json.loads(call(own, "Result", "o", job))["totals"]["done"] == 1
+        assert extents(path) < before / 10
+
+
+def test_a_pause_holds_the_services_own_work_and_no_job(
+    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
+) -> None:
+    serve("[Watch]\nSettleSec=100ms\nNocowSettleSec=100ms\n")
+    call(bus, "Pause", "t", "0")
+    path = put(machine, journal_bytes)
+    before = extents(path)
+    job = job_of(bus, "1", "active", "b", "true")
+    assert eventually(lambda: over(bus, job))
+    assert extents(path) == before
+    assert read(bus, "State") == "paused"
+    call(bus, "Pause", "t", "200000")
+    assert eventually(lambda: not read(bus, "Paused"))
+    assert eventually(lambda: extents(path) < before / 10)
+    assert read(bus, "LastRunUSec") > 0
+
+
+def test_a_link_that_leads_out_of_the_directories_is_not_followed(
+    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
+) -> None:
+    elsewhere = machine.parent.parent / "elsewhere"
+    elsewhere.mkdir()
+    path = put(elsewhere, journal_bytes)
+    before = extents(path)
+    (machine / "link").symlink_to(elsewhere)
+    serve()
+    job = call(bus, "Defragment", "sa{sv}", f"{machine}/link/{path.name}", *NOW)
+    assert eventually(lambda: over(bus, job))
+    done = bus.run(
+        *("gdbus", "call", "--address", bus.address, "--dest", names.BUS_NAME, "--object-path", names.MANAGER_PATH),
+        *("--method", f"{names.MANAGER}.Result", job),
+    )
+    assert "Error.InvalidArgument" in done.stderr
+    assert "which is not watched" in done.stderr
+    assert extents(path) == before
+
+
+# Nonsense
+
+SIGNATURES: Final[list[tuple[str, list[Any]]]] = [
+    ("", []),
+    ("s", ["x"]),
+    ("t", [1]),
+    ("o", ["/"]),
+    ("sa{sv}", ["/etc/shadow", {}]),
+    ("a{sv}", [{"x": Variant("s", "y")}]),
+    ("as", [["a", "b"]]),
+    ("(sa{sv})", [["x", {}]]),
+    ("v", [Variant("v", Variant("a{sv}", {"q": Variant("b", False)}))]),
+    ("aaay", [[[b"\0"]]]),
+    ("sss", ["a", "b", "c"]),
+    ("a{ss}", [{"now": "yes"}]),
+    ("dynqiuxtb", [1.5, 1, -1, 1, -1, 1, -1, 1, True]),
+]
+TEXTS: Final = ["", ".", "..", "/", "\u202e", "a" * 300, "x" * (1 << 20), "%s%n", "'; DROP TABLE", "\ufffe", "é"]
+
+
+def nonsense(luck: random.Random, top: str) -> Message:
+    """A call of which nothing can come: every third is as good as right but for one thing."""
+    path = luck.choice([names.MANAGER_PATH] * 6 + ["/", "/org", names.FILE_PATHS, names.job_path(1), "/a/b"])
+    interface = luck.choice([names.MANAGER] * 6 + [names.PROPERTIES, names.INTROSPECTABLE, names.OBJECT_MANAGER])
+    member = luck.choice(["Plan", "Defragment", "DefragmentAll", "Cancel", "Result", "Pause", "Get", "Set", "Nothing"])
+    signature, body = luck.choice(SIGNATURES)
+    if luck.random() < 0.34:
+        path, interface, text = names.MANAGER_PATH, names.MANAGER, luck.choice(TEXTS)
+        almost: list[tuple[str, str, list[Any]]] = [
+            ("Defragment", "sa{sv}", [f"{top}/../{text}", {}]),
+            ("Defragment", "sa{sv}", [f"{top}/{text}/../../x.journal", {"now": Variant("b", True)}]),
+            ("Defragment", "sa{sv}", [f"/srv/{text}", {}]),
+            ("Defragment", "sa{sv}", [f"{top}/x.journal", {"upkeep": Variant("b", True)}]),
+            ("DefragmentAll", "a{sv}", [{text: Variant("s", text)}]),
+            ("DefragmentAll", "a{sv}", [{"now": Variant("s", text)}]),
+            ("DefragmentAll", "a{sv}", [{"compress": Variant("s", text)}]),
+            ("DefragmentAll", "a{sv}", [{"paths": Variant("as", [f"{top}/../{text}"])}]),
+            ("DefragmentAll", "a{sv}", [{"paths": Variant("as", [])}]),
+            ("Plan", "a{sv}", [{text: Variant("as", [text])}]),
+            ("Cancel", "o", [f"{names.JOB_PATHS}/9"]),
+        ]
+        member, signature, body = luck.choice(almost)
+    elif (path, interface, member, signature) in {(names.MANAGER_PATH, names.MANAGER, "Pause", "t")}:
+        member = "Pausen"
+    return Message(
+        destination=names.BUS_NAME, path=path, interface=interface, member=member, signature=signature, body=body
+    )
+
+
+async def shout(address: str, top: str, seed: int, count: int) -> list[str]:
+    """Send so many calls; the names of what was answered, with anything that is no proper error."""
+    luck = random.Random(seed)  # noqa: S311 - the same nonsense each time
+    bus = Connection(address)
+    await bus.connect()
+    heard: list[str] = []
+    for _ in range(0, count, 50):
+        for reply in await asyncio.gather(*(bus.call(nonsense(luck, top)) for _ in range(50))):
+            assert reply is not None
+            if reply.message_type is MessageType.ERROR and len(reply.body[0]) < 1000:
+                heard.append(reply.error_name or "")
+            else:
+                heard.append(str(reply.body)[:200])
+            assert "Traceback" not in str(reply.body)
+    bus.disconnect()
+    return heard
+
+
+def at_the_wire(socket_path: str, message: bytes) -> None:
+    """Send bytes that a library would not."""
+    with beds.RawClient(socket_path) as client:
+        client.send(message)
+        client.send(b"\0" * 64)
+
+
+def test_ten_thousand_malformed_calls_do_nothing(
+    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
+) -> None:
+    path = put(machine, journal_bytes)
+    outside = machine.parent.parent / "x.journal"
+    outside.write_bytes(journal_bytes)
+    daemon = serve()
+    assert eventually(lambda: looked(bus, 1))
+    top = f"{machine.parent}"
+
+    def seen() -> list[tuple[int, int, int, int]]:
+        found = (os.stat(one) for one in (path, outside))
+        return [(one.st_ino, one.st_mtime_ns, one.st_ctime_ns, extents(path)) for one in found]
+
+    asyncio.run(shout(bus.address, top, 1, 200))
+    before, resident = seen(), daemon.rss_kib()
+    heard = asyncio.run(shout(bus.address, top, 2, 5000))
+    heard += as_nobody(lambda: asyncio.run(shout(bus.address, top, 3, 5000)))
+    assert len(heard) == 10_000
+    strange = {name for name in heard if "Error" not in name} - {"[]"}
+    # what may be read is read: introspection, plans, nothing of a standard interface's properties
+    assert not [name for name in strange if "/job/" in name and "node" not in name], strange
+    assert seen() == before
+    assert daemon.process.poll() is None
+    assert read(bus, "Paused") is False
+    with Ear(bus) as ear:
+        assert job_of(bus, "1", "active", "b", "true") == names.job_path(1)  # the first ever
+        ear.until("JobRemoved")
+    assert abs(daemon.rss_kib() - resident) <= GROWS_KIB, (resident, daemon.rss_kib())
+
+
+def test_messages_that_no_library_sends_do_not_end_the_connection(
+    bus: PrivateBus, serve: Callable[..., Daemon]
+) -> None:
+    daemon = serve()
+    owner = call_bus(bus)
+    for kind in (0, 1, 2, 3, 4, 5, 77, 255):
+        for flags in (0, 4, 0xF8):
+            message = bytearray(beds.raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Resume"))
+            message[1], message[2] = kind, flags
+            at_the_wire(str(bus.socket), bytes(message))
+            as_nobody(lambda message=message: at_the_wire(str(bus.socket), bytes(message)))  # type: ignore[misc]
+    assert call_bus(bus) == owner
+    assert "no system bus" not in daemon.log()
+
+
+def call_bus(bus: PrivateBus) -> str:
+    """Who has the name: another connection would have another name."""
+    return bus.call("org.freedesktop.DBus", "GetNameOwner", "s", names.BUS_NAME).stdout
+
+
+# What the documentation shows
+
+COMMANDS: Final = {
+    "busctl-introspect": ["busctl", "introspect", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER],
+    "gdbus-introspect": [
+        *("gdbus", "introspect", "--system", "--only-properties"),
+        *("--dest", names.BUS_NAME, "--object-path", names.MANAGER_PATH),
+    ],
+    "busctl-get-property": [
+        *("busctl", "--json=short", "get-property", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER),
+        *("State", "Directories", "FileCount", "BudgetLeft"),
+    ],
+}
+PLACE: Final = (
+    'mount -t tmpfs none /var/log && mkdir /var/log/journal && mount --bind "$0" /var/log/journal && exec "$@"'
+)
+
+
+@pytest.mark.parametrize("shown", COMMANDS)
+def test_what_the_man_page_shows_of_the_bus_is_what_there_is(
+    bus: PrivateBus, machine: Path, tmp_path: Path, shown: str
+) -> None:
+    """Columns are as wide as a release of the tools likes them, so words are compared."""
+    wrapper = ["unshare", "--mount", "--propagation", "private", "sh", "-c", PLACE, f"{machine.parent}"]
+    with Daemon(tmp_path, Path("/var/log/journal"), bus, "[Nocow]\nNocow=no\n", wrapper=wrapper):
+        assert eventually(lambda: read(bus, "State") == "idle")
+        words = COMMANDS[shown]
+        done = bus.run(*words, check=True)
+        file = SHOWN / f"{shown}.txt"
+        text = f"$ {' '.join(words)}\n" + "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
+        if os.environ.get("JOURNALKEEPER_WRITE_DOCS") == "1":
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+        assert [line.split() for line in file.read_text().splitlines()] == [line.split() for line in text.splitlines()]
