@@ -90,7 +90,7 @@ class Keeper:
         self.directories = config.watch.directories if directories is None else directories
         self.state_directory = state_directory or state.default_directory()
         self._observer = Observer(root, with_disk_bytes=disk_bytes)
-        self.flushes = Flushes()
+        self.flushes = Flushes(may_ask=follows)
         self._slowest = Slowest()
         self._refused: dict[tuple[int, int], Refusal] = {}
         self._last = Seen((), (), (), ())
@@ -181,19 +181,23 @@ class Keeper:
                     notices += _kept(record, run, seen.volumes, target.device, done)
                     on_outcome(done.outcome)
                 notices += _tried(lambda: record.end_run(run, now_us()))
-            notices += _tried(lambda: self._prune(record, rarely=watching)) + _begun_anew(record)
+            notices += self._looked_back(record, rarely=watching)
             if publisher is not None:
                 notices += _tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
         written = sum(outcome.bytes_written for outcome in outcomes)
         return Report(chosen, tuple(outcomes), written, time.monotonic() - began, tuple(notices), host)
 
     def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
-        """The record, which `stack` closes, and what is to be said of it: one that was there the last time must be there still."""
+        """The record, which `stack` closes, and what is to be said: one that was there must be there still."""
         path = os.path.join(self.state_directory, RECORD_NAME)
         removed = self._record_seen and not os.path.lexists(path)
         record = stack.enter_context(Record(self.state_directory))
         self._record_seen = True
         return record, [f"{path}: the record was removed; a new one was begun"] if removed else []
+
+    def _looked_back(self, record: Record, *, rarely: bool) -> list[str]:
+        """Bring the record to order, and what is to be said beside the outcomes."""
+        return [*_tried(lambda: self._prune(record, rarely=rarely)), *_begun_anew(record), *self.flushes.troubles()]
 
     def _prune(self, record: Record, *, rarely: bool) -> None:
         """Forget what is old: after each run that somebody asked for, once a day where nobody did."""

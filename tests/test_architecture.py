@@ -18,7 +18,19 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 PACKAGE = "journalkeeper"
 
-GROUND = {"model", "errors", "config", "spec", "directives", "values", "compression", "reasons", "ledger", "progress"}
+GROUND = {
+    "model",
+    "errors",
+    "config",
+    "spec",
+    "directives",
+    "values",
+    "compression",
+    "reasons",
+    "ledger",
+    "progress",
+    "beat",
+}
 MIND = {"policy", "status", "metrics", "report"}
 KERNEL = {"btrfs", "journald"}
 HANDS = {

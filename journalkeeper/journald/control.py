@@ -69,11 +69,26 @@ def rotate(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
         KeeperError where it answers with an error, not at all in `timeout_s` (it may rotate
         all the same), or is not of this machine or container.
     """
+    _call("rotate", "Rotate", namespace, timeout_s)
+
+
+def synchronize(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
+    """Have journald begin to sync all files of `namespace`, which stops its timer until the next message.
+
+    It also logs that it was asked to.
+
+    Raises: as `rotate`.
+    """
+    _call("sync", "Synchronize", namespace, timeout_s)
+
+
+def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
+    """One call without parameters, as `rotate` says; `what` is the word for it in errors."""
     import json  # noqa: PLC0415 - control is imported for every look, and nearly none rotates
     import socket  # noqa: PLC0415
 
     path = socket_path(namespace)
-    call = json.dumps({"method": "io.systemd.Journal.Rotate", "parameters": {}}).encode() + b"\0"
+    call = json.dumps({"method": f"io.systemd.Journal.{method}", "parameters": {}}).encode() + b"\0"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as channel:
             channel.settimeout(timeout_s)
@@ -84,14 +99,14 @@ def rotate(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
             channel.sendall(call)
             answer = json.loads(_received(channel, time.monotonic() + timeout_s))
     except TimeoutError as error:
-        raise KeeperError(f"{path}: journald did not answer in {timeout_s:g} s; it may rotate yet") from error
+        raise KeeperError(f"{path}: journald did not answer in {timeout_s:g} s; it may {what} yet") from error
     except OSError as error:
-        raise FileError.wrap("ask journald to rotate", path, error) from error
+        raise FileError.wrap(f"ask journald to {what}", path, error) from error
     except ValueError as error:
         raise KeeperError(f"{path}: journald did not answer with an object of JSON") from error
     if not isinstance(answer, dict) or "error" in answer:
-        what = answer.get("error") if isinstance(answer, dict) else answer
-        raise KeeperError(f"{path}: journald does not rotate: {what}")
+        why = answer.get("error") if isinstance(answer, dict) else answer
+        raise KeeperError(f"{path}: journald does not {what}: {why}")
 
 
 def _received(channel: socket.socket, deadline_s: float) -> bytes:

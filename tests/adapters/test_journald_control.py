@@ -73,6 +73,12 @@ def test_a_rotation_is_one_call_and_one_answer(
     assert calls[0].endswith(b"}\0")
 
 
+def test_a_sync_is_one_call_and_one_answer(runtime: Path, listen: Listen) -> None:
+    calls = listen(control.socket_path(""), b'{"parameters":{}}\0')
+    control.synchronize()
+    assert json.loads(calls[0].removesuffix(b"\0")) == {"method": "io.systemd.Journal.Synchronize", "parameters": {}}
+
+
 @pytest.mark.parametrize(
     ("parts", "what"),
     [

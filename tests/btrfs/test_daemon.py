@@ -29,6 +29,7 @@ import journalkeeper
 from journalkeeper.config import Config
 from journalkeeper.cycle import DAEMON, Keeper
 from journalkeeper.flushes import Flushes
+from journalkeeper.journald import control
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE, PrivateJournald
@@ -56,8 +57,8 @@ PressureMax=100%
 """
 
 
-def eventually(true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
+def eventually(true: Callable[[], object], patience_s: float = PATIENCE_S) -> bool:
+    deadline = time.monotonic() + patience_s
     while not true():
         if time.monotonic() > deadline:
             return False
@@ -308,6 +309,58 @@ def test_none_of_our_work_overlaps_a_flush_of_journalds(
         (flush, call) for flush in flushes for call in work if flush.began < call.ended and call.began < flush.ended
     ]
     assert not overlaps
+
+
+def test_the_timer_of_a_journald_that_is_never_at_rest_is_learned_by_one_sync(
+    make_bed: Callable[..., Bed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = make_bed("SystemMaxFileSize=64M", sync_interval="30s")
+    journald = bed.journald
+    monkeypatch.setattr(control, "RUNTIME", f"/proc/{journald.pid}/root/run/systemd/journal")
+    flushes, observer = Flushes(may_ask=True), Observer()
+
+    def known() -> bool:
+        seen = observer.look([os.fspath(journald.journal)], now_us=time.time_ns() // 1000)
+        (instance,) = flushes.look((seen.instances[0]._replace(rotatable=True),), seen.files)
+        assert not flushes.troubles()
+        return instance.online_since_us is not None
+
+    journald.age(2)
+    with Chatter(journald):
+        assert not known()
+        assert eventually(known, 120)
+        for _ in range(20):
+            known()
+    assert asked_to_sync(journald) <= 1, "or the kernel's own write-back told it sooner"
+
+
+def asked_to_sync(journald: PrivateJournald) -> int:
+    """How many syncs journald was asked for, by its own words."""
+    found = run("journalctl", "--quiet", "--output=cat", "--directory", journald.journal, "_PID=" + str(journald.pid))
+    return found.count("request to sync")
+
+
+class Chatter:
+    """50 messages a second, without end: no look ever finds such a journal OFFLINE."""
+
+    def __init__(self, journald: PrivateJournald) -> None:
+        self._journald = journald
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._talk)
+
+    def _talk(self) -> None:
+        for number in itertools.count():
+            if self._end.wait(0.02):
+                return
+            self._journald.log(f"message {number}")
+
+    def __enter__(self) -> Chatter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
 
 
 class Call(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.flushes import (
+from journalkeeper.beat import (
+    ASK_EVERY_US,
     COALESCED_US,
     LATE_US,
     LOOK_EVERY_US,
@@ -366,3 +367,54 @@ def test_a_clock_set_forward_does_not_make_a_followed_file_old() -> None:
     assert made.may_be_live(FILE, years_us, now_us=1300 * S + LATE_US - 1)
     assert not made.may_be_live(FILE, years_us, now_us=1300 * S + LATE_US)
     assert not made.may_be_live(OTHER, years_us, now_us=1002 * S)
+
+
+# Asking for a sync
+
+
+def unknown(interval_us: int = MINUTES_5, at_us: int = 1000 * S, block: int | None = 5) -> Beat:
+    """A beat of which nothing is known at `at_us` but that something is unsynced."""
+    made = beat(interval_us)
+    online(made, at_us, block)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "after_us", "worth"),
+    [
+        (unknown(), MINUTES_5 + LATE_US, False),
+        (unknown(), MINUTES_5 + LATE_US + 1, True),
+        (unknown(30 * S), 31 * S + 1, True),
+        (unknown(24 * S), 100 * S, False),  # found by its flushes
+        (unknown(INFINITY_US), MINUTES_5 * 9, False),  # there is no timer
+        (unknown(block=None), MINUTES_5 * 9, False),  # NOCOW
+        (begun(), MINUTES_5 * 9, False),
+        (flushed(), MINUTES_5 * 9, False),
+        (beat(), MINUTES_5 * 9, False),  # nobody looked yet
+    ],
+)
+def test_a_sync_is_worth_it_where_nothing_was_learned_for_longer_than_the_timer_takes(
+    made: Beat, after_us: int, worth: bool
+) -> None:
+    assert made.worth_a_sync(1000 * S + after_us) is worth
+
+
+def test_a_sync_is_asked_for_once_an_hour_at_the_most() -> None:
+    made = unknown()
+    made.asked(2000 * S)
+    assert not made.worth_a_sync(2000 * S + ASK_EVERY_US - 1)
+    assert made.worth_a_sync(2000 * S + ASK_EVERY_US)
+
+
+def test_after_a_sync_the_timer_began_between_the_question_and_the_answer() -> None:
+    made = unknown()
+    made.synced(2000 * S, 2005 * S)
+    assert made.since == Span(2000 * S, 2005 * S)
+    assert made.closes_us(MARGIN) == 2000 * S + MINUTES_5 - MARGIN
+    assert not made.worth_a_sync(2000 * S + ASK_EVERY_US)
+
+
+def test_what_a_look_after_the_sync_finds_at_rest_is_better_than_a_guess() -> None:
+    made = unknown()
+    assert offline(made, 2001 * S)
+    assert made.state is State.OFFLINE
