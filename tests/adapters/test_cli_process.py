@@ -77,6 +77,11 @@ def test_a_command_imports_no_other_commands_modules() -> None:
     assert not {"pydantic", "subprocess", "json", "journalkeeper.config", "journalkeeper.cycle"} & loaded
 
 
+def test_what_looks_for_itself_imports_nothing_of_a_bus() -> None:
+    for words in (["scan", "-D", "/nonexistent"], ["history", "-D", "/nonexistent"], ["check-config"]):
+        assert not {"asyncio", "dbus_fast", "journalkeeper.cli.client", "journalkeeper.bus"} & imported(*words)
+
+
 def test_help_teaches_every_command_and_the_exit_codes() -> None:
     done = process([*COMMAND, "--help"])
     assert done.returncode == 0

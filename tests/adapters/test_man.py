@@ -22,6 +22,7 @@ from journalkeeper.cli.parser import parse, parser
 from journalkeeper.config import directives, from_assignments
 from journalkeeper.log import Event, outcome_fields
 from journalkeeper.model import Outcome, Reason, Result, Verb
+from journalkeeper.record import Run, Sample, Totals
 from tests.adapters.pages import CHECKOUT, PAGES, commands, examples, make, need, rendered
 
 MAIN, CONF, BUS, FLEET, SERVICE = PAGES
@@ -102,9 +103,10 @@ def test_every_reason_has_its_sentence(text: dict[str, str]) -> None:
 
 
 def test_every_key_of_the_json_is_in_the_page(text: dict[str, str]) -> None:
-    places = ("documents", "history", "check_config")
+    places = ("documents", "history", "check_config", "status")
     sources = [(CHECKOUT / f"journalkeeper/cli/{place}.py").read_text() for place in places]
     keys = set(re.findall(r'[{ ]"(\w+)": ', "\n".join(sources)))
+    keys |= {*Totals._fields, *Run._fields, *Sample._fields}
     assert {"path", "head_time_us", "bytes_to_write", "closes_at_us", "door", "allowed"} <= keys
     # of the totals only that they are there: they bear the same names
     assert [key for key in keys - {"files"} if not re.search(rf"\b{key}\b", text[MAIN])] == []

@@ -11,6 +11,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ import pytest
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.volume import run
 from tests import bus as buses
+from tests.adapters.pages import commands, make
 from tests.bus import PrivateBus, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -313,3 +315,21 @@ def test_a_job_that_somebody_elses_run_keeps_from_its_work_says_who(make_host: C
     finally:
         holder.communicate()
     assert host.does("defrag", "--now").returncode == 0
+
+
+def test_every_example_of_the_page_on_the_interface_is_answered(make_host: Callable[..., Host], tmp_path: Path) -> None:
+    host = make_host()
+    lines = commands(make(tmp_path / "made") / "man5/org.journalkeeper1.5")
+    assert len(lines) > 4
+    for line in lines:
+        if " monitor " in line:
+            pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            watcher = subprocess.Popen(shlex.split(line), env=host.environment, text=True, **pipe)  # type: ignore[call-overload]
+            assert "Monitoring bus message stream" in watcher.stdout.readline()
+            watcher.terminate()
+            watcher.communicate()
+        else:
+            done = host.bus.run(*shlex.split(line))
+            assert (done.returncode, done.stderr) == (0, ""), line
+            assert done.stdout or " Pause " in line, line
+    assert eventually(lambda: json.loads(host.does("status", "-j").stdout)["service"]["state"] == "paused")
