@@ -30,7 +30,8 @@ FENCE = re.compile(r"(?ms)^ *```([^\n]*)\n(.*?)^ *```$")
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 SHELL = frozenset({"sh", "bash", "console"})
 ASSIGNMENT = re.compile(r"\w+=\S*")
-LAST_REMARK = re.compile(r" {2,}(?![^']*' ).*$| +# .*$")
+REMARK = re.compile(r" +# .*$")
+REMARK_IN_PAGE = re.compile(r" {2,}(?![^']*' ).*$| +# .*$")
 
 
 class Command(NamedTuple):
@@ -73,7 +74,7 @@ How = Typed | OnGuest | Here | By
 HOW: tuple[tuple[str, str, How], ...] = (
     # README: what sets up a machine
     (r"README\.md .*", r"sudo tests/try", By("tests/btrfs/test_try.py", "tests/try")),
-    (r"README\.md .*", r"sudo configs/install", OnGuest()),
+    (r"README\.md .*", r"sudo configs/install( --uninstall)?( --purge)?", OnGuest()),
     (
         r"README\.md .*",
         r"sudo apt-get install .*gcc pkg-config",
@@ -111,10 +112,10 @@ HOW: tuple[tuple[str, str, How], ...] = (
     (r"configs/ansible/README\.md .*", r"molecule test", By("tests/guest/test_ansible.py", "molecule test")),
     # any page
     (r".*", r"promtool .*", Here("promtool")),
-    (r".*", r"busctl monitor .*", OnGuest((124,))),  # it goes on until timeout(1) ends it
-    (r".*", r"systemctl edit .*", OnGuest(terminal=True)),
-    (r".*", r"systemctl status .*", OnGuest((0, 3))),  # 3: one of the units is not active
-    (r".*", r"(busctl|systemctl|systemd-analyze|journalctl|btrfs|dmesg)\b.*", OnGuest()),
+    (r".*", r"(sudo )?busctl monitor .*", OnGuest((124,))),  # it goes on until timeout(1) ends it
+    (r".*", r"(sudo )?systemctl edit .*", OnGuest(terminal=True)),
+    (r".*", r"(sudo )?systemctl status .*", OnGuest((0, 3))),  # 3: one of the units is not active
+    (r".*", r"(sudo )?(busctl|systemctl|systemd-analyze|journalctl|btrfs|dmesg)\b.*", OnGuest()),
     (r".*", r"(\w+=\S+ )*(sudo )?journalkeeper .*", Typed()),
 )
 """Patterns of a document's name with "block" or "prose", and of a command, in the order in which they are tried."""
@@ -140,7 +141,7 @@ def markdown() -> Iterator[Path]:
 def in_markdown(name: str, text: str) -> Iterator[Command]:
     """The lines of shell blocks, and what is a command between backticks."""
     for language, body in FENCE.findall(text):
-        lines = [line.removeprefix("$ ") for line in joined(body) if line and not line.startswith("#")]
+        lines = [REMARK.sub("", line.removeprefix("$ ")) for line in joined(body) if line and line[0] != "#"]
         if language in SHELL:
             yield from (Command(name, line.strip(), block=True) for line in lines)
         else:  # or a block without a language would hide commands
@@ -151,7 +152,7 @@ def in_markdown(name: str, text: str) -> Iterator[Command]:
 def in_page(name: str, text: str) -> Iterator[Command]:
     """The lines between .EX and .EE of a template, and what is a command between backticks."""
     for body in re.findall(r"(?ms)^\.EX\n(.*?)^\.EE$", text):
-        lines = (LAST_REMARK.sub("", line) for line in joined(body))
+        lines = (REMARK_IN_PAGE.sub("", line) for line in joined(body))
         yield from (Command(name, line, block=True) for line in lines if is_command(line))
     yield from (Command(name, span, block=False) for span in SPAN.findall(text) if is_command(span))
 

@@ -61,6 +61,7 @@ def test_a_row_that_leads_nowhere_is_found(by: By, complaint: str | None) -> Non
     ("text", "found"),
     [
         ("```sh\n# why\nfrob --all\n\nthe `end`\n```\n", ["frob --all", "the `end`"]),
+        ("```sh\nfrob --all   # why\n```\n", ["frob --all"]),
         ("```console\n$ frob \\\n  --all\n```\n", ["frob    --all"]),
         ("```\njournalkeeper frob\nsaid\n```\n", ["journalkeeper frob"]),
         ("```text\njournalkeeper frob\n```\n", []),
@@ -102,7 +103,8 @@ def taken(heading: str) -> list[str]:
     """The commands that tests/fresh-root finds below a heading."""
     function = re.findall(r"(?ms)^commands\(\) \{.*?^\}$", (CHECKOUT / "tests/fresh-root").read_text())[0]
     words = ["sh", "-c", f'{function}\ncommands "$1"', "sh", heading]
-    return subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [documents.REMARK.sub("", line) for line in lines]
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,11 @@ def typed(guest: Guest, line: str, who: OnGuest) -> subprocess.CompletedProcess[
     return guest.run("env", "--chdir=/root/checkout", "SYSTEMD_EDITOR=/root/editor", *words, check=False)
 
 
+def when(line: str) -> int:
+    """It is installed before anything else is typed, and goes after all that."""
+    return 0 if line == INSTALL else 2 if line.startswith(f"{INSTALL} --uninstall") else 1
+
+
 def test_every_command_does_what_it_says(guest: Guest) -> None:
     assert len(COMMANDS) > 10
     (guest.root / "root/editor").write_text(EDITOR)
@@ -57,11 +62,12 @@ def test_every_command_does_what_it_says(guest: Guest) -> None:
     lines = {command.text: how(command) for command in COMMANDS}
     assert INSTALL in lines
     odd = []
-    for line, who in sorted(lines.items(), key=lambda item: item[0] != INSTALL):
+    for line, who in sorted(lines.items(), key=lambda item: when(item[0])):
         assert isinstance(who, OnGuest)
         done = typed(guest, line, who)
         if done.returncode not in who.status:
             odd.append(f"{line}: {done.returncode}\n{done.stdout}{done.stderr}")
         assert line != INSTALL or not odd, odd
+        if " edit " in line and not odd:
+            assert "Nice=11" in guest.run("systemctl", "cat", "journalkeeper").stdout
     assert odd == []
-    assert "Nice=11" in guest.run("systemctl", "cat", "journalkeeper").stdout
