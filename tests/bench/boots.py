@@ -4,7 +4,13 @@
 
     sudo unshare --mount python -m tests.bench.boots           # untouched, NOCOW, rotated, defragmented
     sudo unshare --mount python -m tests.bench.boots --boots 20 untouched rotate
+    sudo unshare --mount python -m tests.bench.boots --boots 20 untouched service nocow
     sudo unshare --mount python -m tests.bench.boots --add 'mine:after=journalctl --rotate' --end cut mine
+    sudo unshare --mount python -m tests.bench.boots --retention --boots 150 --iops 0 untouched service
+
+`service` is a host on which configs/install was run; `service-datacow` has Nocow=no, `service-shutdown`
+only the unit that acts before a shutdown. With --retention journald may keep 200 MiB, and the age of the
+oldest entry that is left is told, in boots.
 
 In a mount namespace of its own (unshare) nobody else's can keep our volumes in its cache.
 
@@ -27,12 +33,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.guest.host import Guest, missing
+from tests.guest.steps import INSTALL, lend_checkout
 
 
 class Strategy(NamedTuple):
     """What a host does about its journal: shell commands run in it, each as root; "" is nothing.
 
-    `setup` runs once, after a first boot that is not counted; `source` is copied to /opt/source before.
+    `setup` runs once, after a first boot that is not counted; `source` is copied to /opt/source before,
+    which is this checkout where `install` is what /etc/journalkeeper.conf shall say.
     """
 
     name: str
@@ -41,8 +49,10 @@ class Strategy(NamedTuple):
     after: str = ""
     before: str = ""
     source: str = ""
+    install: str | None = None
 
 
+DATACOW = "[Nocow]\nNocow=no\n"
 DEFRAG = "btrfs filesystem defragment -f /var/log/journal/*/system.journal"
 STRATEGIES = (
     Strategy("untouched"),
@@ -51,16 +61,23 @@ STRATEGIES = (
     Strategy("defrag", before=f"journalctl --sync; {DEFRAG}"),
     Strategy("defrag-after", after=f"journalctl --sync; {DEFRAG}"),
     Strategy("rotate-after", after="journalctl --rotate"),
+    Strategy("service", install=""),
+    Strategy("service-datacow", install=DATACOW),
+    Strategy("service-shutdown", install=DATACOW, setup="systemctl disable --now journalkeeper.service"),
 )
 DEFAULT = ("untouched", "nocow", "rotate", "defrag")
 
 
 class Boot(NamedTuple):
-    """One boot: the extents it found, and the seconds userspace and the journal's flush took."""
+    """One boot: the extents it found, the seconds userspace and the journal's flush took, and the oldest entry.
+
+    `kept` is how many boots ago that was logged.
+    """
 
     extents: int
     userspace_s: float
     flush_s: float
+    kept: int
 
 
 class Rounds(NamedTuple):
@@ -73,6 +90,7 @@ class Rounds(NamedTuple):
     iops: int
     end: str
     size: str
+    retention: bool
 
 
 def extents(path: Path) -> int:
@@ -87,10 +105,7 @@ def measure(strategy: Strategy, rounds: Rounds) -> list[Boot]:
     """Let one host live through the rounds."""
     found = []
     with Guest(rounds.release, nocow=strategy.nocow, size=rounds.size) as guest:
-        if strategy.source:
-            guest.copy_in(strategy.source, "/opt/source")
-        guest.boot()
-        guest.shell(strategy.setup)
+        _prepare(guest, strategy, rounds)
         for number in range(rounds.boots):
             guest.age(rounds.flushes, rounds.messages)
             _end(guest, strategy, rounds.end)
@@ -99,10 +114,37 @@ def measure(strategy: Strategy, rounds: Rounds) -> list[Boot]:
             guest.throttle(rounds.iops)
             guest.boot(timeout_s=3600)
             guest.throttle(0)
-            found.append(Boot(before, guest.boot_seconds(), dict(guest.blame())["systemd-journal-flush.service"]))
+            flush_s = dict(guest.blame())["systemd-journal-flush.service"]
+            found.append(Boot(before, guest.boot_seconds(), flush_s, _kept(guest)))
             print(f"{strategy.name}: boot {number + 1}: {found[-1]} {guest.blame()[:3]}", file=sys.stderr)
             guest.shell(strategy.after)
     return found
+
+
+def _prepare(guest: Guest, strategy: Strategy, rounds: Rounds) -> None:
+    """A first boot, and all that the strategy needs."""
+    if rounds.retention:
+        place = guest.root / "etc/systemd/journald.conf.d"
+        place.mkdir(exist_ok=True)
+        (place / "retention.conf").write_text("[Journal]\nSystemMaxUse=200M\n")
+    if strategy.source:
+        guest.copy_in(strategy.source, "/opt/source")
+    if strategy.install is not None:
+        lend_checkout(guest)
+        (guest.root / "etc/journalkeeper.conf").write_text(strategy.install)
+    guest.boot()
+    if strategy.install is not None:
+        guest.shell(INSTALL, timeout_s=600)
+    guest.shell(strategy.setup)
+
+
+def _kept(guest: Guest) -> int:
+    """How many boots ago the oldest entry was logged that is still there."""
+    return -min(
+        int(line.split()[0])
+        for line in guest.shell("journalctl --list-boots --no-pager").splitlines()
+        if line.split()[0].lstrip("-").isdecimal()
+    )  # 257 prints a heading
 
 
 def _end(guest: Guest, strategy: Strategy, how: str) -> None:
@@ -122,6 +164,7 @@ def table(results: dict[str, list[Boot]]) -> str:
             ("extents", [boot.extents for boot in boots], "{:.0f}"),
             ("userspace s", [boot.userspace_s for boot in boots], "{:.2f}"),
             ("flush s", [boot.flush_s for boot in boots], "{:.2f}"),
+            ("boots kept", [boot.kept for boot in boots], "{:.0f}"),
         ):
             each = " ".join(f"{form.format(value):>6}" for value in values)
             median, last = form.format(statistics.median(values)), form.format(values[-1])
@@ -153,6 +196,7 @@ def main() -> int:
     parser.add_argument("--size", default="16G", help="of the sparse disk; with less than 10G journald's files are "
                         "smaller than 128M, and rotate sooner (default: %(default)s)")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="hosts at the same time (default: %(default)s)")
+    parser.add_argument("--retention", action="store_true", help="SystemMaxUse=200M")
     parser.add_argument("--json", action="store_true", help="print JSON")
     words = parser.parse_args()
     if reason := missing():
@@ -161,7 +205,8 @@ def main() -> int:
     names = words.strategy or DEFAULT
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no strategy {unknown[0]}; there are: {' '.join(known)}")
-    rounds = Rounds(words.release, words.boots, words.flushes, words.messages, words.iops, words.end, words.size)
+    rounds = Rounds(words.release, words.boots, words.flushes, words.messages, words.iops, words.end, words.size,
+                    words.retention)  # fmt: skip
     with ThreadPoolExecutor(words.jobs) as pool:
         done = pool.map(lambda name: measure(known[name], rounds), names)
         results = dict(zip(names, done, strict=True))

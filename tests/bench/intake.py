@@ -26,6 +26,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 from journalkeeper.lab.bed import Bed, bed
+from tests.bench.archive import slowed
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, run, show
 from tests.bench.service import DATACOW, Load, Service, age, every_second, extents
 
@@ -77,13 +78,9 @@ def live(asked: Namespace, beside: Callable[[Bed], AbstractContextManager[object
     with bed(*SETTINGS, size=SIZE, sync_interval=f"{asked.interval}s") as place:
         age(place, asked.extents)
         first = extents(place.journald.active)
-        place.volume.throttle(asked.iops)
-        try:
-            with Load(place, asked.rate) as load, beside(place):
-                for _ in every_second(asked.minutes * 60):
-                    pass
-        finally:
-            place.volume.throttle(0)
+        with slowed(place.volume, asked.iops), Load(place, asked.rate) as load, beside(place):
+            for _ in every_second(asked.minutes * 60):
+                pass
         place.journald.sync()
         return Delays(*delays(place, load.sent), first, extents(place.journald.active))
 

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from journalkeeper.directives import Config
 from journalkeeper.lab.bed import Bed, bed
+from tests.bench.archive import slowed
 from tests.bench.figures import REPOSITORY, Figure, at_least, at_most, keeper, need_a_bed, parser, show
 from tests.bench.service import OUR_CALLS, PIECES, STATE, calls, traced
 
@@ -52,11 +53,8 @@ class Try(NamedTuple):
 def attempt(place: Bed, trace: Path | None, iops: int) -> Try:
     """Tear the file, send one message on a slow device, with a rewrite beside it if there is a place for its trace."""
     place.journald.age(FLUSHES)
-    place.volume.throttle(iops)
-    try:
+    with slowed(place.volume, iops):
         return _sent(place, trace)
-    finally:
-        place.volume.throttle(0)
 
 
 def _sent(place: Bed, trace: Path | None) -> Try:

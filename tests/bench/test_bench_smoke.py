@@ -100,7 +100,47 @@ def test_follower_sees_every_message() -> None:
     assert "MISSED" not in {verdict for _, verdict in found.values()}
 
 
-@pytest.mark.parametrize("bench", ["archive", "follower", "identity", "scan", "startup"])
+QUICK = ("--config", "[Window]\\nMarginSec=400ms\\nPressureMax=100%")
+"""The service where flushes are three seconds apart, on a machine that may be busy with other tests."""
+
+
+def test_flushes_compares_with_and_without_the_service_and_sees_what_overlaps() -> None:
+    found = figures("flushes", "--minutes", "0.4", "--extents", "300", "--interval", "3", *QUICK)
+    assert found["writing calls of the service"][1] == "met"
+    assert found["of them overlapping a flush"] == ("0", "met")
+    assert {"extents at last, with / without", "journald's fsyncs, worst, with / without"} <= found.keys()
+
+
+def test_flushes_draws_a_curve() -> None:
+    words = ("--curve", "--minutes", "0.1", "--extents", "200", "--interval", "3", "--jobs", "3", *QUICK)
+    command = [sys.executable, "-m", "tests.bench.flushes", *words]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=300)
+    rows = [line.split() for line in done.stdout.partition("ExtentsPerMiB  ")[2].splitlines()[1:]]
+    assert [row[0] for row in rows] == ["4", "8", "16", "32", "64", "128"]
+    assert {len(row) for row in rows} == {5}
+
+
+def test_intake_tells_delays_with_without_and_beside_a_defrag() -> None:
+    iops = "2000" if can_throttle() else "0"
+    found = figures("intake", "--minutes", "0.15", "--extents", "200", "--interval", "3", "--iops", iops, *QUICK)
+    assert {"p99.9, with / without", "worst, with / defrag in a loop"} <= found.keys()
+
+
+def test_surprise_sends_its_messages_while_a_piece_is_under_way() -> None:
+    found = figures("surprise", "--tries", "2", "--iops", "2000" if can_throttle() else "0")
+    assert found["messages sent while a piece was under way"] == ("2", "met")
+
+
+def test_quiet_counts_wakeups_and_memory() -> None:
+    found = figures("quiet", "--minutes", "0.05", "--extents", "100", "--interval", "2s", *QUICK)
+    assert found["idle: wakeups other than the watchdog"] == ("0", "met")
+    assert found["loaded: resident at most, MiB"][1] == "met"
+
+
+BENCHES = ("archive", "flushes", "follower", "identity", "intake", "quiet", "scan", "startup", "surprise")
+
+
+@pytest.mark.parametrize("bench", BENCHES)
 def test_each_bench_says_what_it_does(bench: str) -> None:
     command = [sys.executable, "-m", f"tests.bench.{bench}", "--help"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
