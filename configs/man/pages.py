@@ -44,7 +44,7 @@ def _page(template: str, day: str) -> Iterator[str]:
             as_is = {".EX": True, ".EE": False}.get(line, as_is)
             yield line
             if line.startswith(".TH "):
-                yield from (".nh", ".ad l")  # names are not broken, lines not stretched
+                yield from (".nr HY 0", ".nh", ".ad l")  # names are not broken, lines not stretched
         elif as_is:
             yield roff.literal(line)
         else:

@@ -50,7 +50,7 @@ _READS_FILES = "journal files are readable by root and their own users only"
 _READS_STATE = "the state directory is readable by root only"
 
 COMMANDS = (
-    Command("status", "totals, and what was done last", "status", _READS_STATE),
+    Command("status", "what the service does, totals, and what was done last", "status", _READS_STATE),
     Command("scan", "every journal file: kind, state, extents, size, disk space, flags", "scan", _READS_FILES),
     Command("plan", "what would be done to which file and why, and why not", "plan", _READS_FILES),
     Command("defrag", "do what plan shows", "defrag", "it rewrites files that belong to root"),

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Rewrites what is fragmented: archived files once, compressed; active files while journald
 is not about to flush them. Ctrl-C ends it after the chunk at hand; every file is whole
-at any moment, whatever ends it."""
+at any moment, whatever ends it. While the service runs, the service does it, and shows
+the same; a user whom polkit allows it needs no root then."""
 
 EXAMPLES = """\
 examples:
