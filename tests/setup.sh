@@ -15,18 +15,21 @@ own_mounts() {
     if is_root && "$@" true 2>/dev/null; then echo "$@"; fi
 }
 
-# borrow DIRECTORY PACKAGE...: unpack packages of the distribution below DIRECTORY, once, without
-# installing them: prometheus and its exporter would be services on this machine from then on.
-# Only apt can; elsewhere, and without a network, the tests that need them say so.
+# borrow DIRECTORY PROGRAM PACKAGE...: PROGRAM below DIRECTORY/usr/bin, out of the first PACKAGE of
+# the distribution that has it, which is unpacked and not installed: prometheus and its exporter
+# would be services on this machine from then on. Only apt can; elsewhere, and without a network,
+# the tests that need the program say so.
 borrow() {
     shelf=$1
-    shift
+    program=$2
+    shift 2
     [ "$(package_manager)" = apt-get ] || return 0
     mkdir -p "$shelf"
     for name in "$@"; do
-        [ ! -e "$shelf/$name" ] || continue
-        say "fetching $name, to be unpacked and not installed"
+        [ ! -x "$shelf/usr/bin/$program" ] || return 0
+        say "fetching $name for its $program, to be unpacked and not installed"
         (cd "$shelf" && { apt-get download -qq "$name" || { refresh && apt-get download -qq "$name"; }; } >&2 &&
-            dpkg-deb --extract "$name"_*.deb "$shelf" && rm -f "$name"_*.deb && : >"$name") || say "cannot fetch $name: the tests that need it will be skipped"
+            dpkg-deb --extract "$name"_*.deb "$shelf" && rm -f "$name"_*.deb) || :
     done
+    [ -x "$shelf/usr/bin/$program" ] || say "cannot fetch $program: the tests that need it will be skipped"
 }

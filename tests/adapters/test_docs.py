@@ -85,6 +85,7 @@ def test_a_command_that_nobody_runs_is_nobodys() -> None:
     assert not is_command("journalkeeper_files > 0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", documents.run_by(Here), ids=lambda command: command.text)
 def test_what_is_typed_in_the_checkout_ends_well(command: Command) -> None:
     who = how(command)

@@ -45,12 +45,14 @@ def metrics_in(text: str) -> set[str]:
 # the metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("facts", [figures.FACTS, Facts(succeeded=False), Facts(succeeded=False, ledger=Ledger())])
 def test_promtool_has_nothing_to_say_against_any_metric(facts: Facts) -> None:
     done = promtool("check", "metrics", said=render(facts))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_promtool_would_say_something_against_a_bad_one() -> None:
     bad = render(figures.FACTS).replace("run_failures_total", "run_failures")
     done = promtool("check", "metrics", said=bad)
@@ -100,6 +102,7 @@ def scraped(address: str) -> dict[str, str]:
     return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
 
 
+@pytest.mark.slow
 def test_node_exporter_shows_every_metric_as_it_was_written(collector: Path, exporter: str) -> None:
     textfile.write(textfile.target(str(collector)), render(figures.FACTS))
     found = scraped(exporter)
@@ -110,6 +113,7 @@ def test_node_exporter_shows_every_metric_as_it_was_written(collector: Path, exp
     assert re.search(r'file="(.*/)?journalkeeper[.]prom"', age)
 
 
+@pytest.mark.slow
 def test_node_exporter_passes_over_a_file_that_is_being_written(collector: Path, exporter: str) -> None:
     (collector / ".journalkeeper.prom.new").write_text("# HELP half")
     found = scraped(exporter)
@@ -120,6 +124,7 @@ def test_node_exporter_passes_over_a_file_that_is_being_written(collector: Path,
 # the alerts
 
 
+@pytest.mark.slow
 def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
     checked = promtool("check", "rules", RULES)
     assert (checked.returncode, f"{len(ALERTS)} rules found" in checked.stdout) == (0, True), checked.stderr
@@ -127,6 +132,7 @@ def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", ["vector(1)", "vector(1) > 1"], ids=["always", "never"])
 def test_an_alert_that_always_or_never_fires_fails_its_test(tmp_path: Path, expression: str) -> None:
     rules, changed = re.subn(r"(\n +expr: ).*(\n +for: ).*", rf"\g<1>{expression}\g<2>0s", RULES.read_text())
@@ -189,6 +195,7 @@ def test_every_variable_is_defined_and_the_data_source_is_the_readers_choice() -
         assert [target["datasource"]["uid"] for target in panel["targets"]] == ["${datasource}"] * len(panel["targets"])
 
 
+@pytest.mark.slow
 def test_promtool_takes_every_expression_of_the_dashboard(tmp_path: Path) -> None:
     expressions = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
     rules = [{"record": f"panel:{number}", "expr": one} for number, one in enumerate(expressions)]
