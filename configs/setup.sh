@@ -137,8 +137,10 @@ has_lists() {
 # wish: install the libraries that pip could fetch too, each only if the distribution has it.
 wish() {
     is_root || return 0
+    wanted=$(lacking nice)
+    [ -n "$wanted" ] || return 0
     [ "$(package_manager)" != apt-get ] || has_lists || refresh
-    lacking nice | while read -r name; do
+    echo "$wanted" | while read -r name; do
         if offered "$name"; then
             add_packages "$(spelled "$name")" >/dev/null 2>&1 || : # a distribution without it: pip's business
         fi

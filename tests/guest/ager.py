@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs inside a guest: lets its system.journal live through FLUSHES real flushes of MESSAGES messages.
+"""Runs inside a guest: lets a system.journal live through FLUSHES real flushes of MESSAGES messages.
 
 The one rule: journald itself does every flush (SIGRTMIN+1) and nothing but Python's own
-library is needed. Usage: python3 ager.py FLUSHES MESSAGES
+library is needed. Usage: python3 ager.py FLUSHES MESSAGES [NAMESPACE]
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -31,32 +32,44 @@ def entry(flush: int, number: int) -> bytes:
     return b"".join(name + b"\n" + struct.pack("<Q", len(value)) + value + b"\n" for name, value in words)
 
 
-def wait_until(active: Path, *, online: bool) -> None:
-    """Wait for the state byte of the active file: ONLINE once appended to, else once synced."""
-    deadline = time.monotonic() + 60
+def have_synced(active: Path, journald: int) -> None:
+    """Have journald sync; asked again each second, because an append meanwhile, whosever, takes OFFLINE back."""
+    for _ in range(60):
+        os.kill(journald, signal.SIGRTMIN + 1)
+        if became(active, online=False, timeout_s=1):
+            return
+    raise SystemExit(f"ager: {active} did not become OFFLINE in 60 s")
+
+
+def became(active: Path, *, online: bool, timeout_s: float) -> bool:
+    """Whether the state byte of the active file says so in time: ONLINE once appended to, else once synced."""
+    deadline = time.monotonic() + timeout_s
     while True:
-        with active.open("rb") as file:
+        # while it is rotated, there is none for a moment
+        with contextlib.suppress(FileNotFoundError), active.open("rb") as file:
             if (os.pread(file.fileno(), 1, STATE_OFFSET)[0] == ONLINE) == online:
-                return
+                return True
         if time.monotonic() > deadline:
-            raise SystemExit(f"ager: {active} did not become {'ONLINE' if online else 'OFFLINE'} in 60 s")
+            return False
         time.sleep(0.002)
 
 
 def main() -> None:
     """Age the journal."""
-    flushes, messages = int(sys.argv[1]), int(sys.argv[2])
-    show = ["systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"]
+    flushes, messages, namespace = int(sys.argv[1]), int(sys.argv[2]), "".join(sys.argv[3:])
+    unit = f"systemd-journald@{namespace}.service" if namespace else "systemd-journald.service"
+    show = ["systemctl", "show", "--property=MainPID", "--value", unit]
     journald = int(subprocess.run(show, capture_output=True, text=True, check=True).stdout)
-    active = Path("/var/log/journal", Path("/etc/machine-id").read_text().strip(), "system.journal")
+    instance = ".".join([Path("/etc/machine-id").read_text().strip(), *sys.argv[3:]])
+    active = Path("/var/log/journal", instance, "system.journal")
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    channel.connect("/run/systemd/journal/socket")
+    channel.connect(f"/run/systemd/{'.'.join(['journal', *sys.argv[3:]])}/socket")
     for flush in range(flushes):
         for number in range(messages):
             channel.send(entry(flush, number))
-        wait_until(active, online=True)
-        os.kill(journald, signal.SIGRTMIN + 1)
-        wait_until(active, online=False)
+        if not became(active, online=True, timeout_s=60):
+            raise SystemExit(f"ager: {active} did not become ONLINE in 60 s")
+        have_synced(active, journald)
 
 
 if __name__ == "__main__":

@@ -21,13 +21,14 @@ from pathlib import Path
 PACKAGES = (
     "systemd-sysv", "libpam-systemd", "dbus", "polkitd",
     "python3", "python3-venv", "python3-systemd", "python3-btrfsutil", "python3-pyinotify", "python3-psutil",
+    "python3-dbus-fast",
     "btrfs-progs", "btrfs-compsize", "acl", "attr", "procps", "e2fsprogs", "sudo", "ca-certificates",
 )  # fmt: skip
 """What a host has that somebody installs journalkeeper on, and what the tests look through."""
 
 EXTRA = {
     "bookworm": ("usr-is-merged",),  # and not usrmerge, which brings 55 MB of perl
-    "trixie": ("python3-pydantic", "python3-dbus-fast"),  # bookworm's are too old for us
+    "trixie": ("python3-pydantic", "python3-pyasyncore"),  # bookworm's is too old for us; it needs no pyasyncore
 }
 SYSTEMD = {"bookworm": 252, "trixie": 257}
 UNREAD = ("/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*")

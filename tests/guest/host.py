@@ -220,10 +220,11 @@ class Guest:
         """Run a shell script in the guest and return what it printed; it ends at the first command that fails."""
         return self.run("bash", "-euo", "pipefail", "-c", text, user=user, check=check, timeout_s=timeout_s).stdout
 
-    def age(self, flushes: int, messages: int = 40) -> None:
-        """Let system.journal live through `flushes` real flushes of `messages` messages each."""
+    def age(self, flushes: int, messages: int = 40, *, namespace: str = "") -> None:
+        """Let system.journal, or that of a namespace, live through `flushes` real flushes of `messages` messages."""
         script = (Path(__file__).with_name("ager.py")).read_text()
-        self.run("python3", "-", str(flushes), str(messages), text_in=script, timeout_s=3600)
+        argv = ["python3", "-", str(flushes), str(messages), *([namespace] if namespace else [])]
+        self.run(*argv, text_in=script, timeout_s=3600)
 
     def poweroff(self, *, how: str = "poweroff", timeout_s: float = 300) -> int:
         """Shut down cleanly and return how nspawn ended; `how` is poweroff, halt, reboot or kexec.

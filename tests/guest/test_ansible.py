@@ -21,6 +21,7 @@ import pytest
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.log import Event
 from tests import ansible
+from tests.adapters import test_packages as packages
 from tests.ansible import COLLECTION, Control, Played, program
 from tests.guest import base
 from tests.guest.conftest import require_guest
@@ -194,6 +195,10 @@ def test_the_status_of_every_host_is_a_fact(fleet: Fleet) -> None:
     assert len(re.findall(r'"journalkeeper_status": \{', done.said)) == len(fleet.hosts)
 
 
+def leftovers(host: Guest) -> str:
+    return host.shell("find /etc /usr /var -xdev -iname '*journalkeeper*' -not -path '/var/tmp/*'")
+
+
 def test_absent_leaves_the_record_and_purge_nothing(fleet: Fleet) -> None:
     gone = {"journalkeeper_state": "absent"}
     assert fleet.play(gone).status == 0
@@ -204,9 +209,26 @@ def test_absent_leaves_the_record_and_purge_nothing(fleet: Fleet) -> None:
     assert fleet.play(gone).changed == dict.fromkeys(base.SYSTEMD, 0)
     assert fleet.play({**gone, "journalkeeper_purge": True}).status == 0
     for host in fleet.hosts:
-        left = host.shell("find /etc /usr /var -xdev -iname '*journalkeeper*' -not -path '/var/tmp/*'")
-        assert left == ""
+        assert leftovers(host) == ""
         assert host.run("systemctl", "--failed", "--no-legend").stdout == ""
+
+
+def test_a_package_is_installed_configured_before_its_first_start_and_purged(fleet: Fleet, tmp_path: Path) -> None:
+    """On Debian 13, which has all libraries."""
+    host = next(host for host in fleet.hosts if host.release == "trixie")
+    deb = packages.one(packages.build("deb", tmp_path), "*.deb")
+    gone = {"journalkeeper_state": "absent", "journalkeeper_purge": True}
+    method = {"journalkeeper_install_method": "package", "journalkeeper_package": str(deb)}
+    assert fleet.play(gone, "--limit=trixie").status == 0
+    done = fleet.play(method, "--limit=trixie")
+    assert done.status == 0, done.said
+    assert in_force(host) == {"BytesPerDay": "2G", "Compress": "zstd:5"}
+    assert states(host) == ["enabled active", "enabled active", "disabled inactive"]
+    written, started = (host.root / DROPIN).stat().st_ctime, show(host, "journalkeeper.service", "ActiveEnterTimestamp")
+    assert written <= float(host.run("date", f"--date={started}", "+%s").stdout) + 1  # whole seconds
+    assert fleet.play(method, "--limit=trixie").changed == {"trixie": 0}
+    assert fleet.play({**gone, **method}, "--limit=trixie").status == 0
+    assert leftovers(host) == ""
 
 
 def test_molecules_scenario_passes(tmp_path: Path) -> None:

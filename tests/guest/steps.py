@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What tests do to a host and ask it, in the words of its shell.
+
+The one rule: nothing here knows what is expected; that is said in the tests.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.guest.host import Guest
+
+CHECKOUT = Path(__file__).parent.parent.parent
+SOURCE = "/opt/source"
+INSTALL = f"{SOURCE}/configs/install"
+PATIENCE_S = 60.0
+
+
+def lend_checkout(guest: Guest) -> None:
+    """Copy what somebody has who unpacked the source: SOURCE in the guest."""
+    place = guest.root / SOURCE.lstrip("/")
+    for name in ("journalkeeper", "units", "configs"):
+        shutil.copytree(CHECKOUT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(CHECKOUT / name, place)
+
+
+def eventually(true: Callable[[], bool]) -> bool:
+    """Whether it becomes true within PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def property_of(guest: Guest, unit: str, name: str) -> str:
+    """A unit's property as `systemctl show` has it."""
+    return guest.run("systemctl", "show", f"--property={name}", "--value", unit).stdout.strip()
+
+
+def extents(guest: Guest, namespace: str = "") -> dict[str, int]:
+    """Every file of the main journal, or of a namespace's, and the number of its extents."""
+    instance = f"{guest.machine_id}.{namespace}" if namespace else guest.machine_id
+    said = guest.shell(f"cd /var/log/journal/{instance} && filefrag *")
+    return {name: int(count) for name, count in re.findall(r"(?m)^(\S+): (\d+) extents? found$", said)}
+
+
+def archive(guest: Guest) -> str:
+    """Age the active file and have it rotated; the name of the archive that was made."""
+    before = extents(guest)
+    guest.age(40)
+    guest.run("journalctl", "--rotate")
+    (made,) = {name for name in extents(guest).keys() - before.keys() if name.startswith("system@")}
+    return made

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One host's life with journalkeeper, from a user's shell: installed, upgraded, rebooted, removed.
+
+The tests of this module are the days of that life, in their order: each goes on with the
+host of the one before. The host is as Debian ships it, with its / in a subvolume of which
+there are snapshots, as snapper makes them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.adapters.test_units import EXPOSURE
+from tests.guest.conftest import require_guest
+from tests.guest.host import Guest
+from tests.guest.steps import CHECKOUT, INSTALL, archive, eventually, extents, lend_checkout, property_of
+
+pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
+
+QUICK = "[Watch]\nSettleSec=1s\n[Window]\nPressureMax=100%\n"
+SERVICE = "journalkeeper.service"
+SERVICES = [SERVICE, "journalkeeper-shutdown.service"]
+AGED = 100
+"""A file of this many extents was not mended."""
+
+BUS = ("org.journalkeeper1", "/org/journalkeeper1", "org.journalkeeper1.Manager")
+STATES = {"idle", "waiting", "working"}
+LOAD = "i=0; while :; do i=$((i+1)); echo load $i; sleep 0.02; done"
+SHOP = "shop"
+"""A log namespace's name."""
+
+VARYING = r"/(__pycache__|apt|dpkg|source)(/|$)|^/var/lib/systemd|^/etc/\.updated|\.cache$"
+"""Paths that come and go by themselves, or by the distribution's packages."""
+
+
+@pytest.fixture(scope="module")
+def guest(release: str) -> Iterator[Guest]:
+    """A host as Debian ships it; the journal of its first boot is datacow."""
+    require_guest()
+    with Guest(release) as host:
+        host.boot()
+        yield host
+
+
+def all_paths(guest: Guest) -> set[str]:
+    """What a host has installed or set, less what varies."""
+    found = guest.shell("find /usr /etc /opt /var/lib -xdev").splitlines()
+    return {path for path in found if not re.search(VARYING, path)}
+
+
+@pytest.fixture(scope="module")
+def fresh(guest: Guest) -> set[str]:
+    """The host's paths before it has ever seen journalkeeper."""
+    return all_paths(guest)
+
+
+class Aged(NamedTuple):
+    """The names of two archives that journald left in many extents: one is in a snapshot, too."""
+
+    shared: str
+    own: str
+
+
+@pytest.fixture(scope="module")
+def aged(guest: Guest, fresh: set[str]) -> Aged:
+    """What a host has lived through before somebody installs journalkeeper."""
+    assert "/usr/bin/journalkeeper" not in fresh
+    shared = archive(guest)
+    guest.snapshot("before")
+    guest.shell("chattr -C /var/log/journal/*/; journalctl --rotate")  # as on hosts that were never told of +C
+    own = archive(guest)
+    assert all(extents(guest)[name] > AGED for name in (shared, own))
+    return Aged(shared, own)
+
+
+def outcomes(guest: Guest) -> list[tuple[int, str]]:
+    """When what was done to which file, as `journalkeeper history` has it."""
+    told = json.loads(guest.run("journalkeeper", "history", "--json=short").stdout)
+    return [(one["when_us"], one["path"]) for one in told["outcomes"] if one["result"] == "done"]
+
+
+def loaded(guest: Guest) -> list[int]:
+    """The numbers of the load's messages, in the journal's order."""
+    said = guest.run("journalctl", "--output=cat", "--unit=load").stdout
+    return [int(number) for number in re.findall(r"(?m)^load (\d+)$", said)]
+
+
+def reason(guest: Guest, name: str) -> str:
+    """Why `journalkeeper plan` leaves a file alone."""
+    plan = json.loads(guest.run("journalkeeper", "plan", "--json=short").stdout)
+    (why,) = [str(one["reason"]) for one in plan["skipped"] if one["path"].endswith(f"/{name}")]
+    return why
+
+
+def bus(guest: Guest, verb: str, *words: str, user: str | None = None) -> tuple[int, str]:
+    done = guest.run("busctl", "--system", verb, *BUS, *words, user=user, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.usefixtures("aged")
+def test_one_command_installs_it_enables_and_starts_it_and_shows_its_status(guest: Guest) -> None:
+    lend_checkout(guest)
+    (guest.root / "etc/journalkeeper.conf").write_text(QUICK)
+    said = guest.run(INSTALL)
+    assert "journal" in said.stdout
+    assert [property_of(guest, unit, "ActiveState") for unit in SERVICES] == ["active", "active"]
+    assert guest.run("systemctl", "is-enabled", *SERVICES).stdout.split() == ["enabled", "enabled"]
+    assert guest.run("systemctl", "--failed", "--no-legend", "--plain").stdout == ""
+    assert "journalkeeper" in guest.run("journalctl", "--list-catalog").stdout
+    manifest = guest.shell("cat /usr/lib/journalkeeper/manifest").splitlines()
+    assert guest.shell(f"ls -d {' '.join(manifest)} | wc -l").strip() == str(len(manifest))
+
+
+def test_what_a_snapshot_shares_is_left_alone_and_what_came_later_is_mended(guest: Guest, aged: Aged) -> None:
+    assert eventually(lambda: extents(guest)[aged.own] < AGED)
+    assert extents(guest)[aged.shared] > AGED
+    assert reason(guest, aged.shared) == "shared"
+    assert eventually(lambda: reason(guest, aged.own) == "recorded")  # once it has settled
+
+
+def test_directories_have_been_told_to_make_whole_files(guest: Guest) -> None:
+    assert eventually(lambda: "C" in guest.shell("lsattr -d /var/log/journal/*/").split()[0])
+
+
+@pytest.mark.parametrize("unit", [*SERVICES, "journalkeeper-defrag.service", "journalkeeper-defrag.timer"])
+def test_this_systemd_has_nothing_to_say_against_what_was_installed(guest: Guest, unit: str) -> None:
+    said = guest.run("systemd-analyze", "verify", "--man=no", f"/usr/lib/systemd/system/{unit}")
+    assert said.stdout + said.stderr == ""
+    if unit.endswith(".service"):
+        guest.run("systemd-analyze", "security", "--no-pager", f"--threshold={EXPOSURE}", unit)
+
+
+def test_everybody_may_ask_how_things_are_and_only_root_what_to_do(guest: Guest) -> None:
+    guest.run("journalkeeper", "status", user="user")
+    code, said = bus(guest, "get-property", "State", user="user")
+    assert code == 0
+    assert said.split('"')[1] in STATES
+    code, said = bus(guest, "call", "Rescan", user="user")
+    assert code != 0
+    assert "enied" in said or "equired" in said, said
+    assert bus(guest, "call", "Rescan") == (0, "")
+
+
+def test_the_bus_starts_it_for_who_asks(guest: Guest) -> None:
+    guest.run("systemctl", "stop", SERVICE)
+    assert bus(guest, "get-property", "Version", user="user")[0] == 0
+    assert property_of(guest, SERVICE, "ActiveState") == "active"
+
+
+def test_a_namespace_is_kept_like_the_main_journal(guest: Guest) -> None:
+    guest.run("systemd-run", "--quiet", "--wait", f"--property=LogNamespace={SHOP}", "echo", "open")
+    guest.run("systemctl", "start", f"systemd-journald@{SHOP}.service")
+    guest.run("systemctl", "is-active", f"systemd-journald@{SHOP}.service")
+    place = f"/var/log/journal/{guest.machine_id}.{SHOP}"
+    assert eventually(lambda: "C" in guest.shell(f"lsattr -d {place}").split()[0])
+    plan = json.loads(guest.run("journalkeeper", "plan", "--json=short").stdout)
+    assert f"{guest.machine_id}.{SHOP}" in plan["window"]
+    guest.age(40, namespace=SHOP)
+    guest.run("journalctl", f"--namespace={SHOP}", "--rotate")
+    archives = [name for name in extents(guest, SHOP) if name.startswith("system@")]
+    assert archives
+    assert eventually(lambda: all(extents(guest, SHOP)[name] < AGED for name in archives))
+    guest.run("journalctl", f"--namespace={SHOP}", "--verify")
+
+
+def test_an_upgrade_under_load_keeps_the_record_and_loses_no_message(guest: Guest) -> None:
+    before = outcomes(guest)
+    assert before
+    guest.run("systemd-run", "--quiet", "--unit=load", "bash", "-c", LOAD)
+    pid = property_of(guest, SERVICE, "MainPID")
+    guest.shell("for _ in $(seq 20); do journalctl --sync; sleep 0.1; done; journalctl --rotate")
+    guest.run(INSTALL)
+    assert property_of(guest, SERVICE, "ActiveState") == "active"
+    assert property_of(guest, SERVICE, "MainPID") != pid
+    guest.run("systemctl", "stop", "load")
+    numbers = loaded(guest)
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) > 100
+    assert set(before) <= set(outcomes(guest))
+    guest.run("journalctl", "--verify")
+
+
+def test_after_a_reboot_it_is_there_and_remembers(guest: Guest) -> None:
+    before = outcomes(guest)
+    guest.reboot()
+    assert [property_of(guest, unit, "ActiveState") for unit in SERVICES] == ["active", "active"]
+    assert set(before) <= set(outcomes(guest))
+    said = guest.run("journalctl", "--boot=-1", "--output=cat", "--unit=journalkeeper-shutdown.service").stdout
+    assert "Stopped journalkeeper-shutdown.service" in said
+
+
+def test_the_timer_fires_on_a_host_without_the_service(guest: Guest) -> None:
+    guest.run("systemctl", "disable", "--now", SERVICE)
+    soon = guest.root / "etc/systemd/system/journalkeeper-defrag.timer.d/soon.conf"
+    soon.parent.mkdir()
+    soon.write_text("[Timer]\nOnBootSec=\nOnCalendar=\nOnActiveSec=1s\nRandomizedDelaySec=0\nAccuracySec=1s\n")
+    guest.run("systemctl", "daemon-reload")
+    guest.run("systemctl", "enable", "--now", "journalkeeper-defrag.timer")
+    finished = ("journalctl", "--output=cat", "--unit=journalkeeper-defrag.service")
+    assert eventually(lambda: "Finished journalkeeper-defrag.service" in guest.run(*finished).stdout)
+    assert property_of(guest, "journalkeeper-defrag.service", "Result") == "success"
+    guest.shell("rm -r /etc/systemd/system/journalkeeper-defrag.timer.d; systemctl daemon-reload")
+    guest.run("systemctl", "enable", "--now", SERVICE)
+
+
+def test_uninstalling_leaves_what_it_says_and_purging_nothing(guest: Guest, fresh: set[str]) -> None:
+    listed = guest.run("dpkg", "--listfiles", *installed_since(guest)).stdout.splitlines()
+    said = guest.run(INSTALL, "--uninstall").stderr
+    left = all_paths(guest) - fresh - set(listed)
+    kept = {path for path in left if f"kept: {path}\n" in said}
+    assert kept == {"/etc/journalkeeper.conf", "/var/lib/journalkeeper"}
+    assert {path for path in left if not path.startswith(tuple(kept))} == set()
+    assert guest.run("systemctl", "list-units", "--all", "--no-legend", "journalkeeper*").stdout == ""
+    assert "journalkeeper" not in guest.run("journalctl", "--list-catalog").stdout
+    assert bus(guest, "get-property", "State")[0] != 0
+    guest.run(INSTALL, "--uninstall", "--purge")
+    assert all_paths(guest) - fresh - set(listed) == set()
+    assert guest.run("systemctl", "--failed", "--no-legend", "--plain").stdout == ""
+
+
+def installed_since(guest: Guest) -> list[str]:
+    """Packages of the distribution that came after its first boot, by dpkg's log; one that is always there, too."""
+    log = guest.shell("cat /var/log/dpkg.log 2>/dev/null || :")
+    boot = guest.shell("stat -c %w /var/log/journal/*/ | sort | head -1").strip()[:19]
+    found = re.findall(r"(?m)^(\S+ \S+) status installed (\S+):\S+ ", log)
+    return ["base-files", *sorted({name for when, name in found if when > boot})]
+
+
+@pytest.fixture(scope="module")
+def package(release: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package for a release of Debian, built on this machine."""
+    kind = "deb12" if release == "bookworm" else "deb"
+    out = tmp_path_factory.mktemp(kind)
+    program = CHECKOUT / "configs/packaging/build"
+    done = subprocess.run([program, kind, out], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (made,) = out.glob("*.deb")
+    return made
+
+
+def test_its_package_brings_the_same_host_about(guest: Guest, package: Path, fresh: set[str]) -> None:
+    """On the host that has just been purged."""
+    guest.copy_in(package, "/opt/source/journalkeeper.deb")
+    apt = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet=2", "--yes", "--no-install-recommends")
+    guest.run(*apt, "install", "/opt/source/journalkeeper.deb")
+    assert [property_of(guest, unit, "ActiveState") for unit in SERVICES] == ["active", "active"]
+    assert guest.run("systemctl", "is-enabled", "journalkeeper-defrag.timer", check=False).stdout == "disabled\n"
+    assert bus(guest, "get-property", "State", user="user")[0] == 0
+    guest.shell("printf '[Defrag]\\nCompress=no\\n' >/etc/journalkeeper.conf; journalkeeper check-config")
+    refused = guest.run(INSTALL, check=False)
+    assert refused.returncode == 1
+    assert "remove the package" in refused.stderr
+    guest.run(*apt, "reinstall", "/opt/source/journalkeeper.deb")
+    assert property_of(guest, SERVICE, "ActiveState") == "active"
+    guest.run(*apt, "purge", "journalkeeper")
+    listed = guest.run("dpkg", "--listfiles", *installed_since(guest), check=False).stdout.splitlines()
+    assert all_paths(guest) - fresh - set(listed) == set()
+    assert guest.run("systemctl", "list-units", "--all", "--no-legend", "journalkeeper*").stdout == ""
