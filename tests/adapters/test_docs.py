@@ -12,7 +12,7 @@ import pytest
 
 from journalkeeper import conffiles
 from journalkeeper.config import Config, from_assignments
-from journalkeeper.model import Kind, Request
+from journalkeeper.model import GIB, Kind, Request
 from journalkeeper.policy import plan
 from tests import documents, hosts
 from tests.documents import CHECKOUT, HOW, By, Command, Here, how, in_markdown, in_page, is_command, rows, why_not
@@ -140,8 +140,14 @@ def configuration(place: Path, name: str) -> Config:
 def test_the_configuration_for_a_first_look_plans_nothing(tmp_path: Path) -> None:
     config = configuration(tmp_path, "# /etc/journalkeeper.conf.d/50-look-first.conf")
     torn = hosts.extents(9000, per_mib=(200,) * 32)
-    files = (hosts.file(path="/j/a", extents=torn, nocow=True), hosts.file(Kind.ACTIVE, path="/j/b", extents=torn))
-    host = hosts.host(*files, instances=(hosts.instance(rotatable=True),))
-    without, with_it = (plan(host, Request(upkeep=True), one) for one in (Config(), config))
-    assert len(without.actions) + len(without.orders) > 1
-    assert (with_it.actions, with_it.orders) == ((), ())
+    files = (hosts.file(path=f"{hosts.DIRECTORY}/a", extents=torn, nocow=True), hosts.file(Kind.ACTIVE, extents=torn))
+    limits = {"system_max_use_bytes": GIB, "system_keep_free_bytes": 0, "system_max_file_size_bytes": GIB // 8}
+    born_datacow = hosts.instance(rotatable=True, nocow=True, available_bytes=100 * GIB, **limits)
+    host = hosts.host(*files, instances=(born_datacow,))
+    done: list[object] = []
+    for request in (Request(upkeep=True), Request(archived=False, now=True, upkeep=True, ending=True)):
+        without, with_it = (plan(host, request, one) for one in (Config(), config))
+        assert without.orders
+        done += without.actions
+        assert (with_it.actions, with_it.orders) == ((), ())
+    assert done
