@@ -17,7 +17,8 @@ In a mount namespace of its own (unshare) nobody else's can keep our volumes in 
 The one rule: every strategy starts from an equal host on a disk of its own, and only the
 boots are throttled: what happens in between is the same, and quick.
 
-One round: boot from a cold, throttled disk; `after`; flushes of messages; `before`; the end
+One round: boot from a cold, throttled disk; `after`; flushes of messages; a rest, as flushes are minutes
+apart on a host and not milliseconds; `before`; the end
 (poweroff, reboot, or a power cut, without `before`). Extents are those that the boot finds in system.journal.
 """
 
@@ -28,6 +29,7 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -91,6 +93,7 @@ class Rounds(NamedTuple):
     end: str
     size: str
     retention: bool
+    rest_s: float
 
 
 def extents(path: Path) -> int:
@@ -108,6 +111,7 @@ def measure(strategy: Strategy, rounds: Rounds) -> list[Boot]:
         _prepare(guest, strategy, rounds)
         for number in range(rounds.boots):
             guest.age(rounds.flushes, rounds.messages)
+            time.sleep(rounds.rest_s)
             _end(guest, strategy, rounds.end)
             before = extents(guest.journal / "system.journal")
             guest.remount()  # and not drop_caches, which would reach the other hosts
@@ -197,6 +201,7 @@ def main() -> int:
                         "smaller than 128M, and rotate sooner (default: %(default)s)")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="hosts at the same time (default: %(default)s)")
     parser.add_argument("--retention", action="store_true", help="SystemMaxUse=200M")
+    parser.add_argument("--rest", type=float, default=5, help="seconds before the end (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     words = parser.parse_args()
     if reason := missing():
@@ -206,7 +211,7 @@ def main() -> int:
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no strategy {unknown[0]}; there are: {' '.join(known)}")
     rounds = Rounds(words.release, words.boots, words.flushes, words.messages, words.iops, words.end, words.size,
-                    words.retention)  # fmt: skip
+                    words.retention, words.rest)  # fmt: skip
     with ThreadPoolExecutor(words.jobs) as pool:
         done = pool.map(lambda name: measure(known[name], rounds), names)
         results = dict(zip(names, done, strict=True))

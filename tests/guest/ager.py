@@ -45,9 +45,9 @@ def became(active: Path, *, online: bool, timeout_s: float) -> bool:
     """Whether the state byte of the active file says so in time: ONLINE once appended to, else once synced."""
     deadline = time.monotonic() + timeout_s
     while True:
-        # while it is rotated, there is none for a moment
+        # while it is rotated, there is none for a moment, then an empty one
         with contextlib.suppress(FileNotFoundError), active.open("rb") as file:
-            if (os.pread(file.fileno(), 1, STATE_OFFSET)[0] == ONLINE) == online:
+            if (os.pread(file.fileno(), 1, STATE_OFFSET) == bytes([ONLINE])) == online:
                 return True
         if time.monotonic() > deadline:
             return False
