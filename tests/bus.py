@@ -200,7 +200,7 @@ def raw_call(destination: str, path: str, interface: str, member: str, signature
         body=list(body),
         serial=2,
     )
-    return bytes(message._marshall(negotiate_unix_fd=False))
+    return bytes(message._marshall(False))
 
 
 class RawClient:
@@ -216,8 +216,7 @@ class RawClient:
         self.send(b"BEGIN\r\n")
         bus = "org.freedesktop.DBus"
         self.send(raw_call(bus, "/org/freedesktop/DBus", bus, "Hello"))
-        while not self.replies():
-            pass
+        self.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -230,9 +229,18 @@ class RawClient:
         with suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(data)
 
+    def wait(self) -> None:
+        """Until there is an answer, or the bus has ended the connection."""
+        with suppress(ConnectionResetError, EOFError):
+            while not self.replies():
+                pass
+
     def replies(self) -> int:
-        """How many answers are in what there is to read now."""
-        self._buffer += self.socket.recv(1 << 16)
+        """How many answers are in what there is to read now. Raises: EOFError at the connection's end."""
+        data = self.socket.recv(1 << 16)
+        if not data:
+            raise EOFError
+        self._buffer += data
         found = 0
         while len(self._buffer) >= 16:
             body, _, fields = struct.unpack_from("<III", self._buffer, 4)

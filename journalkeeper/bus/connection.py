@@ -7,7 +7,8 @@ out in their order, and each turn of the event loop is a short one.
 What is mended here of dbus-fast, up to 5.2 at least unless said otherwise:
 - a socket that takes no more (EAGAIN) ends the connection, as in dbus-next #153;
 - 1.84 sends what waits in the opposite order, and reads as long as there is something to read;
-- 1.84 keeps a tree for every signature that it was ever sent.
+- 1.84 keeps a tree for every signature that it was ever sent;
+- 1.84 ends the connection when a message has two flags, as busctl's may, and keeps the socket.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from socket import socket
 from typing import Any, Final
 
-from dbus_fast import Message, signature
+from dbus_fast import Message, MessageFlag, constants, signature
 from dbus_fast.aio import MessageBus
 
 SIGNATURES_MOST: Final = 1000
@@ -27,6 +28,10 @@ WAITING_MOST: Final = 10_000
 """Messages that the bus does not take; with more the connection is given up and made anew."""
 
 READ_BYTES: Final = 1 << 16
+
+_KNOWN_FLAGS: Final[dict[int, MessageFlag]] = getattr(constants, "MESSAGE_FLAG_MAP", {})
+for _flags in range(1 << 8):
+    _KNOWN_FLAGS.setdefault(_flags, MessageFlag(_flags))
 
 
 class Connection(MessageBus):
@@ -44,6 +49,13 @@ class Connection(MessageBus):
     def _own(self) -> Any:
         """The library's private parts, whose types differ from release to release."""
         return self
+
+    def close(self) -> None:
+        """End the connection, in whatever state it is; the bus then gives the name to the next."""
+        if self.connected:
+            self.disconnect()
+        if self._own._sock is not None:
+            self._own._sock.close()
 
     def add_careful_handler(self, handle: Callable[[Message], bool]) -> None:
         """Call `handle` with each message; True if that was all there is to do about it."""

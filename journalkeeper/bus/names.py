@@ -101,5 +101,8 @@ def file_named(path: str) -> str | None:
 
 
 def shown(text: str) -> str:
-    r"""A text as D-Bus can carry it, a byte that is not UTF-8 written as \xXX: a wrong text ends the connection."""
-    return os.fsencode(text).decode("utf-8", "backslashreplace").replace("\0", "?")
+    r"""A text as every client and library can carry it, a byte that is not ASCII written as \xXX.
+
+    A wrong text ends the connection, and dbus-fast 1.84 counts letters where bytes are meant.
+    """
+    return os.fsencode(text).decode("ascii", "backslashreplace").replace("\0", "?")

@@ -108,8 +108,7 @@ class Server:
             if interfaces is not None:
                 interfaces.close()
             self._bus = self._news = None
-            if bus.connected:
-                bus.disconnect()
+            bus.close()
 
     def _send(self, message: Message) -> None:
         """Send, or not: whoever waits on a bus that has gone away hears of that from the bus."""
