@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from journalkeeper.config import Assigned
 
 HOUSE: Final = os.fspath(Path(__file__).parents[2])
-PROGRAM: Final = f"import sys; sys.path.append({HOUSE!r}); from journalkeeper.cli.aside import main; main()"
+PROGRAM: Final = "import sys; sys.path[:] = {path!r}; from journalkeeper.cli.aside import main; main()"
 TIMEOUT_S: Final = 300.0
 """At 150 IOPS and with nothing in memory it takes some 10 s."""
 
@@ -41,8 +41,8 @@ def from_assignments(assignments: Iterable[Assigned]) -> Config:
     given = [Assignment(line.file, line.line, line.section, line.key, line.value, line.problem) for line in assignments]
     if not given:
         return config.from_assignments(given)
-    # -P: the directory in which somebody happens to be is no place to import from.
-    argv = [sys.executable, "-P", "-c", PROGRAM]
+    # From where this process imports, and no directory in which somebody happens to be.
+    argv = [sys.executable, "-I", "-c", PROGRAM.format(path=[*filter(None, sys.path), HOUSE])]
     text = repr([tuple(line) for line in given])
     try:
         done = subprocess.run(argv, input=text.encode(), capture_output=True, check=False, timeout=TIMEOUT_S)
