@@ -445,6 +445,30 @@ def test_messages_that_no_library_sends_do_not_end_the_connection(
     assert "no system bus" not in daemon.log()
 
 
+def test_callers_who_do_not_read_keep_nobody_from_being_answered(
+    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon]
+) -> None:
+    """Answers of 200 KiB to five who ask and do not listen: our socket to the bus takes no more."""
+    for number in range(250):
+        (machine / archive_name(number)).write_bytes(b"no journal")
+    daemon = serve()
+    assert eventually(lambda: looked(bus, 250))
+    owner = call_bus(bus)
+    question = beds.raw_call(names.BUS_NAME, names.MANAGER_PATH, names.OBJECT_MANAGER, "GetManagedObjects")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(beds.RawClient(str(bus.socket))) for _ in range(5)]
+        for client in clients:
+            client.send(question * 20)
+        for _ in range(20):
+            assert read(bus, "State")
+        first = clients[0]
+        answers = 0
+        while answers < 20:
+            answers += first.replies()
+    assert call_bus(bus) == owner
+    assert "no system bus" not in daemon.log()
+
+
 def asks_for(bus: PrivateBus, text: str) -> None:
     """Ask for a property of this name, and wait for the answer, which quotes it. 1.84 itself cannot say such a name."""
     place = "Z" * len(text.encode())

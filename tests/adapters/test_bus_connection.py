@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What is mended of dbus-fast, with the release that is installed here; no rights are needed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dbus_fast import Message, MessageFlag, signature
+
+from journalkeeper.bus import connection
+from journalkeeper.bus.connection import Connection
+from tests.bus import eventually
+
+CONFIG = """<busconfig><listen>unix:path={}</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/></policy></busconfig>
+"""
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """A bus where everybody may everything."""
+    if shutil.which("dbus-daemon") is None:
+        pytest.skip("dbus-daemon is not installed (package dbus)")
+    config, place = tmp_path / "bus.conf", tmp_path / "bus"
+    config.write_text(CONFIG.format(place))
+    daemon = subprocess.Popen(
+        ["dbus-daemon", f"--config-file={config}", "--nofork", "--nopidfile"], stderr=subprocess.DEVNULL
+    )
+    try:
+        assert eventually(place.exists)
+        yield f"unix:path={place}"
+    finally:
+        daemon.terminate()
+        daemon.wait()
+
+
+def told(destination: str | None, signature_: str, *body: object) -> Message:
+    """A call that wants no answer: a bus keeps 128 questions of each caller."""
+    return Message(
+        destination=destination,
+        path="/",
+        interface="a.b",
+        member="Told",
+        flags=MessageFlag.NO_REPLY_EXPECTED,
+        signature=signature_,
+        body=list(body),
+    )
+
+
+def test_messages_arrive_in_their_order_however_many_there_are_at_once(address: str) -> None:
+    """Ten times of what a socket holds."""
+
+    async def scenario() -> list[int]:
+        ours, theirs = Connection(address), Connection(address)
+        await ours.connect()
+        await theirs.connect()
+        heard: list[int] = []
+
+        def hear(message: Message) -> bool:
+            heard.extend(message.body[:1] if message.member == "Told" else [])
+            return message.member == "Told"
+
+        theirs.add_careful_handler(hear)
+        for number in range(300):
+            ours.send(told(theirs.unique_name, "us", number, "x" * (number % 7) * 3000))
+        deadline = asyncio.get_running_loop().time() + 20
+        while len(heard) < 300 and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        assert ours.connected
+        ours.close()
+        theirs.close()
+        return heard
+
+    assert asyncio.run(scenario()) == list(range(300))
+
+
+def test_a_closed_connection_is_gone_from_the_bus(address: str) -> None:
+    async def scenario() -> bool:
+        ours, theirs = Connection(address), Connection(address)
+        await ours.connect()
+        await theirs.connect()
+        name = theirs.unique_name
+        theirs.close()
+        theirs.close()
+        bus = "org.freedesktop.DBus"
+        reply = None
+        for _ in range(200):
+            question = Message(
+                destination=bus, path="/", interface=bus, member="NameHasOwner", signature="s", body=[name]
+            )
+            reply = await ours.call(question)
+            if reply is not None and reply.body == [False]:
+                break
+            await asyncio.sleep(0.01)
+        ours.close()
+        return reply is not None and reply.body == [False]
+
+    assert asyncio.run(scenario())
+
+
+def test_signatures_of_strangers_are_not_kept_for_ever(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "SIGNATURES_MOST", 50)
+
+    async def scenario() -> None:
+        ours, theirs = Connection(address), Connection(address)
+        await ours.connect()
+        await theirs.connect()
+        heard = 0
+
+        def count(message: Message) -> bool:
+            nonlocal heard
+            heard += message.member == "Told"
+            return message.member == "Told"
+
+        theirs.add_careful_handler(count)
+        for number in range(200):
+            kinds = "".join("su"[number >> bit & 1] for bit in range(8))
+            body = ["x" if kind == "s" else 1 for kind in kinds]
+            ours.send(told(theirs.unique_name, kinds, *body))
+            await asyncio.sleep(0)
+        while heard < 200:
+            await asyncio.sleep(0.01)
+        ours.close()
+        theirs.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+    assert signature.get_signature_tree.cache_info().currsize < 60
+
+
+def test_one_turn_of_the_loop_reads_what_one_read_gives() -> None:
+    """For releases before 5.0, which read until there is nothing more: a flood would never end."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+
+    async def scenario() -> list[int]:
+        turns = connection._Turns(ours, asyncio.get_running_loop())
+        lengths: list[int] = []
+        for _ in range(3):
+            read = 0
+            while (part := turns.read(100)) is not None:
+                read += len(part)
+                theirs.send(b"y" * len(part))  # as fast as it is read
+            lengths.append(read)
+            await asyncio.sleep(0)
+        return lengths
+
+    with ours, theirs:
+        theirs.send(b"x" * 1000)
+        lengths = asyncio.run(scenario())
+    assert all(0 < length <= connection.READ_BYTES for length in lengths)
+
+
+def test_the_end_of_a_stream_is_its_end() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+
+    async def scenario() -> tuple[bytes | None, bytes | None, bytes | None]:
+        turns = connection._Turns(ours, asyncio.get_running_loop())
+        nothing = turns.read(5)
+        theirs.send(b"ab")
+        some = turns.read(5)
+        theirs.close()
+        await asyncio.sleep(0)
+        return nothing, some, turns.read(5)
+
+    with ours:
+        assert asyncio.run(scenario()) == (None, b"ab", b"")
