@@ -95,7 +95,7 @@ def test_an_upgrade_removes_what_is_no_more_and_leaves_disabled_what_was(image: 
     stale.touch()
     with (image / HOME / "manifest").open("a") as file:
         file.write("/usr/lib/systemd/system/stale.service\n")
-    wanted = image / "etc/systemd/system/multi-user.target.wants/journalkeeper.service"
+    wanted = image / "etc/systemd/system/multi-user.target.wants/journalkeeper.timer"
     assert wanted.is_symlink()
     wanted.unlink()
     assert install("--root", image).returncode == 0

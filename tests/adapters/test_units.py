@@ -67,7 +67,7 @@ def test_systemd_has_nothing_to_say_against_any_unit(tmp_path: Path) -> None:
     units = installed(tmp_path)
     done = analyze("verify", "--man=no", *units)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    assert len(units) == 4
+    assert len(units) == 5
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)

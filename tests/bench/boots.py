@@ -139,7 +139,7 @@ def _prepare(guest: Guest, strategy: Strategy, rounds: Rounds) -> None:
     guest.boot()
     if strategy.install is not None:
         guest.shell(INSTALL, timeout_s=600)
-    guest.shell(strategy.setup)
+    guest.shell(f"{strategy.setup}\nsync")  # or a power cut finds nothing of it
 
 
 def _kept(guest: Guest) -> int:
@@ -201,7 +201,7 @@ def main() -> int:
                         "smaller than 128M, and rotate sooner (default: %(default)s)")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="hosts at the same time (default: %(default)s)")
     parser.add_argument("--retention", action="store_true", help="SystemMaxUse=200M")
-    parser.add_argument("--rest", type=float, default=5, help="seconds before the end (default: %(default)s)")
+    parser.add_argument("--rest", type=float, default=20, help="seconds before the end (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     words = parser.parse_args()
     if reason := missing():

@@ -190,7 +190,8 @@ def test_an_upgrade_under_load_keeps_the_record_and_loses_no_message(guest: Gues
 def test_after_a_reboot_it_is_there_and_remembers(guest: Guest) -> None:
     before = outcomes(guest)
     guest.reboot()
-    assert [property_of(guest, unit, "ActiveState") for unit in SERVICES] == ["active", "active"]
+    # after the boot, and not within it
+    assert eventually(lambda: [property_of(guest, unit, "ActiveState") for unit in SERVICES] == ["active", "active"])
     assert set(before) <= set(outcomes(guest))
     said = guest.run("journalctl", "--boot=-1", "--output=cat", "--unit=journalkeeper-shutdown.service").stdout
     assert "Stopped journalkeeper-shutdown.service" in said
