@@ -234,7 +234,8 @@ class Budget(NamedTuple):
         Spec(
             "BytesPerDay",
             Form.SIZE,
-            "The most that is written in 24 hours, before compression. 0: nothing is rewritten, only watched.",
+            "The most that is written in 24 hours, before compression. A shutdown does not wait for the next day's. "
+            "0: nothing is rewritten, only watched.",
             "ExtentsPerMiB says what an active file needs in a day. A year of it is 0.36 TiB; small SSDs are rated for "
             "75 TB and more.",
             high=1 << 50,
@@ -247,7 +248,7 @@ class Budget(NamedTuple):
             "RotationsPerDay",
             Form.COUNT,
             "The most rotations that are asked of journald in 24 hours, spread over them where they are for the price. "
-            "--now does not count.",
+            "--now does not count. 0: none is asked for, before a shutdown neither.",
             "Each adds a file and one for each user; journald deletes the oldest beyond SystemMaxFiles=100: at 4 a day "
             "and one user after 12 days.",
             high=1_000,
@@ -301,8 +302,8 @@ class Metrics(NamedTuple):
         Spec(
             "Textfile",
             Form.PATH,
-            "A file for node_exporter's textfile collector, whose name ends in .prom, or the collector's directory, for "
-            "journalkeeper.prom in it. Empty: none.",
+            "A file for node_exporter's textfile collector, whose name ends in .prom, or the collector's directory, "
+            "for journalkeeper.prom in it. Empty: none.",
             "Whether a host is watched so, and where, is the administrator's choice: Debian's directory is "
             "/var/lib/prometheus/node-exporter, to which the units may write; for another add ReadWritePaths= to them.",
         ),

@@ -47,6 +47,11 @@ def _reward(action: Action) -> tuple[float, str]:
     return (-saved / max(1, action.bytes_to_write), action.path)
 
 
+def goes_beyond(request: Request, budget: int) -> bool:
+    """Whether a day's budget does not count. That of 0 is a no, which a shutdown does not override."""
+    return request.now and not (request.ending and budget == 0)
+
+
 def available_bytes(volume: Volume) -> int:
     """What new data can still be stored on `volume`, in bytes of data."""
     return volume.free_bytes + volume.unallocated_bytes // COPIES.get(volume.data_profile, 1)
@@ -60,7 +65,7 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
     end, which may come after (fs/btrfs/transaction.c).
     """
     budget = config.budget.bytes_per_day
-    left = None if budget is None or request.now else budget - host.written_bytes
+    left = None if budget is None or goes_beyond(request, budget) else budget - host.written_bytes
     uuids = {volume.device: volume.uuid for volume in host.volumes}
     room = {volume.uuid: available_bytes(volume) - config.budget.keep_free_bytes for volume in host.volumes}
     chosen: list[Action] = []

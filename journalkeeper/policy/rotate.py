@@ -109,7 +109,8 @@ def too_many(question: Question) -> Skip | None:
     """RotationsPerDay=."""
     allowed = question.config.budget.rotations_per_day
     made = question.host.rotations + question.ordered
-    if question.request.now or made < allowed:
+    no_matter = question.request.now and not (question.request.ending and allowed == 0)
+    if no_matter or made < allowed:
         return None
     until_us = question.host.now_us + AGAIN_US
     return question.skip(Reason.BUDGET, f"{made} of RotationsPerDay={allowed} in the last 24 hours", until_us)

@@ -98,6 +98,13 @@ def test_now_spends_beyond_the_budget() -> None:
     assert len(plan_of(fragmented("a"), request=Request(now=True), written_bytes=BUDGET).actions) == 1
 
 
+@pytest.mark.parametrize(("ending", "budget", "done"), [(True, BUDGET, 1), (True, 0, 0), (False, 0, 1)])
+def test_a_shutdown_goes_beyond_the_days_budget_but_not_beyond_a_no(ending: bool, budget: int, done: int) -> None:
+    request = Request(now=True, ending=ending)
+    config = configured("budget", bytes_per_day=budget)
+    assert len(plan_of(fragmented("a"), request=request, config=config, written_bytes=BUDGET).actions) == done
+
+
 def test_an_endless_budget_is_never_used_up() -> None:
     config = configured("budget", bytes_per_day=None)
     assert len(plan_of(fragmented("a"), config=config, written_bytes=1 << 60).actions) == 1

@@ -292,6 +292,15 @@ def test_before_a_shutdown_its_own_messages_count(
     assert [order.action for order in found.orders] + [action.action for action in found.actions] == [tool]
 
 
+def test_no_rotations_a_day_are_none_before_a_shutdown_either() -> None:
+    none = KEEP_DATACOW._replace(budget=KEEP_DATACOW.budget._replace(rotations_per_day=0))
+    one = active(size_mib=8, per_mib=100)
+    for ending, tool in ((False, Verb.ROTATE), (True, Verb.DEFRAGMENT)):
+        request = Request(upkeep=True, now=True, ending=ending)
+        found = decided(host(one, instances=(young(nocow=False),)), request, none)
+        assert [order.action for order in found.orders] + [action.action for action in found.actions] == [tool]
+
+
 def test_a_shutdown_is_no_reason_to_rotate_a_whole_file() -> None:
     request = Request(upkeep=True, now=True, ending=True)
     found = decided(host(active(per_mib=15), instances=(young(nocow=False),)), request, KEEP_DATACOW)
