@@ -137,7 +137,13 @@ def test_quiet_counts_wakeups_and_memory() -> None:
     assert found["loaded: resident at most, MiB"][1] == "met"
 
 
-BENCHES = ("archive", "flushes", "follower", "identity", "intake", "quiet", "scan", "startup", "surprise")
+BENCHES = ("archive", "bus", "flushes", "follower", "identity", "intake", "quiet", "scan", "startup", "surprise")
+
+
+def test_bus_times_calls_and_the_chunks_beside_them() -> None:
+    found = figures("bus", "--clients", "5", "--seconds", "1", "--archives", "1", "--iops", "0")
+    assert found["the service ended"] == ("0", "met")
+    assert {"a call, median, ms", "a chunk beside the clients / alone"} <= found.keys()
 
 
 @pytest.mark.parametrize("bench", BENCHES)
