@@ -19,7 +19,7 @@ import pytest
 
 from journalkeeper import __version__
 from tests import ansible
-from tests.ansible import CHECKOUT, COLLECTION, ROLE, Control, program
+from tests.ansible import CHECKOUT, COLLECTION, ROLE, Control, Played, program
 
 PAGE = (COLLECTION / "README.md").read_text()
 
@@ -138,6 +138,42 @@ def test_ansible_lint_would_have_something_to_say(control: Control) -> None:
     done = say(control, "ansible-lint", "--offline", "--profile", "production", "--nocolor", "roles")
     assert done.returncode != 0
     assert "no-changed-when" in done.stdout
+
+
+DROPIN = """\
+- hosts: localhost
+  gather_facts: false
+  vars_files:
+    - {role}/vars/main/directives.yml
+  tasks:
+    - ansible.builtin.template:
+        src: {role}/templates/dropin.conf.j2
+        dest: {home}/dropin.conf
+        mode: "0644"
+        validate: {home}/journalkeeper check-config --config %s
+"""
+
+
+def write_dropin(control: Control, values: dict[str, object]) -> Played:
+    """Render the role's template, judged by check-config alone, as the role's task is."""
+    shim = control.home / "journalkeeper"
+    shim.write_text(f'#!/bin/sh\nPYTHONPATH={CHECKOUT} exec {sys.executable} -P -m journalkeeper "$@"\n')
+    shim.chmod(0o755)
+    (control.home / "dropin.yml").write_text(DROPIN.format(role=ROLE, home=control.home))
+    return control.play("dropin.yml", "--extra-vars", json.dumps(values))
+
+
+@pytest.mark.slow
+def test_check_config_takes_the_drop_in_and_a_wrong_one_does_not_take_its_place(control: Control) -> None:
+    values: dict[str, object] = {"journalkeeper_defrag_compress": "zstd:7", "journalkeeper_defrag_active": False}
+    assert write_dropin(control, values).changed == {"localhost": 1}
+    written = (control.home / "dropin.conf").read_text()
+    assert written.endswith("\n\n[Defrag]\nCompress=zstd:7\nActive=no\n")
+    assert write_dropin(control, values).changed == {"localhost": 0}
+    done = write_dropin(control, {**values, "journalkeeper_defrag_compress": "brotli"})
+    assert "Compress: 'brotli' is not allowed; allowed is no, lzo" in done.said
+    assert done.hosts["localhost"].failed == 1
+    assert (control.home / "dropin.conf").read_text() == written
 
 
 def test_yamllint_has_nothing_to_say(control: Control) -> None:
