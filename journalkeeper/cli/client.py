@@ -220,8 +220,11 @@ ERRORS: Final[dict[str, type[KeeperError]]] = {
 
 
 async def _connected() -> MessageBus | None:
+    address = names.bus_address()
+    if address is None:
+        return None
     try:
-        return await asyncio.wait_for(MessageBus(names.bus_address()).connect(), CONNECT_S)
+        return await asyncio.wait_for(MessageBus(address).connect(), CONNECT_S)
     except (OSError, EOFError, TimeoutError, AuthError, InvalidAddressError):
         return None
 
@@ -246,7 +249,8 @@ async def _call(  # noqa: PLR0917 - a call has so many parts
 ) -> list[Any]:
     """One call of `method`, interface and member, and its answer. Raises: as ERRORS says."""
     interface, _, member = method.rpartition(".")
-    flags = MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION | MessageFlag.NO_AUTOSTART if asks else MessageFlag.NO_AUTOSTART
+    # one flag at the most: dbus-fast 1.84 does not take two, and a unique name starts no service anyway
+    flags = MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION if asks else MessageFlag.NONE
     message = Message(to, path, interface, member, flags=flags, signature=signature, body=body)
     try:
         reply = await asyncio.wait_for(bus.call(message), None if asks else CALL_S)
