@@ -140,7 +140,8 @@ def _events(_: str) -> Iterator[str]:
 def _errors(_: str) -> Iterator[str]:
     """Every error of our own, with what it is raised for."""
     for kind, name in names.ERRORS:
-        yield from roff.item(roff.bold(name), (kind.__doc__ or "").splitlines()[0])
+        meaning = (kind.__doc__ or "").splitlines()[0]
+        yield from roff.item(roff.bold(name), "Anything else." if name == names.FAILED else meaning)
 
 
 def _metrics(_: str) -> Iterator[str]:

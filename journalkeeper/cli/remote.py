@@ -51,12 +51,20 @@ def for_request(asked: Request, args: argparse.Namespace, session: Session) -> S
     service = running(args, session.state_directory)
     if service is None:
         return None
+    ours = False
+    try:
+        ours = _keeps(service, asked, session)
+    finally:
+        if not ours:
+            service.close()
+    return service if ours else None
+
+
+def _keeps(service: Service, asked: Request, session: Session) -> bool:
+    """Whether the service has the directories that our configuration names, and every path is below one."""
     directories = service.properties().get("Directories", [])
     below = all(any(path.startswith(f"{top.rstrip('/')}/") for top in directories) for path in asked.paths)
-    if below and set(directories) == set(session.config().watch.directories):
-        return service
-    service.close()
-    return None
+    return below and set(directories) == set(session.config().watch.directories)
 
 
 def _can_be_sent(path: str) -> bool:
