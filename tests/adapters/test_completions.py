@@ -19,7 +19,11 @@ from journalkeeper.cli.commands import COMMANDS
 from tests.adapters.pages import make, need
 
 PATIENCE_S = 60.0
+SILENCE_S = 0.6
+"""A shell that has said nothing for so long has offered all that it has."""
+
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[()][A-Z0-9]|[=>78])|[\x07\x0e\x0f]")
+pytestmark = pytest.mark.slow
 NAMES = tuple(command.name for command in COMMANDS)
 
 BASH = """PS1='> '
@@ -70,7 +74,7 @@ class Terminal:
     def _until(self, word: str, text: str, *, settle: bool = False) -> None:
         """Type `text` when nothing more comes, and read up to `word`."""
         if settle:
-            while self._read(0.3):
+            while self._read(SILENCE_S):
                 pass
         self._type(text)
         deadline = time.monotonic() + PATIENCE_S
