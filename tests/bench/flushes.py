@@ -72,9 +72,15 @@ class Run(NamedTuple):
             for number, call in enumerate(self.fsyncs)
         )
 
-    def overlaps(self, ours: list[Call]) -> int:
-        """How many of `ours` overlap an fsync of journald's."""
-        return sum(any(one.overlaps(theirs) for theirs in self.fsyncs) for one in ours)
+    def overlaps(self, ours: list[Call]) -> list[str]:
+        """Those of `ours` that overlap an fsync of journald's: from when to when after that one began."""
+        return [
+            f"{one.words.partition('(')[0]} {(one.began_s - theirs.began_s) * 1000:+.1f} to "
+            f"{(one.ended_s - theirs.began_s) * 1000:+.1f} ms, the fsync took {(theirs.ended_s - theirs.began_s) * 1000:.1f}"
+            for one in ours
+            for theirs in self.fsyncs
+            if one.overlaps(theirs)
+        ]
 
     def fsync_ms(self) -> list[float]:
         """How long journald's fsyncs took."""
@@ -140,6 +146,7 @@ def compare(asked: Namespace) -> None:
         f"without: {theirs.first} at first, {theirs.last} at last, mean {statistics.mean(theirs.each):.0f}",
         f"journald's fsyncs with: {len(took)}, median {statistics.median(took):.2f} ms, worst {max(took):.1f}",
         f"without: {len(took_without)}, median {statistics.median(took_without):.2f} ms, worst {max(took_without):.1f}",
+        *(f"overlapping: {overlap}" for overlap in ours.overlaps(ours.pieces)),
     ]
     show("Flushes", notes, figures(ours, theirs))
 
@@ -150,8 +157,8 @@ def figures(ours: Run, theirs: Run) -> list[Figure]:
     return [
         at_least("flushes of journald's timer", ours.flushes, 25),
         at_least("writing calls of the service", len(ours.pieces), 1),
-        count_is("of them overlapping a flush", ours.overlaps(ours.pieces), 0),
-        Figure("syncs of its record overlapping a flush", str(ours.overlaps(ours.other_syncs))),
+        count_is("of them overlapping a flush", len(ours.overlaps(ours.pieces)), 0),
+        Figure("syncs of its record overlapping a flush", str(len(ours.overlaps(ours.other_syncs)))),
         at_most("extents at last, with / without", ours.last / theirs.last, 0.1),
         Figure("mean extents, with / without", f"{statistics.mean(ours.each) / statistics.mean(theirs.each):.3g}"),
         Figure("written by the service / logged", f"{ours.our_bytes / ours.logged_bytes:.3g}"),
