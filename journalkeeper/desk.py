@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 DOOR: Final = "bus"
 
+REST: Final = 4
+REST_MOST_S: Final = 5.0
+"""After a plan the next one waits four times as long as it took, up to this."""
+
 
 class Listener(Protocol):
     """Who is told, in the event loop."""
@@ -54,7 +58,9 @@ class Desk:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: Listener | None = None
         self._delays: Delays | None = None
-        self._plans: dict[Request, asyncio.Future[str]] = {}
+        self._plans: dict[Request, asyncio.Task[str]] = {}
+        self._turn = asyncio.Lock()
+        self._plan_after_s = 0.0
         self._resume: asyncio.TimerHandle | None = None
         self._findings: Findings | None = None
         self._missing: tuple[str, ...] = ()
@@ -94,10 +100,22 @@ class Desk:
         """
         future = self._plans.get(request)
         if future is None:
-            loop = asyncio.get_running_loop()
-            future = self._plans[request] = loop.run_in_executor(self._worker, self._planned, request)
+            future = asyncio.get_running_loop().create_task(self._plan_in_turn(request))
+            self._plans[request] = future
             future.add_done_callback(lambda _: self._plans.pop(request, None))
         return await asyncio.shield(future)
+
+    async def _plan_in_turn(self, request: Request) -> str:
+        """One plan at a time, with a rest after it: everybody may ask, and the worker has its own work."""
+        loop = asyncio.get_running_loop()
+        async with self._turn:
+            await asyncio.sleep(self._plan_after_s - loop.time())
+            began_s = loop.time()
+            try:
+                return await loop.run_in_executor(self._worker, self._planned, request)
+            finally:
+                now_s = loop.time()
+                self._plan_after_s = now_s + min(REST_MOST_S, REST * (now_s - began_s))
 
     def pause(self, span_us: int) -> None:
         """No work of our own for so long; 0: until `resume`."""

@@ -6,7 +6,8 @@ out in their order, and each turn of the event loop is a short one.
 
 What is mended here of dbus-fast, up to 5.2 at least unless said otherwise:
 - a socket that takes no more (EAGAIN) ends the connection, as in dbus-next #153;
-- 1.84 sends what waits in the opposite order, and reads as long as there is something to read;
+- objects are made of whatever anybody sends (inlet.py);
+- 1.84 sends what waits in the opposite order, and reads as long as there is something to read (inlet.py);
 - 1.84 keeps a tree for every signature that it was ever sent;
 - 1.84 ends the connection when a message has two flags, as busctl's may, and keeps the socket.
 """
@@ -23,11 +24,13 @@ from typing import Any, Final
 from dbus_fast import Message, MessageFlag, constants, signature
 from dbus_fast.aio import MessageBus
 
+from journalkeeper.bus.inlet import Inlet
+
 SIGNATURES_MOST: Final = 1000
 WAITING_MOST: Final = 10_000
 """Messages that the bus does not take; with more the connection is given up and made anew."""
 
-READ_BYTES: Final = 1 << 16
+DRAIN_S: Final = 0.01
 
 _KNOWN_FLAGS: Final[dict[int, MessageFlag]] = getattr(constants, "MESSAGE_FLAG_MAP", {})
 for _flags in range(1 << 8):
@@ -42,13 +45,16 @@ class Connection(MessageBus):
         self._waiting: deque[Message] = deque()
         self._sending = False
         self._cached: Any = signature.get_signature_tree
-        if self._own._stream is not None:
-            self._own._stream = _Turns(self._own._sock, self._loop)
 
     @property
     def _own(self) -> Any:
         """The library's private parts, whose types differ from release to release."""
         return self
+
+    async def _authenticate(self) -> None:
+        """Introduce ourselves; what is read from then on are messages."""
+        await super()._authenticate()
+        self._own._sock = self._own._stream = Inlet(self._own._sock, self._loop)
 
     def close(self) -> None:
         """End the connection, in whatever state it is; the bus then gives the name to the next."""
@@ -80,6 +86,11 @@ class Connection(MessageBus):
         taken.set_result(None)
         return taken
 
+    async def drained(self) -> None:
+        """Wait until the bus has taken what there is."""
+        while self._waiting or self._sending:
+            await asyncio.sleep(DRAIN_S)
+
     def _send_on(self) -> None:
         """Hand the library one message after the other, each only when the socket takes some of it."""
         self._sending = False
@@ -102,45 +113,6 @@ class Connection(MessageBus):
     def _sent(self, sent: asyncio.Future[Any]) -> None:
         _failure(sent)
         self._send_on()
-
-
-class _Turns:
-    """The stream that releases before 5.0 read from: what one turn of the event loop has read is what there is."""
-
-    def __init__(self, source: socket, loop: asyncio.AbstractEventLoop) -> None:
-        self._source = source
-        self._loop = loop
-        self._data = b""
-        self._at = 0
-        self._had_its_turn = False
-
-    def read(self, length: int) -> bytes | None:
-        """At most so many bytes; None if there are none now, b"" if there never will be."""
-        if self._at >= len(self._data):
-            if self._had_its_turn:
-                return None
-            try:
-                self._data, self._at = self._source.recv(READ_BYTES), 0
-            except BlockingIOError:
-                return None
-            self._had_its_turn = True
-            self._loop.call_soon(self._next_turn)
-        part = self._data[self._at : self._at + length]
-        self._at += length
-        return part
-
-    def _next_turn(self) -> None:
-        self._had_its_turn = False
-
-    def write(self, data: bytes) -> int:
-        """The first message of a connection, which an empty socket takes."""
-        return self._source.send(data)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def close(self) -> None:
-        """The socket is closed by who made it."""
 
 
 def _writable(one: socket) -> bool:

@@ -9,7 +9,7 @@ each object of it takes some KiB, and old releases answer with tracebacks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dbus_fast import Message, MessageFlag, MessageType
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 PLANS_MOST: Final = 64
 """Callers that wait for a plan: it is for everybody, and takes a look at the files."""
+
+LISTS_MOST: Final = 64
+"""Callers that wait for a list of all files, which takes 30 us for each file."""
 
 DBUS_ERROR: Final = "org.freedesktop.DBus.Error"
 CALL: Final = MessageType.METHOD_CALL
@@ -48,21 +51,29 @@ class Service(Protocol):
 
 
 class Interfaces:
-    """Answers calls to `service`, whose objects are in `tree`, by `send`; `complain` is told of our own mistakes."""
+    """Answers calls to `service`, whose objects are in `tree`, by `send`.
+
+    `drained` waits until all is sent; `complain` is told of our own mistakes.
+    """
 
     def __init__(
         self,
         service: Service,
         tree: Tree,
         authority: Authority,
+        *,
         send: Callable[[Message], None],
+        drained: Callable[[], Awaitable[None]],
         complain: Callable[[str], None],
     ) -> None:
         self._service = service
         self._tree = tree
         self._authority = authority
         self._send = send
+        self._drained = drained
         self._complain = complain
+        self._turn = asyncio.Lock()
+        self._lists = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._plans = 0
         self._reads: dict[tuple[str, str], Callable[[Message], list[Any]]] = {
@@ -91,15 +102,20 @@ class Interfaces:
         try:
             method = self._method(call)
             read = self._reads.get((call.interface or "", method.name))
-            if read is not None:
-                self._answer(call, method, read(call))
+            if read is None:
+                self._begin(self._work(call, method))
+            elif method.name == "GetManagedObjects" or call.path == names.FILE_PATHS:
+                self._begin(self._list(call, method, read))
             else:
-                task = asyncio.get_running_loop().create_task(self._work(call, method))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._answer(call, method, read(call))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and told
             self._refuse(call, error)
         return True
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
         """Nobody is there any more to be answered."""
@@ -128,6 +144,24 @@ class Interfaces:
             self._answer(call, method, await self._works[method.name](call))
         except Exception as error:  # noqa: BLE001 - as above
             self._refuse(call, error)
+
+    async def _list(self, call: Message, method: Method, read: Callable[[Message], list[Any]]) -> None:
+        """Answer with a long answer: one at a time, with as long a rest after each for everybody else."""
+        if self._lists >= LISTS_MOST:
+            self._refuse(call, BusyError(f"{LISTS_MOST} callers wait for a list already; try again later"))
+            return
+        self._lists += 1
+        clock = asyncio.get_running_loop().time
+        try:
+            async with self._turn:
+                await self._drained()
+                began = clock()
+                self._answer(call, method, read(call))
+                await asyncio.sleep(clock() - began)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._refuse(call, error)
+        finally:
+            self._lists -= 1
 
     def _answer(self, call: Message, method: Method, body: list[Any]) -> None:
         if not call.flags.value & SILENT:

@@ -15,7 +15,7 @@ from dbus_fast import Message, MessageType
 from journalkeeper.bus import contract, names, view
 from journalkeeper.bus.tree import Tree, Values, job_values, variants
 from journalkeeper.bus.view import Findings, Snapshot
-from journalkeeper.jobs import Job
+from journalkeeper.jobs import Job, Jobs
 from journalkeeper.model import Outcome, Result, Verb
 
 COALESCE_S: Final = 0.25
@@ -31,14 +31,16 @@ SIGNALS: Final = {
 class News:
     """Says by `send` how `snapshot` and the jobs of `tree` change; what there is now is known already."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot], tree: Tree, send: Callable[[Message], None]) -> None:
+    def __init__(
+        self, snapshot: Callable[[], Snapshot], tree: Tree, jobs: Jobs, send: Callable[[Message], None]
+    ) -> None:
         self._snapshot = snapshot
         self._tree = tree
         self._send = send
         self._timer: asyncio.TimerHandle | None = None
         self._manager = tree.manager()
         self._findings = snapshot().findings
-        self._jobs: dict[int, tuple[Job, Values]] = {}
+        self._jobs = {job.number: (job, job_values(job)) for job in jobs.queue}
 
     def close(self) -> None:
         """Nobody listens any more."""

@@ -88,9 +88,11 @@ class Server:
             await asyncio.wait_for(bus.connect(), CONNECT_S)
             self._bus = bus
             tree = Tree(self._service.snapshot, self._service.jobs)
-            interfaces = Interfaces(self._service, tree, Authority(bus), self._send, self._trouble)
+            interfaces = Interfaces(
+                self._service, tree, Authority(bus), send=self._send, drained=bus.drained, complain=self._trouble
+            )
             bus.add_careful_handler(interfaces.handle)
-            self._news = News(self._service.snapshot, tree, self._send)
+            self._news = News(self._service.snapshot, tree, self._service.jobs, self._send)
             reply = await bus.request_name(names.BUS_NAME, NameFlag.NONE)
             if reply is RequestNameReply.IN_QUEUE:
                 self._trouble(

@@ -21,6 +21,7 @@ from journalkeeper.status import Status
 
 UNLIMITED: Final = (1 << 64) - 1
 MOST_PATHS: Final = 1000
+MOST_CHARACTERS: Final = 1 << 16
 LONGEST: Final = 4096
 """PATH_MAX: no path is longer, and no other text of an option so long."""
 
@@ -260,6 +261,10 @@ def _paths(given: Mapping[str, Variant]) -> list[str]:
     paths: list[str] = given["paths"].value if "paths" in given else []
     if "paths" in given and not 0 < len(paths) <= MOST_PATHS:
         raise UsageError(f"option paths has {len(paths)} paths; 1 to {MOST_PATHS} are allowed, and without it all")
+    if sum(map(len, paths)) > MOST_CHARACTERS:
+        raise UsageError(
+            f"option paths is too long; {MOST_CHARACTERS} characters are allowed, and without it all files"
+        )
     return paths
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,43 +130,3 @@ def test_signatures_of_strangers_are_not_kept_for_ever(address: str, monkeypatch
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
     assert signature.get_signature_tree.cache_info().currsize < 60
-
-
-def test_one_turn_of_the_loop_reads_what_one_read_gives() -> None:
-    """For releases before 5.0, which read until there is nothing more: a flood would never end."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-
-    async def scenario() -> list[int]:
-        turns = connection._Turns(ours, asyncio.get_running_loop())
-        lengths: list[int] = []
-        for _ in range(3):
-            read = 0
-            while (part := turns.read(100)) is not None:
-                read += len(part)
-                theirs.send(b"y" * len(part))  # as fast as it is read
-            lengths.append(read)
-            await asyncio.sleep(0)
-        return lengths
-
-    with ours, theirs:
-        theirs.send(b"x" * 1000)
-        lengths = asyncio.run(scenario())
-    assert all(0 < length <= connection.READ_BYTES for length in lengths)
-
-
-def test_the_end_of_a_stream_is_its_end() -> None:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-
-    async def scenario() -> tuple[bytes | None, bytes | None, bytes | None]:
-        turns = connection._Turns(ours, asyncio.get_running_loop())
-        nothing = turns.read(5)
-        theirs.send(b"ab")
-        some = turns.read(5)
-        theirs.close()
-        await asyncio.sleep(0)
-        return nothing, some, turns.read(5)
-
-    with ours:
-        assert asyncio.run(scenario()) == (None, b"ab", b"")

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -467,6 +468,26 @@ def test_callers_who_do_not_read_keep_nobody_from_being_answered(
             answers += first.replies()
     assert call_bus(bus) == owner
     assert "no system bus" not in daemon.log()
+
+
+def test_a_message_of_28_mib_is_answered_and_costs_nothing(bus: PrivateBus, serve: Callable[..., Daemon]) -> None:
+    """Seven million empty arrays, which a list each would make 500 MiB of."""
+    daemon = serve()
+    as_nobody(lambda: asks_for(bus, "Nothing"))
+    resident = daemon.rss_kib()
+    arrays = bytes(7_000_000 * 4)
+    call_ = bytearray(beds.raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "aas", [])[:-4])
+    struct.pack_into("<I", call_, 4, len(arrays) + 4)
+    message = bytes(call_) + struct.pack("<I", len(arrays)) + arrays
+
+    def send() -> None:
+        with beds.RawClient(str(bus.socket)) as client:
+            client.send(message)
+            client.wait()
+
+    as_nobody(send)
+    assert read(bus, "State")
+    assert abs(daemon.rss_kib() - resident) <= GROWS_KIB
 
 
 def asks_for(bus: PrivateBus, text: str) -> None:

@@ -216,6 +216,7 @@ def test_defragment_takes_one_path_and_no_options_of_all() -> None:
         ({"compress": Value("s", "z" * (1 << 20))}, "option compress"),
         ({"paths": Value("as", [])}, "1 to 1000 are allowed"),
         ({"paths": Value("as", [PATH] * 1001)}, "1 to 1000 are allowed"),
+        ({"paths": Value("as", [f"{TOP}/{'x' * 1000}"] * 66)}, "option paths is too long"),
         ({"paths": Value("as", [PATH, "/etc/passwd"])}, "'/etc/passwd' is not below /var/log/journal"),
     ],
 )
