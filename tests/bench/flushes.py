@@ -74,17 +74,20 @@ class Run(NamedTuple):
 
     def overlaps(self, ours: list[Call]) -> list[str]:
         """Those of `ours` that overlap an fsync of journald's: from when to when after that one began."""
+        found = [(one, theirs) for one in ours for theirs in self.fsyncs if one.overlaps(theirs)]
         return [
-            f"{one.words.partition('(')[0]} {(one.began_s - theirs.began_s) * 1000:+.1f} to "
-            f"{(one.ended_s - theirs.began_s) * 1000:+.1f} ms, the fsync took {(theirs.ended_s - theirs.began_s) * 1000:.1f}"
-            for one in ours
-            for theirs in self.fsyncs
-            if one.overlaps(theirs)
+            f"{one.words.partition('(')[0]}, {_ms_after(one.began_s, theirs)} to {_ms_after(one.ended_s, theirs)} ms "
+            f"after the fsync of {_ms_after(theirs.ended_s, theirs)} ms began"
+            for one, theirs in found
         ]
 
     def fsync_ms(self) -> list[float]:
         """How long journald's fsyncs took."""
         return [(call.ended_s - call.began_s) * 1000 for call in self.fsyncs]
+
+
+def _ms_after(moment_s: float, call: Call) -> str:
+    return f"{(moment_s - call.began_s) * 1000:.1f}"
 
 
 def live(asked: Namespace, config: str | None) -> Run:
