@@ -151,6 +151,11 @@ def _metrics(_: str) -> Iterator[str]:
         yield from roff.item(roff.bold(name), f"{str(family.type).capitalize()}. {family.help}")
 
 
+def _shown(name: str) -> Iterator[str]:
+    """A command with what it printed; tests/btrfs/test_bus_daemon.py makes these files on a real bus."""
+    yield from roff.example((HERE / "shown" / f"{name}.txt").read_text().splitlines())
+
+
 TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "commands": _commands,
     "options": _options,
@@ -161,4 +166,5 @@ TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "events": _events,
     "metrics": _metrics,
     "interface": interfaces.described,
+    "shown": _shown,
 }
