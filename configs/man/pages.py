@@ -29,10 +29,18 @@ _TOLD_LINE = re.compile(r"@(\w+)(?: (.+))?@")
 
 
 def pages(day: str) -> Iterator[tuple[str, str]]:
-    """The name and the source of every page; `day` is when, as 2026-01-31."""
+    """The name and the source of every page; `day` is when, as 2026-01-31.
+
+    Every other name in a page's NAME is a page that leads to it.
+    """
     for template in sorted(HERE.glob("*.in")):
         name = template.name.removesuffix(".in")
-        yield name, "\n".join(_page(template.read_text(), day)) + "\n"
+        text = template.read_text()
+        yield name, "\n".join(_page(text, day)) + "\n"
+        section = name.rpartition(".")[2]
+        listed = re.search(r"(?m)^\.SH NAME\n(.+) - ", text)
+        for other in listed[1].split(", ")[1:] if listed else []:
+            yield f"{other}.{section}", f".so man{section}/{name}\n"
 
 
 def _page(template: str, day: str) -> Iterator[str]:

@@ -26,6 +26,8 @@ from journalkeeper.record import Run, Sample, Totals
 from tests.adapters.pages import CHECKOUT, PAGES, commands, examples, make, need, rendered
 
 MAIN, CONF, BUS, FLEET, SERVICE = PAGES
+UNITS = [*(CHECKOUT / "units").glob("*.service"), *(CHECKOUT / "units").glob("*.timer")]
+OTHER_NAMES = [*(f"{unit.name}.8" for unit in UNITS if unit.name != "journalkeeper.service"), "journalkeeper.conf.d.5"]
 OUTCOME = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.PINNED, 9, 1, 5, 3, 4, 1.0, "why")
 
 
@@ -44,7 +46,15 @@ def text(made: Path) -> dict[str, str]:
 def test_it_makes_pages_and_completions_and_nothing_else(made: Path) -> None:
     completions = {"bash/journalkeeper", "zsh/_journalkeeper", "fish/journalkeeper.fish"}
     found = {path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file()}
-    assert found == completions | set(PAGES)
+    assert found == completions | set(PAGES) | {f"man{name[-1]}/{name}" for name in OTHER_NAMES}
+
+
+def test_every_name_of_a_page_leads_to_it(made: Path) -> None:
+    need("man")
+    for name in OTHER_NAMES:
+        words = ["man", "-M", str(made), name[-1], name[:-2]]
+        shown = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, "MANPAGER": "cat"})
+        assert name[:-2] in shown.stdout
 
 
 def test_wrong_usage_says_what_it_takes() -> None:
@@ -151,12 +161,9 @@ def test_every_field_and_message_of_the_log_is_in_the_page(text: dict[str, str])
 
 
 def test_every_unit_is_in_the_page(text: dict[str, str]) -> None:
-    units = [
-        unit.name for unit in (CHECKOUT / "units").glob("journalkeeper*.*") if unit.suffix in {".service", ".timer"}
-    ]
-    assert len(units) == 5
-    for unit in units:
-        assert text[SERVICE].count(unit) > 1
+    assert len(UNITS) > 4
+    for unit in UNITS:
+        assert text[SERVICE].count(unit.name) > 1
 
 
 def test_every_member_of_the_interface_and_every_error_is_in_the_page(text: dict[str, str]) -> None:
