@@ -150,7 +150,7 @@ def main() -> int:
     words.add_argument("--interval", type=float, default=10, help="SyncIntervalSec= in seconds (default: %(default)s)")
     words.add_argument("--config", default="", help="lines of journalkeeper.conf beside Nocow=no")
     words.add_argument("--arms", default=",".join(ARMS), help="of the comparison (default: %(default)s)")
-    words.add_argument("--jobs", type=int, default=len(ARMS), help="arms at a time; 1: pressure (PSI) is the machine's, "
+    words.add_argument("--jobs", type=int, default=len(ARMS), help="arms at a time; 1: pressure is the machine's, "
                        "and who waits beside one arm makes the service of another wait, too")  # fmt: skip
     asked = words.parse_args()
     asked.config = asked.config.replace("\\n", "\n")
