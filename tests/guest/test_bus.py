@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The bus on booted hosts: who asks for the name has systemd start the service, under all its confinement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from journalkeeper.bus import names
+from tests.guest import steps
+from tests.guest.conftest import require_guest
+from tests.guest.host import Guest
+from tests.guest.steps import INSTALL, eventually, extents, lend_checkout, property_of
+
+pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
+
+WHERE = f"{names.BUS_NAME} {names.MANAGER_PATH} {names.MANAGER}"
+UNIT = "journalkeeper.service"
+
+
+@pytest.fixture(scope="module")
+def guest(release: str) -> Iterator[Guest]:
+    """A datacow host with journalkeeper, which only watches what it is not asked for."""
+    require_guest()
+    with Guest(release, nocow=False) as host:
+        host.boot()
+        lend_checkout(host)
+        (host.root / "etc/journalkeeper.conf").write_text("[Budget]\nBytesPerDay=0\n[Nocow]\nNocow=no\n")
+        host.run(INSTALL, "--no-start")
+        yield host
+
+
+def test_who_asks_for_the_name_starts_the_service(guest: Guest) -> None:
+    assert property_of(guest, UNIT, "ActiveState") == "inactive"
+    assert json.loads(guest.shell(f"busctl --json=short get-property {WHERE} Paused"))["data"] is False
+    assert property_of(guest, UNIT, "ActiveState") == "active"
+    assert property_of(guest, UNIT, "BusName") == names.BUS_NAME
+
+
+def test_nobody_reads_and_is_denied_the_rest_by_the_hosts_own_polkit(guest: Guest) -> None:
+    nobody = "runuser -u nobody -- "
+    assert guest.shell(f"{nobody}busctl get-property {WHERE} Directories") == 'as 1 "/var/log/journal"\n'
+    said = guest.shell(f"{nobody}busctl call {WHERE} Pause t 0 2>&1 || true")
+    assert "ccess denied" in said or "polkit" in said
+    assert guest.shell(f"busctl get-property {WHERE} Paused") == "b false\n"
+
+
+def test_a_job_rewrites_an_archive(guest: Guest) -> None:
+    made = steps.archive(guest)
+    before = extents(guest)[made]
+    job = guest.shell(f"busctl call {WHERE} DefragmentAll 'a{{sv}}' 2 now b true archived b true").split('"')[1]
+    assert eventually(lambda: extents(guest)[made] < before / 10)
+    document = f"busctl --json=short call {WHERE} Result o {job}"
+    assert eventually(lambda: "outcomes" in guest.shell(f"{document} || true"))
+    (text,) = json.loads(guest.shell(document))["data"]
+    assert json.loads(text)["totals"]["failed"] == 0
