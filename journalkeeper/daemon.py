@@ -21,12 +21,13 @@ from typing import Final, Protocol
 
 from journalkeeper import state
 from journalkeeper.bus import names
-from journalkeeper.cycle import DAEMON, PASSING, Keeper, Progress, Report, now_us
+from journalkeeper.cycle import DAEMON, PASSING, Keeper, Report, now_us
 from journalkeeper.desk import Desk
 from journalkeeper.errors import BusyError, KeeperError, NotBtrfsError
 from journalkeeper.log import Event
 from journalkeeper.model import Kind, Outcome, Reason, Request, Result
 from journalkeeper.notify import Notify
+from journalkeeper.progress import Progress
 from journalkeeper.watch import Change, Watch
 
 RETRY_S: Final = 60.0
@@ -249,9 +250,10 @@ class Daemon:
     def _failed(self, error: KeeperError | OSError) -> float:
         """The whole cycle came to nothing: try again, each time later; a run of somebody else's is no failure."""
         self._notify.status(str(error))
-        self._desk.failed(str(error))
         if isinstance(error, BusyError):
+            self._desk.failed("")
             return RETRY_S
+        self._desk.failed(str(error))
         self._told.tell("cycle", ERROR, f"{error}; tried again later")
         wait_s, self._retry_s = self._retry_s, min(2 * self._retry_s, RETRY_MOST_S)
         return wait_s

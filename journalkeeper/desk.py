@@ -162,7 +162,7 @@ class Desk:
         self._changed()
 
     def failed(self, sentence: str) -> None:
-        """It came to nothing."""
+        """It came to nothing; "" if that is nobody's fault."""
         self._working, self._problem = False, sentence
         self._changed()
 
