@@ -91,7 +91,7 @@ class Control:
         both = {"ansible_connection": "words", "ansible_python_interpreter": PYTHON_THERE}
         self.inventory = home / "hosts"
         self.inventory.write_text(json.dumps({"all": {"hosts": rows, "vars": both}}))
-        collections = home / "ansible/collections"
+        collections = home / "collections"  # and not below ANSIBLE_HOME, where linters install what they find
         if link:
             link_collection(collections)
         self.environment = {
