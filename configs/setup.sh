@@ -77,7 +77,11 @@ lacking() {
 
 add_packages() {
     case "$(package_manager)" in
-    apt-get) DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >&2 ;;
+    apt-get)
+        # nobody may be there to answer: a configuration file of the admin's stays as it is
+        DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+            -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@" >&2
+        ;;
     dnf) dnf install -q -y --setopt=install_weak_deps=False "$@" >&2 ;;
     zypper) zypper --quiet --non-interactive install --no-recommends "$@" >&2 ;;
     pacman) pacman -S --needed --noconfirm "$@" >&2 ;;
