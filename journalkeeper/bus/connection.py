@@ -87,7 +87,8 @@ class Connection(MessageBus):
         return taken
 
     async def drained(self) -> None:
-        """Wait until the bus has taken what there is."""
+        """Wait a turn of the event loop, and until the bus has taken what there is."""
+        await asyncio.sleep(0)
         while self._waiting or self._sending:
             await asyncio.sleep(DRAIN_S)
 

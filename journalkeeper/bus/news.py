@@ -7,7 +7,7 @@ The one rule: a value is said when it differs from what was said last, whatever 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 from dbus_fast import Message, MessageType
@@ -19,6 +19,9 @@ from journalkeeper.jobs import Job, Jobs
 from journalkeeper.model import Outcome, Result, Verb
 
 COALESCE_S: Final = 0.25
+AT_ONCE: Final = 100
+"""Files of which news are told in one turn of the event loop."""
+
 REWRITES: Final = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE)
 
 SIGNALS: Final = {
@@ -29,29 +32,41 @@ SIGNALS: Final = {
 
 
 class News:
-    """Says by `send` how `snapshot` and the jobs of `tree` change; what there is now is known already."""
+    """Says by `send` how `snapshot` and the jobs of `tree` change; what there is now is known already.
+
+    `drained` waits until all is sent.
+    """
 
     def __init__(
-        self, snapshot: Callable[[], Snapshot], tree: Tree, jobs: Jobs, send: Callable[[Message], None]
+        self,
+        snapshot: Callable[[], Snapshot],
+        tree: Tree,
+        jobs: Jobs,
+        *,
+        send: Callable[[Message], None],
+        drained: Callable[[], Awaitable[None]],
     ) -> None:
         self._snapshot = snapshot
         self._tree = tree
         self._send = send
-        self._timer: asyncio.TimerHandle | None = None
+        self._drained = drained
+        self._stale = False
+        self._task: asyncio.Task[None] | None = None
         self._manager = tree.manager()
         self._findings = snapshot().findings
         self._jobs = {job.number: (job, job_values(job)) for job in jobs.queue}
 
     def close(self) -> None:
         """Nobody listens any more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     def changed(self) -> None:
         """Something is different: said together with what else becomes different meanwhile."""
         self._tree.changed()
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._flush)
+        self._stale = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._tell())
 
     def job_new(self, job: Job) -> None:
         """A job was queued."""
@@ -75,23 +90,28 @@ class News:
             body = [names.shown(outcome.path), *numbers, view.reclaimed_bytes(outcome)]
             self._say(names.MANAGER, "FileDefragmented", body)
 
-    def _flush(self) -> None:
-        self._timer = None
-        before, self._manager = self._manager, self._tree.manager()
-        self._differ(names.MANAGER_PATH, names.MANAGER, before, self._manager)
-        for number, (job, said) in list(self._jobs.items()):
-            values = job_values(job)
-            self._jobs[number] = job, values
-            self._differ(names.job_path(number), names.JOB, said, values)
-        old, self._findings = self._findings, self._snapshot().findings
-        if self._findings is not None and self._findings is not old:
-            self._files(old, self._findings)
+    async def _tell(self) -> None:
+        while self._stale:
+            await asyncio.sleep(COALESCE_S)
+            self._stale = False
+            before, self._manager = self._manager, self._tree.manager()
+            self._differ(names.MANAGER_PATH, names.MANAGER, before, self._manager)
+            for number, (job, said) in list(self._jobs.items()):
+                values = job_values(job)
+                self._jobs[number] = job, values
+                self._differ(names.job_path(number), names.JOB, said, values)
+            old, self._findings = self._findings, self._snapshot().findings
+            if self._findings is not None and self._findings is not old:
+                for number, _ in enumerate(self._files(old, self._findings), 1):
+                    if number % AT_ONCE == 0:
+                        await self._drained()
 
-    def _files(self, old: Findings | None, new: Findings) -> None:
-        """What differs between two looks. Most rows of a second look are the very same objects."""
+    def _files(self, old: Findings | None, new: Findings) -> Iterator[None]:
+        """Say what differs between two looks, step by step. Most rows of a second look are the very same objects."""
         files = {} if old is None else old.files
         for path in files.keys() - new.files.keys():
             self._say(names.OBJECT_MANAGER, "InterfacesRemoved", [names.file_path(path), [names.FILE]])
+            yield
         for path, row in new.files.items():
             doing = new.doing.get(path)
             if old is None or path not in files:
@@ -101,6 +121,7 @@ class News:
                 before = variants(contract.FILE, view.file(files[path], old.doing.get(path)))
                 now = variants(contract.FILE, view.file(row, doing))
                 self._differ(names.file_path(path), names.FILE, before, now)
+            yield
 
     def _differ(self, path: str, interface: str, before: Values, now: Values) -> None:
         changed = {name: value for name, value in now.items() if value != before.get(name)}

@@ -92,7 +92,7 @@ class Server:
                 self._service, tree, Authority(bus), send=self._send, drained=bus.drained, complain=self._trouble
             )
             bus.add_careful_handler(interfaces.handle)
-            self._news = News(self._service.snapshot, tree, self._service.jobs, self._send)
+            self._news = News(self._service.snapshot, tree, self._service.jobs, send=self._send, drained=bus.drained)
             reply = await bus.request_name(names.BUS_NAME, NameFlag.NONE)
             if reply is RequestNameReply.IN_QUEUE:
                 self._trouble(
