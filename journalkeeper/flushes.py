@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Final
 
 from journalkeeper import opening
-from journalkeeper.beat import MS, Beat, Generations
+from journalkeeper.beat import Beat, Generations
 from journalkeeper.btrfs import fiemap, inode, volume, writeback
 from journalkeeper.errors import KeeperError
 from journalkeeper.journald import control, header
@@ -25,9 +25,12 @@ ASKED_S: Final = 0.25
 """After a sync that we asked for: looks for OFFLINE, and the time between two. A file that shows it in none of
 them was appended to during the sync's own fsync, or the disk is so slow that 5 s make no difference."""
 
-BUSY_US: Final = 20 * MS
 COMMIT_S: Final = 0.25
-"""Where a flush's data took longer than BUSY_US to be written, its commit takes about this long."""
+"""When the data of a flush is written, its commit follows, and after journald has stored OFFLINE a second
+fsync; neither shows anywhere. They take about this long, or as long as the data ..."""
+
+COMMIT_MOST_S: Final = 2.0
+"""... up to this."""
 
 NONE_READ: Final = Generations(1 << 64, 0)
 
@@ -132,10 +135,9 @@ class Flushes:
                 # Gone, or about to be said of the file by the next whole look: nothing to wait for.
                 continue
         with self._lock:
-            if not online:
-                return beat.offline(frozenset(present), now_us)
-            over = beat.online(online, now_us, generations)
-        if over:
+            known = beat.state is State.ONLINE
+            over = beat.online(online, now_us, generations) if online else beat.offline(frozenset(present), now_us)
+        if over and known:
             self._wait(directory)
         return over
 
@@ -169,8 +171,7 @@ class Flushes:
                     writeback.wait_writeback(fd, 0, 0)
             except OSError:
                 continue  # as in _look
-        if self._clock() - began_us > BUSY_US:
-            time.sleep(COMMIT_S)
+        time.sleep(min(max(COMMIT_S, (self._clock() - began_us) / 1e6), COMMIT_MOST_S))
 
     def closes_us(self, directory: str, margin_us: int) -> int | None:
         """Until when work on the active files of `directory` may go on, by CLOCK_MONOTONIC; None: no limit is known."""
