@@ -227,6 +227,7 @@ def test_a_package_is_installed_configured_before_its_first_start_and_purged(fle
     written, started = (host.root / DROPIN).stat().st_ctime, show(host, "journalkeeper.service", "ActiveEnterTimestamp")
     assert written <= float(host.run("date", f"--date={started}", "+%s").stdout) + 1  # whole seconds
     assert fleet.play(method, "--limit=trixie").changed == {"trixie": 0}
+    assert fleet.play({"journalkeeper_install_method": "none"}, "--limit=trixie").changed == {"trixie": 0}
     assert fleet.play({**gone, **method}, "--limit=trixie").status == 0
     assert leftovers(host) == ""
 
