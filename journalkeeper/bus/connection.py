@@ -28,7 +28,11 @@ from journalkeeper.bus.inlet import Inlet
 
 SIGNATURES_MOST: Final = 1000
 WAITING_MOST: Final = 10_000
-"""Messages that the bus does not take; with more the connection is given up and made anew."""
+STALLED_S: Final = 30.0
+"""Messages that the bus does not take, and for how long; after that the connection is made anew.
+
+A bus stops reading from us while 127 MiB of ours wait for callers who do not read (max_incoming_bytes).
+"""
 
 DRAIN_S: Final = 0.01
 
@@ -44,6 +48,7 @@ class Connection(MessageBus):
         super().__init__(bus_address=address)
         self._waiting: deque[Message] = deque()
         self._sending = False
+        self._blocked_s = 0.0
         self._cached: Any = signature.get_signature_tree
 
     @property
@@ -80,7 +85,8 @@ class Connection(MessageBus):
         self._waiting.append(msg)
         if not self._sending:
             self._send_on()
-        if len(self._waiting) > WAITING_MOST:
+        stalled = self._sending and self._loop.time() - self._blocked_s > STALLED_S
+        if (stalled or len(self._waiting) > WAITING_MOST) and self.connected:
             self.disconnect()
         taken: asyncio.Future[None] = self._loop.create_future()
         taken.set_result(None)
@@ -97,12 +103,12 @@ class Connection(MessageBus):
         self._sending = False
         while self._waiting and not self._disconnected:
             if not _writable(self._own._sock):
-                self._sending = True
+                self._sending, self._blocked_s = True, self._loop.time()
                 self._loop.add_writer(self._own._fd, self._writable_again)
                 return
             sent = super().send(self._waiting.popleft())
             if not sent.done():
-                self._sending = True
+                self._sending, self._blocked_s = True, self._loop.time()
                 sent.add_done_callback(self._sent)
                 return
             _failure(sent)

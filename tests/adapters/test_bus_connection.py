@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from journalkeeper.bus import connection
 from journalkeeper.bus.connection import Connection
 from tests.bus import eventually
 
+WORDS = "x" * 50_000
 CONFIG = """<busconfig><listen>unix:path={}</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/></policy></busconfig>
 """
@@ -130,3 +133,32 @@ def test_signatures_of_strangers_are_not_kept_for_ever(address: str, monkeypatch
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
     assert signature.get_signature_tree.cache_info().currsize < 60
+
+
+def test_a_bus_that_takes_nothing_any_more_is_left(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is stopped: what waits for it must not grow for ever."""
+    monkeypatch.setattr(connection, "STALLED_S", 0.2)
+
+    async def scenario() -> tuple[bool, bool]:
+        ours = Connection(address)
+        await ours.connect()
+        bus = "org.freedesktop.DBus"
+        question = Message(destination=bus, path="/", interface=bus, member="GetConnectionUnixProcessID", signature="s")
+        question.body = [bus]
+        reply = await ours.call(question)
+        assert reply is not None
+        pid = reply.body[0]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for _ in range(20):
+                ours.send(told(bus, "s", WORDS))
+            connected_before = ours.connected
+            await asyncio.sleep(0.5)
+            ours.send(told(bus, "s", WORDS))
+            connected_after = ours.connected
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        ours.close()
+        return connected_before, connected_after
+
+    assert asyncio.run(scenario()) == (True, False)
