@@ -36,7 +36,7 @@ from tests.bus import Daemon, PrivateBus, RawClient, eventually, raw_call
 CONFIG = "[Budget]\nBytesPerDay=0\n[Defrag]\nChunkBytes=1M\n"
 CALL_MS = 5.0
 CHUNK_RATIO = 1.1
-LINE = re.compile(r"(?P<pid>\d+) +(?P<at>[\d.]+) (?P<call>.*?)(?: = .*<(?P<took>[\d.]+)>)?$")
+LINE = re.compile(r"(?:\d+ +)?(?P<at>[\d.]+) (?P<call>.*?)(?: = .*<(?P<took>[\d.]+)>)?$")
 
 
 class Crowd:
@@ -89,8 +89,11 @@ class Work:
     @contextmanager
     def job(self, trace: Path) -> Iterator[None]:
         """A job that is over when the block ends, with its system calls in `trace`."""
-        words = ["-f", "-ttt", "-T", "-e", "trace=ioctl,sync_file_range,fsync", "-o", f"{trace}"]
-        follower = subprocess.Popen(["strace", *words, "-p", f"{self._daemon.process.pid}"], stderr=subprocess.DEVNULL)
+        # Not the event loop's thread: each of its calls would wait for strace.
+        tasks = Path(f"/proc/{self._daemon.process.pid}/task")
+        workers = [f"-p{task.name}" for task in tasks.iterdir() if task.name != tasks.parent.name]
+        words = ["-ttt", "-T", "-e", "trace=ioctl,sync_file_range,fsync", "-o", f"{trace}", *workers]
+        follower = subprocess.Popen(["strace", *words], stderr=subprocess.DEVNULL)
         try:
             assert eventually(trace.exists)
             found = self._manager("DefragmentAll", "a{sv}", "1", "now", "b", "true").split('"')[1]
@@ -114,11 +117,11 @@ def chunks_s(trace: Path) -> list[float]:
         found = LINE.match(line)
         if found is None:
             continue
-        if "DEFRAG_RANGE" in found["call"] and "resumed" not in found["call"]:
+        if "DEFRAG_RANGE" in found["call"]:
             if ended > began > 0:
                 took.append(ended - began)
             began = float(found["at"])
-        elif "sync_file_range" in found["call"] and "resumed" not in found["call"]:
+        elif "sync_file_range" in found["call"]:
             ended = float(found["at"]) + float(found["took"] or 0)
     return [*took, ended - began] if ended > began > 0 else took
 
@@ -170,7 +173,9 @@ def main() -> int:
         at_most("a call, median, ms", median(waits_ms), CALL_MS),
         Figure("a call, 99 of 100, ms", f"{waits_ms[len(waits_ms) * 99 // 100]:.3g}"),
         Figure("calls a second", f"{len(waits_ms) / asked.seconds:.0f}"),
-        at_most("a chunk beside the clients / alone", median(beside) / median(alone), CHUNK_RATIO),
+        at_most("the longest chunk beside the clients / alone", max(beside) / max(alone), CHUNK_RATIO),
+        Figure("a chunk alone, median, ms", f"{median(alone) * 1000:.3g}"),
+        Figure("a chunk beside the clients, median, ms", f"{median(beside) * 1000:.3g}"),
         Figure("the longest chunk alone, ms", f"{max(alone) * 1000:.3g}"),
         Figure("the longest chunk beside the clients, ms", f"{max(beside) * 1000:.3g}"),
         Figure("resident size, grown by KiB", str(grown_kib)),
