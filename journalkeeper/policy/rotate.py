@@ -223,7 +223,22 @@ def if_cheaper(question: Question, actions: Sequence[Action]) -> Order | Skip | 
     if not actions or rotation_price(question, threshold) >= ranges_price(question, actions, threshold):
         return None
     file = min(actions, key=lambda action: (-action.extents_before, action.path)).file
-    return veto(question) or too_young(question, file) or _order(question, file, Reason.CHEAPER)
+    return veto(question) or too_small(question) or too_young(question, file) or _order(question, file, Reason.CHEAPER)
+
+
+def too_small(question: Question) -> Skip | None:
+    """Archives that were begun early have hash tables of their own, which count for as long as they are kept.
+
+    Together they may take what journald's own steps leave unused on the average: it deletes
+    whole files, the largest of which are twice that.
+    """
+    full = _full_bytes(question)
+    early = max(0, len(question.files) - -(-sum(file.allocated_bytes for file in question.files) // full))
+    taken = early * full // TABLE_SHARE
+    if taken <= full // 2:
+        return None
+    detail = f"{early} files are smaller than they need be, their hash tables take {format_size(taken)} of what is kept"
+    return question.skip(Reason.RETENTION, detail)
 
 
 def too_young(question: Question, file: JournalFile) -> Skip | None:

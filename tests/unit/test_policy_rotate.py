@@ -335,6 +335,28 @@ def test_where_a_rotation_may_not_be_ranges_are_the_tool(words: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
+    ("small", "whole", "tool"),
+    [
+        (17, 0, Verb.ROTATE),  # with the active file 18, less the one that all of them would be
+        (18, 0, Verb.ROTATE),
+        (19, 0, Verb.DEFRAGMENT),
+        (18, 30, Verb.ROTATE),  # whole files need their tables
+    ],
+)
+def test_small_files_tables_take_no_more_than_half_a_whole_file(small: int, whole: int, tool: Verb) -> None:
+    files = (
+        *archives(small, 1),
+        *[one._replace(inode=one.inode + 1000, path=f"{one.path}~") for one in archives(whole, 128)],
+    )
+    request = UPKEEP._replace(now=True)
+    given = host(active(size_mib=16, per_mib=100), *files, instances=(young(nocow=False),))
+    found = decided(given, request, KEEP_DATACOW)
+    assert [order.action for order in found.orders] + [
+        action.action for action in found.actions if action.file.kind is Kind.ACTIVE
+    ] == [tool]
+
+
+@pytest.mark.parametrize(
     ("age_us", "now", "rotated"),
     [(6 * HOUR_US, False, 1), (6 * HOUR_US - 1, False, 0), (0, True, 1), (-HOUR_US, False, 1)],
 )
