@@ -87,6 +87,7 @@ HOW: tuple[tuple[str, str, How], ...] = (
         By("tests/test_install.py", "*pip CHECKOUT btrfsutil<6.14"),
     ),
     (r"README\.md .*", r"~/journalkeeper/bin/.* --version", By("tests/test_install.py", "bin/journalkeeper --version")),
+    (r"README\.md .*", r"configs/man/make DIR", By("tests/adapters/test_man.py", "configs/man/make")),
     # README: tests and benches
     (r"README\.md .*", r"(sudo )?tests/run( --fast)?", By(".ci/run", "tests/run")),
     (r"README\.md .*", r"tests/fresh-root bookworm try", By("tests/fresh-root", "script= $ commands Try")),
@@ -96,6 +97,7 @@ HOW: tuple[tuple[str, str, How], ...] = (
         r"python -m tests\.bench\.archive .*",
         By("tests/bench/test_bench_smoke.py", "archive --extents"),
     ),
+    (r"README\.md .*", r"python -m tests\.bench\.fleet", By("tests/bench/test_fleet_smoke.py", "fleet")),
     (r"README\.md .*", r"python -m tests\.bench\.identity", By("tests/bench/test_bench_smoke.py", "figures identity")),
     (r"README\.md .*", r"btrfs filesystem defragment .*", By("tests/bench/archive.py", "btrfs filesystem defragment")),
     # pages that have a test of their own for all that they show
@@ -105,7 +107,7 @@ HOW: tuple[tuple[str, str, How], ...] = (
         By("tests/btrfs/test_man_examples.py", "commands make tmp_path / made / PAGES 0"),
     ),
     (
-        r"configs/ansible/README\.md .*",
+        r"(configs/ansible/)?README\.md .*",
         r"ansible-(galaxy|playbook) .*",
         By("tests/guest/test_ansible.py", "COMMANDS.splitlines"),
     ),
