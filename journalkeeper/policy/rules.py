@@ -96,6 +96,8 @@ def recorded(case: Case) -> Skip | None:
         return None
     if (past.size_bytes, past.mtime_ns) != (case.file.size_bytes, case.file.mtime_ns):
         return None
+    if case.file.extents.total - past.extents >= case.config.defrag.min_extents:
+        return None  # a power cut, or a restored copy, took the rewrite back
     return _skip(case, Reason.RECORDED, f"rewritten {format_span(max(0, case.now_us - past.when_us))} ago")
 
 

@@ -237,6 +237,13 @@ def test_an_archive_that_changed_since_is_judged_anew(change: dict[str, int]) ->
     assert reason(rules.recorded, case(one, past={(one.device, one.inode): past(one, **change)})) is None
 
 
+@pytest.mark.parametrize(("more", "why"), [(0, Reason.RECORDED), (31, Reason.RECORDED), (32, None)])
+def test_a_rewrite_that_a_power_cut_took_back_is_judged_anew(more: int, why: Reason | None) -> None:
+    one = file(extents=extents(5000))
+    before = past(one, extents=5000 - more)
+    assert reason(rules.recorded, case(one, past={(one.device, one.inode): before})) is why
+
+
 @pytest.mark.parametrize("key", [(41, 300), (40, 301)])
 def test_anothers_past_is_not_this_files(key: tuple[int, int]) -> None:
     assert reason(rules.recorded, case(file(), past={key: past(file())})) is None
