@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import random
+import select
 import struct
 import subprocess
 import sys
@@ -110,12 +111,17 @@ class Ear:
     """All signals of the service, as `busctl monitor` shows them."""
 
     def __init__(self, bus: PrivateBus) -> None:
-        words = [f"--address={bus.address}", "--json=short", "--match=type='signal',sender='org.journalkeeper1'"]
+        address = f"--address={bus.address}"
+        matches = ["--match=type='signal',sender='org.journalkeeper1'", "--match=type='signal',interface='test.Ear'"]
         self._process = subprocess.Popen(
-            ["busctl", *words, "monitor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            ["busctl", address, "--json=short", *matches, "monitor"], stdout=subprocess.PIPE, text=True
         )
-        assert self._process.stderr is not None
-        self._process.stderr.readline()  # "Monitoring bus message stream."
+        assert self._process.stdout is not None
+        # systemd 257 does not say when it listens
+        while True:
+            bus.run("busctl", address, "emit", "/", "test.Ear", "Listens")
+            if select.select([self._process.stdout], [], [], 0.2)[0]:
+                return
 
     def until(self, member: str, count: int = 1) -> list[dict[str, Any]]:
         """What was said, up to so many of `member`."""
@@ -123,7 +129,7 @@ class Ear:
         heard: list[dict[str, Any]] = []
         while sum(one["member"] == member for one in heard) < count:
             heard.append(json.loads(self._process.stdout.readline()))
-        return heard
+        return [one for one in heard if one["interface"] != "test.Ear"]
 
     def __enter__(self) -> Ear:
         return self
