@@ -260,7 +260,7 @@ async def _call(  # noqa: PLR0917 - a call has so many parts
         raise KeeperError(f"the service did not answer {member}")
     if reply.message_type is MessageType.ERROR:
         said = str(reply.body[0]) if reply.body else str(reply.error_name)
-        raise ERRORS.get(reply.error_name or "", KeeperError)(said)
+        raise ERRORS.get(str(reply.error_name or ""), KeeperError)(said)
     return list(reply.body)
 
 

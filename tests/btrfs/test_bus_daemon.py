@@ -387,7 +387,7 @@ async def shout(address: str, top: str, seed: int, count: int) -> list[str]:
         for reply in await asyncio.gather(*(bus.call(nonsense(luck, top)) for _ in range(50))):
             assert reply is not None
             if reply.message_type is MessageType.ERROR and len(reply.body[0]) < 1000:
-                heard.append(reply.error_name or "")
+                heard.append(str(reply.error_name or ""))
             else:
                 heard.append(str(reply.body)[:200])
             assert "Traceback" not in str(reply.body)
