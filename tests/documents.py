@@ -87,6 +87,11 @@ HOW: tuple[tuple[str, str, How], ...] = (
         By("tests/test_install.py", "*pip CHECKOUT btrfsutil<6.14"),
     ),
     (r"README\.md .*", r"~/journalkeeper/bin/.* --version", By("tests/test_install.py", "bin/journalkeeper --version")),
+    (
+        r"README\.md .*",
+        r"configs/packaging/build deb OUT",
+        By("tests/adapters/test_packages.py", "configs/packaging/build"),
+    ),
     (r"README\.md .*", r"configs/man/make DIR", By("tests/adapters/test_man.py", "configs/man/make")),
     # README: tests and benches
     (r"README\.md .*", r"(sudo )?tests/run( --fast)?", By(".ci/run", "tests/run")),

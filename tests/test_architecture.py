@@ -93,7 +93,10 @@ JOURNAL_MAGIC = "LPKS" + "HHRH"
 
 TOP_LEVEL = {"journalkeeper", "units", "configs", "tests", "pyproject.toml", "README.md", "LICENSE"}
 MADE_BY_TOOLS = re.compile(r"^(build|dist|__pycache__|.*\.egg-info)$")
-WITHOUT_SPDX = re.compile(r"(^|/)(LICENSE|README\.md|\.gitignore|[^/]*\.(json|html|svg|png|txt))$")
+WITHOUT_SPDX = re.compile(
+    r"(^|/)(LICENSE|README\.md|\.gitignore|packaging/text|packaging/deb/(changelog|copyright)"
+    r"|[^/]*\.(json|html|svg|png|txt))$"
+)
 FUNCTION_LINES, MODULE_LINES = 50, 400
 WORKPLACE = re.compile(
     "|".join(
