@@ -160,7 +160,7 @@ class Keeper:
             if publisher is not None:
                 stack.push(publisher.left)
             stack.enter_context(state.lock(self.state_directory))
-            looking = stack.enter_context(Meanwhile(partial(self._see, request, self._there(watching=watching))))
+            looking = stack.enter_context(self._looking(request, watching=watching))
             from journalkeeper.work import Work  # noqa: PLC0415 - while the kernel looks; who only looks needs no hands
 
             record, notices = self._opened_record(stack)
@@ -186,6 +186,10 @@ class Keeper:
                 notices += _tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
         written = sum(outcome.bytes_written for outcome in outcomes)
         return Report(chosen, tuple(outcomes), written, time.monotonic() - began, tuple(notices), host)
+
+    def _looking(self, request: Request, *, watching: bool) -> Meanwhile[Seen]:
+        """A look; the service has all imported already, so it needs nobody who looks meanwhile."""
+        return Meanwhile(partial(self._see, request, self._there(watching=watching)), apart=not watching)
 
     def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
         """The record, which `stack` closes, and what is to be said: one that was there must be there still."""

@@ -16,16 +16,19 @@ T = TypeVar("T")
 class Meanwhile(Generic[T]):
     """`work` on a thread of its own, from entering the context on; `result` waits for it.
 
+    Not `apart` it is done on entering: who has nothing to get ready, and stays, needs no thread
+    each time, whose memory the C library keeps (5 MiB after 10 min of 300 messages a second).
+
     >>> with Meanwhile(lambda: 6 * 7) as question:
     ...     question.result()
     42
     """
 
-    def __init__(self, work: Callable[[], T]) -> None:
+    def __init__(self, work: Callable[[], T], *, apart: bool = True) -> None:
         self._work = work
         self._made: list[T] = []
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="meanwhile")
+        self._thread = threading.Thread(target=self._run, name="meanwhile") if apart else None
 
     def _run(self) -> None:
         try:
@@ -34,18 +37,23 @@ class Meanwhile(Generic[T]):
             self._error = error
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        if self._thread is None:
+            self._run()
+        else:
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def result(self) -> T:
         """What `work` returned.
 
         Raises: whatever it raised.
         """
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         if self._error is not None:
             raise self._error
         return self._made[0]
