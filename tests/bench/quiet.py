@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from argparse import Namespace
 from typing import NamedTuple
 
 from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.values import parse_span_us
 from tests.bench.figures import MIB, Figure, at_most, count_is, mib, need_a_bed, parser, show
 from tests.bench.service import DATACOW, Load, Service, age, every_second, extents, settled, use
 
@@ -38,6 +40,10 @@ class Phase(NamedTuple):
     resident_bytes: list[int]
 
 
+PAST_S = 3.0
+"""How long after a flush is due it has been looked for."""
+
+
 def observe(service: Service, seconds: float) -> Phase:
     """Watch the service for so long."""
     before, alive = use(service.pid), service.alive
@@ -51,6 +57,8 @@ def measure(asked: Namespace, place: Bed) -> tuple[Phase, Phase, Load]:
     with Service(place, DATACOW + asked.config) as service:
         age(place, asked.extents)
         settled(service)
+        # The service's last line is a message, too: until its flush is past, the host is not idle.
+        time.sleep(parse_span_us(asked.interval) / 1e6 + PAST_S)
         idle = observe(service, asked.minutes * 60)
         with Load(place, asked.rate) as load:
             loaded = observe(service, asked.minutes * 60)

@@ -32,8 +32,8 @@ from tests.bench.service import OUR_CALLS, PIECES, STATE, calls, traced
 SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE = "12G"
 FLUSHES = 10
-CONFIG = "[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n"
-"""The defaults, but begun also on a machine that is busy with something else."""
+CONFIG = "[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n[Budget]\nBytesPerDay=infinity\n"
+"""The defaults, but begun also on a busy machine, and however often it was before."""
 
 CRIT = "2"
 CHUNK_MS = Config().defrag.chunk_us / 1000
@@ -79,11 +79,14 @@ def _rewriting(place: Bed, trace: Path) -> subprocess.Popen[bytes]:
     words = keeper("defrag", "--active", "--no-pager", f"--config={config}", os.fspath(place.journald.active))
     environment = {**os.environ, "PYTHONPATH": os.fspath(REPOSITORY)}
     environment["STATE_DIRECTORY"] = os.fspath(place.volume.mountpoint / STATE)
-    null = subprocess.DEVNULL
-    rewrite = subprocess.Popen([*OUR_CALLS, "-o", os.fspath(trace), *words], env=environment, stdout=null, stderr=null)
+    said = trace.with_suffix(".said")
+    with open(said, "wb") as file:
+        rewrite = subprocess.Popen(
+            [*OUR_CALLS, "-o", os.fspath(trace), *words], env=environment, stdout=file, stderr=file
+        )
     while not (trace.exists() and "DEFRAG" in trace.read_text(errors="replace")):
         if rewrite.poll() is not None:
-            raise RuntimeError("journalkeeper defrag found nothing to do")
+            raise RuntimeError(f"journalkeeper defrag found nothing to do: {said.read_text()}")
         time.sleep(0.0005)
     time.sleep(random.random() * JITTER_S)  # noqa: S311 - no secret
     return rewrite
