@@ -32,6 +32,7 @@ SETTINGS = (
     "ReadKMsg=no",
     "Audit=no",
 )
+AGAIN_S = 2.0
 SIGNAL_SYNC = signal.SIGRTMIN + 1
 SIGNAL_ROTATE = signal.SIGUSR2
 
@@ -185,9 +186,21 @@ class PrivateJournald:
         self._socket.send(body)
 
     def sync(self) -> None:
-        """Make journald sync its files and wait until the active one is no longer ONLINE."""
-        os.kill(self.pid, SIGNAL_SYNC)
-        self._wait(lambda: self.state() != ONLINE, "journald did not sync")
+        """Make journald sync its files and wait until the active one is no longer ONLINE.
+
+        A message that it takes in after the signal leaves the file ONLINE: then it is asked again.
+        """
+        asked_s = -AGAIN_S
+
+        def synced() -> bool:
+            nonlocal asked_s
+            if time.monotonic() - asked_s >= AGAIN_S:
+                os.kill(self.pid, SIGNAL_SYNC)
+                asked_s = time.monotonic()
+                return False
+            return self.state() != ONLINE
+
+        self._wait(synced, "journald did not sync")
 
     def state(self) -> int:
         """The state byte of the active file; OFFLINE while journald is still making one."""
