@@ -116,7 +116,7 @@ class Daemon:
         """
         loop = asyncio.get_running_loop()
         try:
-            with state.lock(self._keeper.state_directory, "daemon.lock"):
+            with state.lock(self._keeper.state_directory, state.DAEMON_LOCK):
                 for number in (signal.SIGTERM, signal.SIGINT):
                     loop.add_signal_handler(number, self._end)
                 loop.add_signal_handler(signal.SIGHUP, self._reload)

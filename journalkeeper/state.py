@@ -21,6 +21,8 @@ from journalkeeper.errors import BusyError, FileError, KeeperError, NeedsRootErr
 DEFAULT = "/var/lib/journalkeeper"
 MODE = 0o750
 LOCK_NAME = "lock"
+DAEMON_LOCK = "daemon.lock"
+"""Held by the service for as long as it runs: there is one."""
 
 
 def default_directory() -> str:

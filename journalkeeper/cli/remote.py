@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from journalkeeper.cli.session import Session
     from journalkeeper.model import Request
 
-DAEMON_LOCK: Final = "daemon.lock"
 MOST_PATHS: Final = 1000
 """A request with more is not sent: the service takes no more."""
 
@@ -79,7 +78,7 @@ def _can_be_sent(path: str) -> bool:
 def _service_could_be_there(state_directory: str) -> bool:
     """Every service has made this file; who may not look has to ask."""
     try:
-        os.stat(os.path.join(state_directory, DAEMON_LOCK))
+        os.stat(os.path.join(state_directory, state.DAEMON_LOCK))
     except (FileNotFoundError, NotADirectoryError):
         return False
     except PermissionError:

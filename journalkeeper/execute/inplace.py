@@ -47,13 +47,14 @@ def defragment(held: Held, action: Action, pace: Pace) -> None:
     Raises: OSError as btrfs.defrag says; what was finished before stays finished.
     """
     at_rest = action.file.kind is not Kind.ACTIVE
-    ranges, runs, flags = action.ranges, [], inode.get_flags(held.fd)
-    before = 0 if at_rest else fiemap.count(held.fd, sync=False)
+    ranges, runs, before, flags = action.ranges, [], 0, inode.get_flags(held.fd)
     if at_rest:
         punch_unwritten(held)
         # A hole that ends within a block dirtied the rest of it, and the kernel skips what is dirty.
         runs = fiemap.data(held.fd, sync=True)
         ranges = near(runs)
+    else:
+        before = fiemap.count(held.fd, sync=False)
     compression, reached = parse_compression(action.compress), 0
     for offset, length in pace.pieces(ranges):
         if not at_rest:

@@ -154,7 +154,7 @@ def fake(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.setattr(state, "DEFAULT", os.fspath(tmp_path))
-    (tmp_path / remote.DAEMON_LOCK).touch()
+    (tmp_path / state.DAEMON_LOCK).touch()
     monkeypatch.setattr(Session, "engine", _not_here)
     with FakeService(bus.address) as service:
         yield service

@@ -32,6 +32,19 @@ ALWAYS = Config()._replace(
 """A configuration by which every gain pays and every byte may be used."""
 
 NOW = Request(now=True)
+QUICK = """
+[Watch]
+SettleSec=500ms
+NocowSettleSec=500ms
+[Nocow]
+Nocow=no
+[Defrag]
+MinReclaim=64K
+[Window]
+MarginSec=500ms
+PressureMax=100%
+"""
+"""The configuration of a service that a test can wait for."""
 
 
 def archive_name(number: int = 1, stem: str = "system") -> str:

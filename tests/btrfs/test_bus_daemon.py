@@ -27,7 +27,7 @@ from journalkeeper.bus import names
 from journalkeeper.bus.connection import Connection
 from journalkeeper.lab.volume import ScratchVolume, drop_caches
 from tests import bus as beds
-from tests.btrfs.journals import archive_name, extents, put
+from tests.btrfs.journals import QUICK, archive_name, extents, put
 from tests.bus import REPOSITORY, Daemon, PrivateBus, as_nobody, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -35,18 +35,6 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 WATCH_ONLY: Final = "[Budget]\nBytesPerDay=0\n"
 """The service's own work is none; jobs with `now` wait for no budget."""
 
-QUICK: Final = """
-[Watch]
-SettleSec=500ms
-NocowSettleSec=500ms
-[Nocow]
-Nocow=no
-[Defrag]
-MinReclaim=64K
-[Window]
-MarginSec=500ms
-PressureMax=100%
-"""
 NOW: Final = ("1", "now", "b", "true")
 SHOWN: Final = REPOSITORY / "configs" / "man" / "shown"
 GROWS_KIB: Final = 2048

@@ -37,24 +37,14 @@ from journalkeeper.lab.volume import ScratchVolume, drop_caches, run
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.observe import Observer
 from journalkeeper.record import Entry, Record
+from tests.bench.service import Load, calls
+from tests.btrfs.journals import QUICK
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 PACKAGE = Path(journalkeeper.__file__).parent.parent
 PATIENCE_S = 60.0
 INSIDE = "/var/log/journal"
-QUICK = """
-[Watch]
-SettleSec=500ms
-NocowSettleSec=500ms
-[Nocow]
-Nocow=no
-[Defrag]
-MinReclaim=64K
-[Window]
-MarginSec=500ms
-PressureMax=100%
-"""
 
 
 def eventually(true: Callable[[], object], patience_s: float = PATIENCE_S) -> bool:
@@ -305,9 +295,7 @@ def test_none_of_our_work_overlaps_a_flush_of_journalds(
     ]
     assert len(flushes) >= 5
     assert work, "it did nothing"
-    overlaps = [
-        (flush, call) for flush in flushes for call in work if flush.began < call.ended and call.began < flush.ended
-    ]
+    overlaps = [(flush, call) for flush in flushes for call in work if flush.overlaps(call)]
     assert not overlaps
 
 
@@ -326,7 +314,7 @@ def test_the_timer_of_a_journald_that_is_never_at_rest_is_learned_by_one_sync(
         return instance.online_since_us is not None
 
     journald.age(2)
-    with Chatter(journald):
+    with Load(bed, 50):  # no look ever finds such a journal OFFLINE
         assert not known()
         assert eventually(known, 120)
         for _ in range(20):
@@ -338,55 +326,6 @@ def asked_to_sync(journald: PrivateJournald) -> int:
     """How many syncs journald was asked for, by its own words."""
     found = run("journalctl", "--quiet", "--output=cat", "--directory", journald.journal, "_PID=" + str(journald.pid))
     return found.count("request to sync")
-
-
-class Chatter:
-    """50 messages a second, without end: no look ever finds such a journal OFFLINE."""
-
-    def __init__(self, journald: PrivateJournald) -> None:
-        self._journald = journald
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._talk)
-
-    def _talk(self) -> None:
-        for number in itertools.count():
-            if self._end.wait(0.02):
-                return
-            self._journald.log(f"message {number}")
-
-    def __enter__(self) -> Chatter:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-
-class Call(NamedTuple):
-    began: float
-    ended: float
-    words: str
-
-
-def calls(trace: Path, pattern: str) -> list[Call]:
-    """The calls in an `strace -f -ttt -T` that match, also those that others came between."""
-    found: list[Call] = []
-    begun: dict[str, Call] = {}
-    for line in trace.read_text(errors="replace").splitlines():
-        pid, moment, words = line.split(maxsplit=2)
-        if "resumed>" in words:
-            if pid in begun:
-                call = begun.pop(pid)
-                found.append(call._replace(ended=float(moment)))
-        elif re.search(pattern, words):
-            took = re.search(r"<([\d.]+)>$", words)
-            call = Call(float(moment), float(moment) + float(took[1] if took else 0), words)
-            if "<unfinished" in words:
-                begun[pid] = call
-            else:
-                found.append(call)
-    return found
 
 
 def test_nothing_happens_and_nothing_wakes(make_bed: Callable[..., Bed], serve: Callable[..., Service]) -> None:
