@@ -52,12 +52,23 @@ def _archive_reason(case: Case, compression: Compression | None) -> Reason | Non
     after = _expected(file, compression)
     if file.extents.total - after >= defrag.min_extents and file.extents.total > after * NEAR_IDEAL:
         return Reason.FRAGMENTED
-    if file.extents.unwritten_bytes >= defrag.min_reclaim_bytes:
+    if _pinned_bytes(file, moves=compression is not None or file.extents.total > 1) >= defrag.min_reclaim_bytes:
         return Reason.PINNED
     plain = file.extents.data_bytes - file.extents.encoded_bytes
     if compression is not None and not file.compressed and plain * (1 - EXPECTED_RATIO) >= defrag.min_reclaim_bytes:
         return Reason.UNCOMPRESSED
     return None
+
+
+def _pinned_bytes(file: JournalFile, *, moves: bool) -> int:
+    """What the disk keeps and nobody can read, at the least; only what FIEMAP tells where nobody asked the disk.
+
+    journald cuts a file off as it archives it, and the rest of the 8 MiB that it had allocated
+    in one extent stays occupied behind the last byte, where FIEMAP does not look. It comes free
+    where a rewrite `moves` the data, which it does not with one extent that stays plain.
+    """
+    behind = file.disk_bytes - file.extents.data_bytes if moves and file.disk_bytes is not None else 0
+    return max(file.extents.unwritten_bytes, behind)
 
 
 def _expected(file: JournalFile, compression: Compression | None) -> int:

@@ -108,6 +108,20 @@ def test_unwritten_space_pays_from_min_reclaim_on() -> None:
     assert skip(file(extents=pinned._replace(unwritten_bytes=MIN_RECLAIM - 1)), PLAIN).reason is Reason.NO_GAIN
 
 
+def test_what_the_disk_keeps_behind_an_end_pays_from_min_reclaim_on() -> None:
+    """journald cuts an archive off in the midst of what it had allocated."""
+    cut = file(extents=extents(2, MIB), disk_bytes=MIB + MIN_RECLAIM)
+    assert action(cut, PLAIN).reason is Reason.PINNED
+    assert skip(cut._replace(disk_bytes=MIB + MIN_RECLAIM - 1), PLAIN).reason is Reason.NO_GAIN
+    assert skip(cut._replace(disk_bytes=None), PLAIN).reason is Reason.NO_GAIN
+
+
+def test_what_one_extent_pins_comes_free_only_by_compression() -> None:
+    one = file(extents=extents(1, MIB), disk_bytes=MIB + MIN_RECLAIM)
+    assert skip(one, PLAIN).reason is Reason.IDEAL
+    assert action(one).reason is Reason.PINNED
+
+
 def test_the_configured_thresholds_count() -> None:
     fragmented = file(extents=extents(1 + MIN_EXTENTS))
     assert skip(fragmented, PLAIN, configured("defrag", min_extents=MIN_EXTENTS + 1)).reason is Reason.NO_GAIN
