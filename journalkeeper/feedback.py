@@ -198,8 +198,7 @@ class Attention:
         """Why the next piece, which will take `piece_us`, must not be begun; it may first wait a while."""
         if not self._hurry and time.monotonic() - self._rested_s > REST_EVERY_S:
             self._rest(REST_S)
-        if not self._hurry and self._action.file.kind is Kind.ACTIVE and self._syncs.seen():
-            self._rest(COMMIT_S)
+        self.let_pass()
         while True:
             ended = self._ended(piece_us)
             if ended is not None or self._hurry:
@@ -215,6 +214,14 @@ class Attention:
                     self._paused_s += PAUSE_S
                 case Advice.GIVE_UP:
                     return Reason.PRESSURE
+
+    def let_pass(self) -> None:
+        """Wait until an unforeseen sync is over: before the next piece, and after the last one before it is recorded.
+
+        A commit of the record would share the sync's log and its I/Os (measured at 500 IOPS: 100 ms).
+        """
+        if not self._hurry and self._action.file.kind is Kind.ACTIVE and self._syncs.seen():
+            self._rest(COMMIT_S)
 
     def _ended(self, piece_us: int) -> Reason | None:
         if self._stop():

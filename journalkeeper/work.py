@@ -73,6 +73,7 @@ class Work:
                     tell=meter.add,
                 )
                 done = execute(action, pace)
+                attention.let_pass()
             if action.file.kind is Kind.ACTIVE:
                 directory = action.path.rpartition("/")[0]
                 self._flushes.moved_by_us(directory)
