@@ -31,7 +31,7 @@ package_manager() {
 # bed: what makes a btrfs and a journald to try things on; guest: what makes and boots a
 # whole Debian, and packaging: what makes and judges packages, both on a Debian or Ubuntu
 # only; build: what `pip install .` by itself compiles with; docs: what judges man pages
-# and completions.
+# and completions; trace: what sees journald's system calls and ours.
 packages() {
     case "$(package_manager) $1" in
     "apt-get python") echo "python3 python3-venv python3-systemd python3-btrfsutil python3-psutil" ;;
@@ -39,7 +39,7 @@ packages() {
     "apt-get bed") echo "btrfs-progs btrfs-compsize systemd mount util-linux e2fsprogs acl attr dbus polkitd libglib2.0-bin" ;;
     "apt-get guest") echo "systemd-container mmdebstrap debian-archive-keyring zstd" ;;
     "apt-get build") echo "python3-dev libbtrfsutil-dev libsystemd-dev gcc pkg-config" ;;
-    "apt-get packaging") echo "dpkg-dev debhelper dh-python lintian rpm rpmlint makepkg pacman-package-manager" ;;
+    "apt-get packaging") echo "dpkg-dev debhelper dh-python lintian rpm rpmlint makepkg libarchive-tools pacman-package-manager" ;;
     "apt-get docs") echo "mandoc man-db groff bash zsh fish jq" ;;
     "dnf python") echo "python3 python3-pip python3-systemd python3-btrfsutil python3-psutil" ;;
     "dnf nice") echo "python3-dbus-fast>=1.84 python3-inotify python3-pyasyncore python3-pydantic>=2.10" ;;
@@ -56,6 +56,7 @@ packages() {
     "pacman bed") echo "btrfs-progs compsize systemd util-linux e2fsprogs acl attr dbus polkit glib2" ;;
     "pacman build") echo "gcc pkgconf" ;;
     "pacman docs") echo "mandoc man-db groff bash zsh fish jq" ;;
+    *" trace") echo "strace" ;;
     esac | tr ' ' '\n'
 }
 

@@ -136,6 +136,14 @@ class PrivateJournald:
             raise RuntimeError("the private journald is not running")
         return self.process.pid
 
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """The words that run a command where journald lives: its mounts, and the root that we have ourselves.
+
+        Without --root nsenter leaves a chroot, to which the mounts' own root is what is outside.
+        """
+        return ("nsenter", f"--target={self.pid}", "--mount", "--root", "--")
+
     def start(self) -> None:
         """Start journald and wait for its socket.
 

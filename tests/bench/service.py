@@ -62,9 +62,10 @@ class Service:
             "WATCHDOG_USEC": str(WATCHDOG_S * 1_000_000),
             "JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}",  # its stderr is a stream to journald, as in a unit
         }
-        enter = ("nsenter", "--mount", f"--target={place.journald.pid}", "--")
         words = keeper("daemon", "-D", INSIDE, "--config", os.fspath(base / "journalkeeper.conf"))
-        self._process = subprocess.Popen([*enter, *wrapper, *words], env=environment, stderr=self._output)
+        self._process = subprocess.Popen(
+            [*place.journald.inside, *wrapper, *words], env=environment, stderr=self._output
+        )
         self._hearing = threading.Thread(target=self._hear, daemon=True)
         self._hearing.start()
 

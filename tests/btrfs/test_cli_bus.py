@@ -65,7 +65,7 @@ class Host:
 
     def __init__(self, bed: Bed, bus: PrivateBus, base: Path) -> None:
         self.bed, self.bus, self._base = bed, bus, base
-        self._enter = ["nsenter", "--mount", f"--target={bed.journald.pid}", "--"]
+        self._enter = bed.journald.inside
         self.environment = {**os.environ, "PYTHONPATH": f"{CHECKOUT}", "DBUS_SYSTEM_BUS_ADDRESS": bus.address}
         for name in ("NOTIFY_SOCKET", "STATE_DIRECTORY", "JOURNAL_STREAM"):
             self.environment.pop(name, None)
@@ -296,15 +296,7 @@ def test_watch_shows_each_change_and_ends_with_the_service(make_host: Callable[.
 def test_a_job_that_somebody_elses_run_keeps_from_its_work_says_who(make_host: Callable[..., Host]) -> None:
     host = make_host()
     holder = subprocess.Popen(
-        [
-            "nsenter",
-            "--mount",
-            f"--target={host.bed.journald.pid}",
-            "--",
-            "flock",
-            "/var/lib/journalkeeper/lock",
-            "cat",
-        ],
+        [*host.bed.journald.inside, "flock", "/var/lib/journalkeeper/lock", "cat"],
         stdin=subprocess.PIPE,
     )
     try:

@@ -63,7 +63,9 @@ def extents(path: Path) -> int:
 class Service:
     """A running `journalkeeper daemon`; `lines` is what it logged, `said` what systemd would have heard."""
 
-    def __init__(self, base: Path, directory: str, *, inside: int | None = None, wrapper: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, base: Path, directory: str, *, inside: PrivateJournald | None = None, wrapper: tuple[str, ...] = ()
+    ) -> None:
         self.config = base / "journalkeeper.conf"
         if not self.config.exists():
             self.config.write_text(QUICK)
@@ -77,7 +79,7 @@ class Service:
         self._ear.bind(os.fspath(ear))
         environment = {**os.environ, "STATE_DIRECTORY": f"{self.state}", "PYTHONPATH": f"{PACKAGE}"}
         environment["NOTIFY_SOCKET"] = os.fspath(ear)
-        enter = () if inside is None else ("nsenter", "--mount", f"--target={inside}", "--")
+        enter = () if inside is None else inside.inside
         words = (sys.executable, "-m", "journalkeeper", "daemon", "-D", directory, "--config", os.fspath(self.config))
         self.process = subprocess.Popen(
             (*enter, *wrapper, *words), env=environment, stderr=subprocess.PIPE, text=True, errors="replace"
@@ -248,7 +250,7 @@ def test_archives_are_compressed_once_and_active_files_kept_whole(
     first = journald.rotate()
     journald.age(40)
     before = extents(journald.active)
-    service = serve(INSIDE, inside=journald.pid).ready()
+    service = serve(INSIDE, inside=journald).ready()
     assert eventually(lambda: first.name in service.outcomes())
     assert eventually(lambda: "system.journal" in service.outcomes())
     assert extents(journald.active) < before / 2
@@ -276,7 +278,7 @@ def test_none_of_our_work_overlaps_a_flush_of_journalds(
     )
     try:
         words = (*trace, os.fspath(ours), "-e", "trace=ioctl,sync_file_range,fsync")
-        service = serve(INSIDE, inside=journald.pid, wrapper=words)
+        service = serve(INSIDE, inside=journald, wrapper=words)
         with Talk(journald) as talk:
             assert eventually(lambda: talk.bursts >= 20)
         (daemon,) = map(
@@ -331,7 +333,7 @@ def asked_to_sync(journald: PrivateJournald) -> int:
 def test_nothing_happens_and_nothing_wakes(make_bed: Callable[..., Bed], serve: Callable[..., Service]) -> None:
     bed = make_bed(sync_interval="2s")
     bed.journald.age(2)
-    service = serve(INSIDE, inside=bed.journald.pid).ready()
+    service = serve(INSIDE, inside=bed.journald).ready()
     assert eventually(service.sleeps)
     bed.journald.log("one message wakes it for one interval")
     assert not service.sleeps(2.5)
@@ -350,7 +352,7 @@ def test_what_it_logs_into_the_journal_that_it_watches_ends_by_itself(
     journald.age(30)
     unclean = journald.journal / "system@0000000000000001-0000000000000001.journal~"
     unclean.write_bytes(journald.active.read_bytes())
-    service = serve(INSIDE, inside=journald.pid)
+    service = serve(INSIDE, inside=journald)
     service.on_line = lambda line: journald.log(line.strip(), SYSLOG_IDENTIFIER="journalkeeper")
     with open(unclean, "r+b"):
         service.ready()

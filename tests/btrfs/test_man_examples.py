@@ -35,7 +35,7 @@ class Reader:
         (place / "new.conf").write_text(NEW_CONF)
         self._program("journalkeeper", f'PYTHONPATH={CHECKOUT} exec {sys.executable} -m journalkeeper "$@"')
         self._program("sudo", 'exec "$@"')
-        self._enter = ["nsenter", "--mount", f"--target={bed.journald.pid}", "--"]
+        self._enter = bed.journald.inside
         subprocess.run([*self._enter, "sh", "-c", BESIDE, "sh", "/mnt/var/log/journal"], check=True)
 
     def _program(self, name: str, line: str) -> None:

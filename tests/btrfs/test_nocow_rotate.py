@@ -41,12 +41,12 @@ Run = Callable[..., dict[str, Any]]
 def keep(tmp_path: Path) -> Run:
     """Run the command with --upkeep where `journald` lives; what it said as JSON."""
 
-    def command(journald: PrivateJournald, *words: str, conf: str = "", verb: str = "defrag") -> dict[str, Any]:
+    def kept(journald: PrivateJournald, *words: str, conf: str = "", verb: str = "defrag") -> dict[str, Any]:
         (tmp_path / "conf").write_text(conf)
-        inside = (sys.executable, "-m", "journalkeeper", verb, "-j", "--config", str(tmp_path / "conf"))
+        command = (sys.executable, "-m", "journalkeeper", verb, "-j", "--config", str(tmp_path / "conf"))
         environment = {**os.environ, "STATE_DIRECTORY": str(tmp_path / "state"), "PYTHONPATH": os.getcwd()}
         done = subprocess.run(
-            ("nsenter", "-t", str(journald.pid), "-m", "--wd=/", "--", *inside, "--upkeep", *words),
+            (*journald.inside, *command, "--upkeep", *words),
             env=environment,
             capture_output=True,
             text=True,
@@ -56,7 +56,7 @@ def keep(tmp_path: Path) -> Run:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
-    return command
+    return kept
 
 
 def is_nocow(path: Path) -> bool:
