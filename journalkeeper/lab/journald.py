@@ -142,7 +142,7 @@ class PrivateJournald:
 
         Without --root nsenter leaves a chroot, to which the mounts' own root is what is outside.
         """
-        return ("nsenter", f"--target={self.pid}", "--mount", "--root", "--")
+        return ("nsenter", f"--target={self.pid}", "--mount", "--root", "--wdns=/", "--")
 
     def start(self) -> None:
         """Start journald and wait for its socket.

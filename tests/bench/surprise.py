@@ -3,12 +3,14 @@
 
     sudo python -m tests.bench.surprise                  # 3 minutes
     sudo python -m tests.bench.surprise --tries 10 --iops 0
+    sudo python -m tests.bench.surprise --portions       # the kernel's limit, by portions of a tenth of a second
 
 journald syncs at once for such a message, and no timer foretells it. For each try the active
 file is torn by real flushes, `journalkeeper defrag --active` rewrites it, as the service does,
 and as soon as strace shows a piece, the message is sent. What was
 not sent while a piece was under way, by the same trace, is no try. The sync is over when
-journald's last fsync for it is. In turn, as many tries with nothing beside them.
+journald's last fsync for it is. In turn, as many tries with nothing beside them. The disk is
+tests/bench/slowdisk.py, where an I/O that is one too many costs what an I/O costs.
 """
 
 from __future__ import annotations
@@ -18,16 +20,22 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from journalkeeper.directives import Config
 from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.lab.journald import PrivateJournald
+from journalkeeper.lab.volume import PREFIX, ScratchVolume
 from tests.bench.archive import slowed
-from tests.bench.figures import REPOSITORY, Figure, at_least, at_most, keeper, need_a_bed, parser, show
+from tests.bench.figures import REPOSITORY, Figure, at_least, at_most, keeper, need_a_bed, parser, run, show
 from tests.bench.service import OUR_CALLS, PIECES, STATE, calls, traced
+from tests.bench.slowdisk import Control, slow_disk
 
 SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE = "12G"
@@ -50,10 +58,44 @@ class Try(NamedTuple):
     trace: Path | None
 
 
-def attempt(place: Bed, trace: Path | None, iops: int) -> Try:
+Slowed = Callable[[], AbstractContextManager[None]]
+"""The disk is slow while this lasts."""
+
+
+@contextmanager
+def serial(asked: Namespace) -> Iterator[tuple[Bed, Slowed]]:
+    """A bed on a disk that does one I/O after the other."""
+    with ExitStack() as stack:
+        base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
+        image = base / "disk0.img"
+        for words in (("truncate", "-s", SIZE), ("mkfs.btrfs", "-q", "-d", "single")):
+            run(*words, image)
+        disk = stack.enter_context(slow_disk(image))
+        volume = stack.enter_context(ScratchVolume(base=base))
+        journald = stack.enter_context(PrivateJournald(volume.mountpoint, settings=SETTINGS))
+        yield Bed(volume, journald), lambda: _slow(disk, asked.iops)
+
+
+@contextmanager
+def _slow(disk: Control, iops: int) -> Iterator[None]:
+    disk.set_iops(iops)
+    try:
+        yield
+    finally:
+        disk.set_iops(0)
+
+
+@contextmanager
+def in_portions(asked: Namespace) -> Iterator[tuple[Bed, Slowed]]:
+    """A bed on a disk that the kernel limits."""
+    with bed(*SETTINGS, size=SIZE) as place:
+        yield place, lambda: slowed(place.volume, asked.iops)
+
+
+def attempt(place: Bed, trace: Path | None, slow: Slowed) -> Try:
     """Tear the file, send one message on a slow device, with a rewrite beside it if there is a place for its trace."""
     place.journald.age(FLUSHES)
-    with slowed(place.volume, iops):
+    with slow():
         return _sent(place, trace)
 
 
@@ -99,15 +141,15 @@ def in_a_piece(one: Try) -> bool:
     )
 
 
-def measure(asked: Namespace, place: Bed) -> tuple[list[Try], list[Try]]:
+def measure(asked: Namespace, place: Bed, slow: Slowed) -> tuple[list[Try], list[Try]]:
     """Tries within a piece, and as many with nothing beside them."""
     hit: list[Try] = []
     alone: list[Try] = []
     for number in range(asked.tries * TRIES_AT_MOST):
-        one = attempt(place, place.volume.base / f"ours-{number}", asked.iops)
+        one = attempt(place, place.volume.base / f"ours-{number}", slow)
         if in_a_piece(one):
             hit.append(one)
-            alone.append(attempt(place, None, asked.iops))
+            alone.append(attempt(place, None, slow))
         if len(hit) == asked.tries:
             break
     return hit, alone
@@ -118,12 +160,13 @@ def main() -> int:
     words = parser(__doc__)
     words.add_argument("--tries", type=int, default=100, help="within a piece (default: %(default)s)")
     words.add_argument("--iops", type=int, default=500, help="of the device; 0 for as many as it has")
+    words.add_argument("--portions", action="store_true", help="a disk that is limited by the kernel instead")
     asked = words.parse_args()
     need_a_bed(words)
-    with bed(*SETTINGS, size=SIZE) as place:
+    with (in_portions if asked.portions else serial)(asked) as (place, slow):
         place.journald.age(60)
         with traced(place.journald.pid, "fsync", place.volume.base / "theirs"):
-            hit, alone = measure(asked, place)
+            hit, alone = measure(asked, place, slow)
         syncs = calls(place.volume.base / "theirs", r"fsync\(")
         took, took_alone = (
             [

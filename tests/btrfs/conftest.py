@@ -56,7 +56,7 @@ def journal_bytes(shared_volume: ScratchVolume) -> bytes:
     """What is in an archive of about 5 MiB that a journald wrote."""
     settings = ("SystemMaxFileSize=128M", "SystemMaxUse=512M")
     with PrivateJournald(shared_volume.mountpoint / "journal-bytes", settings=settings) as journald:
-        journald.age(40)
+        journald.age(20)
         return journald.rotate().read_bytes()
 
 

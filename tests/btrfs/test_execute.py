@@ -167,7 +167,7 @@ def test_the_dirty_pages_elsewhere_stay_journalds_to_flush(place: Path, journal_
         flushed = fiemap.survey(file.fileno(), sync=True, per_mib=True).per_mib
     assert after[0] < placed[0] / 50
     assert after[1:] == placed[1:]
-    assert flushed[3] > placed[3] + 100
+    assert sum(flushed[3:4]) > sum(placed[3:4]) + 100  # none begins there where the last one reaches to the end
 
 
 # unwritten ranges and holes

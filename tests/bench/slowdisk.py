@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A disk image whose every read and write takes its time, one after the other.
+
+    python -m tests.bench.slowdisk IMAGE        # mounts itself over IMAGE; lines of IOPS on stdin
+
+The kernel's limit of IOPS (io.max, blkio.throttle) lets a tenth of a second's I/Os through at once and
+then none until it is over (seen at 500: 49 at once, 100 ms of nothing). It is right about seconds and
+wrong about milliseconds: one I/O too many costs 100. Here it costs its own two.
+
+It is a FUSE of one file (Source: include/uapi/linux/fuse.h, 7.12 to 7.23 of the protocol), mounted on
+the image, which loop devices take for it. The one rule: what is answered is on its way in the image;
+nothing is kept here, so that the end of this process is a disk pulled out, not data made up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import stat
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+IN_HEADER: Final = struct.Struct("=IIQQIIIHH")
+OUT_HEADER: Final = struct.Struct("=IiQ")
+INIT_OUT: Final = struct.Struct("=IIIIHHIIHHI28x")
+ATTR_OUT: Final = struct.Struct("=QIIQQQQQQIIIIIIIIII")
+OPEN_OUT: Final = struct.Struct("=QII")
+READ_IN: Final = struct.Struct("=QQIIQII")
+WRITE_OUT: Final = struct.Struct("=II")
+
+ASYNC_READ, BIG_WRITES, ASYNC_DIO, MAX_PAGES = 1 << 0, 1 << 5, 1 << 15, 1 << 22
+DIRECT_IO = 1
+MAJOR, MINOR = 7, 31
+MOST_BYTES: Final = 1 << 20
+PAGE: Final = 4096
+
+MOUNTED = "mounted"
+
+
+class Op(IntEnum):
+    """The operations that such a file system of one file is asked for; all others it does not know (ENOSYS)."""
+
+    FORGET = 2
+    GETATTR = 3
+    SETATTR = 4
+    OPEN = 14
+    READ = 15
+    WRITE = 16
+    RELEASE = 18
+    FSYNC = 20
+    FLUSH = 25
+    INIT = 26
+    INTERRUPT = 36
+    DESTROY = 38
+    BATCH_FORGET = 42
+
+
+UNANSWERED = {Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT}
+
+
+class SlowDisk:
+    """The answers of the FUSE at `fuse` for what is in `image`, both file descriptors."""
+
+    def __init__(self, fuse: int, image: int) -> None:
+        self._fuse = fuse
+        self._image = image
+        self._pause_s = 0.0
+        self._free_s = 0.0
+
+    def set_iops(self, iops: int) -> None:
+        """From now on that many; 0 is as many as there come."""
+        self._pause_s = 1 / iops if iops else 0.0
+
+    def answer(self) -> bool:
+        """Answer one request; False at the end.
+
+        Raises: OSError: what the image says is answered, what the FUSE says is raised.
+        """
+        try:
+            request = os.read(self._fuse, MOST_BYTES + PAGE)
+        except OSError as error:
+            if error.errno == errno.ENODEV:  # unmounted
+                return False
+            if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):  # ENOENT: it was interrupted
+                return True
+            raise
+        _, operation, unique, *_ = IN_HEADER.unpack_from(request)
+        if operation in UNANSWERED:
+            return True
+        try:
+            code, answer = 0, self._do(operation, memoryview(request)[IN_HEADER.size :])
+        except OSError as error:
+            code, answer = -(error.errno or errno.EIO), b""
+        os.writev(self._fuse, [OUT_HEADER.pack(OUT_HEADER.size + len(answer), code, unique), answer])
+        return bool(operation != Op.DESTROY)
+
+    def _do(self, operation: int, words: memoryview) -> bytes:
+        match operation:
+            case Op.INIT:
+                flags = ASYNC_READ | BIG_WRITES | ASYNC_DIO | MAX_PAGES
+                return INIT_OUT.pack(MAJOR, MINOR, MOST_BYTES, flags, 64, 48, MOST_BYTES, 1, MOST_BYTES // PAGE, 0, 0)
+            case Op.GETATTR | Op.SETATTR:
+                return self._attributes()
+            case Op.OPEN:
+                return OPEN_OUT.pack(0, DIRECT_IO, 0)
+            case Op.READ:
+                self._take_time()
+                _, offset, size, *_ = READ_IN.unpack_from(words)
+                return os.pread(self._image, size, offset)
+            case Op.WRITE:
+                self._take_time()
+                _, offset, size, *_ = READ_IN.unpack_from(words)
+                return WRITE_OUT.pack(os.pwrite(self._image, words[READ_IN.size : READ_IN.size + size], offset), 0)
+            case Op.RELEASE | Op.FSYNC | Op.FLUSH | Op.DESTROY:
+                return b""
+        raise OSError(errno.ENOSYS, "")
+
+    def _attributes(self) -> bytes:
+        status = os.fstat(self._image)
+        times = (int(status.st_atime), int(status.st_mtime), int(status.st_ctime))
+        where = (status.st_mode, 1, status.st_uid, status.st_gid, 0, PAGE, 0)
+        return ATTR_OUT.pack(1, 0, 0, 1, status.st_size, status.st_blocks, *times, 0, 0, 0, *where)
+
+    def _take_time(self) -> None:
+        """Be as long about this one as the disk is, from when the one before was over or this one came."""
+        self._free_s = max(self._free_s, time.monotonic()) + self._pause_s
+        while (left_s := self._free_s - time.monotonic()) > 0:
+            time.sleep(left_s)
+
+
+def mount(path: Path) -> int:
+    """Mount a FUSE on the file `path`; its descriptor.
+
+    Raises: OSError: ENOENT no /dev/fuse; EPERM not root.
+    """
+    fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = f"fd={fuse},rootmode={stat.S_IFREG:o},user_id=0,group_id=0,max_read={MOST_BYTES}"
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"slowdisk", os.fsencode(path), b"fuse.slowdisk", 0, options.encode()):
+        code = ctypes.get_errno()
+        raise OSError(code, f"{path}: mount: {os.strerror(code)}")
+    return fuse
+
+
+def serve(image: Path) -> None:
+    """Be the disk in `image` until it is unmounted, with as many IOPS as the last line of stdin says."""
+    held = os.open(image, os.O_RDWR | os.O_CLOEXEC)  # before it is covered
+    fuse = mount(image)
+    disk = SlowDisk(fuse, held)
+    print(MOUNTED, flush=True)  # noqa: T201 - who started us waits for it
+    orders = sys.stdin.buffer
+    listening = [fuse, orders]
+    while True:
+        ready, _, _ = select.select(listening, [], [])
+        if orders in ready:
+            line = orders.readline()
+            if line:
+                disk.set_iops(int(line))
+                print(line.decode().strip(), flush=True)  # noqa: T201
+            else:
+                listening.remove(orders)
+        if fuse in ready and not disk.answer():
+            return
+
+
+class Control:
+    """How fast the disk is."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def set_iops(self, iops: int) -> None:
+        """From now on that many; 0 is as many as there come."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{iops}\n")
+        self._process.stdin.flush()
+        if self._process.stdout.readline() != f"{iops}\n":
+            raise RuntimeError("the slow disk has gone")
+
+
+@contextmanager
+def slow_disk(image: Path) -> Iterator[Control]:
+    """`image` as a slow disk while this lasts; whoever uses it must have let go of it by the end."""
+    words = [sys.executable, "-m", "tests.bench.slowdisk", os.fspath(image)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        if process.stdout.readline() != f"{MOUNTED}\n":
+            raise RuntimeError("the slow disk did not start")
+        try:
+            yield Control(process)
+        finally:
+            for _ in range(50):  # a loop device lets go of it a moment after its last user
+                if subprocess.run(["umount", image], capture_output=True, check=False).returncode == 0:
+                    break
+                time.sleep(0.1)
+            else:
+                process.kill()
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))
