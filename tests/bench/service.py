@@ -186,11 +186,12 @@ class Load:
 
 
 class Call(NamedTuple):
-    """One system call that strace saw: when it began and ended, by CLOCK_REALTIME, and its line."""
+    """One system call that strace saw: when it began and ended, by CLOCK_REALTIME, its line, and whose it was."""
 
     began_s: float
     ended_s: float
     words: str
+    thread: int
 
     def overlaps(self, other: Call) -> bool:
         """Whether the two were under way at the same time."""
@@ -202,15 +203,15 @@ def calls(trace: Path, pattern: str) -> list[Call]:
     found: list[Call] = []
     begun: dict[str, Call] = {}
     for line in trace.read_text(errors="replace").splitlines():
-        pid, moment, words = line.split(maxsplit=2)
+        thread, moment, words = line.split(maxsplit=2)
         if "resumed>" in words:
-            if pid in begun:
-                found.append(begun.pop(pid)._replace(ended_s=float(moment)))
+            if thread in begun:
+                found.append(begun.pop(thread)._replace(ended_s=float(moment)))
         elif re.search(pattern, words):
             took = re.search(r"<([\d.]+)>$", words)
-            call = Call(float(moment), float(moment) + float(took[1] if took else 0), words)
+            call = Call(float(moment), float(moment) + float(took[1] if took else 0), words, int(thread))
             if "<unfinished" in words:
-                begun[pid] = call
+                begun[thread] = call
             else:
                 found.append(call)
     return sorted(found)
