@@ -225,18 +225,21 @@ PIECES = r"DEFRAG|sync_file_range\(.*SYNC_FILE_RANGE_WRITE|fsync\(.*\.journal|fd
 
 @contextmanager
 def traced(pid: int, calls_wanted: str, output: Path) -> Iterator[None]:
-    """Have strace follow a process that runs already."""
+    """Have strace follow a process that runs already.
+
+    It says a line for each thread of it that comes and goes: to a file, for a full pipe would stop them both.
+    """
     words = [*STRACE, "-e", f"trace={calls_wanted}", "-o", os.fspath(output), "-p", str(pid)]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as follower:
+    said = output.with_suffix(".said")
+    with open(said, "wb") as file, subprocess.Popen(words, stderr=file) as follower:
         try:
-            assert follower.stderr is not None
-            said = follower.stderr.readline()
-            if "attached" not in said:
-                raise RuntimeError(f"strace: {said.strip()}")
+            while "attached" not in said.read_text():
+                if follower.poll() is not None:
+                    raise RuntimeError(f"strace: {said.read_text().strip()}")
+                time.sleep(0.01)
             yield
         finally:
             follower.terminate()
-            follower.stderr and follower.stderr.read()
 
 
 def written_bytes(device: str) -> int:

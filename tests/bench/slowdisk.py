@@ -100,7 +100,11 @@ class SlowDisk:
             code, answer = 0, self._do(operation, memoryview(request)[IN_HEADER.size :])
         except OSError as error:
             code, answer = -(error.errno or errno.EIO), b""
-        os.writev(self._fuse, [OUT_HEADER.pack(OUT_HEADER.size + len(answer), code, unique), answer])
+        try:
+            os.writev(self._fuse, [OUT_HEADER.pack(OUT_HEADER.size + len(answer), code, unique), answer])
+        except OSError as error:
+            if error.errno != errno.ENOENT:  # who asked was interrupted, and waits no more
+                raise
         return bool(operation != Op.DESTROY)
 
     def _do(self, operation: int, words: memoryview) -> bytes:
