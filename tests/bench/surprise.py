@@ -7,11 +7,14 @@
 
 journald syncs at once for such a message, and no timer foretells it. For each try the active
 file is torn by real flushes, `journalkeeper defrag --active` rewrites it, as the service does,
-and as soon as strace shows a piece, the message is sent. What was
-not sent while a piece was under way, by the same trace, is no try. The sync is over when
-journald's last fsync for it is. The extra delay is what that takes longer than a try with nothing beside it,
-made just before, of a file that was torn as much. The disk is
-tests/bench/slowdisk.py, where an I/O that is one too many costs what an I/O costs.
+and as soon as strace shows a piece, the message is sent. What was not sent while a piece was
+under way, by the same trace, is no try. The sync is over with the second fsync of the thread that
+journald has for it, the one after OFFLINE. The extra delay is what that takes longer than a try
+with nothing beside it, made just before, of a file that was torn as much.
+
+The disk is tests/bench/slowdisk.py, where an I/O that is one too many costs what an I/O costs. Every
+30 s the kernel ends a transaction of the volume, for which an fsync waits, whoever is at work:
+tries that it fell into, as the volume's generation tells, are counted apart.
 """
 
 from __future__ import annotations
@@ -29,13 +32,15 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from journalkeeper import opening
+from journalkeeper.btrfs import volume
 from journalkeeper.directives import Config
 from journalkeeper.lab.bed import Bed, bed
-from journalkeeper.lab.journald import PrivateJournald
+from journalkeeper.lab.journald import OFFLINE, ONLINE, PrivateJournald
 from journalkeeper.lab.volume import PREFIX, ScratchVolume
 from tests.bench.archive import slowed
 from tests.bench.figures import REPOSITORY, Figure, at_least, at_most, keeper, need_a_bed, parser, run, show
-from tests.bench.service import OUR_CALLS, PIECES, STATE, calls, traced
+from tests.bench.service import OUR_CALLS, PIECES, STATE, Call, calls, traced
 from tests.bench.slowdisk import Control, slow_disk
 
 SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
@@ -47,16 +52,21 @@ CONFIG = "[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n[Budget]\nBytesPerDay=i
 CRIT = "2"
 CHUNK_MS = Config().defrag.chunk_us / 1000
 JITTER_S = 0.01
+LAST_S = 0.2
 TRIES_AT_MOST = 5
 """For each one that is wanted."""
 
 
 class Try(NamedTuple):
-    """One message: when it was sent, when the next thing was begun, and the trace of what was beside it."""
+    """One message: when it was sent, when the next thing was begun, and the trace of what was beside it.
+
+    `transactions` is how many of the volume's ended until its sync was over.
+    """
 
     sent_s: float
     end_s: float
     trace: Path | None
+    transactions: int
 
 
 Slowed = Callable[[], AbstractContextManager[None]]
@@ -72,9 +82,9 @@ def serial(asked: Namespace) -> Iterator[tuple[Bed, Slowed]]:
         for words in (("truncate", "-s", SIZE), ("mkfs.btrfs", "-q", "-d", "single")):
             run(*words, image)
         disk = stack.enter_context(slow_disk(image))
-        volume = stack.enter_context(ScratchVolume(base=base))
-        journald = stack.enter_context(PrivateJournald(volume.mountpoint, settings=SETTINGS))
-        yield Bed(volume, journald), lambda: _slow(disk, asked.iops)
+        scratch = stack.enter_context(ScratchVolume(base=base))
+        journald = stack.enter_context(PrivateJournald(scratch.mountpoint, settings=SETTINGS))
+        yield Bed(scratch, journald), lambda: _slow(disk, asked.iops)
 
 
 @contextmanager
@@ -102,14 +112,22 @@ def attempt(place: Bed, trace: Path | None, slow: Slowed) -> Try:
 
 def _sent(place: Bed, trace: Path | None) -> Try:
     rewrite = None if trace is None else _rewriting(place, trace)
-    sent_s = time.time()
+    number, sent_s = transaction(place), time.time()
     place.journald.log("a disk is failing", PRIORITY=CRIT)
-    while place.journald.state():
-        time.sleep(0.005)
+    for state in (ONLINE, OFFLINE):
+        while place.journald.state() != state:
+            time.sleep(0.001)
+    time.sleep(LAST_S)  # of the fsync that follows OFFLINE
+    ended = transaction(place) - number
     if rewrite is not None and rewrite.wait() != 0:
         raise RuntimeError(f"journalkeeper defrag: exit {rewrite.returncode}")
-    time.sleep(0.1)
-    return Try(sent_s, time.time(), trace)
+    return Try(sent_s, time.time(), trace, ended)
+
+
+def transaction(place: Bed) -> int:
+    """The number of the volume's present one."""
+    with opening.directory(os.fspath(place.volume.mountpoint)) as fd:
+        return volume.generation(fd)
 
 
 def _rewriting(place: Bed, trace: Path) -> subprocess.Popen[bytes]:
@@ -144,6 +162,8 @@ def in_a_piece(one: Try) -> bool:
 
 def measure(asked: Namespace, place: Bed, slow: Slowed) -> tuple[list[Try], list[Try]]:
     """Tries within a piece, and before each one with nothing beside it, of a file that is torn as much."""
+    for trace in (None, place.volume.base / "first"):  # a minute old, the volume makes room in whole transactions
+        attempt(place, trace, slow)
     hit: list[Try] = []
     alone: list[Try] = []
     for number in range(asked.tries * TRIES_AT_MOST):
@@ -152,9 +172,15 @@ def measure(asked: Namespace, place: Bed, slow: Slowed) -> tuple[list[Try], list
         if in_a_piece(one):
             hit.append(one)
             alone.append(nothing)
-        if len(hit) == asked.tries:
+        if sum(not one.transactions + other.transactions for one, other in zip(hit, alone, strict=True)) == asked.tries:
             break
     return hit, alone
+
+
+def took_ms(one: Try, syncs: list[Call]) -> float:
+    """From the message until its sync was over."""
+    _, last, *_ = (call for call in syncs if one.sent_s <= call.began_s < one.end_s)
+    return 1000 * (last.ended_s - one.sent_s)
 
 
 def main() -> int:
@@ -169,25 +195,27 @@ def main() -> int:
         place.journald.age(60)
         with traced(place.journald.pid, "fsync", place.volume.base / "theirs"):
             hit, alone = measure(asked, place, slow)
-        syncs = calls(place.volume.base / "theirs", r"fsync\(")
-        took, took_alone = (
-            [
-                1000 * (max(call.ended_s for call in syncs if one.sent_s <= call.began_s < one.end_s) - one.sent_s)
-                for one in tries
-            ]
-            for tries in (hit, alone)
-        )
-    extra = [ours - nothing for ours, nothing in zip(took, took_alone, strict=True)]
+        # the first append's own is the main thread's; a timer's or a rotation's may come after it
+        syncs = [call for call in calls(place.volume.base / "theirs", r"fsync\(") if call.thread != place.journald.pid]
+    took, took_alone = ([took_ms(one, syncs) for one in tries] for tries in (hit, alone))
+    pairs = list(zip(hit, alone, took, took_alone, strict=True))
+    extra = [ours - nothing for one, other, ours, nothing in pairs if not one.transactions + other.transactions]
+    ending = [
+        [f"{ms:.0f}" for one, ms in zip(tries, times, strict=True) if one.transactions]
+        for tries, times in ((alone, took_alone), (hit, took))
+    ]
     usual = statistics.median(took_alone)
     notes = [
         f"{asked.iops} IOPS; pieces are made to take {CHUNK_MS:g} ms",
         f"alone: median {usual:.1f} ms, worst {max(took_alone):.1f}",
         f"in a piece: median {statistics.median(took):.1f} ms, worst {max(took):.1f}",
+        "while a transaction ended, ms: alone {}, in a piece {}".format(*(" ".join(one) or "none" for one in ending)),
     ]
     figures = [
-        at_least("messages sent while a piece was under way", len(hit), asked.tries),
+        at_least("messages sent while a piece was under way", len(extra), asked.tries),
         at_most("extra delay of the sync, median, ms", statistics.median(extra), CHUNK_MS),
         at_most("extra delay, worst, ms", max(extra), CHUNK_MS),
+        Figure("the five longest, ms", " ".join(f"{one:.0f}" for one in sorted(extra)[-5:])),
         Figure("the worst alone above its median, ms", f"{max(took_alone) - usual:.3g}"),
     ]
     show("A surprise", notes, figures)
