@@ -60,7 +60,7 @@ TRIES_AT_MOST = 5
 class Try(NamedTuple):
     """One message: when it was sent, when the next thing was begun, and the trace of what was beside it.
 
-    `transactions` is how many of the volume's ended until its sync was over.
+    `transactions` is how many of the volume's ended from when the disk became slow until its sync was over.
     """
 
     sent_s: float
@@ -111,8 +111,9 @@ def attempt(place: Bed, trace: Path | None, slow: Slowed) -> Try:
 
 
 def _sent(place: Bed, trace: Path | None) -> Try:
+    number = transaction(place)  # before the rewrite: while one is being ended the next is under way already
     rewrite = None if trace is None else _rewriting(place, trace)
-    number, sent_s = transaction(place), time.time()
+    sent_s = time.time()
     place.journald.log("a disk is failing", PRIORITY=CRIT)
     for state in (ONLINE, OFFLINE):
         while place.journald.state() != state:
