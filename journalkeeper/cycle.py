@@ -3,7 +3,7 @@
 
 The one rule: data flows one way. One look with the time in it, one plan from it, and of
 each action one outcome, recorded before the next begins. `plan` is `run` stopped before
-anything is touched.
+anything is touched. What a look does not need is imported while the kernel looks.
 """
 
 from __future__ import annotations
@@ -34,17 +34,15 @@ from journalkeeper.model import (
     Volume,
 )
 from journalkeeper.observe import Observer, Seen
-from journalkeeper.policy import plan
 from journalkeeper.pressure import pressure_percent
-from journalkeeper.progress import Progress
-from journalkeeper.record import NAME as RECORD_NAME
-from journalkeeper.record import Record
 from journalkeeper.slowest import Slowest
-from journalkeeper.status import Status, status
 
 if TYPE_CHECKING:
     from journalkeeper.execute import Done
+    from journalkeeper.progress import Progress
     from journalkeeper.publish import Publisher
+    from journalkeeper.record import Record
+    from journalkeeper.status import Status
 
 DAEMON: Final = "daemon"
 HOUR_US: Final = 60 * 60 * 1_000_000
@@ -118,6 +116,8 @@ class Keeper:
 
     def status(self, host: Host, plan: Plan, outcomes: tuple[Outcome, ...]) -> Status:
         """The numbers of a run."""
+        from journalkeeper.status import status  # noqa: PLC0415 - for who has run
+
         return status(host, plan, outcomes, self._config)
 
     def look(self, request: Request) -> Host:
@@ -133,6 +133,9 @@ class Keeper:
 
         Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
         """
+        from journalkeeper.policy import plan  # noqa: PLC0415 - not for `scan`
+        from journalkeeper.record import Record  # noqa: PLC0415
+
         with closing(Record(self.state_directory, read_only=True)) as record:
             return plan(self._host(self._see(request, self.directories), record), request, self._config)
 
@@ -161,7 +164,8 @@ class Keeper:
                 stack.push(publisher.left)
             stack.enter_context(state.lock(self.state_directory))
             looking = stack.enter_context(self._looking(request, watching=watching))
-            from journalkeeper.work import Work  # noqa: PLC0415 - while the kernel looks; who only looks needs no hands
+            from journalkeeper.policy import plan  # noqa: PLC0415 - see above
+            from journalkeeper.work import Work  # noqa: PLC0415
 
             record, notices = self._opened_record(stack)
             seen = looking.result()
@@ -184,8 +188,7 @@ class Keeper:
             notices += self._looked_back(record, rarely=watching)
             if publisher is not None:
                 notices += _tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
-        written = sum(outcome.bytes_written for outcome in outcomes)
-        return Report(chosen, tuple(outcomes), written, time.monotonic() - began, tuple(notices), host)
+        return Report(chosen, tuple(outcomes), _written(outcomes), time.monotonic() - began, tuple(notices), host)
 
     def _looking(self, request: Request, *, watching: bool) -> Meanwhile[Seen]:
         """A look; the service has all imported already, so it needs nobody who looks meanwhile."""
@@ -193,7 +196,9 @@ class Keeper:
 
     def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
         """The record, which `stack` closes, and what is to be said: one that was there must be there still."""
-        path = os.path.join(self.state_directory, RECORD_NAME)
+        from journalkeeper.record import NAME, Record  # noqa: PLC0415 - see above
+
+        path = os.path.join(self.state_directory, NAME)
         removed = self._record_seen and not os.path.lexists(path)
         record = stack.enter_context(Record(self.state_directory))
         self._record_seen = True
@@ -271,6 +276,10 @@ class Keeper:
         if outcome.result is not Result.DONE and outcome.reason not in PASSING:
             seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
             self._refused[key] = Refusal(now_us(), *seen, outcome.reason, outcome.detail or outcome.reason)
+
+
+def _written(outcomes: list[Outcome]) -> int:
+    return sum(outcome.bytes_written for outcome in outcomes)
 
 
 def _tried(bookkeeping: Callable[[], None]) -> list[str]:
