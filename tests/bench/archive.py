@@ -173,7 +173,7 @@ def rows(before: Look, mine: Look, other: Look, times: dict[Work, list[float]], 
 def main() -> int:
     """Measure and print."""
     words = parser(__doc__)
-    words.add_argument("--extents", type=int, default=6000, help="of the archive, at least (default: %(default)s)")
+    words.add_argument("--extents", type=int, default=7500, help="of the archive, at least (default: %(default)s)")
     words.add_argument("--rounds", type=int, default=7, help="that are timed (default: %(default)s)")
     words.add_argument("--iops", type=int, default=150, help="of the slowed-down device; 0 reads nothing")
     asked = words.parse_args()
