@@ -95,6 +95,10 @@ class Keeper:
         self._record_seen = False
         self._pruned_s = -DAY_S
         self._publisher: Publisher | None = None
+        if follows:
+            from journalkeeper import feedback  # noqa: PLC0415 - for who stays
+
+            feedback.prepare()
         if config.metrics.textfile and self.directories == config.watch.directories:  # not of another directory, -D
             from journalkeeper.publish import Publisher  # noqa: PLC0415 - for who wants metrics
 

@@ -20,7 +20,6 @@ import errno
 import os
 import struct
 from collections.abc import Iterator
-from itertools import chain
 from typing import NamedTuple
 
 from journalkeeper.btrfs.kernel import ioctl
@@ -104,7 +103,7 @@ _idle: list[_Map] = []
 
 
 class _Columns(NamedTuple):
-    """A whole map by columns, in the order of the file."""
+    """Up to BATCH_ROWS rows by columns, in the order of the file."""
 
     logical: list[int]
     physical: list[int]
@@ -112,24 +111,29 @@ class _Columns(NamedTuple):
     flags: list[int]
 
 
-def _columns(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> _Columns:
-    """The map of `fd` from `start` to `end`, in batches."""
+def _batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> Iterator[_Columns]:
+    """The map of `fd` from `start` to `end`, so that a long one takes no more memory than a short one."""
     try:
         map_ = _idle.pop()
     except IndexError:
         map_ = _Map()
-    batches: list[_Columns] = []
     rows = BATCH_ROWS
-    while rows == BATCH_ROWS and start < end:
-        rows = map_.read(fd, start, end, sync=sync and not batches)
-        batches.append(_Columns(map_.column(rows, 0), map_.column(rows, 1), map_.column(rows, 2), map_.flags(rows)))
-        if rows:
-            start = batches[-1].logical[-1] + batches[-1].length[-1]
-    _idle.append(map_)
-    whole = batches[0]
-    if len(batches) > 1:
-        whole = _Columns(*(list(chain.from_iterable(column)) for column in zip(*batches, strict=True)))
-    return whole
+    try:
+        while rows == BATCH_ROWS and start < end:
+            rows = map_.read(fd, start, end, sync=sync)
+            sync = False
+            if rows:
+                columns = _Columns(map_.column(rows, 0), map_.column(rows, 1), map_.column(rows, 2), map_.flags(rows))
+                start = columns.logical[-1] + columns.length[-1]
+                yield columns
+    finally:
+        _idle.append(map_)
+
+
+def _rows(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> Iterator[Extent]:
+    """The same, row by row."""
+    for columns in _batches(fd, sync=sync, start=start, end=end):
+        yield from map(Extent, *columns)
 
 
 def _clip(columns: _Columns, size: int) -> None:
@@ -150,46 +154,52 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     Raises: OSError: EOPNOTSUPP the filesystem has no FIEMAP; EIO, ENOSPC from the write-back
     that `sync` asks for; EINTR a signal came first.
     """
-    columns = _columns(fd, sync=sync)
-    if not columns.length:
-        return Extents()
-    _clip(columns, os.fstat(fd).st_size)
-    bytes_by_flags = _bytes_by_flags(columns)
+    size = os.fstat(fd).st_size
+    total = 0
+    bytes_by_flags: dict[int, int] = {}
+    counts: list[int] = []
+    for columns in _batches(fd, sync=sync):
+        total += len(columns.length)
+        _clip(columns, size)
+        _add_bytes(bytes_by_flags, columns)
+        if per_mib:
+            _add_counts(counts, columns)
     unwritten = _bytes_with(bytes_by_flags, FIEMAP_EXTENT_UNWRITTEN)
     return Extents(
-        total=len(columns.length),
+        total=total,
         data_bytes=sum(bytes_by_flags.values()) - unwritten,
         unwritten_bytes=unwritten,
         encoded_bytes=_bytes_with(bytes_by_flags, FIEMAP_EXTENT_ENCODED),
         shared_bytes=_bytes_with(bytes_by_flags, FIEMAP_EXTENT_SHARED),
-        per_mib=_per_mib(columns) if per_mib else (),
+        per_mib=tuple(counts),
     )
 
 
-def _bytes_by_flags(columns: _Columns) -> dict[int, int]:
-    """Bytes for each combination of flags, LAST apart."""
+def _add_bytes(totals: dict[int, int], columns: _Columns) -> None:
+    """Add the bytes with each combination of flags, LAST apart."""
     flags = columns.flags
     flags[-1] &= ~FIEMAP_EXTENT_LAST
     distinct = set(flags)
     if len(distinct) == 1:
-        return {flags[0]: sum(columns.length)}
-    totals = dict.fromkeys(distinct, 0)
+        totals[flags[0]] = totals.get(flags[0], 0) + sum(columns.length)
+        return
+    for flag in distinct:
+        totals.setdefault(flag, 0)
     for flag, length in zip(flags, columns.length, strict=True):
         totals[flag] += length
-    return totals
 
 
 def _bytes_with(bytes_by_flags: dict[int, int], flag: int) -> int:
     return sum(length for flags, length in bytes_by_flags.items() if flags & flag)
 
 
-def _per_mib(columns: _Columns) -> tuple[int, ...]:
-    """Rows that begin in each MiB up to the end of the file."""
+def _add_counts(counts: list[int], columns: _Columns) -> None:
+    """Count the rows that begin in each MiB up to the end of the file."""
     inside = [logical >> 20 for logical, length in zip(columns.logical, columns.length, strict=True) if length]
-    counts = [0] * (inside[-1] + 1) if inside else []
+    if inside:
+        counts += [0] * (inside[-1] + 1 - len(counts))
     for mib in inside:
         counts[mib] += 1
-    return tuple(counts)
 
 
 def count(fd: int, *, sync: bool) -> int:
@@ -204,12 +214,12 @@ def count(fd: int, *, sync: bool) -> int:
     return int(MAPPED.unpack_from(buffer, MAPPED_OFFSET)[0])
 
 
-def extents(fd: int, *, sync: bool) -> Iterator[Extent]:
+def extents(fd: int, *, sync: bool) -> list[Extent]:
     """The rows in the order of the file: whole blocks, also where the last over-runs the file's end.
 
     Raises: as `survey`.
     """
-    return map(Extent, *_columns(fd, sync=sync))
+    return list(_rows(fd, sync=sync))
 
 
 def data(fd: int, *, sync: bool) -> list[tuple[int, int]]:
@@ -256,8 +266,7 @@ def unwritten(fd: int, *, sync: bool) -> list[tuple[int, int]]:
 def _unwritten_between(fd: int, start: int, end: int) -> list[tuple[int, int]]:
     """The unwritten runs from `start` to `end`; the kernel lists extents whole, also where they reach beyond."""
     runs: list[tuple[int, int]] = []
-    columns = _columns(fd, sync=False, start=start, end=end)
-    for row in map(Extent, *columns):
+    for row in _rows(fd, sync=False, start=start, end=end):
         first, last = max(row.logical, start), min(row.logical + row.length, end)
         if not row.flags & FIEMAP_EXTENT_UNWRITTEN or first >= last:
             continue
@@ -280,8 +289,7 @@ def is_shared_at(fd: int, offset: int) -> bool:
 
     Raises: as `survey`; nothing is written back for it.
     """
-    columns = _columns(fd, sync=False, start=offset, end=offset + 1)
-    return any(flags & FIEMAP_EXTENT_SHARED for flags in columns.flags)
+    return any(row.flags & FIEMAP_EXTENT_SHARED for row in _rows(fd, sync=False, start=offset, end=offset + 1))
 
 
 def physical(fd: int, offset: int) -> int | None:

@@ -2,7 +2,8 @@
 """What the benches of the service share: a journal under load, and `journalkeeper daemon` beside it.
 
 The one rule: the service runs as on a host: in journald's own mount namespace, with its
-record on the journal's volume and its lines in the journal; nothing of it is replaced.
+record on the journal's volume, its lines in the journal, and its unit's capabilities;
+nothing of it is replaced.
 """
 
 from __future__ import annotations
@@ -38,6 +39,14 @@ FIELDS = ("MESSAGE", "LAB_USER", "LAB_PEER", "LAB_SESSION")
 tables of 128 MiB, at which journald rotates, in five minutes of 100 messages a second."""
 
 
+def confined() -> list[str]:
+    """The command that runs another one with the unit's capabilities: who may not search trees keeps no extents."""
+    unit = (REPOSITORY / "units/journalkeeper.service").read_text()
+    (kept,) = re.findall(r"^CapabilityBoundingSet=(.+)$", unit, re.MULTILINE)
+    allowed = "".join(f",+{name.removeprefix('CAP_').lower()}" for name in kept.split())
+    return ["setpriv", f"--bounding-set=-all{allowed}"]
+
+
 class Service:
     """`journalkeeper daemon` beside the journald of `place`; `wrapper` is a command to run it under, as strace.
 
@@ -64,7 +73,7 @@ class Service:
         }
         words = keeper("daemon", "-D", INSIDE, "--config", os.fspath(base / "journalkeeper.conf"))
         self._process = subprocess.Popen(
-            [*place.journald.inside, *wrapper, *words], env=environment, stderr=self._output
+            [*place.journald.inside, *wrapper, *confined(), *words], env=environment, stderr=self._output
         )
         self._hearing = threading.Thread(target=self._hear, daemon=True)
         self._hearing.start()
