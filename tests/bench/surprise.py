@@ -14,7 +14,7 @@ with nothing beside it, made just before, of a file that was torn as much.
 
 The disk is tests/bench/slowdisk.py, where an I/O that is one too many costs what an I/O costs. Every
 30 s the kernel ends a transaction of the volume, for which an fsync waits, whoever is at work:
-tries that it fell into, as the volume's generation tells, are counted apart.
+tries that it fell into, as its commit_stats tell, are counted apart.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def attempt(place: Bed, trace: Path | None, slow: Slowed) -> Try:
 
 
 def _sent(place: Bed, trace: Path | None) -> Try:
-    number = transaction(place)  # before the rewrite: while one is being ended the next is under way already
+    before = commits(place).ended
     rewrite = None if trace is None else _rewriting(place, trace)
     sent_s = time.time()
     place.journald.log("a disk is failing", PRIORITY=CRIT)
@@ -119,16 +119,26 @@ def _sent(place: Bed, trace: Path | None) -> Try:
         while place.journald.state() != state:
             time.sleep(0.001)
     time.sleep(LAST_S)  # of the fsync that follows OFFLINE
-    ended = transaction(place) - number
+    ended = sum(commits(place)) - before
     if rewrite is not None and rewrite.wait() != 0:
         raise RuntimeError(f"journalkeeper defrag: exit {rewrite.returncode}")
     return Try(sent_s, time.time(), trace, ended)
 
 
-def transaction(place: Bed) -> int:
-    """The number of the volume's present one."""
+class Commits(NamedTuple):
+    """How many of a volume's transactions were ended, and how many are being ended just now, none or one."""
+
+    ended: int
+    under_way: int
+
+
+def commits(place: Bed) -> Commits:
+    """Of the volume. Its generation would not tell: while one is being ended, the next is under way already."""
     with opening.directory(os.fspath(place.volume.mountpoint)) as fd:
-        return volume.generation(fd)
+        uuid = volume.volume(fd).uuid
+    lines = (line.split() for line in Path(f"/sys/fs/btrfs/{uuid}/commit_stats").read_text().splitlines())
+    stats = {name: int(value) for name, value in lines}
+    return Commits(stats["commits"], int(stats["cur_commit_ms"] > 0))
 
 
 def _rewriting(place: Bed, trace: Path) -> subprocess.Popen[bytes]:
