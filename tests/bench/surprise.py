@@ -33,6 +33,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import btrfsutil
+
 from journalkeeper import opening
 from journalkeeper.btrfs import volume
 from journalkeeper.directives import Config
@@ -61,7 +63,7 @@ TRIES_AT_MOST = 5
 class Try(NamedTuple):
     """One message: when it was sent, when the next thing was begun, and the trace of what was beside it.
 
-    `transactions` is how many of the volume's ended from when the disk became slow until its sync was over.
+    `transactions` is how many of the volume's ended from before the disk became slow until its sync was over.
     """
 
     sent_s: float
@@ -107,12 +109,13 @@ def in_portions(asked: Namespace) -> Iterator[tuple[Bed, Slowed]]:
 def attempt(place: Bed, trace: Path | None, slow: Slowed) -> Try:
     """Tear the file, send one message on a slow device, with a rewrite beside it if there is a place for its trace."""
     place.journald.age(FLUSHES)
-    with slow():
-        return _sent(place, trace)
-
-
-def _sent(place: Bed, trace: Path | None) -> Try:
     before = commits(place).ended
+    btrfsutil.wait_sync(os.fspath(place.volume.mountpoint))  # it counts as ended before its blocks are written
+    with slow():
+        return _sent(place, trace, before)
+
+
+def _sent(place: Bed, trace: Path | None, before: int) -> Try:
     rewrite = None if trace is None else _rewriting(place, trace)
     sent_s = time.time()
     place.journald.log("a disk is failing", PRIORITY=CRIT)
