@@ -63,10 +63,14 @@ class Connection(MessageBus):
 
     def close(self) -> None:
         """End the connection, in whatever state it is; the bus then gives the name to the next."""
+        sock = self._own._sock
+        if sock is None or sock.fileno() < 0:
+            return
+        self._loop.remove_reader(sock)
+        self._loop.remove_writer(sock)
         if self.connected:
             self.disconnect()
-        if self._own._sock is not None:
-            self._own._sock.close()
+        sock.close()
 
     def add_careful_handler(self, handle: Callable[[Message], bool]) -> None:
         """Call `handle` with each message; True if that was all there is to do about it."""

@@ -18,6 +18,7 @@ from journalkeeper.bus import connection
 from journalkeeper.bus.connection import Connection
 from tests.bus import eventually
 
+BUS = "org.freedesktop.DBus"
 WORDS = "x" * 50_000
 CONFIG = """<busconfig><listen>unix:path={}</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/></policy></busconfig>
@@ -55,6 +56,15 @@ def told(destination: str | None, signature_: str, *body: object) -> Message:
     )
 
 
+async def bus_pid(ours: Connection) -> int:
+    """The process of the bus."""
+    question = Message(destination=BUS, path="/", interface=BUS, member="GetConnectionUnixProcessID", signature="s")
+    question.body = [BUS]
+    reply = await ours.call(question)
+    assert reply is not None
+    return int(reply.body[0])
+
+
 def test_messages_arrive_in_their_order_however_many_there_are_at_once(address: str) -> None:
     """Ten times of what a socket holds."""
 
@@ -90,11 +100,10 @@ def test_a_closed_connection_is_gone_from_the_bus(address: str) -> None:
         name = theirs.unique_name
         theirs.close()
         theirs.close()
-        bus = "org.freedesktop.DBus"
         reply = None
         for _ in range(200):
             question = Message(
-                destination=bus, path="/", interface=bus, member="NameHasOwner", signature="s", body=[name]
+                destination=BUS, path="/", interface=BUS, member="NameHasOwner", signature="s", body=[name]
             )
             reply = await ours.call(question)
             if reply is not None and reply.body == [False]:
@@ -142,19 +151,14 @@ def test_a_bus_that_takes_nothing_any_more_is_left(address: str, monkeypatch: py
     async def scenario() -> tuple[bool, bool]:
         ours = Connection(address)
         await ours.connect()
-        bus = "org.freedesktop.DBus"
-        question = Message(destination=bus, path="/", interface=bus, member="GetConnectionUnixProcessID", signature="s")
-        question.body = [bus]
-        reply = await ours.call(question)
-        assert reply is not None
-        pid = reply.body[0]
+        pid = await bus_pid(ours)
         os.kill(pid, signal.SIGSTOP)
         try:
             for _ in range(20):
-                ours.send(told(bus, "s", WORDS))
+                ours.send(told(BUS, "s", WORDS))
             connected_before = ours.connected
             await asyncio.sleep(0.5)
-            ours.send(told(bus, "s", WORDS))
+            ours.send(told(BUS, "s", WORDS))
             connected_after = ours.connected
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -162,3 +166,30 @@ def test_a_bus_that_takes_nothing_any_more_is_left(address: str, monkeypatch: py
         return connected_before, connected_after
 
     assert asyncio.run(scenario()) == (True, False)
+
+
+def test_a_connection_that_is_closed_while_messages_wait_says_nothing_more(address: str) -> None:
+    """In the turn of the event loop in which the bus takes them again."""
+
+    async def scenario() -> list[object]:
+        loop = asyncio.get_running_loop()
+        wrong: list[object] = []
+        loop.set_exception_handler(lambda _loop, context: wrong.append(context["exception"]))
+        ours = Connection(address)
+        await ours.connect()
+        pid = await bus_pid(ours)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for _ in range(500):
+                ours.send(Message.new_signal("/", "a.b", "Told", "s", ["x" * 1000]))
+            await asyncio.sleep(0.1)
+            assert ours._sending
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert eventually(lambda: connection._writable(ours._own._sock))
+        await asyncio.sleep(0)
+        ours.close()
+        await asyncio.sleep(0.1)
+        return wrong
+
+    assert asyncio.run(scenario()) == []
