@@ -59,7 +59,7 @@ def execute(action: Action, pace: Pace) -> Done:
     after, file = before, action.file
     try:
         with hold(action.file, replacing=action.action is Verb.REWRITE) as held:
-            before = after = _measure(held.fd, action.file.kind)
+            before = after = _before(held.fd, action.file)
             try:
                 _WORK[action.action](held, action, pace)
                 if pace.ended is not None:
@@ -103,6 +103,13 @@ _WORK: Final[dict[Verb, Callable[[Held, Action, Pace], None]]] = {
     Verb.COMPRESS: inplace.defragment,
     Verb.REWRITE: rewrite.rewrite,
 }
+
+
+def _before(fd: int, file: JournalFile) -> _Measured:
+    """What was on the disk: of a file at rest, whose stat is still the same, the look's numbers."""
+    if file.kind is Kind.ACTIVE or file.disk_bytes is None:
+        return _measure(fd, file.kind)
+    return _Measured(file.extents.total, file.disk_bytes)
 
 
 def _measure(fd: int, kind: Kind) -> _Measured:
