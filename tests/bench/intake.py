@@ -3,7 +3,7 @@
 
     sudo python -m tests.bench.intake                        # 6 minutes
     sudo python -m tests.bench.intake --minutes 1 --extents 1000
-    sudo python -m tests.bench.intake --arms with,without --rate 30
+    sudo python -m tests.bench.intake --arms with,without --rate 30 --interval 60    # a file that is whole at each flush
 
 Private journalds under the same load at the same time, each on a volume of its own whose device
 is throttled to so many IOPS. Beside one runs the service, beside another `btrfs filesystem
@@ -35,12 +35,17 @@ SIZE = "12G"
 
 
 class Delays(NamedTuple):
-    """Seconds that each message waited, in the order in which they were logged; extents at first and last."""
+    """Seconds that each message waited, in the order in which they were logged, and the file's extents.
+
+    `last` is after the last flush, which leaves what it wrote; `least` what the file came down
+    to in each interval of the second half.
+    """
 
     journalds_s: list[float]
     planned_s: list[float]
     first: int
     last: int
+    least: list[int]
 
     def half(self, number: int) -> Delays:
         """The first or the second half."""
@@ -79,10 +84,11 @@ def live(asked: Namespace, beside: Callable[[Bed], AbstractContextManager[object
         age(place, asked.extents)
         first = extents(place.journald.active)
         with slowed(place.volume, asked.iops), Load(place, asked.rate) as load, beside(place):
-            for _ in every_second(asked.minutes * 60):
-                pass
+            counts = [extents(place.journald.active) for _ in every_second(asked.minutes * 60)]
         place.journald.sync()
-        return Delays(*delays(place, load.sent), first, extents(place.journald.active))
+        length, middle = max(1, round(asked.interval)), len(counts) // 2
+        least = [min(counts[at : at + length]) for at in range(middle, len(counts), length)]
+        return Delays(*delays(place, load.sent), first, extents(place.journald.active), least)
 
 
 def delays(place: Bed, wanted: int) -> tuple[list[float], list[float]]:
@@ -162,7 +168,11 @@ def main() -> int:
         found = dict(zip(names, pool.map(lambda name: live(asked, ARMS[name](asked)), names), strict=True))
     notes = [
         f"{asked.rate:g} messages/s for {asked.minutes:g} min, {asked.iops} IOPS, SyncIntervalSec={asked.interval:g}s",
-        *(f"{name}: {one.first} extents at first, {one.last} at last" for name, one in found.items()),
+        *(
+            f"{name}: {one.first} extents at first, {one.last} after the last flush, "
+            f"in each interval of the second half down to {', '.join(map(str, one.least))}"
+            for name, one in found.items()
+        ),
     ]
     show("Intake", notes, figures(found))
     return 0
