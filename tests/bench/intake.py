@@ -3,7 +3,7 @@
 
     sudo python -m tests.bench.intake                        # 6 minutes
     sudo python -m tests.bench.intake --minutes 1 --extents 1000
-    sudo python -m tests.bench.intake --arms with,without --rate 30 --interval 60    # a file that is whole at each flush
+    sudo python -m tests.bench.intake --arms with,without --rate 30 --interval 60  # whole at each flush
 
 Private journalds under the same load at the same time, each on a volume of its own whose device
 is throttled to so many IOPS. Beside one runs the service, beside another `btrfs filesystem
