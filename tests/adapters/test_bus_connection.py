@@ -8,7 +8,8 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -56,13 +57,25 @@ def told(destination: str | None, signature_: str, *body: object) -> Message:
     )
 
 
-async def bus_pid(ours: Connection) -> int:
-    """The process of the bus."""
-    question = Message(destination=BUS, path="/", interface=BUS, member="GetConnectionUnixProcessID", signature="s")
-    question.body = [BUS]
-    reply = await ours.call(question)
+async def answer(ours: Connection, member: str, name: str | None) -> list[object]:
+    """What the bus itself answers to a question about a name."""
+    reply = await ours.call(
+        Message(destination=BUS, path="/", interface=BUS, member=member, signature="s", body=[name])
+    )
     assert reply is not None
-    return int(reply.body[0])
+    return list(reply.body)
+
+
+@asynccontextmanager
+async def stopped_bus(ours: Connection) -> AsyncIterator[None]:
+    """The process of the bus takes nothing meanwhile."""
+    (pid,) = await answer(ours, "GetConnectionUnixProcessID", BUS)
+    assert isinstance(pid, int)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def test_messages_arrive_in_their_order_however_many_there_are_at_once(address: str) -> None:
@@ -100,17 +113,14 @@ def test_a_closed_connection_is_gone_from_the_bus(address: str) -> None:
         name = theirs.unique_name
         theirs.close()
         theirs.close()
-        reply = None
+        owned: list[object] = [True]
         for _ in range(200):
-            question = Message(
-                destination=BUS, path="/", interface=BUS, member="NameHasOwner", signature="s", body=[name]
-            )
-            reply = await ours.call(question)
-            if reply is not None and reply.body == [False]:
+            owned = await answer(ours, "NameHasOwner", name)
+            if owned == [False]:
                 break
             await asyncio.sleep(0.01)
         ours.close()
-        return reply is not None and reply.body == [False]
+        return owned == [False]
 
     assert asyncio.run(scenario())
 
@@ -151,17 +161,13 @@ def test_a_bus_that_takes_nothing_any_more_is_left(address: str, monkeypatch: py
     async def scenario() -> tuple[bool, bool]:
         ours = Connection(address)
         await ours.connect()
-        pid = await bus_pid(ours)
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        async with stopped_bus(ours):
             for _ in range(20):
                 ours.send(told(BUS, "s", WORDS))
             connected_before = ours.connected
             await asyncio.sleep(0.5)
             ours.send(told(BUS, "s", WORDS))
             connected_after = ours.connected
-        finally:
-            os.kill(pid, signal.SIGCONT)
         ours.close()
         return connected_before, connected_after
 
@@ -177,15 +183,11 @@ def test_a_connection_that_is_closed_while_messages_wait_says_nothing_more(addre
         loop.set_exception_handler(lambda _loop, context: wrong.append(context["exception"]))
         ours = Connection(address)
         await ours.connect()
-        pid = await bus_pid(ours)
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        async with stopped_bus(ours):
             for _ in range(500):
                 ours.send(Message.new_signal("/", "a.b", "Told", "s", ["x" * 1000]))
             await asyncio.sleep(0.1)
             assert ours._sending
-        finally:
-            os.kill(pid, signal.SIGCONT)
         assert eventually(lambda: connection._writable(ours._own._sock))
         await asyncio.sleep(0)
         ours.close()

@@ -330,6 +330,10 @@ class Guest:
             rows.append((words[-1], sum(float(part[1]) * UNIT_US[part[2]] for part in parts if part) / 1e6))
         return rows
 
+    def flush_seconds(self) -> float:
+        """What opening the journal took of the boot."""
+        return dict(self.blame())["systemd-journal-flush.service"]
+
     def copy_in(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a file or tree to a path in the guest, which need not run; not below its /run or /tmp."""
         place = self.root / target.lstrip("/")
