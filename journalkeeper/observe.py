@@ -15,9 +15,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from journalkeeper import opening
 from journalkeeper.btrfs import disk, fiemap, inode
@@ -26,6 +26,7 @@ from journalkeeper.errors import FileError, NotBtrfsError
 from journalkeeper.journald import control, header, layout
 from journalkeeper.journald.layout import Directory
 from journalkeeper.journald.names import Name, classify
+from journalkeeper.meanwhile import Meanwhile
 from journalkeeper.model import Extents, Header, Instance, JournalFile, Kind, Reason, State, Volume
 
 COARSE_NS: Final = 1_000_000_000
@@ -33,10 +34,14 @@ COARSE_NS: Final = 1_000_000_000
 before Linux 6.13 they have the timer tick's resolution, 1 to 10 ms; a second is safe."""
 
 WORTH_A_THREAD: Final = 8
-"""From so many files on a second thread pays for its start."""
+"""From so many files on a second thread pays for its start, whatever is searched; for who asks
+for the disk bytes, which is nobody who stays, from one on: one 34 MiB file of 7,700 extents takes 4 ms less."""
 
 AT_ONCE: Final = 256
 """Files that are open at a time: a quarter of what a process may have by default."""
+
+Fields = dict[str, Any]
+"""Fields of a JournalFile."""
 
 UNNAMED: Final = Name(Kind.ACTIVE, "remote")
 NO_HEADER: Final = Header(State.UNKNOWN, "", "", "", 0, 0, 0, 0, 0)
@@ -187,7 +192,7 @@ class Observer:
                     if fd is not None:
                         opened.append(_Opened(len(rows), fd, row))
                     rows.append(row)
-                for one, row in zip(opened, _in_halves(self._complete, opened), strict=True):
+                for one, row in zip(opened, self._completed(opened), strict=True):
                     rows[one.number] = row
                     # the deletion of a snapshot shows nowhere but in the map
                     known = row.problem in {None, Reason.BAD_HEADER} and not row.extents.shared_bytes
@@ -224,42 +229,70 @@ class Observer:
             return _problem(place, name, kind or UNNAMED, _reason(error), os.strerror(error.errno or 0)), None
         return row, fd
 
-    def _complete(self, opened: _Opened) -> JournalFile:
-        """The row of an open file with how it lies: what takes the kernel long."""
-        fd, row = opened.fd, opened.row
-        try:
-            extents = fiemap.survey(fd, sync=False, per_mib=row.kind is Kind.ACTIVE)
-            return row._replace(extents=extents, disk_bytes=disk.disk_bytes(fd) if self._with_disk_bytes else None)
-        except OSError as error:
-            return row._replace(problem=_reason(error), problem_detail=os.strerror(error.errno or 0))
+    def _completed(self, opened: list[_Opened]) -> list[JournalFile]:
+        """The rows of open files with how they lie: what takes the kernel long."""
+        searches = [partial(_lie, one) for one in opened]
+        if self._with_disk_bytes:
+            searches += [partial(_occupy, one) for one in opened]
+        found = _by_two(searches, apart=self._with_disk_bytes or len(opened) >= WORTH_A_THREAD)
+        rows = [one.row for one in opened]
+        for start in range(0, len(found), len(rows) or 1):
+            rows = [row._replace(**fields) for row, fields in zip(rows, found[start:], strict=False)]
+        return rows
 
 
-def _in_halves(work: Callable[[_Opened], JournalFile], items: list[_Opened]) -> list[JournalFile]:
-    """`work` of each item, in their order; of many, half on a second thread.
+def _lie(opened: _Opened) -> Fields:
+    """How an open file lies."""
+    try:
+        return {"extents": fiemap.survey(opened.fd, sync=False, per_mib=opened.row.kind is Kind.ACTIVE)}
+    except OSError as error:
+        return _failed(error)
+
+
+def _occupy(opened: _Opened) -> Fields:
+    """What an open file occupies."""
+    try:
+        return {"disk_bytes": disk.disk_bytes(opened.fd)}
+    except OSError as error:
+        return _failed(error)
+
+
+def _failed(error: OSError) -> Fields:
+    return {"problem": _reason(error), "problem_detail": os.strerror(error.errno or 0)}
+
+
+def _by_two(searches: Sequence[Callable[[], Fields]], *, apart: bool) -> list[Fields]:
+    """What the searches find, in their order; `apart`, a second thread takes every other one.
 
     Three quarters of a look is the kernel's search for shared extents: two processors
     search in about half the time, and of a slow disk two requests wait at once. What is
     quick is not done here: threads that take turns with the interpreter lose more.
+
+    Raises: whatever ended one of them early; no other is begun then, and none is left running.
     """
+    found: list[Fields] = [{}] * len(searches)
+    left = list(range(len(searches)))[::-1]
 
-    def each(items: list[_Opened], rows: list[JournalFile]) -> None:
-        rows.extend(map(work, items))  # one by one, so that those before an error are there
+    def work() -> None:
+        try:
+            while (number := _next(left)) is not None:
+                found[number] = searches[number]()
+        except BaseException:
+            left.clear()
+            raise
 
-    half = len(items) // 2 if len(items) >= WORTH_A_THREAD else 0
-    first: list[JournalFile] = []
-    second: list[JournalFile] = []
-    helper = threading.Thread(target=each, args=(items[:half], first))
-    if half:
-        helper.start()
+    with Meanwhile(work, apart=apart) as second:
+        work()
+        second.result()
+    return found
+
+
+def _next(left: list[int]) -> int | None:
+    """The last of `left`, which another thread takes from, too."""
     try:
-        each(items[half:], second)
-    finally:
-        # The files are closed after this, also after an interrupt.
-        if half:
-            helper.join()
-    # What ended the helper early ends us here, in the thread that can say so.
-    each(items[len(first) : half], first)
-    return first + second
+        return left.pop()
+    except IndexError:
+        return None
 
 
 def _begun(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:

@@ -59,8 +59,8 @@ def imported(*words: str) -> set[str]:
     return set(done.stdout.rsplit("\n", 2)[-2].split())
 
 
-def test_a_bare_version_imports_nothing_but_its_own_package() -> None:
-    assert imported("--version") == {"journalkeeper", "journalkeeper.cli", "__future__"}
+def test_a_bare_version_imports_nothing_but_its_own_package_and_what_is_built_in() -> None:
+    assert imported("--version") == {"journalkeeper", "journalkeeper.cli", "__future__", "gc"}
 
 
 def test_version_is_the_packages_whichever_way_it_is_asked() -> None:
@@ -96,10 +96,11 @@ def test_wrong_usage_is_one_line_on_stderr_and_exit_2(words: list[str]) -> None:
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
-def test_a_reader_that_leaves_early_is_met_with_silence() -> None:
+@pytest.mark.parametrize("words", [CHECK, [*COMMAND, "--help"]])
+def test_a_reader_that_leaves_early_is_met_with_silence(words: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(CHECK, stdout=writer, stderr=subprocess.PIPE, env=environment(), timeout=60, check=False)
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, env=environment(), timeout=60, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
 
@@ -109,6 +110,12 @@ def test_a_full_disk_behind_stdout_is_said_once() -> None:
         done = subprocess.run(CHECK, stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr == b"journalkeeper: cannot write the output: No space left on device\n"
+
+
+def test_help_for_a_full_disk_is_a_failure() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*COMMAND, "--help"], stdout=full, env=environment(), timeout=60, check=False)
+    assert done.returncode == 1
 
 
 def test_closed_standard_streams_are_no_accident() -> None:

@@ -43,6 +43,13 @@ def look_at(*paths: Path | str) -> list[JournalFile]:
     return list(Observer().look_at(map(str, paths), now_us=now_us()).files)
 
 
+def at_rest(path: Path) -> bool:
+    """Whether journald, which up to 250 ms after its last append truncates a file to its size, is done with it."""
+    before = path.stat()
+    time.sleep(0.3)
+    return path.stat() == before
+
+
 @pytest.fixture
 def top(place: Path, journal_bytes: bytes) -> Path:
     """A journal directory with a file of each kind."""
@@ -59,6 +66,7 @@ def top(place: Path, journal_bytes: bytes) -> Path:
 def test_a_look_tells_what_the_systems_tools_tell(bed: Bed) -> None:
     bed.journald.age(20)
     archive = bed.journald.rotate()
+    assert eventually(lambda: at_rest(archive))
     bed.journald.log("the active one")
     assert eventually(lambda: bed.journald.state() == ONLINE)
     seen = Observer(with_disk_bytes=True).look([str(bed.directory)], now_us=now_us())

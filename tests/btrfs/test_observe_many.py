@@ -69,14 +69,14 @@ def test_a_second_look_opens_the_changed_file_alone(many: Path) -> None:
 @pytest.mark.parametrize("bad", [0, FILES - 1])
 def test_an_error_in_either_thread_is_ours(many: Path, monkeypatch: pytest.MonkeyPatch, bad: int) -> None:
     path = sorted(str(entry) for entry in many.iterdir())[bad]
-    real = observe.Observer._complete
+    real = observe._lie
 
-    def failing(self: Observer, opened: observe._Opened) -> JournalFile:
+    def failing(opened: observe._Opened) -> observe.Fields:
         if opened.row.path == path:
             raise MemoryError(path)
-        return real(self, opened)
+        return real(opened)
 
-    monkeypatch.setattr(observe.Observer, "_complete", failing)
+    monkeypatch.setattr(observe, "_lie", failing)
     with pytest.raises(MemoryError):
         look(Observer(), many)
     assert not [link for link in os.listdir("/proc/self/fd") if str(many) in os.path.realpath(f"/proc/self/fd/{link}")]
