@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from journalkeeper import state
 from journalkeeper.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
+    from typing import Protocol
 
     from journalkeeper.cli.client import Service
     from journalkeeper.cli.output import Output
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
     from journalkeeper.progress import Progress
     from journalkeeper.record import Record
 
+    class Engine(Protocol):
+        """The part of cycle.Keeper that commands use."""
 
-class Engine(Protocol):
-    """The part of cycle.Keeper that commands use."""
-
-    def look(self, request: Request) -> Host: ...
-    def plan(self, request: Request) -> Plan: ...
-    def run(self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]) -> Report: ...
+        def look(self, request: Request) -> Host: ...
+        def plan(self, request: Request) -> Plan: ...
+        def run(
+            self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
+        ) -> Report: ...
 
 
 class Session:

@@ -126,6 +126,13 @@ def test_intake_tells_delays_with_without_and_beside_a_defrag() -> None:
     assert {"p99.9, with / without", "worst, with / defrag in a loop"} <= found.keys()
 
 
+def test_oneflush_compares_a_file_made_whole_with_a_torn_one() -> None:
+    iops = "2000" if can_throttle() else "0"
+    found = figures("oneflush", "--rounds", "1", "--extents", "300", "--interval", "3", "--iops", iops, *QUICK)
+    assert float(found["whole: extents before the flush"][0]) <= 0.1 * float(found["torn: extents before the flush"][0])
+    assert {"p99.9, whole / torn", "worst, whole / torn"} <= found.keys()
+
+
 def test_surprise_sends_its_messages_while_a_piece_is_under_way() -> None:
     disk = () if os.path.exists("/dev/fuse") else ("--portions",)
     found = figures("surprise", "--tries", "2", "--iops", "2000" if can_throttle() else "0", *disk)
@@ -138,7 +145,19 @@ def test_quiet_counts_wakeups_and_memory() -> None:
     assert found["loaded: resident at most, MiB"][1] == "met"
 
 
-BENCHES = ("archive", "bus", "flushes", "follower", "identity", "intake", "quiet", "scan", "startup", "surprise")
+BENCHES = (
+    "archive",
+    "bus",
+    "flushes",
+    "follower",
+    "identity",
+    "intake",
+    "oneflush",
+    "quiet",
+    "scan",
+    "startup",
+    "surprise",
+)
 
 
 def test_bus_times_calls_and_the_chunks_beside_them() -> None:
