@@ -2,12 +2,14 @@
 """One archived file that real flushes tore into thousands of extents, before and after.
 
     sudo python -m tests.bench.archive
-    sudo python -m tests.bench.archive --extents 5000 --rounds 21 --iops 0
+    sudo python -m tests.bench.archive --extents 5000 --volumes 7 --iops 0
 
 A private journald on a scratch btrfs (datacow) flushes until its active file has so many
 extents, and archives it. The volume's image is then copied for every trial, so that
 `journalkeeper defrag` and `btrfs filesystem defragment -czstd -f` start from the same
 extents, both cold, in turn, each timed as a process until a sync of the volume has ended.
+They are timed on several such volumes: most of a sync is the kernel noting the old extents as
+free, for which it searches its bitmaps of free space, and those differ twofold from volume to volume.
 The cold reads are from a device throttled to so many IOPS by the block layer, through a
 mount that has nothing of the file in memory.
 """
@@ -133,13 +135,11 @@ def trial(image: Path, name: Path, work: Work, *, iops: int = 0, read_iops: int 
         return took, look(volume, path, read_iops)
 
 
-def in_turn(image: Path, name: Path, rounds: int) -> dict[Work, list[float]]:
-    """The seconds of both in each round, on fresh copies, every other round backwards."""
-    times: dict[Work, list[float]] = {ours: [], theirs: []}
+def add_in_turn(times: dict[Work, list[float]], image: Path, name: Path, rounds: int) -> None:
+    """Add the seconds of both in each round, on fresh copies, every other round backwards."""
     for number in range(rounds):
         for work in list(times)[:: -1 if number % 2 else 1]:
             times[work].append(trial(image, name, work)[0])
-    return times
 
 
 def start_s(image: Path, name: Path) -> tuple[float, float]:
@@ -174,17 +174,24 @@ def main() -> int:
     """Measure and print."""
     words = parser(__doc__)
     words.add_argument("--extents", type=int, default=7500, help="of the archive, at least (default: %(default)s)")
-    words.add_argument("--rounds", type=int, default=7, help="that are timed (default: %(default)s)")
+    words.add_argument("--volumes", type=int, default=5, help="on which is timed (default: %(default)s)")
+    words.add_argument("--rounds", type=int, default=5, help="that are timed on each (default: %(default)s)")
     words.add_argument("--iops", type=int, default=150, help="of the slowed-down device; 0 reads nothing")
     asked = words.parse_args()
     need_a_bed(words)
+    times: dict[Work, list[float]] = {ours: [], theirs: []}
+    for _ in range(asked.volumes - 1):
+        with ScratchVolume("2G") as master:
+            name = age(master, asked.extents)
+            master.unmount()
+            add_in_turn(times, master.images[0], name, asked.rounds)
     with ScratchVolume("2G") as master:
         name = age(master, asked.extents)
         before = look(master, master.mountpoint / name, asked.iops)
         master.unmount()
         image = master.images[0]
         mine, other = (trial(image, name, work, read_iops=asked.iops)[1] for work in (ours, theirs))
-        times = in_turn(image, name, asked.rounds)
+        add_in_turn(times, image, name, asked.rounds)
         slow = {work: [trial(image, name, work, iops=asked.iops)[0]] for work in times if asked.iops}
         interpreter_s, plan_s = start_s(image, name)
     notes = [f"{before.size_bytes / MIB:.1f} MiB, ideal {ideal_extents(mine.size_bytes, compressed=True)} extents"]
@@ -192,6 +199,9 @@ def main() -> int:
         reads = "".join(f", cold {reader} {seconds:.2f} s" for reader, seconds in one.read_s.items())
         notes.append(f"{what}: {one.extents} extents, {mib(one.disk_bytes)} on disk{reads}")
     notes += [f"journalkeeper defrag and sync: {ms(times[ours])}", f"btrfs defragment and sync: {ms(times[theirs])}"]
+    starts = range(0, len(times[ours]), asked.rounds)
+    each = [ratio(*(some[start : start + asked.rounds] for some in times.values())) for start in starts]
+    notes.append(f"time / that of btrfs defragment on each volume: {', '.join(f'{one:.2f}' for one in each)}")
     notes.append(f"of ours, interpreter alone {interpreter_s * 1000:.0f} ms, as far as the plan {plan_s * 1000:.0f} ms")
     figures = rows(before, mine, other, times, plan_s)
     if slow:
