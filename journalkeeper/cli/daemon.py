@@ -34,11 +34,13 @@ def run(_args: argparse.Namespace, session: Session) -> int:
     """Run until a signal ends it."""
     import asyncio  # noqa: PLC0415 - no other command needs the service's modules
     import gc  # noqa: PLC0415
+    import sys  # noqa: PLC0415
 
     from journalkeeper.daemon import Daemon  # noqa: PLC0415
     from journalkeeper.log import Log, to_journald  # noqa: PLC0415
 
-    gc.enable()  # cli.main has no use for it
+    gc.enable()  # cli.main has no use for it, and is in a hurry
+    sys.setswitchinterval(0.005)
     with closing(Log(to_journald())) as log:
         asyncio.run(Daemon(lambda: session.keeper(patient=True), log.say).run())
     return 0
