@@ -231,38 +231,36 @@ class Observer:
 
     def _completed(self, opened: list[_Opened]) -> list[JournalFile]:
         """The rows of open files with how they lie: what takes the kernel long."""
-        searches = [partial(_lie, one) for one in opened]
-        if self._with_disk_bytes:
-            searches += [partial(_occupy, one) for one in opened]
+        if not opened:
+            return []
+        kinds = [_lie, _occupy] if self._with_disk_bytes else [_lie]
+        searches = [partial(search, one) for search in kinds for one in opened]
         found = _by_two(searches, apart=self._with_disk_bytes or len(opened) >= WORTH_A_THREAD)
-        rows = [one.row for one in opened]
-        for start in range(0, len(found), len(rows) or 1):
-            rows = [row._replace(**fields) for row, fields in zip(rows, found[start:], strict=False)]
-        return rows
+        lies, rest = found[: len(opened)], found[len(opened) :]
+        fields = [one | other for one, other in zip(lies, rest, strict=True)] if rest else lies
+        return [one.row._replace(**some) for one, some in zip(opened, fields, strict=True)]
 
 
 def _lie(opened: _Opened) -> Fields:
     """How an open file lies."""
-    try:
-        return {"extents": fiemap.survey(opened.fd, sync=False, per_mib=opened.row.kind is Kind.ACTIVE)}
-    except OSError as error:
-        return _failed(error)
+    return {"extents": fiemap.survey(opened.fd, sync=False, per_mib=opened.row.kind is Kind.ACTIVE)}
 
 
 def _occupy(opened: _Opened) -> Fields:
     """What an open file occupies."""
+    return {"disk_bytes": disk.disk_bytes(opened.fd)}
+
+
+def _found(search: Callable[[], Fields]) -> Fields:
+    """What a search finds, or why it cannot."""
     try:
-        return {"disk_bytes": disk.disk_bytes(opened.fd)}
+        return search()
     except OSError as error:
-        return _failed(error)
-
-
-def _failed(error: OSError) -> Fields:
-    return {"problem": _reason(error), "problem_detail": os.strerror(error.errno or 0)}
+        return {"problem": _reason(error), "problem_detail": os.strerror(error.errno or 0)}
 
 
 def _by_two(searches: Sequence[Callable[[], Fields]], *, apart: bool) -> list[Fields]:
-    """What the searches find, in their order; `apart`, a second thread takes every other one.
+    """What the searches find, in their order; `apart`, a second thread takes its share of them.
 
     Three quarters of a look is the kernel's search for shared extents: two processors
     search in about half the time, and of a slow disk two requests wait at once. What is
@@ -276,7 +274,7 @@ def _by_two(searches: Sequence[Callable[[], Fields]], *, apart: bool) -> list[Fi
     def work() -> None:
         try:
             while (number := _next(left)) is not None:
-                found[number] = searches[number]()
+                found[number] = _found(searches[number])
         except BaseException:
             left.clear()
             raise

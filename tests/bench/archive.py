@@ -135,11 +135,13 @@ def trial(image: Path, name: Path, work: Work, *, iops: int = 0, read_iops: int 
         return took, look(volume, path, read_iops)
 
 
-def add_in_turn(times: dict[Work, list[float]], image: Path, name: Path, rounds: int) -> None:
-    """Add the seconds of both in each round, on fresh copies, every other round backwards."""
+def in_turn(image: Path, name: Path, rounds: int) -> dict[Work, list[float]]:
+    """The seconds of both in each round, on fresh copies, every other round backwards."""
+    times: dict[Work, list[float]] = {ours: [], theirs: []}
     for number in range(rounds):
         for work in list(times)[:: -1 if number % 2 else 1]:
             times[work].append(trial(image, name, work)[0])
+    return times
 
 
 def start_s(image: Path, name: Path) -> tuple[float, float]:
@@ -179,29 +181,29 @@ def main() -> int:
     words.add_argument("--iops", type=int, default=150, help="of the slowed-down device; 0 reads nothing")
     asked = words.parse_args()
     need_a_bed(words)
-    times: dict[Work, list[float]] = {ours: [], theirs: []}
+    volumes = []
     for _ in range(asked.volumes - 1):
         with ScratchVolume("2G") as master:
             name = age(master, asked.extents)
             master.unmount()
-            add_in_turn(times, master.images[0], name, asked.rounds)
+            volumes.append(in_turn(master.images[0], name, asked.rounds))
     with ScratchVolume("2G") as master:
         name = age(master, asked.extents)
         before = look(master, master.mountpoint / name, asked.iops)
         master.unmount()
         image = master.images[0]
         mine, other = (trial(image, name, work, read_iops=asked.iops)[1] for work in (ours, theirs))
-        add_in_turn(times, image, name, asked.rounds)
-        slow = {work: [trial(image, name, work, iops=asked.iops)[0]] for work in times if asked.iops}
+        volumes.append(in_turn(image, name, asked.rounds))
+        slow = {work: [trial(image, name, work, iops=asked.iops)[0]] for work in (ours, theirs) if asked.iops}
         interpreter_s, plan_s = start_s(image, name)
+    times = {work: [seconds for one in volumes for seconds in one[work]] for work in volumes[0]}
     notes = [f"{before.size_bytes / MIB:.1f} MiB, ideal {ideal_extents(mine.size_bytes, compressed=True)} extents"]
     for what, one in (("before", before), ("journalkeeper defrag --now", mine), ("btrfs defragment -czstd", other)):
         reads = "".join(f", cold {reader} {seconds:.2f} s" for reader, seconds in one.read_s.items())
         notes.append(f"{what}: {one.extents} extents, {mib(one.disk_bytes)} on disk{reads}")
     notes += [f"journalkeeper defrag and sync: {ms(times[ours])}", f"btrfs defragment and sync: {ms(times[theirs])}"]
-    starts = range(0, len(times[ours]), asked.rounds)
-    each = [ratio(*(some[start : start + asked.rounds] for some in times.values())) for start in starts]
-    notes.append(f"time / that of btrfs defragment on each volume: {', '.join(f'{one:.2f}' for one in each)}")
+    each = ", ".join(f"{ratio(one[ours], one[theirs]):.2f}" for one in volumes)
+    notes.append(f"time / that of btrfs defragment on each volume: {each}")
     notes.append(f"of ours, interpreter alone {interpreter_s * 1000:.0f} ms, as far as the plan {plan_s * 1000:.0f} ms")
     figures = rows(before, mine, other, times, plan_s)
     if slow:

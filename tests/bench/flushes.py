@@ -35,6 +35,7 @@ from tests.bench.service import (
     Call,
     Load,
     Service,
+    add_config,
     age,
     calls,
     every_second,
@@ -196,11 +197,10 @@ def main() -> int:
     words.add_argument("--rate", type=float, default=100, help="messages a second (default: %(default)s)")
     words.add_argument("--extents", type=int, default=3000, help="of the file at first (default: %(default)s)")
     words.add_argument("--interval", type=float, default=10, help="SyncIntervalSec= in seconds (default: %(default)s)")
-    words.add_argument("--config", default="", help="lines of journalkeeper.conf beside Nocow=no")
+    add_config(words)
     words.add_argument("--curve", action="store_true", help=f"with ExtentsPerMiB= {', '.join(map(str, THRESHOLDS))}")
     words.add_argument("--jobs", type=int, default=len(THRESHOLDS), help="of the curve at a time (default: all)")
     asked = words.parse_args()
-    asked.config = asked.config.replace("\\n", "\n")
     need_a_bed(words)
     curve(asked) if asked.curve else compare(asked)
     return 0

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from journalkeeper.lab.bed import Bed, bed
 from tests.bench.archive import slowed
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, run, show
-from tests.bench.service import DATACOW, Load, Service, age, every_second, extents
+from tests.bench.service import DATACOW, Load, Service, add_config, age, every_second, extents
 
 SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE = "12G"
@@ -154,12 +154,11 @@ def main() -> int:
     words.add_argument("--iops", type=int, default=500, help="of each device; 0 for as many as it has")
     words.add_argument("--extents", type=int, default=3000, help="of the file at first (default: %(default)s)")
     words.add_argument("--interval", type=float, default=10, help="SyncIntervalSec= in seconds (default: %(default)s)")
-    words.add_argument("--config", default="", help="lines of journalkeeper.conf beside Nocow=no")
+    add_config(words)
     words.add_argument("--arms", default=",".join(ARMS), help="of the comparison (default: %(default)s)")
     words.add_argument("--jobs", type=int, default=len(ARMS), help="arms at a time; 1: pressure is the machine's, "
                        "and who waits beside one arm makes the service of another wait, too")  # fmt: skip
     asked = words.parse_args()
-    asked.config = asked.config.replace("\\n", "\n")
     names = asked.arms.split(",")
     if not set(names) <= ARMS.keys():
         words.error(f"--arms knows {', '.join(ARMS)}")

@@ -25,7 +25,7 @@ from journalkeeper.lab.bed import bed
 from tests.bench.archive import slowed
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, ratio, show
 from tests.bench.intake import SETTINGS, delays, rare
-from tests.bench.service import DATACOW, PATIENCE_S, Load, Service, age, every_second, extents
+from tests.bench.service import DATACOW, PATIENCE_S, Load, Service, add_config, age, every_second, extents
 
 SIZE = "4G"
 WHOLE = 0.1
@@ -98,9 +98,8 @@ def main() -> int:
     words.add_argument("--interval", type=float, default=30, help="SyncIntervalSec= in seconds (default: %(default)s)")
     words.add_argument("--iops", type=int, default=500, help="of each device; 0 for as many as it has")
     words.add_argument("--extents", type=int, default=4400, help="of a torn file (default: %(default)s)")
-    words.add_argument("--config", default="", help="lines of journalkeeper.conf beside Nocow=no")
+    add_config(words)
     asked = words.parse_args()
-    asked.config = asked.config.replace("\\n", "\n")
     need_a_bed(words)
     whole, torn = [], []
     with ThreadPoolExecutor(2) as pool:

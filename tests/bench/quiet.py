@@ -21,7 +21,7 @@ from typing import NamedTuple
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.values import parse_span_us
 from tests.bench.figures import MIB, Figure, at_most, count_is, mib, need_a_bed, parser, show
-from tests.bench.service import DATACOW, Load, Service, age, every_second, extents, settled, use
+from tests.bench.service import DATACOW, Load, Service, add_config, age, every_second, extents, settled, use
 
 SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE = "12G"
@@ -94,9 +94,8 @@ def main() -> int:
     words.add_argument("--rate", type=float, default=300, help="messages a second under load (default: %(default)s)")
     words.add_argument("--extents", type=int, default=1000, help="of the file before (default: %(default)s)")
     words.add_argument("--interval", default="5min", help="SyncIntervalSec= (default: %(default)s, as journald's)")
-    words.add_argument("--config", default="", help="lines of journalkeeper.conf beside Nocow=no")
+    add_config(words)
     asked = words.parse_args()
-    asked.config = asked.config.replace("\\n", "\n")
     need_a_bed(words)
     with bed(*SETTINGS, size=SIZE, sync_interval=asked.interval) as place:
         idle, loaded, load = measure(asked, place)

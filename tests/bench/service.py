@@ -8,6 +8,7 @@ nothing of it is replaced.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import os
 import re
@@ -45,6 +46,15 @@ def confined() -> list[str]:
     (kept,) = re.findall(r"^CapabilityBoundingSet=(.+)$", unit, re.MULTILINE)
     allowed = "".join(f",+{name.removeprefix('CAP_').lower()}" for name in kept.split())
     return ["setpriv", f"--bounding-set=-all{allowed}"]
+
+
+def add_config(words: argparse.ArgumentParser) -> None:
+    """The option with which a bench takes lines for the service's configuration."""
+
+    def lines(text: str) -> str:
+        return text.replace("\\n", "\n")
+
+    words.add_argument("--config", type=lines, default="", help="lines of journalkeeper.conf beside Nocow=no")
 
 
 class Service:
