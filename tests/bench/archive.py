@@ -2,7 +2,7 @@
 """One archived file that real flushes tore into thousands of extents, before and after.
 
     sudo python -m tests.bench.archive
-    sudo python -m tests.bench.archive --extents 5000 --volumes 7 --iops 0
+    sudo python -m tests.bench.archive --extents 5000 --full 0 --volumes 7 --iops 0
 
 A private journald on a scratch btrfs (datacow) flushes until its active file has so many
 extents, and archives it. The volume's image is then copied for every trial, so that
@@ -10,6 +10,8 @@ extents, and archives it. The volume's image is then copied for every trial, so 
 extents, both cold, in turn, each timed as a process until a sync of the volume has ended.
 They are timed on several such volumes: most of a sync is the kernel noting the old extents as
 free, for which it searches its bitmaps of free space, and those differ twofold from volume to volume.
+And they are timed on archives nearly as large as journald lets them grow (81 MiB, 19,000 extents),
+because the start of a command and its look take the same time before a small one.
 The cold reads are from a device throttled to so many IOPS by the block layer, through a
 mount that has nothing of the file in memory.
 """
@@ -144,6 +146,32 @@ def in_turn(image: Path, name: Path, rounds: int) -> dict[Work, list[float]]:
     return times
 
 
+def on_volumes(extents: int, volumes: int, rounds: int) -> list[dict[Work, list[float]]]:
+    """The same on each of so many volumes, with an archive of at least so many extents."""
+    times = []
+    for _ in range(volumes):
+        with ScratchVolume("2G") as master:
+            name = age(master, extents)
+            master.unmount()
+            times.append(in_turn(master.images[0], name, rounds))
+    return times
+
+
+def together(volumes: list[dict[Work, list[float]]]) -> dict[Work, list[float]]:
+    """The seconds of all volumes."""
+    return {work: [seconds for one in volumes for seconds in one[work]] for work in volumes[0]}
+
+
+def notes_of(times: list[dict[Work, list[float]]], what: str) -> list[str]:
+    """What is to be said of the times on each volume with such an archive."""
+    seconds = together(times)
+    each = ", ".join(f"{ratio(one[ours], one[theirs]):.2f}" for one in times)
+    return [
+        f"{what}: journalkeeper defrag and sync {ms(seconds[ours])}, btrfs defragment and sync {ms(seconds[theirs])}",
+        f"{what}: time / that of btrfs defragment on each volume: {each}",
+    ]
+
+
 def start_s(image: Path, name: Path) -> tuple[float, float]:
     """The seconds of the bare interpreter, and of the whole command where it only plans."""
     with copy(image, name) as (volume, path):
@@ -176,17 +204,15 @@ def main() -> int:
     """Measure and print."""
     words = parser(__doc__)
     words.add_argument("--extents", type=int, default=7500, help="of the archive, at least (default: %(default)s)")
+    words.add_argument("--full", type=int, default=17500, help="of nearly the largest that journald makes, "
+                       "for the times alone; 0: none (default: %(default)s)")  # fmt: skip
     words.add_argument("--volumes", type=int, default=5, help="on which is timed (default: %(default)s)")
     words.add_argument("--rounds", type=int, default=5, help="that are timed on each (default: %(default)s)")
     words.add_argument("--iops", type=int, default=150, help="of the slowed-down device; 0 reads nothing")
     asked = words.parse_args()
     need_a_bed(words)
-    volumes = []
-    for _ in range(asked.volumes - 1):
-        with ScratchVolume("2G") as master:
-            name = age(master, asked.extents)
-            master.unmount()
-            volumes.append(in_turn(master.images[0], name, asked.rounds))
+    volumes = on_volumes(asked.extents, asked.volumes - 1, asked.rounds)
+    full = on_volumes(asked.full, asked.volumes if asked.full else 0, asked.rounds)
     with ScratchVolume("2G") as master:
         name = age(master, asked.extents)
         before = look(master, master.mountpoint / name, asked.iops)
@@ -196,16 +222,16 @@ def main() -> int:
         volumes.append(in_turn(image, name, asked.rounds))
         slow = {work: [trial(image, name, work, iops=asked.iops)[0]] for work in (ours, theirs) if asked.iops}
         interpreter_s, plan_s = start_s(image, name)
-    times = {work: [seconds for one in volumes for seconds in one[work]] for work in volumes[0]}
     notes = [f"{before.size_bytes / MIB:.1f} MiB, ideal {ideal_extents(mine.size_bytes, compressed=True)} extents"]
     for what, one in (("before", before), ("journalkeeper defrag --now", mine), ("btrfs defragment -czstd", other)):
         reads = "".join(f", cold {reader} {seconds:.2f} s" for reader, seconds in one.read_s.items())
         notes.append(f"{what}: {one.extents} extents, {mib(one.disk_bytes)} on disk{reads}")
-    notes += [f"journalkeeper defrag and sync: {ms(times[ours])}", f"btrfs defragment and sync: {ms(times[theirs])}"]
-    each = ", ".join(f"{ratio(one[ours], one[theirs]):.2f}" for one in volumes)
-    notes.append(f"time / that of btrfs defragment on each volume: {each}")
+    notes += notes_of(volumes, f"{before.extents:,} extents")
     notes.append(f"of ours, interpreter alone {interpreter_s * 1000:.0f} ms, as far as the plan {plan_s * 1000:.0f} ms")
-    figures = rows(before, mine, other, times, plan_s)
+    figures = rows(before, mine, other, together(volumes), plan_s)
+    if full:
+        notes += notes_of(full, f"{asked.full:,} extents")
+        figures.append(at_most(f"time, {asked.full:,} extents / theirs", ratio(*together(full).values()), 1.15))
     if slow:
         notes.append(f"at {asked.iops} IOPS: {slow[ours][0]:.1f} s, btrfs defragment {slow[theirs][0]:.1f} s")
         figures.append(at_most(f"time at {asked.iops} IOPS / that of btrfs defragment", ratio(*slow.values()), 1.15))

@@ -81,10 +81,11 @@ def can_throttle() -> bool:
 def test_archive_compares_with_btrfs_progs_and_reads_cold() -> None:
     throttled = can_throttle()
     iops = "2000" if throttled else "0"
-    found = figures("archive", "--extents", "400", "--rounds", "1", "--volumes", "2", "--iops", iops)
+    found = figures("archive", "--extents", "400", "--full", "500", "--rounds", "1", "--volumes", "2", "--iops", iops)
     assert found["extents / those of btrfs defragment"][1] == "met"
     assert {
         "time / that of btrfs defragment",
+        "time, 500 extents / theirs",
         "extents after / ideal",
         "disk bytes / those of btrfs defragment",
     } <= found.keys()
