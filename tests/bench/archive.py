@@ -81,6 +81,15 @@ def age(volume: ScratchVolume, wanted: int) -> Path:
 
 
 @contextmanager
+def aged(wanted: int) -> Iterator[tuple[Path, Path]]:
+    """The image of a volume with an archive of at least so many extents, to be copied, and the archive's path in it."""
+    with ScratchVolume("2G") as master:
+        name = age(master, wanted)
+        master.unmount()
+        yield master.images[0], name
+
+
+@contextmanager
 def copy(image: Path, name: Path) -> Iterator[tuple[ScratchVolume, Path]]:
     """A volume with the same extents as the image's, and the archive on it."""
     with ScratchVolume(image=image) as volume:
@@ -150,10 +159,8 @@ def on_volumes(extents: int, volumes: int, rounds: int) -> list[dict[Work, list[
     """The same on each of so many volumes, with an archive of at least so many extents."""
     times = []
     for _ in range(volumes):
-        with ScratchVolume("2G") as master:
-            name = age(master, extents)
-            master.unmount()
-            times.append(in_turn(master.images[0], name, rounds))
+        with aged(extents) as (image, name):
+            times.append(in_turn(image, name, rounds))
     return times
 
 
@@ -213,11 +220,9 @@ def main() -> int:
     need_a_bed(words)
     volumes = on_volumes(asked.extents, asked.volumes - 1, asked.rounds)
     full = on_volumes(asked.full, asked.volumes if asked.full else 0, asked.rounds)
-    with ScratchVolume("2G") as master:
-        name = age(master, asked.extents)
-        before = look(master, master.mountpoint / name, asked.iops)
-        master.unmount()
-        image = master.images[0]
+    with aged(asked.extents) as (image, name):
+        with copy(image, name) as (volume, path):
+            before = look(volume, path, asked.iops)
         mine, other = (trial(image, name, work, read_iops=asked.iops)[1] for work in (ours, theirs))
         volumes.append(in_turn(image, name, asked.rounds))
         slow = {work: [trial(image, name, work, iops=asked.iops)[0]] for work in (ours, theirs) if asked.iops}
