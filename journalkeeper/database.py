@@ -18,6 +18,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
 from journalkeeper import state
@@ -109,14 +110,14 @@ class Database:
     def _tried(self, doing: str, work: Callable[[Connection], T]) -> T:
         import sqlite3  # noqa: PLC0415 - 10 ms that `scan` does not need
 
-        try:
-            return work(self._opened())
-        except sqlite3.DatabaseError as error:
-            self.close()
-            raise _translated(error, doing, self.path) from error
-        except BaseException:
-            self.close()
-            raise
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            try:
+                done = work(self._opened())
+            except sqlite3.DatabaseError as error:
+                raise _translated(error, doing, self.path) from error
+            undo.pop_all()
+        return done
 
     def _opened(self) -> Connection:
         """The connection; a new one if there is none or the file at our path is no longer the one we opened."""
@@ -142,10 +143,10 @@ class Database:
         mode = "rw" if not self._read_only or os.access(self.path, os.W_OK, effective_ids=True) else "ro"
         target = _uri(self.path, mode) if exists else ":memory:"
         connection = sqlite3.connect(target, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=exists)
-        try:
+        with ExitStack() as undo:
+            undo.callback(connection.close)
             version = _version(connection, len(self._migrations))
             if self._read_only and exists and version == 0:  # its writer was killed before the first commit
-                connection.close()
                 return self._connect(exists=False)
             if not (self._read_only and exists):
                 connection.execute("PRAGMA journal_mode = TRUNCATE")
@@ -153,9 +154,7 @@ class Database:
                 if version < len(self._migrations):
                     self._migrate(connection)
             connection.execute(f"PRAGMA query_only = {self._read_only:d}")
-        except BaseException:
-            connection.close()
-            raise
+            undo.pop_all()
         return connection
 
     def _migrate(self, connection: Connection) -> None:

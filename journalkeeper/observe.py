@@ -275,9 +275,8 @@ def _by_two(searches: Sequence[Callable[[], Fields]], *, apart: bool) -> list[Fi
         try:
             while (number := _next(left)) is not None:
                 found[number] = _found(searches[number])
-        except BaseException:
-            left.clear()
-            raise
+        finally:
+            left.clear()  # for the other thread, if this one was ended early
 
     with Meanwhile(work, apart=apart) as second:
         work()

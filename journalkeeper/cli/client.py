@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from dbus_fast import Message, MessageFlag, MessageType, Variant
@@ -62,19 +63,18 @@ class Service:
     @classmethod
     def find(cls) -> Self | None:
         """The service if it has its name on the bus; None if it has not, or there is no bus."""
-        runner = asyncio.Runner()
-        try:
+        with ExitStack() as undo:
+            runner = asyncio.Runner()
+            undo.callback(runner.close)
             bus = runner.run(_connected())
-            owner = None if bus is None else runner.run(_owner(bus))
-        except BaseException:
-            runner.close()
-            raise
-        if bus is None or owner is None:
-            if bus is not None:
-                bus.disconnect()
-            runner.close()
-            return None
-        return cls(runner, bus, owner)
+            if bus is None:
+                return None
+            undo.callback(bus.disconnect)
+            owner = runner.run(_owner(bus))
+            if owner is None:
+                return None
+            undo.pop_all()
+            return cls(runner, bus, owner)
 
     def close(self) -> None:
         """Leave the bus. A job goes on."""
