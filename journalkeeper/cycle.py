@@ -47,9 +47,22 @@ if TYPE_CHECKING:
 DAEMON: Final = "daemon"
 HOUR_US: Final = 60 * 60 * 1_000_000
 DAY_US: Final = 24 * HOUR_US
+SNAPSHOTS_US: Final = 30 * DAY_US
+"""For how long a rewrite beside a snapshot is evidence that snapshots are taken of a journal: of a schedule by the
+month, one is missed in no time in which nothing happens to be shared."""
+
 DAY_S: Final = 24 * 60 * 60.0
 
-PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE, Reason.VANISHED, Reason.CHANGED})
+PASSING: Final = frozenset(
+    {
+        Reason.INTERRUPTED,
+        Reason.WINDOW_CLOSED,
+        Reason.PRESSURE,
+        Reason.VANISHED,
+        Reason.CHANGED,
+        Reason.SHARED,
+    }
+)
 """Reasons that are over by themselves, or with the next look: what ended so may be tried again at once."""
 
 
@@ -271,6 +284,7 @@ class Keeper:
             refused=dict(self._refused),
             pressure_percent=pressure_percent(),
             rotations=record.rotations_since(now - DAY_US, now),
+            unshared=record.unshared_since(now - SNAPSHOTS_US),
         )
 
     def _remember(self, target: JournalFile | Instance, outcome: Outcome) -> None:

@@ -27,6 +27,7 @@ from journalkeeper.errors import BusyError, KeeperError, NotBtrfsError
 from journalkeeper.log import Event
 from journalkeeper.model import Kind, Outcome, Reason, Request, Result
 from journalkeeper.notify import Notify
+from journalkeeper.policy import nocow
 from journalkeeper.progress import Progress
 from journalkeeper.watch import Change, Watch
 
@@ -276,7 +277,7 @@ class Daemon:
         for outcome in report.outcomes:
             self._tell_outcome(outcome, once_a_day=outcome.path in again)
         for skip in report.plan.skipped:
-            if skip.reason is Reason.REDUNDANT:
+            if skip.reason in nocow.UNWANTED:
                 self._told.tell(skip.path, WARNING, f"{skip.path}: {skip.detail}")
         waiting = sorted(keeper.missing())
         if waiting:

@@ -18,7 +18,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, TypeVar
 
 from journalkeeper import state
@@ -148,7 +148,14 @@ class Database:
             version = _version(connection, len(self._migrations))
             if self._read_only and exists and version == 0:  # its writer was killed before the first commit
                 return self._connect(exists=False)
-            if not (self._read_only and exists):
+            if self._read_only and exists and version < len(self._migrations):
+                # A reader sees what an older version keeps as this one would have it.
+                copy = undo.enter_context(closing(sqlite3.connect(":memory:", isolation_level=None)))
+                connection.backup(copy)
+                self._migrate(copy)
+                connection.close()
+                connection = copy
+            elif not (self._read_only and exists):
                 connection.execute("PRAGMA journal_mode = TRUNCATE")
                 connection.execute("PRAGMA synchronous = NORMAL")
                 if version < len(self._migrations):

@@ -96,6 +96,7 @@ class Reason(StrEnum):
     IO_ERROR = "io-error"
     MISMATCH = "mismatch"
     REDUNDANT = "redundant"
+    SNAPSHOTS = "snapshots"
     COMPRESSION = "compression"
     NOT_TAKEN = "not-taken"
     ROTATION = "rotation"
@@ -266,7 +267,8 @@ class Host(NamedTuple):
     `past` has the last rewrite of each file by (device, inode), `refused` the last try that
     came to nothing; `written_bytes` is what was written in the budget's present day.
     `pressure_percent` is for how much of the last 10 s some task waited for I/O, None where
-    the kernel does not say. `rotations` is how many were asked for in the last 24 hours.
+    the kernel does not say. `rotations` is how many were asked for in the last 24 hours. `unshared` are the
+    directories in which something was rewritten beside a snapshot not long ago, as recorded.
     """
 
     now_us: int
@@ -278,6 +280,7 @@ class Host(NamedTuple):
     refused: dict[tuple[int, int], Refusal] = {}  # noqa: RUF012 - never changed, like everything here
     pressure_percent: float | None = None
     rotations: int = 0
+    unshared: frozenset[str] = frozenset()
 
 
 class Request(NamedTuple):
@@ -318,6 +321,7 @@ class Action(NamedTuple):
     """What will be done to which file and why. `file` is what the plan saw.
 
     No piece of the work is begun that would not be over by `not_after_us`; None: no limit.
+    `unshared_bytes` is what the disk will hold twice, until the snapshots that share the file are deleted.
     """
 
     path: str
@@ -330,6 +334,7 @@ class Action(NamedTuple):
     compress: str
     file: JournalFile
     not_after_us: int | None = None
+    unshared_bytes: int = 0
 
 
 class Order(NamedTuple):
@@ -382,7 +387,8 @@ class Outcome(NamedTuple):
     """What became of one action.
 
     `bytes_written` is data handed to the filesystem, before compression.
-    `detail` says a failure in words.
+    `detail` says a failure in words. `unshared_bytes` is what the disk now holds twice, as planned and as far as
+    the work went.
     """
 
     path: str
@@ -396,3 +402,4 @@ class Outcome(NamedTuple):
     bytes_written: int
     duration_s: float
     detail: str = ""
+    unshared_bytes: int = 0

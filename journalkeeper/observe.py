@@ -6,8 +6,9 @@ moved, no link followed; what cannot be looked at is a problem in the file's row
 its reason, and the look goes on.
 
 A file whose stat is the same as at the last look is not opened again, except right after
-a change, when a second change could have got the same time stamp, while a snapshot shares
-it, and after `forget`, which whoever changed its extents calls: a defragmentation leaves no trace in stat.
+a change, when a second change could have got the same time stamp, once a day while a snapshot shares
+it, and after `forget`, which whoever changed its extents calls: neither the deletion of a snapshot nor a
+defragmentation leaves a trace in stat.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ for the disk bytes, which is nobody who stays, from one on: one 34 MiB file of 7
 AT_ONCE: Final = 256
 """Files that are open at a time: a quarter of what a process may have by default."""
 
+SHARED_US: Final = 24 * 60 * 60 * 1_000_000
+"""How long a shared file is taken to stay shared: to look for sharing costs the most of a look, and more the more
+snapshots there are."""
+
 Fields = dict[str, Any]
 """Fields of a JournalFile."""
 
@@ -54,6 +59,13 @@ class Seen(NamedTuple):
     instances: tuple[Instance, ...]
     volumes: tuple[Volume, ...]
     leftovers: tuple[str, ...]
+
+
+class _Kept(NamedTuple):
+    """A row that is not made anew before `until_us` while the file's stat is the same; None: at no time."""
+
+    row: JournalFile
+    until_us: int | None
 
 
 class _Where(NamedTuple):
@@ -92,7 +104,7 @@ class Observer:
     def __init__(self, root: str = "/", *, with_disk_bytes: bool = False) -> None:
         self._root = root
         self._with_disk_bytes = with_disk_bytes
-        self._kept: dict[str, JournalFile] = {}
+        self._kept: dict[str, _Kept] = {}
         self.opened = 0
 
     def forget(self, paths: Iterable[str]) -> None:
@@ -127,7 +139,7 @@ class Observer:
         if foreign and not gathered.volumes:
             raise foreign[0]
         gathered.files = [file for file in gathered.files if file.problem is not Reason.VANISHED]
-        self._kept = {file.path: file for file in gathered.files if file.path in self._kept}
+        self._kept = {file.path: self._kept[file.path] for file in gathered.files if file.path in self._kept}
         return gathered.seen()
 
     def _below(self, place: Directory, now_us: int, gathered: _Gathered) -> list[JournalFile]:
@@ -188,22 +200,25 @@ class Observer:
             opened: list[_Opened] = []
             try:
                 for name, kind in names[start : start + AT_ONCE]:
-                    row, fd = self._row(place, where, name, kind)
+                    row, fd = self._row(place, where, name, kind, now_us=now_us)
                     if fd is not None:
                         opened.append(_Opened(len(rows), fd, row))
                     rows.append(row)
                 for one, row in zip(opened, self._completed(opened), strict=True):
                     rows[one.number] = row
-                    # the deletion of a snapshot shows nowhere but in the map
-                    known = row.problem in {None, Reason.BAD_HEADER} and not row.extents.shared_bytes
+                    self._kept.pop(row.path, None)
+                    known = row.problem in {None, Reason.BAD_HEADER}
                     if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > COARSE_NS:
-                        self._kept[row.path] = row
+                        until_us = now_us + SHARED_US if row.extents.shared_bytes else None
+                        self._kept[row.path] = _Kept(row, until_us)
             finally:
                 for one in opened:
                     os.close(one.fd)
         return rows
 
-    def _row(self, place: Directory, where: _Where, name: str, kind: Name | None) -> tuple[JournalFile, int | None]:
+    def _row(
+        self, place: Directory, where: _Where, name: str, kind: Name | None, *, now_us: int
+    ) -> tuple[JournalFile, int | None]:
         """The row of one name, and a descriptor where it still lacks how the file lies, as it
         is not remembered or its stat is another."""
         dir_fd = where.fd
@@ -216,8 +231,8 @@ class Observer:
             if status.st_dev != where.device:
                 return _problem(place, name, kind, Reason.NOT_BTRFS, "something else is mounted on this name"), None
             kept = self._kept.get(f"{place.path}/{name}")
-            if kept is not None and _unchanged(kept, status):
-                return kept, None
+            if kept is not None and _unchanged(kept, status, now_us):
+                return kept.row, None
             self.opened += 1
             fd = opening.open_file(name, dir_fd)
             try:
@@ -330,8 +345,11 @@ def _begun(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
     )
 
 
-def _unchanged(file: JournalFile, status: os.stat_result) -> bool:
-    """Whether a file still has the stat that it had when it was opened."""
+def _unchanged(kept: _Kept, status: os.stat_result, now_us: int) -> bool:
+    """Whether a file still has the stat that it had when it was opened, and that tells enough."""
+    file, until_us = kept
+    if until_us is not None and not until_us - SHARED_US <= now_us < until_us:  # or the clock was set back
+        return False
     now = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_nlink)
     return now == (file.inode, file.size_bytes, file.mtime_ns, file.ctime_ns, file.links)
 

@@ -22,8 +22,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.NO_GAIN: "The rewrite would cost more written bytes than the extents it saves are worth.",
     Reason.WINDOW_CLOSED: "journald is about to flush this file, or may at any moment; --now does not wait.",
     Reason.IN_USE: "journald or another program still writes to the file, or it serves as a loop device.",
-    Reason.SHARED: "A snapshot or reflink shares the file's data, and a rewrite would use that space again;"
-    " AllowUnshare=yes or --allow-unshare permits it.",
+    Reason.SHARED: "A snapshot or reflink shares the file's data, and a rewrite would use too much of that space"
+    " again; AllowUnshare=yes or --allow-unshare permits it.",
     Reason.SETTLING: "The file was archived so recently that journald may still be copying it; --now does not wait.",
     Reason.BUDGET: "What is left of the day's budget of bytes or rotations is not enough for it; --now does not count.",
     Reason.PRESSURE: "The device is busy and loggers would wait; it is tried again when the pressure is gone.",
@@ -43,6 +43,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.INTERRUPTED: "The run was stopped before this file was finished; it is whole, and the next run goes on.",
     Reason.IO_ERROR: "The kernel reported an error while the file was read or written; see dmesg.",
     Reason.MISMATCH: "The copy did not equal the original, so the original was kept.",
+    Reason.SNAPSHOTS: "Snapshots share files of this journal: each makes NOCOW data copy-on-write once more,"
+    " so the checksums would be given up for nothing.",
     Reason.REDUNDANT: "The volume keeps copies of its data, and without checksums nobody could tell the good one:"
     " Nocow=auto leaves such directories datacow, and Nocow=yes does not.",
     Reason.COMPRESSION: "The directory asks for compression (chattr +c or a property), which excludes NOCOW.",

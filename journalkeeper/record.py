@@ -152,7 +152,7 @@ class Record:
         """
 
         def keep(connection: Connection) -> None:
-            words = (outcome.action.value, outcome.result.value, outcome.reason.value)
+            name, words = os.fsencode(outcome.path), (outcome.action.value, outcome.result.value, outcome.reason.value)
             numbers = (
                 outcome.extents_before,
                 outcome.extents_after,
@@ -164,7 +164,7 @@ class Record:
             _inserted(
                 connection,
                 "outcomes",
-                (None, run, when_us, os.fsencode(outcome.path), *words, *numbers, outcome.detail),
+                (None, run, when_us, name, *words, *numbers, outcome.detail, outcome.unshared_bytes),
             )
             if outcome.result is Result.DONE and outcome.action in REWRITES:
                 after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
@@ -228,6 +228,11 @@ class Record:
         wanted = "action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?"
         return int(self._rows(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))[0][0])  # noqa: S608 - our words
 
+    def unshared_since(self, when_us: int) -> frozenset[str]:
+        """The directories in which something was rewritten beside a snapshot since then."""
+        rows = self._rows("SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (when_us,))
+        return frozenset(os.path.dirname(os.fsdecode(path)) for (path,) in rows)
+
     def run_failed(self) -> None:
         """Count a run that came to nothing as a whole."""
         self._database.write(
@@ -235,9 +240,7 @@ class Record:
         )
 
     def ledger(self) -> Ledger:
-        """What was ever done, by numbers that only grow; all 0 in a record that an older version keeps."""
-        if not self._rows("SELECT 1 FROM sqlite_schema WHERE name = 'ever'", ()):
-            return Ledger()
+        """What was ever done, by numbers that only grow."""
         rows = self._rows("SELECT * FROM ever", ())
         times = {what: count for what, count, *_ in rows}
         written, removed, reclaimed, known = (sum(row[column] for row in rows) for column in range(2, 6))
@@ -273,7 +276,7 @@ class Record:
         where, values = _where(paths, since_us, until_us)
         rows = self._rows(
             f"""SELECT when_us, coalesce(door, ''), path, action, result, reason, extents_before, extents_after,
-                disk_bytes_before, disk_bytes_after, bytes_written, duration_us, detail
+                disk_bytes_before, disk_bytes_after, bytes_written, duration_us, detail, unshared_bytes
             FROM outcomes LEFT JOIN runs ON runs.id = outcomes.run WHERE {where} ORDER BY when_us, outcomes.id""",  # noqa: S608 - _where's words are ours
             values,
         )
@@ -356,9 +359,9 @@ def _where(paths: Sequence[str], since_us: int | None, until_us: int | None) -> 
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    when_us, door, path, action, result, reason, *numbers, duration_us, detail = row
+    when_us, door, path, action, result, reason, *numbers, duration_us, detail, unshared_bytes = row
     name, what = os.fsdecode(path), (Verb(action), Result(result), Reason(reason))
-    outcome = Outcome(name, *what, *numbers, duration_us / 1e6, detail)  # type: ignore[call-arg]  # five numbers
+    outcome = Outcome(name, *what, *numbers, duration_us / 1e6, detail, unshared_bytes)  # type: ignore[call-arg]  # five numbers
     return Entry(when_us, door, outcome)
 
 

@@ -55,4 +55,5 @@ MIGRATIONS = (
             WHERE what = NEW.result;
         END""",
     ),
+    ("ALTER TABLE outcomes ADD COLUMN unshared_bytes INTEGER NOT NULL DEFAULT 0",),
 )

@@ -102,7 +102,16 @@ class Spec(NamedTuple):
             return tuple(dict.fromkeys(path for line in text for path in _paths(line)))
         if self.endless and text == "infinity":
             return None
+        if {"yes", "no"} <= set(self.words) and text not in self.words:
+            return self._yes_or_no(text)
         return _readers()[self.form](text)
+
+    def _yes_or_no(self, text: str) -> str:
+        """The word that another of systemd's words for a boolean stands for; what is none is left to the check."""
+        try:
+            return self.written(_readers()[Form.BOOL](text))
+        except ValueError:
+            return text
 
 
 def _readers() -> dict[Form, Callable[[str], object]]:

@@ -75,6 +75,7 @@ def _action(action: Action) -> dict[str, object]:
         "bytes_to_write": action.bytes_to_write,
         "extents_before": action.extents_before,
         "extents_expected": action.extents_expected,
+        "unshared_bytes": action.unshared_bytes,
     }
 
 
@@ -87,6 +88,7 @@ def _order(order: Order) -> dict[str, object]:
         "bytes_to_write": order.bytes_to_write,
         "extents_before": order.extents_before,
         "extents_expected": order.extents_expected,
+        "unshared_bytes": 0,
     }
 
 
@@ -109,6 +111,7 @@ def outcome_document(outcome: Outcome) -> dict[str, object]:
         "disk_bytes_after": outcome.disk_bytes_after,
         "bytes_written": outcome.bytes_written,
         "duration_s": round(outcome.duration_s, 6),
+        "unshared_bytes": outcome.unshared_bytes,
     }
 
 

@@ -86,8 +86,19 @@ def execute(action: Action, pace: Pace) -> Done:
         bytes_written=pace.written_bytes,
         duration_s=time.monotonic() - began,
         detail=detail,
+        unshared_bytes=_unshared(action, pace, after),
     )
     return Done(outcome, file.inode, file.size_bytes, file.mtime_ns)
+
+
+def _unshared(action: Action, pace: Pace, after: _Measured) -> int:
+    """What is stored beside a snapshot now: of an archive as measured, else as planned for what was written."""
+    if not action.unshared_bytes or not pace.written_bytes:
+        return 0
+    if action.file.kind is Kind.ACTIVE or after.disk_bytes is None:
+        return min(action.unshared_bytes, pace.written_bytes)
+    extents = action.file.extents
+    return round(after.disk_bytes * min(1, extents.shared_bytes / extents.data_bytes))
 
 
 def not_begun(action: Action) -> Done:

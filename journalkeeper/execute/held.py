@@ -46,8 +46,10 @@ class Held(NamedTuple):
 
 
 @contextmanager
-def hold(file: JournalFile, *, replacing: bool) -> Iterator[Held]:
-    """Open `file` and look again at all that the plan was made from; `replacing` if another inode will take its place.
+def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> Iterator[Held]:
+    """Open `file` and look again at all that the plan was made from.
+
+    `replacing` if another inode will take its place, `moving` if its data will be written elsewhere.
 
     Raises: Refused where it is no longer so; OSError: ENOENT vanished, ELOOP became a link.
     """
@@ -61,7 +63,7 @@ def hold(file: JournalFile, *, replacing: bool) -> Iterator[Held]:
                 raise Refused(Reason.CHANGED, "the name now leads to something else") from error
             raise
         try:
-            status = _same(fd, file, replacing=replacing)
+            status = _same(fd, file, replacing=replacing, moving=moving)
             yield Held(dir_fd, name, fd, status)
         finally:
             os.close(fd)
@@ -69,7 +71,7 @@ def hold(file: JournalFile, *, replacing: bool) -> Iterator[Held]:
         os.close(dir_fd)
 
 
-def _same(fd: int, file: JournalFile, *, replacing: bool) -> os.stat_result:
+def _same(fd: int, file: JournalFile, *, replacing: bool, moving: bool) -> os.stat_result:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (file.device, file.inode):
         raise Refused(Reason.CHANGED, "the name now leads to another file")
@@ -78,7 +80,7 @@ def _same(fd: int, file: JournalFile, *, replacing: bool) -> os.stat_result:
         raise Refused(reason, f"the file has {status.st_nlink} names")
     if inode.get_flags(fd) & FIXED:
         raise Refused(Reason.READ_ONLY, "the file is immutable or append-only (chattr +i, +a)")
-    if not file.extents.shared_bytes and fiemap.is_shared_at(fd, 0):
+    if moving and not file.extents.shared_bytes and fiemap.is_shared_at(fd, 0):
         # Neither a snapshot nor its deletion shows in a file's stat.
         raise Refused(Reason.SHARED, "a snapshot or reflink shares the file since it was looked at")
     if file.kind is Kind.ACTIVE:

@@ -35,7 +35,7 @@ def rotate(order: Order, file: JournalFile) -> Fresh:
         be NOCOW and is not; OSError for the files.
     """
     instance = order.instance
-    with hold(file, replacing=False) as held:
+    with hold(file, moving=False) as held:
         if order.reason is Reason.BORN_DATACOW:
             with opening.directory(instance.directory) as fd:
                 if not inode.is_nocow(fd):

@@ -6,7 +6,7 @@ The one rule: a Case is complete; no rule has to look anything up elsewhere.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from journalkeeper.compression import Compression, parse_compression
 from journalkeeper.config import Config
@@ -40,10 +40,11 @@ class Case(NamedTuple):
         return parse_compression(self.config.defrag.compress if asked is None else asked)
 
     @property
-    def allow_unshare(self) -> bool:
-        """Whether data may be stored twice for want of sharing."""
-        asked = self.request.allow_unshare
-        return self.config.defrag.allow_unshare if asked is None else asked
+    def allow_unshare(self) -> Literal["auto", "yes", "no"]:
+        """Whether data that a snapshot shares may be stored a second time."""
+        if self.request.allow_unshare is None:
+            return self.config.defrag.allow_unshare
+        return "yes" if self.request.allow_unshare else "no"
 
 
 def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, ...], tuple[Case, ...]]:

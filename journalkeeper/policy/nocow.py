@@ -6,6 +6,12 @@ have healed anything. Where the volume keeps copies (raid1, raid10, raid1c3, rai
 parity (raid5, raid6) only the checksum tells the good one: there files stay datacow, are kept
 whole by defragmenting and rotating, and `auto` says so.
 
+Nor where snapshots are taken of the journal: each makes all NOCOW data copy-on-write once more, so that
+it is torn like any other (measured: 412 to 2,898 extents and boots of 3.5 to 20.1 s). The evidence is
+FIEMAP's SHARED on a file of that journal, which takes no privilege, and the record of rewrites beside a
+snapshot, for when nothing happens to be shared. It cannot see a snapshot that nothing was written since,
+nor tell one from a copy by reflink.
+
 What already is NOCOW stays so, also under `no`: attributes are set by us or left alone.
 """
 
@@ -18,8 +24,21 @@ from journalkeeper.model import Host, Instance, Order, Reason, Skip, Verb, Volum
 from journalkeeper.policy.postpone import AGAIN_US
 from journalkeeper.values import format_span
 
+UNWANTED: Final = {
+    Reason.REDUNDANT: "its copies can differ unseen",
+    Reason.SNAPSHOTS: "each has the data copied on write once more, and there are no checksums",
+}
+"""Why `auto` would rather have datacow files in a directory, and what NOCOW costs there."""
+
 COMPRESSING: Final = ("compress-force", "compress")
 """Mount options that NOCOW files are exempt from; ours are compressed as archives."""
+
+
+def snapshots(instance: Instance, host: Host) -> bool:
+    """Whether there is evidence that snapshots are taken of this journal."""
+    where = instance.directory
+    shared = any(file.extents.shared_bytes and file.path.rpartition("/")[0] == where for file in host.files)
+    return shared or where in host.unshared
 
 
 def judge(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Order | Skip | None:
@@ -27,9 +46,19 @@ def judge(instance: Instance, volume: Volume | None, host: Host, config: Config)
     wanted = config.nocow.nocow
     if wanted == "no" or volume is None:
         return None
+    doubt = None if wanted == "yes" else _doubt(instance, volume, host)
     if instance.nocow:
-        return _already(instance, volume, wanted)
-    return _obstacle(instance, volume, wanted) or refused(instance, host) or _order(instance, volume, wanted)
+        return _already(instance, doubt)
+    return _obstacle(instance, volume, doubt) or refused(instance, host) or _order(instance, volume, wanted)
+
+
+def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str] | None:
+    """Why `auto` would rather have datacow files here."""
+    if volume.redundant:
+        return Reason.REDUNDANT, f"data is {volume.data_profile}"
+    if snapshots(instance, host):
+        return Reason.SNAPSHOTS, "snapshots share files of this journal"
+    return None
 
 
 def makes_nocow(instance: Instance, volume: Volume | None) -> bool:
@@ -37,25 +66,26 @@ def makes_nocow(instance: Instance, volume: Volume | None) -> bool:
     return instance.nocow or (volume is not None and "nodatacow" in volume.options)
 
 
-def _already(instance: Instance, volume: Volume, wanted: str) -> Skip | None:
+def _already(instance: Instance, doubt: tuple[Reason, str] | None) -> Skip | None:
     """A NOCOW directory is as wanted, except where `auto` would not have made it so."""
-    if wanted == "yes" or not volume.redundant:
+    if doubt is None:
         return None
+    reason, what = doubt
     detail = (
-        f"NOCOW though data is {volume.data_profile}: its copies can differ unseen; systemd sets it at each boot"
+        f"NOCOW though {what}: {UNWANTED[reason]}; systemd sets it at each boot"
         " unless /etc/tmpfiles.d/journal-nocow.conf is a link to /dev/null, and chattr -C takes it off new files"
     )
-    return Skip(instance.directory, Reason.REDUNDANT, detail)
+    return Skip(instance.directory, reason, detail)
 
 
-def _obstacle(instance: Instance, volume: Volume, wanted: str) -> Skip | None:
+def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | None) -> Skip | None:
     """Why this directory is not made NOCOW."""
     where = instance.directory
     if "nodatacow" in volume.options:
         return Skip(where, Reason.IDEAL, "mounted with nodatacow: new files are NOCOW without an attribute")
-    if wanted == "auto" and volume.redundant:
-        what = f"data is {volume.data_profile}: new files stay datacow, a checksum tells the good copy"
-        return Skip(where, Reason.REDUNDANT, what)
+    if doubt is not None:
+        reason, what = doubt
+        return Skip(where, reason, f"{what}: new files stay datacow, with checksums")
     if "ro" in volume.options:
         return Skip(where, Reason.READ_ONLY, "the filesystem is mounted read-only")
     if instance.compressed:

@@ -77,6 +77,12 @@ def _expected(file: JournalFile, compression: Compression | None) -> int:
     return ideal if compression is not None and not file.compressed else min(ideal, file.extents.total)
 
 
+def beside_snapshot_bytes(file: JournalFile, compression: Compression | None) -> int:
+    """What a rewrite of the whole file is expected to store beside the data that a snapshot keeps of it."""
+    shared_bytes = min(file.extents.shared_bytes, file.extents.data_bytes)  # unwritten extents can be shared, too
+    return round(shared_bytes * (EXPECTED_RATIO if compression is not None or file.compressed else 1))
+
+
 def _whole(file: JournalFile, verb: Verb, reason: Reason, compression: Compression | None) -> Action:
     return Action(
         path=file.path,
@@ -88,6 +94,7 @@ def _whole(file: JournalFile, verb: Verb, reason: Reason, compression: Compressi
         extents_expected=max(1, _expected(file, compression)),
         compress="no" if compression is None else str(compression),
         file=file,
+        unshared_bytes=beside_snapshot_bytes(file, compression),
     )
 
 
@@ -112,6 +119,7 @@ def _active(case: Case) -> Action | Skip:
         compress="no",
         file=file,
         not_after_us=case.window.closes_at_us,
+        unshared_bytes=min(file.extents.shared_bytes, sum(part.length for part in ranges)),
     )
 
 

@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Whether journald shall be asked to rotate: to make a file NOCOW, or because it is the cheaper tool.
 
-The one rule: no entry goes sooner for it. journald vacuums at each rotation, the oldest archive
-first, while the archives take more than SystemMaxUse=, all files are more than SystemMaxFiles=,
-or an archive began longer than MaxRetentionSec= ago (journal_directory_vacuum(), systemd 252 to
-262). A rotation makes an archive of what is active now and shifts every later one, so it is
-made only while all of this holds:
+Cheaper than what is judged from what the next reader pays for the active files as they are, or as a
+rewrite of ranges would leave them, whether or not such a rewrite is planned. Of a file that a snapshot
+shares no range is rewritten without leave, so a rotation is the only tool there: it touches nothing that
+is shared.
+
+No entry goes sooner for a rotation. journald vacuums at each, the oldest archive first, while the
+archives take more than SystemMaxUse=, all files are more than SystemMaxFiles=, or an archive began
+longer than MaxRetentionSec= ago (journal_directory_vacuum(), systemd 252 to 262). A rotation makes an
+archive of what is active now and shifts every later one, so it is made only while all of this holds:
 
     bytes   archives + what becomes one + one full file more  <=  SystemMaxUse=, and what KeepFree leaves
+    tables  the hash tables of files that were ended early  <=  a twentieth of that
+    steps   where journald keeps fewer than 12 full files: what archives differ from full ones  <=  a fortieth of it
     files   all + one for each active + those that will fill the bytes that are left  <=  SystemMaxFiles=
     time    MaxRetentionSec= is off, or no less than MaxFileSec=, at which a file ends anyway
 
-A directory at its limit is thus never rotated, and ranges are the tool there.
+A directory at its limit is thus never rotated. The steps: journald deletes when a full file ends, and
+archives that do not add up to full files bring that moment forward by what they are more than that.
 
 A rotation costs journald no more than a flush: it syncs the old file in a thread, as the timer
 does. So it is made when a flush costs least, in an open window, best right after one.
@@ -53,11 +60,21 @@ measured with 4 to 24 compacted archives of 5 MiB; 165 where they were not compa
 
 LAST_EXTENTS: Final = 300
 """What the messages of a shutdown itself make of a whole datacow file: 267 to 452 extents that the next
-boot found, measured; a file begun before them is found with YOUNG_EXTENTS. Of a NOCOW file they make nothing."""
+boot found, measured; a file begun before them is found with YOUNG_EXTENTS. Of a NOCOW file they make nothing,
+unless a snapshot shares it: then its blocks are copied on write once more."""
 
 TABLE_SHARE: Final = 36
 """A file's hash tables take this part of the size that it may grow to: 3.6 MiB of 128
 (journal_file_setup_data_hash_table(): 16 bytes for each 576 of the largest size)."""
+
+TABLES_MOST: Final = 1 / 20
+"""What the hash tables of files that were ended early may take of what journald keeps."""
+
+FULL_FILES: Final = 12
+"""With fewer full files than this one step of journald's deletion is more than 8% of what it keeps."""
+
+STEP_MOST: Final = 1 / 40
+"""How much sooner such a step may come, as a share of what journald keeps: 2 boots of 80."""
 
 
 class Question(NamedTuple):
@@ -153,11 +170,43 @@ def retention_files(question: Question) -> Skip | None:
     return question.skip(Reason.RETENTION, f"{after} files when SystemMaxUse= is full, SystemMaxFiles={most}")
 
 
+def retention_tables(question: Question) -> Skip | None:
+    """Files that are ended early have hash tables of their own, which count for as long as they are kept."""
+    most, full = use_bytes(question), _full_bytes(question)
+    early = max(0, len(question.files) - -(-sum(file.allocated_bytes for file in question.files) // full))
+    taken = early * (full // TABLE_SHARE)
+    if not most or taken <= most * TABLES_MOST:
+        return None
+    detail = (
+        f"{early} files were ended early, their hash tables take {format_size(taken)} of the {format_size(most)} "
+        "that journald keeps; with a smaller SystemMaxFileSize= they take less"
+    )
+    return question.skip(Reason.RETENTION, detail)
+
+
+def retention_steps(question: Question) -> Skip | None:
+    """Where journald deletes in few large steps, none of them must come sooner."""
+    most, full = use_bytes(question), _full_bytes(question)
+    if not most or full * FULL_FILES <= most:
+        return None
+    beyond = (_archived_bytes(question) + sum(file.extents.data_bytes for file in question.actives)) % full
+    sooner = min(beyond, full - beyond)
+    if sooner <= most * STEP_MOST:
+        return None
+    detail = (
+        f"journald keeps only {most // full} files of {format_size(full)} and would delete one {format_size(sooner)} "
+        "sooner; with a smaller SystemMaxFileSize= it keeps more"
+    )
+    return question.skip(Reason.RETENTION, detail)
+
+
 RULES: tuple[Rule, ...] = (
     no_journald,
     tried,
     retention_time,
     retention_size,
+    retention_tables,
+    retention_steps,
     retention_files,
     too_many,
     window_closed,
@@ -216,29 +265,15 @@ def to_apply(question: Question, *, nocow: bool) -> Order | Skip | None:
 
 
 def if_cheaper(question: Question, actions: Sequence[Action]) -> Order | Skip | None:
-    """A rotation in place of `actions` on active files of the instance, where that costs less."""
-    paths = {file.path for file in question.actives}
+    """A rotation where that costs less than leaving the active files to `actions`, which may be none."""
+    files = [file for file in question.actives if file.problem is None and file.links == 1]
+    paths = {file.path for file in files}
     actions = [action for action in actions if action.path in paths]
     threshold = question.config.defrag.extents_per_mib
-    if not actions or rotation_price(question, threshold) >= ranges_price(question, actions, threshold):
+    if not files or rotation_price(question, threshold) >= price_without(question, actions, threshold):
         return None
-    file = min(actions, key=lambda action: (-action.extents_before, action.path)).file
-    return veto(question) or too_small(question) or too_young(question, file) or _order(question, file, Reason.CHEAPER)
-
-
-def too_small(question: Question) -> Skip | None:
-    """Archives that were begun early have hash tables of their own, which count for as long as they are kept.
-
-    Together they may take what journald's own steps leave unused on the average: it deletes
-    whole files, the largest of which are twice that.
-    """
-    full = _full_bytes(question)
-    early = max(0, len(question.files) - -(-sum(file.allocated_bytes for file in question.files) // full))
-    taken = early * full // TABLE_SHARE
-    if taken <= full // 2:
-        return None
-    detail = f"{early} files are smaller than they need be, their hash tables take {format_size(taken)} of what is kept"
-    return question.skip(Reason.RETENTION, detail)
+    file = min(files, key=lambda file: (-file.extents.total, file.path))
+    return veto(question) or too_young(question, file) or _order(question, file, Reason.CHEAPER)
 
 
 def too_young(question: Question, file: JournalFile) -> Skip | None:
@@ -251,8 +286,8 @@ def too_young(question: Question, file: JournalFile) -> Skip | None:
     return question.skip(Reason.BUDGET, detail, until_us=file.head_time_us + apart_us)
 
 
-def ranges_price(question: Question, actions: Sequence[Action], threshold: int) -> float:
-    """What rewriting ranges costs, in bytes: those written, and the extents that a cold reader then still pays.
+def price_without(question: Question, actions: Sequence[Action], threshold: int) -> float:
+    """What no rotation costs, in bytes: those that `actions` write, and the extents that a cold reader then pays.
 
     An extent is worth MIB / threshold bytes: for `threshold` of them the admin has a MiB rewritten.
     """
@@ -260,8 +295,13 @@ def ranges_price(question: Question, actions: Sequence[Action], threshold: int) 
     left = sum(file.extents.total for file in question.actives if file.path not in chosen)
     left += sum(action.extents_expected for action in actions)
     if question.request.ending:
-        left += sum(LAST_EXTENTS for file in question.actives if file.owner == "system" and not file.nocow)
+        left += sum(LAST_EXTENTS for file in question.actives if file.owner == "system" and _torn_by_writes(file))
     return sum(action.bytes_to_write for action in actions) + left * MIB / threshold
+
+
+def _torn_by_writes(file: JournalFile) -> bool:
+    """Whether the next messages are written elsewhere than where the file's blocks are."""
+    return not file.nocow or file.extents.shared_bytes > 0
 
 
 def rotation_price(question: Question, threshold: int) -> float:

@@ -10,10 +10,14 @@ Whether the gain pays is price.py's question; it is asked only of files that pas
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from journalkeeper.model import Kind, Reason, Skip, State, Verb
 from journalkeeper.policy.case import Case
+from journalkeeper.policy.price import beside_snapshot_bytes
 from journalkeeper.values import format_size, format_span
+
+DAY_US: Final = 24 * 60 * 60 * 1_000_000
 
 Rule = Callable[[Case], Skip | None]
 
@@ -102,11 +106,18 @@ def recorded(case: Case) -> Skip | None:
 
 
 def shared(case: Case) -> Skip | None:
-    """A rewrite would store again what a snapshot keeps."""
-    shared_bytes = case.file.extents.shared_bytes
-    if shared_bytes == 0 or case.allow_unshare:
+    """A rewrite stores beside a snapshot what that keeps: by itself only a copy that compression makes small.
+
+    That is at most a quarter (price.EXPECTED_RATIO). Neither a snapshot nor its deletion wakes anybody, so
+    the answer ends by itself.
+    """
+    file, kept_bytes = case.file, case.file.extents.shared_bytes
+    becomes_small = case.compression is not None and not file.compressed
+    if kept_bytes == 0 or case.allow_unshare == "yes" or (case.allow_unshare == "auto" and becomes_small):
         return None
-    return _skip(case, Reason.SHARED, f"{format_size(shared_bytes)} would be stored a second time")
+    again = format_size(beside_snapshot_bytes(file, case.compression))
+    detail = f"{again} would be stored beside the {format_size(kept_bytes)} that a snapshot keeps"
+    return Skip(file.path, Reason.SHARED, detail, until_us=case.now_us + DAY_US)
 
 
 def window_closed(case: Case) -> Skip | None:

@@ -47,7 +47,11 @@ def _instance(decided: Decided, question: rotate.Question) -> Decided:
     volume = next((volume for volume in host.volumes if volume.device == instance.device), None)
     attribute = nocow.judge(instance, volume, host, question.config)
     will_be = nocow.makes_nocow(instance, volume) or isinstance(attribute, Order)
-    answers = (rotate.to_apply(question, nocow=will_be), rotate.if_cheaper(question, decided.actions))
+    unwanted = isinstance(attribute, Skip) and attribute.reason in nocow.UNWANTED
+    answers = (
+        rotate.to_apply(question, nocow=will_be and not unwanted),
+        rotate.if_cheaper(question, decided.actions),
+    )
     rotation = next((answer for answer in answers if isinstance(answer, Order)), None)
     reason = next((answer for answer in answers if answer is not None), None)
     said = [answer for answer in (attribute, rotation or reason) if answer is not None]

@@ -417,6 +417,15 @@ def test_what_was_reclaimed_is_unknown_until_a_file_knows_it(
     assert record.ledger().bytes_reclaimed == reclaimed
 
 
+def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -> None:
+    run = record.begin_run(100, "daemon")
+    for path, unshared, when_us in (("/j/a/x", 0, 200), ("/j/b/x", 1, 200), ("/j/b/y", 5, 300), ("/j/c/x", 1, 100)):
+        done = outcome()._replace(path=path, unshared_bytes=unshared)
+        record.outcome(run, VOLUME, 1, done, mtime_ns=1, size_bytes=1, when_us=when_us)
+    assert record.unshared_since(100) == {"/j/b"}
+    assert record.unshared_since(99) == {"/j/b", "/j/c"}
+
+
 def test_a_run_that_came_to_nothing_is_counted(record: Record) -> None:
     record.run_failed()
     record.run_failed()
@@ -424,13 +433,14 @@ def test_a_run_that_came_to_nothing_is_counted(record: Record) -> None:
 
 
 def test_the_ledger_of_an_older_record_begins_with_what_it_remembers(tmp_path: Path) -> None:
-    """And who may only read it before it is brought up to date finds nothing to add up."""
+    """And who may only read it sees the same, before it is brought up to date."""
     row = "(NULL, 1, 100, x'2f61', 'compress', 'done', 'fragmented', 500, 40, 900, 100, 1000, 1, '')"
     old = Database(str(tmp_path / NAME), MIGRATIONS[:1], read_only=False)
     old.write(lambda connection: connection.execute(f"INSERT INTO outcomes VALUES {row}"))  # noqa: S608 - ours
     old.close()
     with Record(tmp_path, read_only=True) as record:
-        assert record.ledger() == Ledger()
+        assert record.ledger() == Ledger(done=1, bytes_written=1000, extents_removed=460, bytes_reclaimed=800)
+        assert [entry.outcome.unshared_bytes for entry in record.history()] == [0]
     with Record(tmp_path) as record:
         keep(record, outcome())
         ledger = record.ledger()

@@ -316,15 +316,27 @@ def test_a_truncated_archive_is_not_worked_on(place: Path, journal_bytes: bytes,
 
 
 @FORMS
-def test_what_a_snapshot_shares_stays_shared(place: Path, journal_bytes: bytes, nocow: bool) -> None:
+@pytest.mark.parametrize(
+    "asked", [Request(now=True), Request(now=True, compress="no", allow_unshare=True)], ids=["small", "allowed"]
+)
+def test_what_a_snapshot_shares_is_rewritten_where_the_copy_is_small_or_allowed(
+    place: Path, journal_bytes: bytes, nocow: bool, asked: Request
+) -> None:
     run("btrfs", "subvolume", "create", place / "sub")
     path = put(place / "sub", journal_bytes, nocow=nocow)
     run("btrfs", "subvolume", "snapshot", place / "sub", place / "snapshot")
-    assert [skip.reason for skip in planned(path).skipped] == [Reason.SHARED]
+    plain = planned(path, request=Request(now=True, compress="no"))
+    assert ([skip.reason for skip in plain.skipped], plain.actions) == ([Reason.SHARED], ())
     before, entries = bearing(path), export(path)
     os.utime(path, ns=before.times_ns)
-    done = do(action(path, Request(now=True, allow_unshare=True)))
+    what = action(path, asked)
+    shared_bytes = what.file.extents.shared_bytes
+    assert what.unshared_bytes == shared_bytes // (1 if asked.compress == "no" else 4)
+    done = do(what)
     assert done.outcome.result is Result.DONE
+    disk_bytes = done.outcome.disk_bytes_after
+    assert disk_bytes is not None
+    assert done.outcome.unshared_bytes == round(disk_bytes * min(1, shared_bytes / what.file.extents.data_bytes))
     assert bearing(path) == before
     assert export(path) == entries
     assert look(path)[0].extents.shared_bytes == 0

@@ -126,6 +126,7 @@ def test_the_plan_says_what_would_be_done_and_does_nothing(bed: Bed, keep: Run) 
         ("rotate", f"{inside(bed.journald.journal)}/system.journal"),
     ]
     keys = {"path", "action", "reason", "ranges", "bytes_to_write", "extents_before", "extents_expected"}
+    keys |= {"unshared_bytes"}
     assert all(set(one) == keys and one["ranges"] == [] for one in orders)
     assert not is_nocow(bed.journald.journal)
     assert archives(bed.journald) == []
@@ -212,6 +213,37 @@ def test_a_torn_file_is_rotated_where_that_is_cheaper_and_not_twice_a_day(bed: B
     assert row["extents_before"] > 500
     assert row["extents_after"] <= 4
     assert row["bytes_written"] == 0
+
+
+@pytest.mark.parametrize("nocow", [False, True], ids=["datacow", "nocow"])
+def test_what_a_snapshot_shares_is_rotated_away_and_compacted_beside_it(bed: Bed, keep: Run, *, nocow: bool) -> None:
+    journald, volume = bed.journald, bed.volume.mountpoint
+    if nocow:
+        run("chattr", "+C", journald.journal)
+        journald.rotate()
+        archives(journald)[0].unlink()
+    first = ""
+    for number in range(3):
+        journald.age(60)
+        first = first or oldest(journald)
+        run("btrfs", "subvolume", "snapshot", "-r", volume, volume / f"snapshot{number}")
+    found = keep(journald, "--now")
+    assert [row[1:] for row in what(found)] == [("rotate", "done", "cheaper")]
+    assert reasons(found, journald.journal) == ["snapshots"]
+    assert is_nocow(journald.journal) == nocow
+    found = keep(journald, "--now")
+    (archive,) = archives(journald)
+    (row,) = [one for one in found["outcomes"] if one["path"].endswith(archive.name)]
+    if nocow:  # journald has made a copy of its own, of which no snapshot knows
+        assert (row["result"], row["unshared_bytes"]) == ("done", 0)
+    else:
+        assert (row["action"], row["result"]) == ("compress", "done")
+        assert 0 < row["unshared_bytes"] == row["disk_bytes_after"] <= archive.stat().st_size // 4
+    assert oldest(journald) == first
+    # By now nothing is shared, and it is known all the same that snapshots are taken.
+    found = keep(journald)
+    assert what(found) == []
+    assert reasons(found, journald.journal) == ([] if nocow else ["snapshots"])
 
 
 def test_outside_of_its_namespace_journald_is_not_asked(bed: Bed, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_plan_has_the_contracts_keys_in_its_order() -> None:
         '{"window": {"abc": {"open": true, "closes_at_us": 9, "reason": "flushed"}},'
         ' "actions": [{"path": "/j/a", "action": "defragment", "reason": "fragmented",'
         ' "ranges": [{"offset": 0, "length": 4096, "extents": 7}], "bytes_to_write": 4096,'
-        ' "extents_before": 7, "extents_expected": 1}],'
+        ' "extents_before": 7, "extents_expected": 1, "unshared_bytes": 0}],'
         ' "skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1"}]}'
     )
 
@@ -106,7 +106,7 @@ def test_defrag_has_the_contracts_keys_in_its_order() -> None:
     assert text == (
         '{"outcomes": [{"path": "/j/a", "action": "compress", "result": "done", "reason": "fragmented",'
         ' "extents_before": 100, "extents_after": 3, "disk_bytes_before": 10, "disk_bytes_after": 4,'
-        ' "bytes_written": 4096, "duration_s": 0.25}],'
+        ' "bytes_written": 4096, "duration_s": 0.25, "unshared_bytes": 0}],'
         ' "totals": {"files": 1, "done": 1, "skipped": 0, "failed": 0, "extents_before": 100, "extents_after": 3,'
         ' "disk_bytes_before": 10, "disk_bytes_after": 4, "bytes_written": 4096, "duration_s": 1.5}}'
     )

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.model import Order, Reason, Refusal, Request, Skip, Verb
+from journalkeeper.model import Host, Kind, Order, Reason, Refusal, Request, Skip, Verb
 from journalkeeper.policy import plan
 from journalkeeper.policy.nocow import judge
-from tests.hosts import DEVICE, DIRECTORY, MINUTE_US, NOW_US, file, host, instance, volume
+from tests.hosts import DEVICE, DIRECTORY, MINUTE_US, NOW_US, extents, file, host, instance, volume
 
 COPIES = ("raid1", "raid10", "raid5", "raid6", "raid1c3", "raid1c4", "dup")
 SINGLES = ("single", "raid0")
@@ -98,6 +98,31 @@ def test_what_failed_is_tried_again_after_an_hour(minutes: int, again: bool) -> 
         assert isinstance(found, Skip)
         assert (found.reason, found.until_us) == (Reason.NOT_TAKEN, when_us + 60 * MINUTE_US)
         assert found.detail.endswith("ago: it is not there")
+
+
+SHARED = file(extents=extents(shared_bytes=4096))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [host(SHARED), host(SHARED._replace(kind=Kind.ACTIVE)), host(unshared=frozenset({DIRECTORY}))],
+    ids=["archive", "active", "recorded"],
+)
+def test_auto_leaves_a_journal_of_which_snapshots_are_taken_datacow_and_yes_does_not(given: Host) -> None:
+    found = judge(instance(), volume(), given, config("auto"))
+    assert isinstance(found, Skip)
+    assert (found.path, found.reason) == (DIRECTORY, Reason.SNAPSHOTS)
+    assert isinstance(judge(instance(), volume(), given, config("yes")), Order)
+    warned = judge(instance(nocow=True), volume(), given, config("auto"))
+    assert isinstance(warned, Skip)
+    assert warned.reason is Reason.SNAPSHOTS
+    assert "chattr -C" in warned.detail
+
+
+def test_snapshots_of_another_journal_are_no_evidence() -> None:
+    there = "/var/log/journal/b.web"
+    given = host(SHARED._replace(path=f"{there}/system.journal"), unshared=frozenset({there}))
+    assert isinstance(judge(instance(), volume(), given, config("auto")), Order)
 
 
 def test_a_directory_on_another_filesystem_is_not_spoken_of() -> None:

@@ -193,7 +193,7 @@ def everything() -> dict[Reason, tuple[JournalFile, dict[str, Any]]]:
         Reason.RECORDED: (one, {"past": {(one.device, one.inode): past(one)}}),
         Reason.WINDOW_CLOSED: (file(Kind.ACTIVE, state=State.ONLINE, mtime_ns=NOW_US * 1000), {}),
         Reason.IN_USE: (file(state=State.OFFLINE, extents=torn), {}),
-        Reason.SHARED: (file(extents=torn._replace(shared_bytes=4096)), {}),
+        Reason.SHARED: (file(extents=torn._replace(shared_bytes=4096, encoded_bytes=torn.data_bytes)), {}),
         Reason.SETTLING: (file(ctime_ns=NOW_US * 1000, extents=torn), {}),
         Reason.BUDGET: (one, {"written_bytes": BUDGET}),
         Reason.FREE_SPACE: (one, {"volumes": (volume(free_bytes=0),)}),

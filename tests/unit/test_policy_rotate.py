@@ -193,19 +193,20 @@ def test_every_active_file_becomes_an_archive() -> None:
     assert obstacle(files=(*both, *archives(1, 4096 - 64 - 127))) == [Reason.RETENTION]
 
 
-@pytest.mark.parametrize(("spare_mib", "expected"), [(160, ROTATED), (128, ROTATED), (127, [Reason.RETENTION])])
+@pytest.mark.parametrize(("spare_mib", "expected"), [(2000, ROTATED), (128, ROTATED), (127, [Reason.RETENTION])])
 def test_free_space_bounds_what_journald_keeps(spare_mib: int, expected: object) -> None:
-    # 32 MiB are there; journald may grow to that and what is available beyond KeepFree
-    assert obstacle(instance={"available_bytes": GIB + spare_mib * MIB}) == expected
+    # 32 MiB are there and 1,968 of archives; journald may grow to that and what is available beyond KeepFree
+    files = (active(), *archives(16, 123))
+    assert obstacle(files=files, instance={"available_bytes": GIB + spare_mib * MIB}) == expected
 
 
 @pytest.mark.parametrize(
     ("most", "expected"),
-    [(102, ROTATED), (101, [Reason.RETENTION]), (0, ROTATED)],
+    [(72, ROTATED), (71, [Reason.RETENTION]), (0, ROTATED)],
 )
 def test_the_number_of_files_never_bites_before_their_bytes(most: int, expected: object) -> None:
-    # 68 archives of 1 MiB, the active file, its successor, and 32 that fill the 3,996 MiB which are left
-    files = (active(), *archives(68, 1))
+    # 38 archives of 1 MiB, the active file, its successor, and 32 that fill the 4,026 MiB which are left
+    files = (active(), *archives(38, 1))
     assert obstacle(files=files, instance={"system_max_files": most}) == expected
 
 
@@ -301,15 +302,45 @@ def test_no_rotations_a_day_are_none_before_a_shutdown_either() -> None:
         assert [order.action for order in found.orders] + [action.action for action in found.actions] == [tool]
 
 
-def test_a_shutdown_is_no_reason_to_rotate_a_whole_file() -> None:
-    request = Request(upkeep=True, now=True, ending=True)
-    found = decided(host(active(per_mib=15), instances=(young(nocow=False),)), request, KEEP_DATACOW)
-    assert (found.orders, found.actions) == ((), ())
+@pytest.mark.parametrize(
+    ("size_mib", "per_mib", "shared", "nocow", "ending", "rotated"),
+    [
+        (32, 6, 0, False, False, 0),  # 12 MiB worth of extents against 8 + 3.6 + 1.25
+        (32, 7, 0, False, False, 1),  # 14, and no MiB has as many as ExtentsPerMiB= asks for
+        (32, 7, 1, False, False, 1),  # nor may it be rewritten
+        (32, 6, 1, False, False, 0),
+        (32, 0, 0, False, True, 1),  # the shutdown's messages: 18.75
+        (64, 0, 0, False, True, 0),  # against 16 + 3.6 + 1.25
+        (8, 0, 0, True, True, 0),  # which tear no NOCOW file
+        (8, 0, 1, True, True, 1),  # but one that a snapshot shares: 18.75 against 8 + 2 + 3.6 + 1.25
+        (8, 0, 1, True, False, 0),
+        (8, 40, 1, True, False, 1),
+    ],
+)
+def test_a_rotation_is_judged_by_what_the_next_reader_pays(
+    size_mib: int, per_mib: int, shared: int, *, nocow: bool, ending: bool, rotated: int
+) -> None:
+    """Whether or not there is a range to rewrite, and whether or not that may be done."""
+    one = active(size_mib=size_mib, per_mib=per_mib, nocow=nocow)
+    one = one._replace(extents=one.extents._replace(shared_bytes=shared * size_mib * MIB))
+    request = Request(upkeep=True, now=ending, ending=ending)
+    found = decided(host(one, instances=(young(nocow=nocow),)), request, KEEP_DATACOW)
+    assert (len(rotations(found)), found.actions) == (rotated, ())
 
 
-def test_a_whole_file_is_not_rotated() -> None:
-    found = decided(host(active(per_mib=15), instances=(young(nocow=False),)), config=KEEP_DATACOW)
-    assert (found.orders, found.actions, said(found)) == ((), (), [])
+def test_a_shared_file_is_rotated_in_an_open_window_only() -> None:
+    one = active(per_mib=40, state=State.ONLINE, mtime_ns=NOW_US * 1000)
+    one = one._replace(extents=one.extents._replace(shared_bytes=MIB))
+    found = decided(host(one, instances=(young(nocow=False),)), config=KEEP_DATACOW)
+    assert (found.orders, [reason for reason, _ in said(found)]) == ((), [Reason.WINDOW_CLOSED])
+
+
+def test_a_file_is_not_made_nocow_where_snapshots_are_taken() -> None:
+    one = active(per_mib=0)
+    shared = one._replace(extents=one.extents._replace(shared_bytes=MIB))
+    assert rotations(decided(host(one, instances=(young(),)))) == [(SYSTEM, Reason.BORN_DATACOW)]
+    found = decided(host(shared, instances=(young(),)))
+    assert (rotations(found), [reason for reason, _ in said(found)]) == ([], [Reason.SNAPSHOTS])
 
 
 def test_each_user_makes_a_rotation_dearer() -> None:
@@ -337,23 +368,45 @@ def test_where_a_rotation_may_not_be_ranges_are_the_tool(words: dict[str, Any], 
 @pytest.mark.parametrize(
     ("small", "whole", "tool"),
     [
-        (17, 0, Verb.ROTATE),  # with the active file 18, less the one that all of them would be
-        (18, 0, Verb.ROTATE),
-        (19, 0, Verb.DEFRAGMENT),
-        (18, 30, Verb.ROTATE),  # whole files need their tables
+        (56, 0, Verb.ROTATE),  # 57 files, less the one that all of them would be: 199 of 4,096 MiB
+        (57, 0, Verb.ROTATE),
+        (58, 0, Verb.DEFRAGMENT),  # 58 early ones: 206 MiB
+        (56, 15, Verb.ROTATE),  # whole files need their tables
     ],
 )
-def test_small_files_tables_take_no_more_than_half_a_whole_file(small: int, whole: int, tool: Verb) -> None:
+def test_small_files_tables_take_no_more_than_a_twentieth_of_what_is_kept(small: int, whole: int, tool: Verb) -> None:
     files = (
         *archives(small, 1),
         *[one._replace(inode=one.inode + 1000, path=f"{one.path}~") for one in archives(whole, 128)],
     )
     request = UPKEEP._replace(now=True)
-    given = host(active(size_mib=16, per_mib=100), *files, instances=(young(nocow=False),))
+    given = host(active(size_mib=16, per_mib=100), *files, instances=(young(nocow=False, system_max_files=0),))
     found = decided(given, request, KEEP_DATACOW)
     assert [order.action for order in found.orders] + [
         action.action for action in found.actions if action.file.kind is Kind.ACTIVE
     ] == [tool]
+
+
+@pytest.mark.parametrize(
+    ("use_mib", "archived_mib", "active_mib", "expected"),
+    [
+        (200, 0, 5, ROTATED),  # 8 full files of 25 MiB: deletion comes 5 MiB sooner, a fortieth
+        (200, 0, 6, [Reason.RETENTION]),
+        (200, 25, 5, ROTATED),  # the archives add up to a full one
+        (200, 28, 5, [Reason.RETENTION]),
+        (200, 45, 5, ROTATED),
+        (200, 40, 5, ROTATED),  # 5 MiB less than a full one
+        (200, 39, 5, [Reason.RETENTION]),
+        (275, 0, 12, [Reason.RETENTION]),
+        (300, 0, 12, ROTATED),  # 12 full files: steps are small enough
+    ],
+)
+def test_no_large_step_of_journalds_deletion_comes_sooner(
+    use_mib: int, archived_mib: int, active_mib: int, expected: object
+) -> None:
+    limits = {"system_max_use_bytes": use_mib * MIB, "system_max_file_size_bytes": 25 * MIB}
+    kept = archives(1, archived_mib) if archived_mib else ()
+    assert obstacle(files=(active(size_mib=active_mib), *kept), instance=limits) == expected
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.model import KIB, JournalFile, Kind, Reason, Request, Skip, State
+from journalkeeper.model import KIB, MIB, JournalFile, Kind, Reason, Request, Skip, State
 from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case, cases
 from tests.hosts import (
@@ -181,17 +181,47 @@ def test_a_file_named_as_an_archive_must_be_one(kind: Kind, state: State, skippe
     assert reason(rules.still_written, case(file(kind, state=state))) is (Reason.IN_USE if skipped else None)
 
 
-def test_shared_data_stays_shared() -> None:
-    assert reason(rules.shared, case(file(extents=extents(shared_bytes=4 * KIB)))) is Reason.SHARED
-    assert reason(rules.shared, case(file(extents=extents(shared_bytes=0)))) is None
+PLAIN = configured("defrag", compress="no")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "config", "skipped"),
+    [
+        (Kind.ARCHIVED, {}, Config(), False),
+        (Kind.UNCLEAN, {}, Config(), False),
+        (Kind.ARCHIVED, {"shared_bytes": 4 * KIB}, Config(), False),  # a quarter of what is shared, however little
+        (Kind.ARCHIVED, {}, PLAIN, True),  # it would be stored whole again
+        (Kind.ARCHIVED, {"encoded_bytes": 16 * MIB}, Config(), True),  # and so would what is compressed already
+        (Kind.ARCHIVED, {"encoded_bytes": 16 * MIB - 1}, Config(), False),
+        (Kind.ARCHIVED, {"shared_bytes": 0}, PLAIN, False),
+        (Kind.ACTIVE, {}, Config(), True),  # active files are never compressed
+        (Kind.ACTIVE, {"shared_bytes": 0}, Config(), False),
+    ],
+)
+def test_a_shared_file_is_rewritten_where_only_a_small_copy_comes_to_stand_beside_the_snapshot(
+    kind: Kind, words: dict[str, int], config: Config, *, skipped: bool
+) -> None:
+    one = case(file(kind, extents=extents(**{"shared_bytes": 32 * MIB, **words})), config=config)
+    assert reason(rules.shared, one) is (Reason.SHARED if skipped else None)
+
+
+def test_a_shared_file_is_looked_at_again_within_a_day() -> None:
+    """Neither a snapshot nor its deletion wakes anybody."""
+    skip = rules.shared(case(file(extents=extents(shared_bytes=32 * MIB)), config=PLAIN))
+    assert skip is not None
+    assert skip.until_us == NOW_US + 24 * 60 * MINUTE_US
+    assert skip.detail == "32.0M would be stored beside the 32.0M that a snapshot keeps"
 
 
 @pytest.mark.parametrize(
     ("configuration", "asked", "skipped"),
-    [(False, None, True), (True, None, False), (False, True, False), (True, False, True)],
+    [("no", None, True), ("yes", None, False), ("no", True, False), ("yes", False, True), ("auto", False, True)],
 )
-def test_a_request_overrides_allow_unshare(configuration: bool, asked: bool | None, skipped: bool) -> None:
-    shared = file(extents=extents(shared_bytes=4 * KIB))
+@pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.ACTIVE])
+def test_a_request_overrides_allow_unshare(
+    kind: Kind, configuration: str, asked: bool | None, *, skipped: bool
+) -> None:
+    shared = file(kind, extents=extents(shared_bytes=4 * KIB))
     one = case(shared, Request(allow_unshare=asked), configured("defrag", allow_unshare=configuration))
     assert reason(rules.shared, one) is (Reason.SHARED if skipped else None)
 
@@ -264,7 +294,7 @@ TROUBLES: list[tuple[Reason, dict[str, Any]]] = [
     (Reason.SETTLING, {"ctime_ns": NOW_US * 1000}),
     (Reason.IN_USE, {"state": State.ONLINE}),
     (Reason.RECORDED, {"inode": 777}),
-    (Reason.SHARED, {"extents": extents(total=5000, shared_bytes=4 * KIB)}),
+    (Reason.SHARED, {"extents": extents(total=5000, shared_bytes=4 * KIB, encoded_bytes=32 * MIB)}),
 ]
 
 

@@ -117,7 +117,8 @@ def _allowed(directive: Directive, text: str) -> bool:
         if form in TESTS:
             return TESTS[form](text)
         if form == "word":
-            return bool(text in directive["words"])
+            words = directive["words"]
+            return text in words or ({"yes", "no"} <= set(words) and text.lower() in YES + NO)
         number = _number(directive, text)
     except ValueError:
         return False
