@@ -141,7 +141,7 @@ def test_the_configuration_for_a_first_look_plans_nothing(tmp_path: Path) -> Non
     config = configuration(tmp_path, "# /etc/journalkeeper.conf.d/50-look-first.conf")
     torn = hosts.extents(9000, per_mib=(200,) * 32)
     files = (hosts.file(path=f"{hosts.DIRECTORY}/a", extents=torn, nocow=True), hosts.file(Kind.ACTIVE, extents=torn))
-    limits = {"system_max_use_bytes": GIB, "system_keep_free_bytes": 0, "system_max_file_size_bytes": GIB // 8}
+    limits = {"system_max_use_bytes": 4 * GIB, "system_keep_free_bytes": 0, "system_max_file_size_bytes": GIB // 8}
     born_datacow = hosts.instance(rotatable=True, nocow=True, available_bytes=100 * GIB, **limits)
     host = hosts.host(*files, instances=(born_datacow,))
     done: list[object] = []
