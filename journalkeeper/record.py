@@ -143,9 +143,18 @@ class Record:
         )
 
     def outcome(
-        self, run: int, volume: VolumeKey, inode: int, outcome: Outcome, *, mtime_ns: int, size_bytes: int, when_us: int
+        self,
+        run: int,
+        volume: VolumeKey,
+        inode: int,
+        outcome: Outcome,
+        *,
+        mtime_ns: int,
+        size_bytes: int,
+        when_us: int,
+        extents_expected: int = 0,
     ) -> None:
-        """Keep one outcome; a rewrite that was done is also the past of `inode`.
+        """Keep one outcome; a rewrite that was carried out, for good or in vain, is also the past of `inode`.
 
         `inode`, `mtime_ns` and `size_bytes` are the file's afterwards: what takes a name by a
         rewrite or a rotation has another inode than the plan saw.
@@ -153,32 +162,24 @@ class Record:
 
         def keep(connection: Connection) -> None:
             words = (outcome.action.value, outcome.result.value, outcome.reason.value)
-            numbers = (
-                outcome.extents_before,
-                outcome.extents_after,
-                outcome.disk_bytes_before,
-                outcome.disk_bytes_after,
-                outcome.bytes_written,
-                round(outcome.duration_s * 1e6),
-            )
+            numbers = (*outcome[4:9], round(outcome.duration_s * 1e6))  # extents, disk bytes, bytes written
             _inserted(
                 connection,
                 "outcomes",
                 (None, run, when_us, os.fsencode(outcome.path), *words, *numbers, outcome.detail),
             )
-            if outcome.result is Result.DONE and outcome.action in REWRITES:
+            if outcome.action in REWRITES and (outcome.result is Result.DONE or outcome.reason is Reason.NO_GAIN):
                 after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
-                _inserted(connection, "rewrites", (*volume, inode, *after))
+                gain = (outcome.extents_before, extents_expected, outcome.bytes_written)
+                _inserted(connection, "rewrites", (*volume, inode, *after, *gain))
 
         self._database.write(keep)
 
     def past(self, volume: VolumeKey) -> dict[int, Past]:
         """The last rewrite of each file on a volume, by inode."""
-        rows = self._rows(
-            "SELECT inode, verb, when_us, size_bytes, mtime_ns, extents FROM rewrites WHERE uuid = ? AND subvolume = ?",
-            volume,
-        )
-        return {inode: Past(Verb(verb), *rest) for inode, verb, *rest in rows}
+        rows = self._rows("SELECT * FROM rewrites WHERE uuid = ? AND subvolume = ?", volume)
+        # A record that an older version keeps has no column behind the time of the last sighting.
+        return {row[2]: Past(Verb(row[3]), *row[4:8], *row[9:]) for row in rows}
 
     def observe(self, now_us: int, host: Host, *, every_us: int = 0) -> None:
         """Keep each instance's totals and each active file's extents where they are not what they were.
