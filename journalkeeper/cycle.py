@@ -21,6 +21,7 @@ from journalkeeper.errors import KeeperError, NeedsRootError
 from journalkeeper.flushes import Flushes
 from journalkeeper.meanwhile import Meanwhile
 from journalkeeper.model import (
+    Action,
     Host,
     Instance,
     JournalFile,
@@ -55,15 +56,11 @@ DAY_S: Final = 24 * 60 * 60.0
 
 PASSING: Final = frozenset(
     {
-        Reason.INTERRUPTED,
-        Reason.WINDOW_CLOSED,
-        Reason.PRESSURE,
-        Reason.VANISHED,
-        Reason.CHANGED,
-        Reason.SHARED,
+        *(Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE, Reason.VANISHED, Reason.CHANGED),
+        *(Reason.SHARED, Reason.NO_GAIN),
     }
 )
-"""Reasons that are over by themselves, or with the next look: what ended so may be tried again at once."""
+"""Reasons that are over by themselves, or with the next look, or that the record remembers."""
 
 
 class Report(NamedTuple):
@@ -186,9 +183,10 @@ class Keeper:
 
             record, notices = self._opened_record(stack)
             seen = looking.result()
-            work = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stop)
-            notices += work.clean(seen.leftovers)
             host = self._host(seen, record)
+            look_again = partial(self._planned_again, host, request)
+            work = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stop, look_again=look_again)
+            notices += work.clean(seen.leftovers)
             chosen = plan(host, request, self._config)
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
@@ -206,6 +204,15 @@ class Keeper:
             if publisher is not None:
                 notices += _tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
         return Report(chosen, tuple(outcomes), _written(outcomes), time.monotonic() - began, tuple(notices), host)
+
+    def _planned_again(self, host: Host, request: Request, action: Action) -> Action | None:
+        """What to do about the file of `action` as it is now, on the `host` that was seen."""
+        from journalkeeper.policy import plan  # noqa: PLC0415 - see above
+
+        now = now_us()
+        files = self._observer.look_at((action.path,), now_us=now).files
+        actions = plan(host._replace(now_us=now, files=files), request, self._config).actions
+        return next((one for one in actions if one.path == action.path), None)
 
     def _looking(self, request: Request, *, watching: bool) -> Meanwhile[Seen]:
         """A look; the service has all imported already, so it needs nobody who looks meanwhile."""
@@ -327,7 +334,7 @@ def _kept(record: Record, run: int, volumes: tuple[Volume, ...], device: int, do
     key = next((volume.uuid, volume.subvolume) for volume in volumes if volume.device == device)
     after = {"mtime_ns": done.mtime_ns, "size_bytes": done.size_bytes, "when_us": now_us()}
     try:
-        record.outcome(run, key, done.inode, done.outcome, **after)
+        record.outcome(run, key, done.inode, done.outcome, **after, extents_expected=done.extents_expected)
     except KeeperError as error:
         return [f"{done.outcome.path}: not recorded: {error}"]
     return []

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The words that the rooms of the house speak to each other in.
+"""Immutable types that all packages share.
 
-The one rule: everything here is frozen, and nothing here does anything. Bytes are
-`_bytes`, wall-clock times are microseconds since the epoch, `_us`, intervals too.
-NamedTuple and not dataclass: a scan makes thousands, and a tool that starts often
-should not import `inspect` (measured: 5 ms of 10). For the same reason annotations are not
-strings here: NamedTuple compiles each string, 1.3 of 3.5 ms.
+Everything here is frozen, and nothing here does anything. Bytes are
+`_bytes`, wall-clock times are microseconds since the epoch, `_us`, intervals too. NamedTuple
+and not dataclass: a scan makes thousands, and a tool that starts often should not import `inspect`
+(5 ms of 10). Nor are annotations strings here: NamedTuple compiles each string, 1.3 of 3.5 ms.
 """
 
 from enum import StrEnum
@@ -242,13 +241,16 @@ class Instance(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The last rewrite of a file, as recorded: what it looked like when it was done."""
+    """The last rewrite of a file, as recorded: the file when it was done, and what had been expected."""
 
     verb: Verb
     when_us: int
     size_bytes: int
     mtime_ns: int
     extents: int
+    extents_before: int = 0
+    extents_expected: int = 0
+    bytes_written: int = 0
 
 
 class Refusal(NamedTuple):

@@ -40,6 +40,7 @@ class Meter:
         self._tell(self._now)
 
     def add(self, length: int) -> None:
-        """`length` bytes more of the present file."""
-        self._now = self._now._replace(done_bytes=self._now.done_bytes + length)
+        """`length` bytes more of the present file; what is done a second time is not counted again."""
+        done = min(self._now.done_bytes + length, self._before + self._length)
+        self._now = self._now._replace(done_bytes=done)
         self._tell(self._now)

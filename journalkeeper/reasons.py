@@ -19,7 +19,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.CHEAPER: "A rotation costs less than rewriting the file's ranges: its archive is compacted once.",
     Reason.IDEAL: "The file has about as few extents as its data can have.",
     Reason.RECORDED: "The file was already rewritten and has not changed since: an archive is rewritten once.",
-    Reason.NO_GAIN: "The rewrite would cost more written bytes than the extents it saves are worth.",
+    Reason.NO_GAIN: "The rewrite would cost more written bytes than the extents it saves are worth,"
+    " or the last one saved less than half of what was expected and too few extents came since.",
     Reason.WINDOW_CLOSED: "journald is about to flush this file, or may at any moment; --now does not wait.",
     Reason.IN_USE: "journald or another program still writes to the file, or it serves as a loop device.",
     Reason.SHARED: "A snapshot or reflink shares the file's data, and a rewrite would use too much of that space"

@@ -143,9 +143,18 @@ class Record:
         )
 
     def outcome(
-        self, run: int, volume: VolumeKey, inode: int, outcome: Outcome, *, mtime_ns: int, size_bytes: int, when_us: int
+        self,
+        run: int,
+        volume: VolumeKey,
+        inode: int,
+        outcome: Outcome,
+        *,
+        mtime_ns: int,
+        size_bytes: int,
+        when_us: int,
+        extents_expected: int = 0,
     ) -> None:
-        """Keep one outcome; a rewrite that was done is also the past of `inode`.
+        """Keep one outcome; a rewrite that was carried out, for good or in vain, is also the past of `inode`.
 
         `inode`, `mtime_ns` and `size_bytes` are the file's afterwards: what takes a name by a
         rewrite or a rotation has another inode than the plan saw.
@@ -166,16 +175,18 @@ class Record:
                 "outcomes",
                 (None, run, when_us, name, *words, *numbers, outcome.detail, outcome.unshared_bytes),
             )
-            if outcome.result is Result.DONE and outcome.action in REWRITES:
+            if outcome.action in REWRITES and (outcome.result is Result.DONE or outcome.reason is Reason.NO_GAIN):
                 after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
-                _inserted(connection, "rewrites", (*volume, inode, *after))
+                gain = (outcome.extents_before, extents_expected, outcome.bytes_written)
+                _inserted(connection, "rewrites", (*volume, inode, *after, *gain))
 
         self._database.write(keep)
 
     def past(self, volume: VolumeKey) -> dict[int, Past]:
         """The last rewrite of each file on a volume, by inode."""
         rows = self._rows(
-            "SELECT inode, verb, when_us, size_bytes, mtime_ns, extents FROM rewrites WHERE uuid = ? AND subvolume = ?",
+            """SELECT inode, verb, when_us, size_bytes, mtime_ns, extents, extents_before, extents_expected, bytes_written
+            FROM rewrites WHERE uuid = ? AND subvolume = ?""",
             volume,
         )
         return {inode: Past(Verb(verb), *rest) for inode, verb, *rest in rows}

@@ -55,5 +55,11 @@ MIGRATIONS = (
             WHERE what = NEW.result;
         END""",
     ),
-    ("ALTER TABLE outcomes ADD COLUMN unshared_bytes INTEGER NOT NULL DEFAULT 0",),
+    (
+        # What was expected of a rewrite and what it cost: one in vain is not repeated. 0: not known.
+        "ALTER TABLE rewrites ADD COLUMN extents_before INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE rewrites ADD COLUMN extents_expected INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE rewrites ADD COLUMN bytes_written INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE outcomes ADD COLUMN unshared_bytes INTEGER NOT NULL DEFAULT 0",
+    ),
 )

@@ -7,8 +7,10 @@ open, who waits for this disk, what the last pieces took.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.execute import Done, execute, leftovers, not_begun, orders
@@ -16,21 +18,34 @@ from journalkeeper.execute.pace import Pace
 from journalkeeper.feedback import Attention, Place
 from journalkeeper.flushes import Flushes
 from journalkeeper.journald import layout
-from journalkeeper.model import Action, Instance, JournalFile, Kind, Order, Plan
+from journalkeeper.model import Action, Instance, JournalFile, Kind, Order, Plan, Reason
 from journalkeeper.observe import Seen
 from journalkeeper.progress import Meter, Progress
 from journalkeeper.slowest import Slowest
+
+LOOKS_AGAIN: Final = 3
+FINISHED_S: Final = 0.3
+"""journald's last touch of a file that it archived comes up to 250 ms after its last append."""
 
 
 class Work:
     """The work of one run, until `stop` says so between two pieces.
 
     `flushes` and `slowest` are told what was done and how long it took; who is in a `hurry` waits for no flush.
+    `look_again` plans anew for the file of an action: None if there is nothing to do, or not yet.
     """
 
     def __init__(
-        self, config: Config, flushes: Flushes, slowest: Slowest, *, hurry: bool, stop: Callable[[], bool]
+        self,
+        config: Config,
+        flushes: Flushes,
+        slowest: Slowest,
+        *,
+        hurry: bool,
+        stop: Callable[[], bool],
+        look_again: Callable[[Action], Action | None],
     ) -> None:
+        self._look_again = look_again
         self._config = config
         self._flushes = flushes
         self._slowest = slowest
@@ -65,20 +80,36 @@ class Work:
                 yield action.file, not_begun(action)
                 continue
             meter.begin(number, action)
-            with closing(self._attention(action, seen)) as attention:
-                pace = Pace(
-                    most_bytes=self._config.defrag.chunk_bytes,
-                    piece_us=self._piece_us(action),
-                    ask=attention,
-                    tell=meter.add,
-                )
-                done = execute(action, pace)
-                attention.let_pass()
-            if action.file.kind is Kind.ACTIVE:
-                directory = action.path.rpartition("/")[0]
-                self._flushes.moved_by_us(directory)
-                self._slowest.add(directory, pace.slowest_us)
+            done, looks = self._execute(action, seen, meter.add), 0
+            while self._just_archived(action, done) and looks < LOOKS_AGAIN:
+                looks += 1
+                time.sleep(FINISHED_S)
+                fresh = self._look_again(action)
+                if fresh is not None:
+                    done = self._execute(fresh, seen, meter.add)
             yield action.file, done
+
+    def _just_archived(self, action: Action, done: Done) -> bool:
+        """Whether journald was about to finish the file, and who asked does not wait for the next run."""
+        changed = action.file.kind is not Kind.ACTIVE and done.outcome.reason is Reason.CHANGED
+        return changed and self._hurry and not self._stop()
+
+    def _execute(self, action: Action, seen: Seen, tell: Callable[[int], None]) -> Done:
+        """Do one action, asking for leave before each piece."""
+        with closing(self._attention(action, seen)) as attention:
+            pace = Pace(
+                most_bytes=self._config.defrag.chunk_bytes,
+                piece_us=self._piece_us(action),
+                ask=attention,
+                tell=tell,
+            )
+            done = execute(action, pace)
+            attention.let_pass()
+        if action.file.kind is Kind.ACTIVE:
+            directory = action.path.rpartition("/")[0]
+            self._flushes.moved_by_us(directory)
+            self._slowest.add(directory, pace.slowest_us)
+        return done
 
     def _piece_us(self, action: Action) -> int | None:
         """How long a piece should take. Of an archive: to be over when journald's flush comes, unless in a hurry.

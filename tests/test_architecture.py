@@ -27,6 +27,7 @@ GROUND = {
     "values",
     "compression",
     "reasons",
+    "gain",
     "ledger",
     "progress",
     "beat",

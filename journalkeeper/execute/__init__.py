@@ -17,8 +17,10 @@ from journalkeeper import opening
 from journalkeeper.btrfs import disk, fiemap
 from journalkeeper.errors import FileError
 from journalkeeper.execute import inplace, rewrite
+from journalkeeper.execute.compact import compact
 from journalkeeper.execute.held import Held, Refused, hold
 from journalkeeper.execute.pace import Pace
+from journalkeeper.gain import fell_short
 from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Verb
 
 REASON_OF_ERRNO: Final = {
@@ -38,12 +40,16 @@ SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE})
 
 
 class Done(NamedTuple):
-    """An outcome, and the file as it is afterwards for the record; None where it is gone or unknown."""
+    """An outcome, and the file as it is afterwards for the record.
+
+    `extents_expected` is what could be expected of the file's data; 0 where nothing was.
+    """
 
     outcome: Outcome
     inode: int
     size_bytes: int
     mtime_ns: int
+    extents_expected: int = 0
 
 
 class _Measured(NamedTuple):
@@ -54,18 +60,21 @@ class _Measured(NamedTuple):
 def execute(action: Action, pace: Pace) -> Done:
     """Do `action` at `pace` and say what became of it; never raises for what one file does."""
     began = time.monotonic()
-    result, reason, detail = Result.DONE, action.reason, ""
+    result, reason, detail, expected = Result.DONE, action.reason, "", action.extents_expected
     before = _Measured(action.extents_before, None)
     after, file = before, action.file
     try:
         with hold(action.file, replacing=action.action is Verb.REWRITE) as held:
             before = after = _before(held.fd, action.file)
             try:
-                _WORK[action.action](held, action, pace)
+                expected = _work(action)(held, action, pace)
                 if pace.ended is not None:
                     result, reason, detail = Result.SKIPPED, pace.ended, "ended between two pieces"
             finally:
                 after, file = _look_after(held, action.file)
+        if pace.ended is None and fell_short(before.extents, expected, after.extents):
+            result, reason = Result.SKIPPED, Reason.NO_GAIN
+            detail = f"{before.extents} extents became {after.extents}, {expected} were expected"
     except Refused as refused:
         result, reason, detail = Result.SKIPPED, refused.reason, refused.detail
     except rewrite.MismatchError as mismatch:
@@ -88,7 +97,7 @@ def execute(action: Action, pace: Pace) -> Done:
         detail=detail,
         unshared_bytes=_unshared(action, pace, after),
     )
-    return Done(outcome, file.inode, file.size_bytes, file.mtime_ns)
+    return Done(outcome, file.inode, file.size_bytes, file.mtime_ns, expected)
 
 
 def _unshared(action: Action, pace: Pace, after: _Measured) -> int:
@@ -109,11 +118,11 @@ def not_begun(action: Action) -> Done:
     return Done(outcome, action.file.inode, action.file.size_bytes, action.file.mtime_ns)
 
 
-_WORK: Final[dict[Verb, Callable[[Held, Action, Pace], None]]] = {
-    Verb.DEFRAGMENT: inplace.defragment,
-    Verb.COMPRESS: inplace.defragment,
-    Verb.REWRITE: rewrite.rewrite,
-}
+def _work(action: Action) -> Callable[[Held, Action, Pace], int]:
+    """What does the action, and returns how many extents can be expected of it."""
+    if action.action is Verb.REWRITE:
+        return rewrite.rewrite
+    return inplace.defragment if action.file.kind is Kind.ACTIVE else compact
 
 
 def _before(fd: int, file: JournalFile) -> _Measured:

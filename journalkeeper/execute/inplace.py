@@ -3,6 +3,8 @@
 
 The one rule: the kernel moves the data under the inode's lock, so the content cannot
 change; all that is ours is to leave no dirty page behind, and the times as they were.
+The kernel reports success for data that it left in place, so an archive's extents are
+compared before and after, and what was left is done again.
 No fsync: until the transaction ends a power cut leaves the old extents with the same content,
 and the next look finds more of them than the record says (policy/rules.py, recorded).
 """
@@ -15,13 +17,15 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import defrag, fiemap, inode, writeback
+from journalkeeper.btrfs.fiemap import Extent
 from journalkeeper.compression import Compression, parse_compression
 from journalkeeper.execute.held import Held, writable
 from journalkeeper.execute.pace import LEAST_BYTES, Pace
-from journalkeeper.model import MIB, Action, Kind, Range
+from journalkeeper.gain import fell_short, least_extents
+from journalkeeper.model import MIB, Action, Range, Reason
 
 FREEZER_TRIES: Final = 3
 """How often a piece is begun that a suspending machine's freezer refuses (EAGAIN), for which it needs no signal."""
@@ -41,36 +45,107 @@ PLACED_S: Final = 0.005
 over (btrfs_finish_ordered_io); only a sync of the whole file would wait for that."""
 
 
-def defragment(held: Held, action: Action, pace: Pace) -> None:
-    """Rewrite the ranges of `action`, of an archive what is data in it, as far as `pace` goes.
+NOT_PLACED: Final = fiemap.FIEMAP_EXTENT_UNWRITTEN | fiemap.FIEMAP_EXTENT_UNKNOWN | fiemap.FIEMAP_EXTENT_DATA_INLINE
+"""Flags of rows that hold no data, or have no address of their own."""
+
+PASSES: Final = 6
+"""How often data that the kernel left in place is tried again. Measured: one more pass moves all but a file's
+last block, and the pass after it moves that."""
+
+
+class Moved(NamedTuple):
+    """What a pass over an archive achieved.
+
+    `left` are the (offset, length) that still lie where they lay and should not;
+    `extents_expected` what can be expected of data with these holes.
+    """
+
+    left: list[tuple[int, int]]
+    extents_expected: int
+
+
+def defragment(held: Held, action: Action, pace: Pace) -> int:
+    """Rewrite the ranges of an active file as far as `pace` goes; the extents that can be expected.
 
     Raises: OSError as btrfs.defrag says; what was finished before stays finished.
     """
-    at_rest = action.file.kind is not Kind.ACTIVE
-    ranges, runs, before, flags = action.ranges, [], 0, inode.get_flags(held.fd)
-    if at_rest:
-        punch_unwritten(held)
-        # A hole that ends within a block dirtied the rest of it, and the kernel skips what is dirty.
-        runs = fiemap.data(held.fd, sync=True)
-        ranges = near(runs)
-    else:
-        before = fiemap.count(held.fd, sync=False)
-    compression, reached = parse_compression(action.compress), 0
-    for offset, length in pace.pieces(ranges):
-        if not at_rest:
-            # The kernel skips dirty pages: those of this piece go first, and only those.
-            writeback.sync_file_range(held.fd, offset, length)
-        _piece(held.fd, offset, length, compression)
-        reached = offset + length
-    if at_rest:
-        pace.written_bytes = sum(min(length, reached - offset) for offset, length in runs if offset < reached)
-        extents = fiemap.count(held.fd, sync=True)
-        if inode.get_flags(held.fd) != flags:  # NOCOMPRESS, the kernel's note that a piece did not become smaller
-            inode.set_flags(held.fd, flags)
-        if pace.ended is None and extents > action.extents_expected * WORSE:
-            read_through(held.fd, ranges)
-    elif pace.written_bytes:
+    before = fiemap.count(held.fd, sync=False)
+    for offset, length in pace.pieces(action.ranges):
+        # The kernel skips dirty pages: those of this piece go first, and only those.
+        writeback.sync_file_range(held.fd, offset, length)
+        _piece(held.fd, offset, length, parse_compression(action.compress))
+    if pace.written_bytes:
         _wait_until_placed(held.fd, before)
+    return action.extents_expected
+
+
+def compact(held: Held, action: Action, pace: Pace) -> Moved:
+    """Rewrite all that is data in an archive, again where the kernel left it, as far as `pace` goes.
+
+    Raises: as `defragment`.
+    """
+    flags, compression = inode.get_flags(held.fd), parse_compression(action.compress)
+    punch_unwritten(held)
+    # A hole that ends within a block dirtied the rest of it, and the kernel skips what is dirty.
+    before = fiemap.extents(held.fd, sync=True)
+    runs = fiemap.data(held.fd, sync=False)
+    expected = max(action.extents_expected, least_extents(runs, compressed=compression is not None))
+    ranges, left, undone_bytes = near(runs), runs, 0
+    for number in range(PASSES):
+        done_before, reached = pace.written_bytes, 0
+        # A later pass goes cluster by cluster, each written back before the next: that is what moves them.
+        for offset, length in pace.pieces(ranges, most_bytes=LEAST_BYTES if number else None):
+            _piece(held.fd, offset, length, compression)
+            reached = offset + length
+        pace.written_bytes = done_before + sum(min(size, reached - at) for at, size in left if at < reached)
+        after = fiemap.extents(held.fd, sync=True)
+        left = _left(action, expected, before, after)
+        last_undone_bytes, undone_bytes = undone_bytes, sum(length for _, length in left)
+        if not left or pace.ended is not None or (number and undone_bytes >= last_undone_bytes):
+            break
+        ranges = near(left)
+    if inode.get_flags(held.fd) != flags:  # NOCOMPRESS, the kernel's note that a piece did not become smaller
+        inode.set_flags(held.fd, flags)
+    if pace.ended is None and (left or len(after) > expected * WORSE):
+        read_through(held.fd, near(runs))
+    return Moved(left, expected)
+
+
+def _left(action: Action, expected: int, before: list[Extent], after: list[Extent]) -> list[tuple[int, int]]:
+    """What should lie elsewhere now and does not.
+
+    Compression moves everything. Without it the kernel leaves long extents on purpose, which matters
+    where they pin space, or where too many are left.
+    """
+    everything = parse_compression(action.compress) is not None or action.reason is Reason.PINNED
+    return unmoved(before, after) if everything or fell_short(len(before), expected, len(after)) else []
+
+
+def unmoved(before: list[Extent], after: list[Extent]) -> list[tuple[int, int]]:
+    """The (offset, length) of written data that is at the same place on the volume in both maps, in whole blocks.
+
+    The same place for the same offset: an address alone proves nothing, because the space of
+    what was moved first may be given to what is moved later.
+    """
+    found: list[tuple[int, int]] = []
+    old, new = (iter([row for row in rows if not row.flags & NOT_PLACED]) for rows in (before, after))
+    one, other = next(old, None), next(new, None)
+    while one is not None and other is not None:
+        start = max(one.logical, other.logical)
+        one_end, other_end = one.logical + one.length, other.logical + other.length
+        if start < min(one_end, other_end) and _origin(one) == _origin(other):
+            found.append((start, min(one_end, other_end) - start))
+        if one_end <= other_end:
+            one = next(old, None)
+        else:
+            other = next(new, None)
+    return found
+
+
+def _origin(row: Extent) -> tuple[bool, int]:
+    """What two rows of one extent have in common; of a compressed one FIEMAP gives the beginning for every part."""
+    encoded = bool(row.flags & fiemap.FIEMAP_EXTENT_ENCODED)
+    return encoded, row.physical if encoded else row.physical - row.logical
 
 
 def near(runs: list[tuple[int, int]]) -> tuple[Range, ...]:

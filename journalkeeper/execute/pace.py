@@ -52,15 +52,15 @@ class Pace:
         self.written_bytes = 0
         self.slowest_us = 0
 
-    def pieces(self, ranges: tuple[Range, ...]) -> Iterator[tuple[int, int]]:
-        """(offset, length) of each piece of `ranges`; it counts as finished when the next is asked for."""
+    def pieces(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
+        """(offset, length) of each piece of `ranges`, of `most_bytes`; finished when the next is asked for."""
         for part in ranges:
             offset, end = part.offset, part.offset + part.length
             while offset < end:
                 self.ended = self._ask(self._expected_us)
                 if self.ended is not None:
                     return
-                length = min(self._length, end - offset)
+                length = min(self._length, end - offset, most_bytes or self._length)
                 began = time.monotonic_ns()
                 yield offset, length
                 self._finished(length, (time.monotonic_ns() - began) // 1000)

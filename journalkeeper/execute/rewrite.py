@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A NOCOW archive copied to a datacow file that takes its place.
+"""An archive copied to a datacow file that takes its place: NOCOW ones, and those that the kernel does not move.
 
 The one rule: the name leads to a whole file at every moment. The copy has no name until
 it is finished, verified and on the disk; then the two trade places in one step, and only
@@ -17,6 +17,7 @@ from journalkeeper.btrfs import fiemap, inode, rename, writeback
 from journalkeeper.compression import parse_compression
 from journalkeeper.execute.held import Held, Refused, being_written
 from journalkeeper.execute.pace import Pace
+from journalkeeper.gain import least_extents
 from journalkeeper.journald import names
 from journalkeeper.model import MIB, Action, JournalFile, Kind, Range, Reason
 
@@ -32,8 +33,10 @@ class MismatchError(Exception):
     """The copy does not equal the original, so the original stays."""
 
 
-def rewrite(held: Held, action: Action, pace: Pace) -> None:
+def rewrite(held: Held, action: Action, pace: Pace) -> int:
     """Put a datacow copy in the place of `held`, unless `pace` ends before the copy is whole.
+
+    Returns the number of extents that can be expected.
 
     Raises: MismatchError; Refused if the original changed meanwhile; OSError.
     """
@@ -43,17 +46,17 @@ def rewrite(held: Held, action: Action, pace: Pace) -> None:
         copy = os.open(".", COPY_FLAGS, 0o600, dir_fd=directory)
         try:
             _strip(held.fd, copy)
-            _fill(held, copy, action, pace)
-            if pace.ended is not None:
-                return
-            _bear(held.fd, copy, held.status)
-            os.fsync(copy)
-            _verify(held.fd, copy)
-            _take_place(held, action.file, directory, copy)
+            expected = max(action.extents_expected, _fill(held, copy, action, pace))
+            if pace.ended is None:
+                _bear(held.fd, copy, held.status)
+                os.fsync(copy)
+                _verify(held.fd, copy)
+                _take_place(held, action.file, directory, copy)
         finally:
             os.close(copy)
     finally:
         os.close(directory)
+    return expected
 
 
 def _strip(original: int, copy: int) -> None:
@@ -70,19 +73,20 @@ def _strip(original: int, copy: int) -> None:
         raise MismatchError("the copy could not be made datacow")
 
 
-def _fill(held: Held, copy: int, action: Action, pace: Pace) -> None:
-    """Copy the written data, compressed on its way by a property that is taken off again."""
+def _fill(held: Held, copy: int, action: Action, pace: Pace) -> int:
+    """Copy the written data, compressed on its way by a property that is taken off; the fewest extents it can have."""
     compression = parse_compression(action.compress)
     if compression is not None:
         os.setxattr(copy, COMPRESSION_PROPERTY, compression.algorithm.encode())
     os.ftruncate(copy, held.status.st_size)
-    ranges = tuple(Range(offset, length, 0) for offset, length in fiemap.data(held.fd, sync=True))
-    for offset, length in pace.pieces(ranges):
+    runs = fiemap.data(held.fd, sync=True)
+    for offset, length in pace.pieces(tuple(Range(offset, length, 0) for offset, length in runs)):
         for at, data in _read(held.fd, offset, length):
             _write(copy, data, at)
         writeback.sync_file_range(copy, offset, length)
     if compression is not None:
         os.removexattr(copy, COMPRESSION_PROPERTY)
+    return least_extents(runs, compressed=compression is not None)
 
 
 def _read(fd: int, offset: int, length: int) -> Iterator[tuple[int, bytes]]:

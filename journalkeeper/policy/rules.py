@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from journalkeeper.model import Kind, Reason, Skip, State, Verb
+from journalkeeper.gain import fell_short
+from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.price import beside_snapshot_bytes
 from journalkeeper.values import format_size, format_span
@@ -105,6 +106,32 @@ def recorded(case: Case) -> Skip | None:
     return _skip(case, Reason.RECORDED, f"rewritten {format_span(max(0, case.now_us - past.when_us))} ago")
 
 
+def vain(case: Case) -> Skip | None:
+    """A rewrite that saved too little is not repeated before what came since is alone worth another.
+
+    For an archive that is MinExtents= more than it had then. For an active file it is ExtentsPerMiB= for
+    each MiB that the vain rewrite wrote: the price at which ranges are rewritten.
+    """
+    past, file = case.past, case.file
+    if past is None or not fell_short(past.extents_before, past.extents_expected, past.extents):
+        return None
+    if case.at_rest and (past.size_bytes, past.mtime_ns) != (file.size_bytes, file.mtime_ns):
+        return None
+    missing = past.extents + _worth(case, past) - file.extents.total
+    if missing <= 0:
+        return None
+    what = f"{past.extents_before} extents became {past.extents}, {past.extents_expected} were expected"
+    return _skip(case, Reason.NO_GAIN, f"{what}; tried again with {missing} more")
+
+
+def _worth(case: Case, past: Past) -> int:
+    """How many extents have to come for another rewrite to pay."""
+    defrag = case.config.defrag
+    if case.at_rest:
+        return defrag.min_extents
+    return defrag.extents_per_mib * max(1, -(-past.bytes_written // MIB))
+
+
 def shared(case: Case) -> Skip | None:
     """A rewrite stores beside a snapshot what that keeps: by itself only a copy that compression makes small.
 
@@ -136,6 +163,7 @@ RULES: tuple[Rule, ...] = (
     foreign_owner,
     settling,
     still_written,
+    vain,
     recorded,
     shared,
     window_closed,

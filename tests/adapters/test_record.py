@@ -84,7 +84,8 @@ def writes(record: Record) -> int:
 @pytest.mark.parametrize("action", [Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE])
 def test_a_done_rewrite_is_the_past_of_its_inode(record: Record, action: Verb) -> None:
     keep(record, outcome(action=action))
-    assert record.past(VOLUME) == {7: Past(action, when_us=100, size_bytes=66, mtime_ns=55, extents=40)}
+    seen = Past(action, 100, size_bytes=66, mtime_ns=55, extents=40, extents_before=5000, bytes_written=1000)
+    assert record.past(VOLUME) == {7: seen}
 
 
 @pytest.mark.parametrize(

@@ -195,14 +195,17 @@ def test_nothing_is_lost_of_what_is_logged_while_the_active_file_is_defragmented
 
     logger = threading.Thread(target=log)
     logger.start()
-    results: set[Result] = set()
+    results: set[tuple[Result, bool]] = set()
     while logger.is_alive():
         os.kill(bed.journald.pid, SIGNAL_SYNC)
         found = planned(bed.journald.active)
-        results |= {do(what).outcome.result for what in found.actions}
+        outcomes = [do(what).outcome for what in found.actions]
+        results |= {(one.result, one.reason is Reason.NO_GAIN) for one in outcomes}
     logger.join()
     bed.journald.sync()
-    assert results == {Result.DONE}
+    # Beside a journald that writes without a pause a rewrite can save nothing.
+    assert (Result.DONE, False) in results
+    assert results <= {(Result.DONE, False), (Result.SKIPPED, True)}
     got = run("journalctl", f"--file={bed.journald.active}", "-o", "cat", "LAB_COUNT=yes").splitlines()
     assert got == [f"number {number}" for number in numbers]
     bed.journald.stop()
