@@ -34,7 +34,6 @@ from journalkeeper.model import (
     Volume,
 )
 from journalkeeper.observe import Observer, Seen
-from journalkeeper.pressure import pressure_percent
 from journalkeeper.slowest import Slowest
 
 if TYPE_CHECKING:
@@ -137,11 +136,24 @@ class Keeper:
 
         Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
         """
-        from journalkeeper.policy import plan  # noqa: PLC0415 - not for `scan`
-        from journalkeeper.record import Record  # noqa: PLC0415
+        from journalkeeper.record import Record  # noqa: PLC0415 - not for `scan`
 
         with closing(Record(self.state_directory, read_only=True)) as record:
-            return plan(self._host(self._see(request, self.directories), record), request, self._config)
+            return self._planned(self._host(self._see(request, self.directories), record), request)[1]
+
+    def _planned(self, host: Host, request: Request) -> tuple[Host, Plan]:
+        """What to do about `host`, and the same host with how busy its disks are where work depends on that."""
+        from journalkeeper import feedback  # noqa: PLC0415 - see above
+        from journalkeeper.policy import plan  # noqa: PLC0415
+
+        chosen = plan(host, request, self._config)
+        if not chosen.actions or request.now or self._config.window.pressure_max_percent == 100:
+            return host, chosen
+        busy = feedback.others_busy_percent({volume.uuid for volume in host.volumes}, feedback.LOOK_S)
+        host = host._replace(
+            volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
+        )
+        return host, plan(host, request, self._config)
 
     def run(
         self,
@@ -168,15 +180,13 @@ class Keeper:
                 stack.push(publisher.left)
             stack.enter_context(state.lock(self.state_directory))
             looking = stack.enter_context(self._looking(request, watching=watching))
-            from journalkeeper.policy import plan  # noqa: PLC0415 - see above
-            from journalkeeper.work import Work  # noqa: PLC0415
+            from journalkeeper.work import Work  # noqa: PLC0415 - see above
 
             record, notices = self._opened_record(stack)
             seen = looking.result()
             work = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stop)
             notices += work.clean(seen.leftovers)
-            host = self._host(seen, record)
-            chosen = plan(host, request, self._config)
+            host, chosen = self._planned(self._host(seen, record), request)
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
@@ -269,7 +279,6 @@ class Keeper:
             past=past,
             written_bytes=written,
             refused=dict(self._refused),
-            pressure_percent=pressure_percent(),
             rotations=record.rotations_since(now - DAY_US, now),
         )
 

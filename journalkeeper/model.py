@@ -191,7 +191,8 @@ class Volume(NamedTuple):
     word; `redundant` says whether it keeps copies that a checksum can choose between.
     `free_bytes` is free within allocated data chunks, `unallocated_bytes` not yet in
     any chunk, raw. `options` are mount(8)'s words. `maintenance` is what keeps the whole
-    volume busy, "balance" or "scrub", "" nothing.
+    volume busy, "balance" or "scrub", "" nothing. `busy_percent` is the share of a moment right before
+    the plan in which its disks worked for others, None where nobody asked or can tell.
     """
 
     device: int
@@ -205,6 +206,7 @@ class Volume(NamedTuple):
     own_subvolume: bool
     options: tuple[str, ...]
     maintenance: str = ""
+    busy_percent: int | None = None
 
 
 class Instance(NamedTuple):
@@ -265,8 +267,7 @@ class Host(NamedTuple):
 
     `past` has the last rewrite of each file by (device, inode), `refused` the last try that
     came to nothing; `written_bytes` is what was written in the budget's present day.
-    `pressure_percent` is for how much of the last 10 s some task waited for I/O, None where
-    the kernel does not say. `rotations` is how many were asked for in the last 24 hours.
+    `rotations` is how many rotations were asked for in the last 24 hours.
     """
 
     now_us: int
@@ -276,7 +277,6 @@ class Host(NamedTuple):
     past: dict[tuple[int, int], Past]
     written_bytes: int
     refused: dict[tuple[int, int], Refusal] = {}  # noqa: RUF012 - never changed, like everything here
-    pressure_percent: float | None = None
     rotations: int = 0
 
 

@@ -26,7 +26,7 @@ SENTENCES: dict[Reason, str] = {
     " AllowUnshare=yes or --allow-unshare permits it.",
     Reason.SETTLING: "The file was archived so recently that journald may still be copying it; --now does not wait.",
     Reason.BUDGET: "What is left of the day's budget of bytes or rotations is not enough for it; --now does not count.",
-    Reason.PRESSURE: "The device is busy and loggers would wait; it is tried again when the pressure is gone.",
+    Reason.PRESSURE: "Others keep the disk of the volume busy; it is tried again when the pressure is gone.",
     Reason.FREE_SPACE: "The volume has too little free space for the rewrite to fit safely.",
     Reason.NOT_BTRFS: "The file is on another filesystem, where journalkeeper has nothing to mend.",
     Reason.NOT_JOURNAL: "The file does not begin as a journal file does, or its name is not a journal file's.",
