@@ -322,7 +322,7 @@ def _kept(record: Record, run: int, volumes: tuple[Volume, ...], device: int, do
     key = next((volume.uuid, volume.subvolume) for volume in volumes if volume.device == device)
     after = {"mtime_ns": done.mtime_ns, "size_bytes": done.size_bytes, "when_us": now_us()}
     try:
-        record.outcome(run, key, done.inode, done.outcome, **after)
+        record.outcome(run, key, done.inode, done.outcome, **after, compress=done.compress)
     except KeeperError as error:
         return [f"{done.outcome.path}: not recorded: {error}"]
     return []

@@ -69,6 +69,7 @@ class Reason(StrEnum):
     CONFIGURED = "configured"
     BORN_DATACOW = "born-datacow"
     CHEAPER = "cheaper"
+    ASKED = "asked"
     # why it is not
     IDEAL = "ideal"
     RECORDED = "recorded"
@@ -243,13 +244,17 @@ class Instance(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The last rewrite of a file, as recorded: what it looked like when it was done."""
+    """The last rewrite of a file, as recorded: what it looked like when it was done.
+
+    `compress` is in the words of --compress=, None where it was not recorded.
+    """
 
     verb: Verb
     when_us: int
     size_bytes: int
     mtime_ns: int
     extents: int
+    compress: str | None = None
 
 
 class Refusal(NamedTuple):

@@ -143,12 +143,21 @@ class Record:
         )
 
     def outcome(
-        self, run: int, volume: VolumeKey, inode: int, outcome: Outcome, *, mtime_ns: int, size_bytes: int, when_us: int
+        self,
+        run: int,
+        volume: VolumeKey,
+        inode: int,
+        outcome: Outcome,
+        *,
+        mtime_ns: int,
+        size_bytes: int,
+        when_us: int,
+        compress: str | None = None,
     ) -> None:
         """Keep one outcome; a rewrite that was done is also the past of `inode`.
 
         `inode`, `mtime_ns` and `size_bytes` are the file's afterwards: what takes a name by a
-        rewrite or a rotation has another inode than the plan saw.
+        rewrite or a rotation has another inode than the plan saw. `compress` is how it was compressed.
         """
 
         def keep(connection: Connection) -> None:
@@ -168,17 +177,15 @@ class Record:
             )
             if outcome.result is Result.DONE and outcome.action in REWRITES:
                 after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
-                _inserted(connection, "rewrites", (*volume, inode, *after))
+                _inserted(connection, "rewrites", (*volume, inode, *after, compress))
 
         self._database.write(keep)
 
     def past(self, volume: VolumeKey) -> dict[int, Past]:
         """The last rewrite of each file on a volume, by inode."""
-        rows = self._rows(
-            "SELECT inode, verb, when_us, size_bytes, mtime_ns, extents FROM rewrites WHERE uuid = ? AND subvolume = ?",
-            volume,
-        )
-        return {inode: Past(Verb(verb), *rest) for inode, verb, *rest in rows}
+        # Whatever columns there are: a record that may only be read has those of the version that wrote it.
+        rows = self._rows("SELECT * FROM rewrites WHERE uuid = ? AND subvolume = ?", volume)
+        return {row[2]: Past(Verb(row[3]), *row[4:8], *row[9:]) for row in rows}
 
     def observe(self, now_us: int, host: Host, *, every_us: int = 0) -> None:
         """Keep each instance's totals and each active file's extents where they are not what they were.

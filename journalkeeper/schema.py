@@ -55,4 +55,8 @@ MIGRATIONS = (
             WHERE what = NEW.result;
         END""",
     ),
+    (
+        # How a file was compressed, as --compress= says it; NULL in rows of before.
+        "ALTER TABLE rewrites ADD COLUMN compress TEXT",
+    ),
 )

@@ -38,12 +38,13 @@ SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE})
 
 
 class Done(NamedTuple):
-    """An outcome, and the file as it is afterwards for the record; None where it is gone or unknown."""
+    """An outcome, and the file as it is afterwards for the record; `compress` is None of what is no rewrite."""
 
     outcome: Outcome
     inode: int
     size_bytes: int
     mtime_ns: int
+    compress: str | None = None
 
 
 class _Measured(NamedTuple):
@@ -87,7 +88,7 @@ def execute(action: Action, pace: Pace) -> Done:
         duration_s=time.monotonic() - began,
         detail=detail,
     )
-    return Done(outcome, file.inode, file.size_bytes, file.mtime_ns)
+    return Done(outcome, file.inode, file.size_bytes, file.mtime_ns, action.compress)
 
 
 def not_begun(action: Action) -> Done:

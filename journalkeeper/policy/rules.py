@@ -90,11 +90,13 @@ def still_written(case: Case) -> Skip | None:
 
 
 def recorded(case: Case) -> Skip | None:
-    """An archive is rewritten once, unless it changed."""
+    """An archive is rewritten once, unless it changed or another compression is asked for by name."""
     past = case.past
     if past is None or not case.at_rest or past.verb is Verb.ROTATE:
         return None
     if (past.size_bytes, past.mtime_ns) != (case.file.size_bytes, case.file.mtime_ns):
+        return None
+    if case.other_compression:
         return None
     if case.file.extents.total - past.extents >= case.config.defrag.min_extents:
         return None  # a power cut, or a restored copy, took the rewrite back

@@ -25,7 +25,7 @@ from journalkeeper.lab.journald import ONLINE
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Action, Kind, Reason, Request, Verb
 from journalkeeper.observe import Observer, Seen
-from tests.btrfs.journals import put
+from tests.btrfs.journals import ALWAYS, put
 
 pytestmark = pytest.mark.root
 
@@ -143,7 +143,8 @@ def test_a_plan_waits_for_who_uses_its_own_disk_and_not_for_another(
     volumes = make_volume("1G"), make_volume("1G")
     put(volumes[0].mountpoint, journal_bytes)
     os.sync()
-    config = Config()._replace(window=Config().window._replace(pressure_max_percent=0))
+    at_once = ALWAYS._replace(watch=ALWAYS.watch._replace(settle_us=0))
+    config = at_once._replace(window=at_once.window._replace(pressure_max_percent=0))
     keeper = Keeper(config, directories=(f"{volumes[0].mountpoint}",), state_directory=f"{tmp_path}")
 
     def reasons() -> list[Reason]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.model import KIB, JournalFile, Kind, Reason, Request, Skip, State
-from journalkeeper.policy import rules
+from journalkeeper.model import KIB, MIB, Extents, JournalFile, Kind, Reason, Request, Skip, State, Verb
+from journalkeeper.policy import plan, rules
 from journalkeeper.policy.case import Case, cases
 from tests.hosts import (
     DIRECTORY,
@@ -235,6 +235,47 @@ def test_an_archive_is_rewritten_once() -> None:
 def test_an_archive_that_changed_since_is_judged_anew(change: dict[str, int]) -> None:
     one = file()
     assert reason(rules.recorded, case(one, past={(one.device, one.inode): past(one, **change)})) is None
+
+
+PLAIN, PACKED = extents(1), extents(256, encoded_bytes=32 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("asked", "had", "lies", "verb"),
+    [
+        (None, "zstd", PACKED, None),
+        ("zstd", "zstd", PACKED, None),
+        ("no", "no", PLAIN, None),
+        ("no", "no", PACKED, None),  # the mount compresses whatever is asked for
+        ("no", "zstd", PLAIN, None),  # what could not be compressed is plain already
+        ("zstd", None, PACKED, None),
+        ("no", None, PLAIN, None),
+        ("lzo", "zstd", PACKED, Verb.COMPRESS),
+        ("zstd:9", "zstd", PACKED, Verb.COMPRESS),
+        ("zstd", "no", PLAIN, Verb.COMPRESS),
+        ("zstd", None, PLAIN, Verb.COMPRESS),
+        ("no", "zstd", PACKED, Verb.REWRITE),
+        ("no", None, PACKED, Verb.REWRITE),
+    ],
+)
+def test_a_compression_that_is_asked_for_by_name_is_obeyed_where_it_is_another(
+    asked: str | None, had: str | None, lies: Extents, verb: Verb | None
+) -> None:
+    """`had` None: the record is an older version's, and only how the file lies tells."""
+    one = file(extents=lies)
+    found = plan(host(one, past={(one.device, one.inode): past(one, compress=had)}), Request(compress=asked), Config())
+    if verb is None:
+        assert [skip.reason for skip in found.skipped] == [Reason.RECORDED]
+    else:
+        assert [(action.action, action.reason, action.compress) for action in found.actions] == [
+            (verb, Reason.ASKED, asked)
+        ]
+        assert found.actions[0].extents_expected == (1 if asked == "no" else 256)
+
+
+def test_an_active_file_is_never_compressed_by_name() -> None:
+    one = file(Kind.ACTIVE, extents=PACKED)
+    assert not case(one, Request(compress="no"), past={(one.device, one.inode): past(one)}).other_compression
 
 
 @pytest.mark.parametrize(("more", "why"), [(0, Reason.RECORDED), (31, Reason.RECORDED), (32, None)])
