@@ -303,12 +303,16 @@ class Request(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Whether work on one instance's active files would be in journald's way."""
+    """Whether work on one instance's active files would be in journald's way.
+
+    `opens_at_us` is when a closed one opens by itself; None where only an event can open it.
+    """
 
     instance: str
     open: bool
     closes_at_us: int | None
     reason: str
+    opens_at_us: int | None = None
 
 
 class Range(NamedTuple):
@@ -357,13 +361,15 @@ class Order(NamedTuple):
 class Skip(NamedTuple):
     """A file, or directory, that is left alone and why.
 
-    `until_us` is when that ends by itself; None where only an event can end it.
+    `until_us` is when that ends by itself; None where only an event can end it. `puts_off`: there is
+    an action that pays, and it is only put off.
     """
 
     path: str
     reason: Reason
     detail: str
     until_us: int | None = None
+    puts_off: bool = False
 
 
 class Plan(NamedTuple):

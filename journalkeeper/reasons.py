@@ -17,7 +17,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.CONFIGURED: "The configuration says so.",
     Reason.BORN_DATACOW: "The file was made before its directory was NOCOW; one rotation gives way to a NOCOW one.",
     Reason.CHEAPER: "A rotation costs less than rewriting the file's ranges: its archive is compacted once.",
-    Reason.ASKED: "--compress= names another compression than the one that the archive was rewritten with.",
+    Reason.ASKED: "The archive was rewritten with another compression than the one that --compress= names.",
     Reason.IDEAL: "The file has about as few extents as its data can have.",
     Reason.RECORDED: "The file was already rewritten and has not changed since: an archive is rewritten once.",
     Reason.NO_GAIN: "The rewrite would cost more written bytes than the extents it saves are worth.",

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from journalkeeper.model import Kind, Reason, Skip, State, Verb
 from journalkeeper.policy.case import Case
+from journalkeeper.policy.postpone import AGAIN_US
 from journalkeeper.values import format_size, format_span
 
 Rule = Callable[[Case], Skip | None]
@@ -79,14 +80,15 @@ def settling(case: Case) -> Skip | None:
     if age_us >= wait_us:
         return None
     detail = f"changed {format_span(age_us)} ago, left alone for {format_span(wait_us)}"
-    return Skip(case.file.path, Reason.SETTLING, detail, until_us=case.now_us + wait_us - age_us)
+    return Skip(case.file.path, Reason.SETTLING, detail, until_us=case.file.ctime_ns // 1000 + wait_us)
 
 
 def still_written(case: Case) -> Skip | None:
-    """An archive whose state byte is not yet ARCHIVED is still in journald's hands."""
+    """An archive whose state byte is not yet ARCHIVED is still in journald's hands, which stores it unheard."""
     if case.file.kind is not Kind.ARCHIVED or case.file.state is State.ARCHIVED:
         return None
-    return _skip(case, Reason.IN_USE, f"named as an archive, but its state is {case.file.state}")
+    detail = f"named as an archive, but its state is {case.file.state}"
+    return Skip(case.file.path, Reason.IN_USE, detail, until_us=case.now_us + AGAIN_US)
 
 
 def recorded(case: Case) -> Skip | None:
@@ -115,7 +117,8 @@ def window_closed(case: Case) -> Skip | None:
     """An active file is touched only while no flush is near."""
     if case.at_rest or case.window.open:
         return None
-    return _skip(case, Reason.WINDOW_CLOSED, f"journald has messages that it has not synced ({case.window.reason})")
+    detail = f"journald has messages that it has not synced ({case.window.reason})"
+    return Skip(case.file.path, Reason.WINDOW_CLOSED, detail, until_us=case.window.opens_at_us)
 
 
 RULES: tuple[Rule, ...] = (
