@@ -48,7 +48,8 @@ LATE_US: Final = 1_000 * MS
 LOOK_EVERY_US: Final = 50 * MS
 SEARCH_EVERY_US: Final = 1_000 * MS
 RARELY_US: Final = 60_000 * MS
-"""How often to see whether an instance has gone OFFLINE whose timer leaves no window to find."""
+"""How often to see whether an instance has gone OFFLINE whose timer leaves no window to find; and when to look
+at what was appended where nothing syncs by a timer: the kernel has written it back by then."""
 
 KERNEL_EXPIRES_US: Final = 25_000 * MS
 """Dirty pages are left alone for at least 30 s (vm.dirty_expire_centisecs); 5 s of caution."""
@@ -100,6 +101,7 @@ class Beat:
         self._unsure = False
         self._unknown_us: int | None = None
         self._asked_us: int | None = None
+        self._untimed_look_us: int | None = None
 
     @property
     def timed(self) -> bool:
@@ -107,7 +109,12 @@ class Beat:
         return self.interval_us not in {0, INFINITY_US}
 
     def appended(self, now_us: int) -> bool:
-        """Take in an append that inotify told of; True if that began an interval, or tells when one began."""
+        """Take in an append that inotify told of; True if `next_look_us` is another now."""
+        if not self.timed:
+            first = self._untimed_look_us is None
+            if first:
+                self._untimed_look_us = now_us + RARELY_US
+            return first
         if self.state is State.OFFLINE:
             self._begin(max(self._looked_us, now_us - COALESCED_US), now_us)
             return True
@@ -160,6 +167,19 @@ class Beat:
         if moved:
             self._found(before_us, now_us, synced=synced)
         return False
+
+    def untimed(self, age_us: int | None, now_us: int) -> bool:
+        """Take in a look at files, the last changed `age_us` ago; True if they have no timer and a look was due.
+
+        systemd-journal-remote syncs by no timer, and closes its files silently.
+        """
+        if self.timed:
+            return False
+        due = self._untimed_look_us is not None and now_us >= self._untimed_look_us
+        if due or self._untimed_look_us is None:
+            fresh = age_us is not None and 0 <= age_us < RARELY_US
+            self._untimed_look_us = now_us + RARELY_US - age_us if fresh and age_us is not None else None
+        return due
 
     def worth_a_sync(self, now_us: int) -> bool:
         """Whether to ask journald for a sync: nothing else has told for longer than its timer takes when one is due.
@@ -263,7 +283,7 @@ class Beat:
     def next_look_us(self, margin_us: int) -> int | None:
         """When to look again though nothing happened: before a flush is due, and until it was seen."""
         if not self.timed or self.state is State.OFFLINE:
-            return None
+            return None if self.timed else self._untimed_look_us
         if self._too_short(margin_us):
             return self._looked_us + RARELY_US
         if self.since is None:

@@ -35,7 +35,6 @@ from journalkeeper.model import (
     Volume,
 )
 from journalkeeper.observe import Observer, Seen
-from journalkeeper.pressure import pressure_percent
 from journalkeeper.slowest import Slowest
 
 if TYPE_CHECKING:
@@ -147,11 +146,24 @@ class Keeper:
 
         Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
         """
-        from journalkeeper.policy import plan  # noqa: PLC0415 - not for `scan`
-        from journalkeeper.record import Record  # noqa: PLC0415
+        from journalkeeper.record import Record  # noqa: PLC0415 - not for `scan`
 
         with closing(Record(self.state_directory, read_only=True)) as record:
-            return plan(self._host(self._see(request, self.directories), record), request, self._config)
+            return self._planned(self._host(self._see(request, self.directories), record), request)[1]
+
+    def _planned(self, host: Host, request: Request) -> tuple[Host, Plan]:
+        """What to do about `host`, and the same host with how busy its disks are where work depends on that."""
+        from journalkeeper import feedback  # noqa: PLC0415 - see above
+        from journalkeeper.policy import plan  # noqa: PLC0415
+
+        chosen = plan(host, request, self._config)
+        if not chosen.actions or request.now or self._config.window.pressure_max_percent == 100:
+            return host, chosen
+        busy = feedback.others_busy_percent({volume.uuid for volume in host.volumes}, feedback.LOOK_S)
+        host = host._replace(
+            volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
+        )
+        return host, plan(host, request, self._config)
 
     def run(
         self,
@@ -178,16 +190,14 @@ class Keeper:
                 stack.push(publisher.left)
             stack.enter_context(state.lock(self.state_directory))
             looking = stack.enter_context(self._looking(request, watching=watching))
-            from journalkeeper.policy import plan  # noqa: PLC0415 - see above
-            from journalkeeper.work import Work  # noqa: PLC0415
+            from journalkeeper.work import Work  # noqa: PLC0415 - see above
 
             record, notices = self._opened_record(stack)
             seen = looking.result()
-            host = self._host(seen, record)
+            host, chosen = self._planned(self._host(seen, record), request)
             look_again = partial(self._planned_again, host, request)
             work = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stop, look_again=look_again)
             notices += work.clean(seen.leftovers)
-            chosen = plan(host, request, self._config)
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
@@ -289,7 +299,6 @@ class Keeper:
             past=past,
             written_bytes=written,
             refused=dict(self._refused),
-            pressure_percent=pressure_percent(),
             rotations=record.rotations_since(now - DAY_US, now),
             unshared=record.unshared_since(now - SNAPSHOTS_US),
         )
@@ -332,9 +341,18 @@ def _kept(record: Record, run: int, volumes: tuple[Volume, ...], device: int, do
     The file is done and whole then; only the memory of it is lost, and the next look finds it ideal.
     """
     key = next((volume.uuid, volume.subvolume) for volume in volumes if volume.device == device)
-    after = {"mtime_ns": done.mtime_ns, "size_bytes": done.size_bytes, "when_us": now_us()}
     try:
-        record.outcome(run, key, done.inode, done.outcome, **after, extents_expected=done.extents_expected)
+        record.outcome(
+            run,
+            key,
+            done.inode,
+            done.outcome,
+            mtime_ns=done.mtime_ns,
+            size_bytes=done.size_bytes,
+            when_us=now_us(),
+            extents_expected=done.extents_expected,
+            compress=done.compress,
+        )
     except KeeperError as error:
         return [f"{done.outcome.path}: not recorded: {error}"]
     return []

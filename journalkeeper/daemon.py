@@ -25,9 +25,10 @@ from journalkeeper.cycle import DAEMON, PASSING, Keeper, Report, now_us
 from journalkeeper.desk import Desk
 from journalkeeper.errors import BusyError, KeeperError, NotBtrfsError
 from journalkeeper.log import Event
-from journalkeeper.model import Kind, Outcome, Reason, Request, Result
+from journalkeeper.model import Kind, Outcome, Request, Result
 from journalkeeper.notify import Notify
 from journalkeeper.policy import nocow
+from journalkeeper.policy.postpone import AGAIN_US
 from journalkeeper.progress import Progress
 from journalkeeper.watch import Change, Watch
 
@@ -355,6 +356,6 @@ def _wait_s(report: Report) -> float | None:
     """After how many seconds another plan can differ though nothing happens."""
     wake_us = report.plan.wake_at_us
     waits = [] if wake_us is None else [(wake_us - now_us()) / 1e6]
-    if any(outcome.reason is Reason.PRESSURE for outcome in report.outcomes):
-        waits.append(RETRY_S)
+    undone = [outcome for outcome in report.outcomes if outcome.result is not Result.DONE]
+    waits += [RETRY_S if outcome.reason in PASSING else AGAIN_US / 1e6 for outcome in undone]
     return min(waits, default=None)

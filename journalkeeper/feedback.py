@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from journalkeeper import opening
 from journalkeeper.btrfs import fiemap, writeback
-from journalkeeper.btrfs.maintenance import devices, maintenance
+from journalkeeper.btrfs.maintenance import disks, maintenance
 from journalkeeper.config import Config
 from journalkeeper.flushes import COMMIT_S, Flushes
 from journalkeeper.journald import header
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 PAUSE_S: Final = 0.25
 REST_S: Final = 0.05
+LOOK_S: Final = 0.25
+"""How long to watch the disks before a run: the kernel counts their time in ticks of 1 to 10 ms."""
+
 REST_EVERY_S: Final = 1.0
 """A rest after each second of work, in which whatever the disk does is somebody else's."""
 
@@ -143,18 +146,28 @@ class Intake:
         return self._reader
 
 
-class Disk:
-    """How busy the devices of a volume are."""
+def others_busy_percent(uuids: Iterable[str], length_s: float) -> dict[str, int]:
+    """Do nothing for so long: the share of that time in which the busiest disk of each volume was at work.
 
-    def __init__(self, uuid: str) -> None:
-        self._devices = devices(uuid)
+    What we did before was written back by then, so it is the work of others. A volume of which
+    nobody can tell is left out.
+    """
+    names = {uuid: disks(uuid) for uuid in uuids}
+    began_s, before = time.monotonic(), _busy_ms()
+    time.sleep(length_s)
+    after, length_ms = _busy_ms(), (time.monotonic() - began_s) * 1000
+    shares = {
+        name: min(100, round(100 * (after[name] - ms) / length_ms)) for name, ms in before.items() if name in after
+    }
+    known = {uuid: [shares[name] for name in found if name in shares] for uuid, found in names.items()}
+    return {uuid: max(found) for uuid, found in known.items() if found}
 
-    def busy_ms(self) -> list[int]:
-        """For how long each device has been busy since the machine started."""
-        from psutil import disk_io_counters  # noqa: PLC0415 - only where work is done
 
-        counters = disk_io_counters(perdisk=True, nowrap=False)
-        return [counters[name].busy_time for name in self._devices if name in counters]
+def _busy_ms() -> dict[str, int]:
+    """For how long each block device has been busy since the machine started."""
+    from psutil import disk_io_counters  # noqa: PLC0415 - only where work is done
+
+    return {name: one.busy_time for name, one in disk_io_counters(perdisk=True, nowrap=False).items()}
 
 
 class Place(NamedTuple):
@@ -192,7 +205,6 @@ class Attention:
         self._stop = stop
         self._syncs = Syncs(action.path)
         self._intake = Intake(place.actives)
-        self._disk = Disk(place.uuid)
         self._busy_percent: int | None = None
         self._paused_s = 0.0
         self._rested_s = self._entries_s = self._maintenance_s = time.monotonic()
@@ -269,8 +281,6 @@ class Attention:
 
     def _rest(self, length_s: float) -> None:
         """Do nothing for a moment, and see whether the disk does nothing either."""
-        began_s, before = time.monotonic(), self._disk.busy_ms()
-        time.sleep(length_s)
+        uuid = self._place.uuid
+        self._busy_percent = others_busy_percent((uuid,), length_s).get(uuid)
         self._rested_s = time.monotonic()
-        busy = [later - earlier for earlier, later in zip(before, self._disk.busy_ms(), strict=False)]
-        self._busy_percent = round(max(busy, default=0) / (self._rested_s - began_s) / 10) if busy else None

@@ -61,10 +61,10 @@ class Flushes:
         self._troubles: list[str] = []
 
     def appended(self, directory: str) -> bool:
-        """inotify says that journald appended; True if that began an interval, so that `next_look_us` changed."""
+        """inotify says that journald appended; True if `next_look_us` is another now."""
         with self._lock:
             beat = self._beats.get(directory)
-            return beat is not None and beat.appended(self._clock()) and beat.timed
+            return beat is not None and beat.appended(self._clock())
 
     def moved_by_us(self, directory: str) -> None:
         """We rewrote an active file there: where its first block lies now says nothing of journald."""
@@ -120,6 +120,7 @@ class Flushes:
             now_us = self._clock()
         present: set[int] = set()
         online: dict[int, int | None] = {}
+        ages_us: list[int] = []
         generations = NONE_READ
         for name in self._actives.get(directory, ()):
             try:
@@ -127,6 +128,7 @@ class Flushes:
                     status = os.fstat(fd)
                     present.add(status.st_ino)
                     age_us = self._wall() - status.st_mtime_ns // 1000
+                    ages_us.append(age_us)
                     if header.state(fd) is State.ONLINE and beat.may_be_live(status.st_ino, age_us, now_us):
                         first = volume.generation(fd)
                         online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.physical(fd, 0)
@@ -137,9 +139,10 @@ class Flushes:
         with self._lock:
             known = beat.state is State.ONLINE
             over = beat.online(online, now_us, generations) if online else beat.offline(frozenset(present), now_us)
+            due = beat.untimed(min(ages_us, default=None), now_us)
         if over and known:
             self._wait(directory)
-        return over
+        return over or due
 
     def _learn(self, instance: Instance) -> bool:
         """Ask journald for a sync where nothing else tells when its next flush is due; True if that is over now."""

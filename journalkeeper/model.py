@@ -68,6 +68,7 @@ class Reason(StrEnum):
     CONFIGURED = "configured"
     BORN_DATACOW = "born-datacow"
     CHEAPER = "cheaper"
+    ASKED = "asked"
     # why it is not
     IDEAL = "ideal"
     RECORDED = "recorded"
@@ -191,7 +192,8 @@ class Volume(NamedTuple):
     word; `redundant` says whether it keeps copies that a checksum can choose between.
     `free_bytes` is free within allocated data chunks, `unallocated_bytes` not yet in
     any chunk, raw. `options` are mount(8)'s words. `maintenance` is what keeps the whole
-    volume busy, "balance" or "scrub", "" nothing.
+    volume busy, "balance" or "scrub", "" nothing. `busy_percent` is the share of a moment right before
+    the plan in which its disks worked for others, None where nobody asked or can tell.
     """
 
     device: int
@@ -205,6 +207,7 @@ class Volume(NamedTuple):
     own_subvolume: bool
     options: tuple[str, ...]
     maintenance: str = ""
+    busy_percent: int | None = None
 
 
 class Instance(NamedTuple):
@@ -241,7 +244,10 @@ class Instance(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The last rewrite of a file, as recorded: the file when it was done, and what had been expected."""
+    """The last rewrite of a file, as recorded: the file when it was done, and what had been expected.
+
+    `compress` is in the words of --compress=, None where it was not recorded.
+    """
 
     verb: Verb
     when_us: int
@@ -251,6 +257,7 @@ class Past(NamedTuple):
     extents_before: int = 0
     extents_expected: int = 0
     bytes_written: int = 0
+    compress: str | None = None
 
 
 class Refusal(NamedTuple):
@@ -268,9 +275,8 @@ class Host(NamedTuple):
 
     `past` has the last rewrite of each file by (device, inode), `refused` the last try that
     came to nothing; `written_bytes` is what was written in the budget's present day.
-    `pressure_percent` is for how much of the last 10 s some task waited for I/O, None where
-    the kernel does not say. `rotations` is how many were asked for in the last 24 hours. `unshared` are the
-    directories in which something was rewritten beside a snapshot not long ago, as recorded.
+    `rotations` is how many rotations were asked for in the last 24 hours. `unshared` are the directories in
+    which something was rewritten beside a snapshot not long ago, as recorded.
     """
 
     now_us: int
@@ -280,7 +286,6 @@ class Host(NamedTuple):
     past: dict[tuple[int, int], Past]
     written_bytes: int
     refused: dict[tuple[int, int], Refusal] = {}  # noqa: RUF012 - never changed, like everything here
-    pressure_percent: float | None = None
     rotations: int = 0
     unshared: frozenset[str] = frozenset()
 
@@ -303,12 +308,16 @@ class Request(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Whether work on one instance's active files would be in journald's way."""
+    """Whether work on one instance's active files would be in journald's way.
+
+    `opens_at_us` is when a closed one opens by itself; None where only an event can open it.
+    """
 
     instance: str
     open: bool
     closes_at_us: int | None
     reason: str
+    opens_at_us: int | None = None
 
 
 class Range(NamedTuple):
@@ -359,13 +368,15 @@ class Order(NamedTuple):
 class Skip(NamedTuple):
     """A file, or directory, that is left alone and why.
 
-    `until_us` is when that ends by itself; None where only an event can end it.
+    `until_us` is when that ends by itself; None where only an event can end it. `puts_off`: there is
+    an action that pays, and it is only put off.
     """
 
     path: str
     reason: Reason
     detail: str
     until_us: int | None = None
+    puts_off: bool = False
 
 
 class Plan(NamedTuple):

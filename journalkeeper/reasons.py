@@ -17,6 +17,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.CONFIGURED: "The configuration says so.",
     Reason.BORN_DATACOW: "The file was made before its directory was NOCOW; one rotation gives way to a NOCOW one.",
     Reason.CHEAPER: "A rotation costs less than rewriting the file's ranges: its archive is compacted once.",
+    Reason.ASKED: "The archive was rewritten with another compression than the one that --compress= names.",
     Reason.IDEAL: "The file has about as few extents as its data can have.",
     Reason.RECORDED: "The file was already rewritten and has not changed since: an archive is rewritten once.",
     Reason.NO_GAIN: "The rewrite would cost more written bytes than the extents it saves are worth,"
@@ -27,7 +28,7 @@ SENTENCES: dict[Reason, str] = {
     " again; AllowUnshare=yes or --allow-unshare permits it.",
     Reason.SETTLING: "The file was archived so recently that journald may still be copying it; --now does not wait.",
     Reason.BUDGET: "What is left of the day's budget of bytes or rotations is not enough for it; --now does not count.",
-    Reason.PRESSURE: "The device is busy and loggers would wait; it is tried again when the pressure is gone.",
+    Reason.PRESSURE: "Others keep the disk of the volume busy; it is tried again when the pressure is gone.",
     Reason.FREE_SPACE: "The volume has too little free space for the rewrite to fit safely.",
     Reason.NOT_BTRFS: "The file is on another filesystem, where journalkeeper has nothing to mend.",
     Reason.NOT_JOURNAL: "The file does not begin as a journal file does, or its name is not a journal file's.",

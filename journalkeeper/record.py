@@ -153,11 +153,12 @@ class Record:
         size_bytes: int,
         when_us: int,
         extents_expected: int = 0,
+        compress: str | None = None,
     ) -> None:
         """Keep one outcome; a rewrite that was carried out, for good or in vain, is also the past of `inode`.
 
         `inode`, `mtime_ns` and `size_bytes` are the file's afterwards: what takes a name by a
-        rewrite or a rotation has another inode than the plan saw.
+        rewrite or a rotation has another inode than the plan saw. `compress` is how it was compressed.
         """
 
         def keep(connection: Connection) -> None:
@@ -178,15 +179,15 @@ class Record:
             if outcome.action in REWRITES and (outcome.result is Result.DONE or outcome.reason is Reason.NO_GAIN):
                 after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
                 gain = (outcome.extents_before, extents_expected, outcome.bytes_written)
-                _inserted(connection, "rewrites", (*volume, inode, *after, *gain))
+                _inserted(connection, "rewrites", (*volume, inode, *after, *gain, compress))
 
         self._database.write(keep)
 
     def past(self, volume: VolumeKey) -> dict[int, Past]:
         """The last rewrite of each file on a volume, by inode."""
+        columns = "inode, verb, when_us, size_bytes, mtime_ns, extents, extents_before, extents_expected"
         rows = self._rows(
-            """SELECT inode, verb, when_us, size_bytes, mtime_ns, extents, extents_before, extents_expected, bytes_written
-            FROM rewrites WHERE uuid = ? AND subvolume = ?""",
+            f"SELECT {columns}, bytes_written, compress FROM rewrites WHERE uuid = ? AND subvolume = ?",  # noqa: S608 - our words
             volume,
         )
         return {inode: Past(Verb(verb), *rest) for inode, verb, *rest in rows}

@@ -56,10 +56,13 @@ MIGRATIONS = (
         END""",
     ),
     (
-        # What was expected of a rewrite and what it cost: one in vain is not repeated. 0: not known.
+        # What was expected of a rewrite and what it cost, so that one in vain is not repeated; 0: not known.
         "ALTER TABLE rewrites ADD COLUMN extents_before INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE rewrites ADD COLUMN extents_expected INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE rewrites ADD COLUMN bytes_written INTEGER NOT NULL DEFAULT 0",
+        # How a file was compressed, as --compress= says it; NULL in rows of before.
+        "ALTER TABLE rewrites ADD COLUMN compress TEXT",
+        # What a rewrite stored beside a snapshot.
         "ALTER TABLE outcomes ADD COLUMN unshared_bytes INTEGER NOT NULL DEFAULT 0",
     ),
 )

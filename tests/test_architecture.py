@@ -47,7 +47,7 @@ HANDS = {
     "conffiles",
     "textfile",
 }
-WAY = {"cycle", "feedback", "pressure", "publish", "slowest", "watch", "work"}
+WAY = {"cycle", "feedback", "publish", "slowest", "watch", "work"}
 DOORS = {"cli", "daemon", "desk", "jobs", "log", "notify", "bus", "probe", "lab", "__main__"}
 
 PURE = GROUND | MIND

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What btrfs or its tools do with a whole volume just now, and the devices that it lies on.
+"""What btrfs or its tools do with a whole volume just now, and the disks that it lies on.
 
 The one rule: read without privilege, from files that are there anyway; what cannot be read is
 not going on.
@@ -46,9 +46,28 @@ def _scrubbed(uuid: str, scrubs: str) -> bool:
     return abs(time.time() - written_s) < SCRUB_FRESH_S
 
 
-def devices(uuid: str, *, sysfs: str = SYSFS) -> list[str]:
-    """The kernel's names of the block devices of a mounted volume, as in /proc/diskstats; none if it is gone."""
+def disks(uuid: str, *, sysfs: str = SYSFS) -> list[str]:
+    """The kernel's names, as in /proc/diskstats, of the block devices of a mounted volume; none if it is gone.
+
+    With them the disk of each partition and what device-mapper, md and bcache have below: a backup
+    of another partition or logical volume shows only there. Source: Documentation/ABI/stable/sysfs-block.
+    """
+    top = f"{sysfs}/{uuid}/devices"
+    return sorted({layer for name in _listed(top) for layer in _layers(os.path.realpath(f"{top}/{name}"))})
+
+
+def _layers(device: str) -> set[str]:
+    """The block device that has the directory `device` in sysfs, and all below it."""
+    found = {os.path.basename(device)}
+    if os.path.exists(f"{device}/partition"):
+        found |= _layers(os.path.dirname(device))
+    for name in _listed(f"{device}/slaves"):
+        found |= _layers(os.path.realpath(f"{device}/slaves/{name}"))
+    return found
+
+
+def _listed(directory: str) -> list[str]:
     try:
-        return sorted(os.listdir(f"{sysfs}/{uuid}/devices"))
+        return os.listdir(directory)
     except FileNotFoundError:
         return []

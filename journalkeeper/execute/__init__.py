@@ -42,7 +42,8 @@ SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE})
 class Done(NamedTuple):
     """An outcome, and the file as it is afterwards for the record.
 
-    `extents_expected` is what could be expected of the file's data; 0 where nothing was.
+    `extents_expected` is what could be expected of the file's data; 0 where nothing was. `compress` is None of
+    what is no rewrite.
     """
 
     outcome: Outcome
@@ -50,6 +51,7 @@ class Done(NamedTuple):
     size_bytes: int
     mtime_ns: int
     extents_expected: int = 0
+    compress: str | None = None
 
 
 class _Measured(NamedTuple):
@@ -97,7 +99,7 @@ def execute(action: Action, pace: Pace) -> Done:
         detail=detail,
         unshared_bytes=_unshared(action, pace, after),
     )
-    return Done(outcome, file.inode, file.size_bytes, file.mtime_ns, expected)
+    return Done(outcome, file.inode, file.size_bytes, file.mtime_ns, expected, action.compress)
 
 
 def _unshared(action: Action, pace: Pace, after: _Measured) -> int:

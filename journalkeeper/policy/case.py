@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from journalkeeper.compression import Compression, parse_compression
 from journalkeeper.config import Config
-from journalkeeper.model import Host, Instance, JournalFile, Kind, Past, Request, Volume, Window
+from journalkeeper.model import Host, Instance, JournalFile, Kind, Past, Request, Verb, Volume, Window
 from journalkeeper.policy.window import window
 
 
@@ -38,6 +38,18 @@ class Case(NamedTuple):
             return None
         asked = self.request.compress
         return parse_compression(self.config.defrag.compress if asked is None else asked)
+
+    @property
+    def other_compression(self) -> bool:
+        """Whether the request names another compression than the one that this archive was rewritten with."""
+        if self.request.compress is None or not self.at_rest or self.file.nocow:
+            return False
+        if self.past is None or self.past.verb is Verb.ROTATE:
+            return False
+        known = self.past.compress
+        if known is not None and parse_compression(known) == self.compression:
+            return False
+        return self.file.compressed if self.compression is None else known is not None or not self.file.compressed
 
     @property
     def allow_unshare(self) -> Literal["auto", "yes", "no"]:

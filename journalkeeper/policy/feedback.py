@@ -5,8 +5,7 @@ The one rule: whoever waits for the disk comes first. Rules are asked in their o
 the first that answers counts; what they have to go by is measured between two pieces.
 
 What journald's users feel is its intake delay, so that pauses us wherever it comes from.
-Pressure (PSI) is no help here: it counts our own synced writes like anybody's (measured: 43%
-at 150 IOPS). The time in which the disk was busy while we rested is somebody else's.
+The time in which the disk was busy while we rested is somebody else's.
 """
 
 from __future__ import annotations

@@ -20,6 +20,9 @@ from journalkeeper.values import format_size
 COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
 """How many bytes of a device a profile takes for each byte, at the most (mkfs.btrfs(8), PROFILES)."""
 
+PUTTING_OFF = frozenset({Reason.SETTLING, Reason.IN_USE, Reason.WINDOW_CLOSED})
+"""Vetoes that end: what pays is done then."""
+
 
 def plan(host: Host, request: Request, config: Config) -> Plan:
     """What to do about each file of `host`, the most rewarding first."""
@@ -28,8 +31,11 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     skipped: list[Skip] = []
     for case in all_cases:
         answer = veto(case) or propose(case)
-        if isinstance(answer, Action) and not request.now:
-            answer = postponed(answer, host, config) or answer
+        if isinstance(answer, Skip) and answer.reason in PUTTING_OFF:
+            answer = answer._replace(puts_off=isinstance(propose(case), Action))
+        elif isinstance(answer, Action) and not request.now:
+            later = postponed(answer, host, config)
+            answer = answer if later is None else later._replace(puts_off=True)
         if isinstance(answer, Action):
             actions.append(answer)
         else:
@@ -74,10 +80,10 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
         need, uuid = action.bytes_to_write, uuids[action.file.device]
         if need > room[uuid]:
             space = f"{format_size(need)} are needed, {format_size(max(0, room[uuid]))} are to spare"
-            skipped.append(Skip(action.path, Reason.FREE_SPACE, space, until_us=host.now_us + AGAIN_US))
+            skipped.append(Skip(action.path, Reason.FREE_SPACE, space, host.now_us + AGAIN_US, puts_off=True))
         elif left is not None and need > left:
             money = f"{format_size(need)} to write, {format_size(max(0, left))} are left of today's budget"
-            skipped.append(Skip(action.path, Reason.BUDGET, money, until_us=host.now_us + AGAIN_US))
+            skipped.append(Skip(action.path, Reason.BUDGET, money, host.now_us + AGAIN_US, puts_off=True))
         else:
             chosen.append(action)
             room[uuid] -= need

@@ -47,11 +47,12 @@ def maintained(action: Action, host: Host, _config: Config) -> Skip | None:
 
 
 def pressed(action: Action, host: Host, config: Config) -> Skip | None:
-    """Others wait for the disk already."""
-    share, most = host.pressure_percent, config.window.pressure_max_percent
+    """Others use the disk of this volume already."""
+    most = config.window.pressure_max_percent
+    share = next((volume.busy_percent for volume in host.volumes if volume.device == action.file.device), None)
     if share is None or share <= most or most == 100:
         return None
-    detail = f"tasks waited for I/O {share:.0f}% of the last 10 s, PressureMax={most}%"
+    detail = f"others kept the disk busy {share}% of the time, PressureMax={most}%"
     return Skip(action.path, Reason.PRESSURE, detail, until_us=host.now_us + PRESSURE_US)
 
 

@@ -37,6 +37,11 @@ def _archive(case: Case) -> Action | Skip:
     if file.nocow:
         return _whole(file, Verb.REWRITE, Reason.NOCOW_ARCHIVE, compression)
     verb = Verb.DEFRAGMENT if compression is None else Verb.COMPRESS
+    if case.other_compression:
+        # A defragmentation leaves compressed extents of full length as they are: only a copy is plain.
+        ideal = ideal_extents(file.size_bytes, compressed=compression is not None)
+        verb = Verb.REWRITE if compression is None else verb
+        return _whole(file, verb, Reason.ASKED, compression)._replace(extents_expected=max(1, ideal))
     reason = _archive_reason(case, compression)
     if reason is not None:
         return _whole(file, verb, reason, compression)

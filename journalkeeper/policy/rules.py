@@ -15,6 +15,7 @@ from typing import Final
 from journalkeeper.gain import fell_short
 from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
 from journalkeeper.policy.case import Case
+from journalkeeper.policy.postpone import AGAIN_US
 from journalkeeper.policy.price import beside_snapshot_bytes
 from journalkeeper.values import format_size, format_span
 
@@ -84,22 +85,25 @@ def settling(case: Case) -> Skip | None:
     if age_us >= wait_us:
         return None
     detail = f"changed {format_span(age_us)} ago, left alone for {format_span(wait_us)}"
-    return Skip(case.file.path, Reason.SETTLING, detail, until_us=case.now_us + wait_us - age_us)
+    return Skip(case.file.path, Reason.SETTLING, detail, until_us=case.file.ctime_ns // 1000 + wait_us)
 
 
 def still_written(case: Case) -> Skip | None:
-    """An archive whose state byte is not yet ARCHIVED is still in journald's hands."""
+    """An archive whose state byte is not yet ARCHIVED is still in journald's hands, which stores it unheard."""
     if case.file.kind is not Kind.ARCHIVED or case.file.state is State.ARCHIVED:
         return None
-    return _skip(case, Reason.IN_USE, f"named as an archive, but its state is {case.file.state}")
+    detail = f"named as an archive, but its state is {case.file.state}"
+    return Skip(case.file.path, Reason.IN_USE, detail, until_us=case.now_us + AGAIN_US)
 
 
 def recorded(case: Case) -> Skip | None:
-    """An archive is rewritten once, unless it changed."""
+    """An archive is rewritten once, unless it changed or another compression is asked for by name."""
     past = case.past
     if past is None or not case.at_rest or past.verb is Verb.ROTATE:
         return None
     if (past.size_bytes, past.mtime_ns) != (case.file.size_bytes, case.file.mtime_ns):
+        return None
+    if case.other_compression:
         return None
     if case.file.extents.total - past.extents >= case.config.defrag.min_extents:
         return None  # a power cut, or a restored copy, took the rewrite back
@@ -113,7 +117,11 @@ def vain(case: Case) -> Skip | None:
     each MiB that the vain rewrite wrote: the price at which ranges are rewritten.
     """
     past, file = case.past, case.file
-    if past is None or not fell_short(past.extents_before, past.extents_expected, past.extents):
+    if (
+        past is None
+        or case.other_compression
+        or not fell_short(past.extents_before, past.extents_expected, past.extents)
+    ):
         return None
     if case.at_rest and (past.size_bytes, past.mtime_ns) != (file.size_bytes, file.mtime_ns):
         return None
@@ -151,7 +159,8 @@ def window_closed(case: Case) -> Skip | None:
     """An active file is touched only while no flush is near."""
     if case.at_rest or case.window.open:
         return None
-    return _skip(case, Reason.WINDOW_CLOSED, f"journald has messages that it has not synced ({case.window.reason})")
+    detail = f"journald has messages that it has not synced ({case.window.reason})"
+    return Skip(case.file.path, Reason.WINDOW_CLOSED, detail, until_us=case.window.opens_at_us)
 
 
 RULES: tuple[Rule, ...] = (

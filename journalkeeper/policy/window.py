@@ -47,8 +47,10 @@ def window(  # noqa: PLR0911 - one return for each row of the table above
     since_us = instance.online_since_us
     if since_us is None or since_us > now_us:  # later than now: the clock was set back
         flushed_by_us = max(file.mtime_ns for file in online) // 1000 + interval_us
-        stale = now_us > flushed_by_us
-        return Window(name, open=stale, closes_at_us=None, reason="stale" if stale else "unsynced")
+        if now_us > flushed_by_us:
+            return Window(name, open=True, closes_at_us=None, reason="stale")
+        opens_at_us = flushed_by_us + 1 if since_us is None else min(since_us, flushed_by_us + 1)
+        return Window(name, open=False, closes_at_us=None, reason="unsynced", opens_at_us=opens_at_us)
     margin_us += instance.slowest_piece_us
     if interval_us <= 2 * margin_us:
         return Window(name, open=False, closes_at_us=None, reason="too-short")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the system says about its pressure, its volumes and its service manager, and what it leaves out."""
+"""What the system says about its volumes and its service manager, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -10,28 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs.maintenance import SCRUB_FRESH_S, devices, maintenance
+from journalkeeper.btrfs.maintenance import SCRUB_FRESH_S, disks, maintenance
 from journalkeeper.notify import Notify
-from journalkeeper.pressure import pressure_percent
 
 UUID = "11111111-2222-3333-4444-555555555555"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("some avg10=43.21 avg60=9.91 avg300=25.95 total=586\nfull avg10=0.08 avg60=5.24 avg300=1.9 total=3\n", 43.21),
-        ("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", 0.0),
-        ("", None),
-    ],
-)
-def test_pressure_is_the_share_of_the_last_ten_seconds(tmp_path: Path, text: str, expected: float | None) -> None:
-    (tmp_path / "io").write_text(text)
-    assert pressure_percent(f"{tmp_path / 'io'}") == expected
-
-
-def test_a_kernel_without_pressure_says_nothing(tmp_path: Path) -> None:
-    assert pressure_percent(f"{tmp_path / 'missing'}") is None
 
 
 @pytest.fixture
@@ -77,9 +59,23 @@ def test_a_scrub_listens_and_writes_its_status(volume: Path, listens: bool, age_
     assert going_on(volume) == expected
 
 
-def test_a_volume_has_its_devices_while_it_is_mounted(volume: Path) -> None:
-    assert devices(UUID, sysfs=f"{volume / 'sysfs'}") == ["sda", "sdb"]
-    assert devices("gone", sysfs=f"{volume / 'sysfs'}") == []
+def test_a_volume_has_its_disks_while_it_is_mounted(volume: Path) -> None:
+    assert disks(UUID, sysfs=f"{volume / 'sysfs'}") == ["sda", "sdb"]
+    assert disks("gone", sysfs=f"{volume / 'sysfs'}") == []
+
+
+def test_below_partitions_and_logical_volumes_are_disks(volume: Path) -> None:
+    """LUKS on the second partition of one disk, and a partition of another."""
+    blocks = volume / "devices"
+    for partition in ("vda/vda2", "vdb/vdb1"):
+        (blocks / partition).mkdir(parents=True)
+        (blocks / partition / "partition").touch()
+    (blocks / "dm-0" / "slaves").mkdir(parents=True)
+    (blocks / "dm-0" / "slaves" / "vda2").symlink_to("../../vda/vda2")
+    (volume / "sysfs" / "other" / "devices").mkdir(parents=True)
+    for name, target in {"dm-0": "dm-0", "vdb1": "vdb/vdb1"}.items():
+        (volume / "sysfs" / "other" / "devices" / name).symlink_to(f"../../../devices/{target}")
+    assert disks("other", sysfs=f"{volume / 'sysfs'}") == ["dm-0", "vda", "vda2", "vdb", "vdb1"]
 
 
 # The service manager

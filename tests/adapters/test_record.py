@@ -88,6 +88,21 @@ def test_a_done_rewrite_is_the_past_of_its_inode(record: Record, action: Verb) -
     assert record.past(VOLUME) == {7: seen}
 
 
+def test_how_a_file_was_compressed_is_kept_and_unknown_in_an_older_record(record: Record, tmp_path: Path) -> None:
+    record.outcome(0, VOLUME, 7, outcome(), mtime_ns=55, size_bytes=66, when_us=100, compress="zstd:9")
+    assert record.past(VOLUME)[7].compress == "zstd:9"
+    old = Database(str(tmp_path / NAME), MIGRATIONS[:2], read_only=False)
+    old.write(
+        lambda connection: connection.execute(
+            "INSERT INTO rewrites VALUES ('uuid-a', 256, 8, 'compress', 1, 2, 3, 4, 5)"
+        )
+    )
+    old.close()
+    for read_only in (True, False):
+        with Record(tmp_path, read_only=read_only) as brought_up:
+            assert brought_up.past(VOLUME) == {8: Past(Verb.COMPRESS, 1, 2, 3, 4)}
+
+
 @pytest.mark.parametrize(
     ("action", "result"),
     [

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -128,6 +131,36 @@ def test_a_second_run_finds_nothing_to_do_and_says_why(top: Path, keep: Keep, jo
     assert (second.outcomes, second.written_bytes, second.notices) == ((), 0, ())
     assert what_became(second) == dict.fromkeys(before, Reason.RECORDED)
     assert files_in(top / MACHINE) == before
+
+
+def test_the_command_obeys_another_compression_and_does_the_same_one_once(
+    top: Path, journal_bytes: bytes, tmp_path: Path
+) -> None:
+    (path,) = archives(top / MACHINE, journal_bytes, 1)
+    before = bearing(path)
+    text = export(path)
+    os.utime(path, ns=before.times_ns)
+
+    def defrag(*words: str) -> tuple[str, str]:
+        environment = {**os.environ, "STATE_DIRECTORY": f"{tmp_path / 'state'}"}
+        command = (sys.executable, "-m", "journalkeeper", "defrag", "-D", f"{top}", "--now", "-j", *words)
+        answer = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
+        (outcome,) = json.loads(answer)["outcomes"]
+        return outcome["result"], outcome["reason"]
+
+    def algorithms() -> str:
+        """compsize's rows."""
+        return " ".join(line.split()[0] for line in run("compsize", path).splitlines()[2:] if "TOTAL" not in line)
+
+    assert (defrag(), algorithms()) == (("done", "fragmented"), "zstd")
+    assert defrag() == defrag("--compress=zstd") == ("skipped", "recorded")
+    for word, kind in {"lzo": "lzo", "no": "none", "zstd": "zstd"}.items():
+        assert defrag(f"--compress={word}") == ("done", "asked")
+        assert defrag(f"--compress={word}") == ("skipped", "recorded")
+        assert kind in algorithms()
+        assert kind == "none" or kind in algorithms()
+        assert bearing(path)._replace(data=before.data) == before
+    assert export(path) == text
 
 
 def test_with_the_record_lost_nothing_is_rewritten_either(

@@ -264,6 +264,39 @@ def test_archives_are_compressed_once_and_active_files_kept_whole(
         run("journalctl", "--verify", "--file", file)
 
 
+REMOTE = Path("/lib/systemd/systemd-journal-remote")
+
+
+@pytest.mark.may_skip
+def test_what_journal_remote_wrote_and_closed_silently_is_done_without_another_event(
+    copies: Copies, serve: Callable[..., Service], tmp_path: Path
+) -> None:
+    if not REMOTE.exists():
+        pytest.skip("the package systemd-journal-remote is not installed")
+    directory = copies.machine.parent / "remote"
+    directory.mkdir()
+    path = directory / "remote-here.journal"
+    (tmp_path / "journalkeeper.conf").write_text(QUICK.replace("[Budget]", "[Budget]\nKeepFree=0"))
+    boot = "0123456789abcdef" * 2
+    service = serve(copies.machine.parent)
+    words = (REMOTE, f"--output={path}", "--compress=no", "-")
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as remote:
+        assert remote.stdin is not None
+        for number in range(4000):
+            now_us = time.time_ns() // 1000
+            entry = f"__REALTIME_TIMESTAMP={now_us}\n__MONOTONIC_TIMESTAMP={now_us}\n_BOOT_ID={boot}\n"
+            entry += f"MESSAGE=entry {number} {os.urandom(40).hex()}\n\n"
+            remote.stdin.write(entry.encode())
+            if number % 40 == 39:
+                remote.stdin.flush()
+                time.sleep(0.02)
+                run("sync", path) if path.exists() else None
+    before = extents(path)
+    assert before > 500
+    assert eventually(lambda: path.name in service.outcomes(), 150)
+    assert extents(path) < before / 4
+
+
 def test_none_of_our_work_overlaps_a_flush_of_journalds(
     make_bed: Callable[..., Bed], serve: Callable[..., Service], tmp_path: Path
 ) -> None:

@@ -9,20 +9,23 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from journalkeeper.btrfs.maintenance import devices, maintenance
+from journalkeeper.btrfs.maintenance import disks, maintenance
 from journalkeeper.config import Config
-from journalkeeper.feedback import Attention, Disk, Intake, Place, Syncs
+from journalkeeper.cycle import Keeper
+from journalkeeper.feedback import Attention, Intake, Place, Syncs, others_busy_percent
 from journalkeeper.flushes import Flushes
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE
 from journalkeeper.lab.volume import ScratchVolume, run
-from journalkeeper.model import Action, Kind, Reason, Verb
+from journalkeeper.model import Action, Kind, Reason, Request, Verb
 from journalkeeper.observe import Observer, Seen
+from tests.btrfs.journals import ALWAYS, put
 
 pytestmark = pytest.mark.root
 
@@ -110,18 +113,48 @@ def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
         volume.throttle(40)
 
 
-def test_the_disks_of_a_volume_are_busy_while_it_is_written(make_volume: Callable[..., ScratchVolume]) -> None:
-    volume = make_volume("1G")
-    uuid = run("findmnt", "-no", "UUID", volume.mountpoint).strip()
-    assert [f"/dev/{name}" for name in devices(uuid)] == volume.devices
-    disk = Disk(uuid)
-    before = disk.busy_ms()
-    with open(volume.mountpoint / "file", "wb") as file:
-        for _ in range(20):
-            file.write(os.urandom(1 << 20))
-            file.flush()
-            os.fsync(file.fileno())
-    assert disk.busy_ms()[0] > before[0]
+@contextmanager
+def writing(volume: ScratchVolume) -> Iterator[None]:
+    """Somebody writes there as fast as it goes."""
+    command = f"while :; do dd if=/dev/zero of={volume.mountpoint}/backup bs=64k count=2000 conv=fsync,notrunc; done"
+    with subprocess.Popen(("sh", "-c", command), stderr=subprocess.DEVNULL, start_new_session=True) as process:
+        try:
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_backup_keeps_its_own_disk_busy_and_no_other(make_volume: Callable[..., ScratchVolume]) -> None:
+    volumes = make_volume("1G"), make_volume("1G")
+    ours, theirs = (run("findmnt", "-no", "UUID", volume.mountpoint).strip() for volume in volumes)
+    assert [f"/dev/{name}" for name in disks(ours)] == volumes[0].devices
+    os.sync()
+    with writing(volumes[1]):
+        assert eventually(lambda: others_busy_percent((theirs,), 0.1)[theirs] > 0)
+        busy = [others_busy_percent((ours, theirs), 0.25) for _ in range(8)]
+    assert max(one[theirs] for one in busy) > 10
+    assert min(one[ours] for one in busy) == 0
+    assert others_busy_percent(("gone",), 0) == {}
+
+
+def test_a_plan_waits_for_who_uses_its_own_disk_and_not_for_another(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, tmp_path: Path
+) -> None:
+    volumes = make_volume("1G"), make_volume("1G")
+    put(volumes[0].mountpoint, journal_bytes)
+    os.sync()
+    at_once = ALWAYS._replace(watch=ALWAYS.watch._replace(settle_us=0))
+    config = at_once._replace(window=at_once.window._replace(pressure_max_percent=0))
+    keeper = Keeper(config, directories=(f"{volumes[0].mountpoint}",), state_directory=f"{tmp_path}")
+
+    def reasons() -> list[Reason]:
+        return [skip.reason for skip in keeper.plan(Request()).skipped]
+
+    with writing(volumes[1]):
+        assert eventually(lambda: reasons() == [])
+    with writing(volumes[0]):
+        assert eventually(lambda: reasons() == [Reason.PRESSURE])
+        assert keeper.plan(Request(now=True)).actions
 
 
 # Before each piece

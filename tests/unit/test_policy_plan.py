@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.model import GIB, MIB, Action, Host, JournalFile, Kind, Plan, Reason, Request, State, Volume
+from journalkeeper.model import GIB, MIB, Action, Host, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Volume
 from journalkeeper.policy import plan
 from journalkeeper.policy.plan import available_bytes
-from tests.hosts import DEVICE, NOW_US, SECOND_US, configured, extents, file, host, past, volume
+from journalkeeper.policy.postpone import AGAIN_US
+from tests.hosts import DEVICE, NOW_US, SECOND_US, configured, extents, file, host, instance, past, volume
 
 KEEP_FREE = Config().budget.keep_free_bytes
 BUDGET = Config().budget.bytes_per_day or 0
@@ -285,6 +286,77 @@ def test_no_plan_spends_more_than_there_is(seed: int) -> None:
     assert spent <= max(0, room)
     if not request.now:
         assert spent <= max(0, BUDGET - given.written_bytes)
+
+
+# what time brings
+
+SETTLING = fragmented("settling", ctime_ns=(NOW_US - SECOND_US) * 1000)
+AHEAD = fragmented("ahead", ctime_ns=(NOW_US + SECOND_US) * 1000)
+UNSYNCED = file(
+    Kind.ACTIVE, state=State.ONLINE, extents=extents(900, per_mib=(900,)), mtime_ns=(NOW_US - SECOND_US) * 1000
+)
+REFUSED = {(DEVICE, 300): Refusal(NOW_US - SECOND_US, 1, 1, Reason.IO_ERROR, "why")}
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        (host(SETTLING), Reason.SETTLING),
+        (host(SETTLING._replace(nocow=True)), Reason.SETTLING),
+        (host(AHEAD), Reason.SETTLING),
+        (host(UNSYNCED), Reason.WINDOW_CLOSED),
+        (host(UNSYNCED, instances=(instance(online_since_us=NOW_US + 1),)), Reason.WINDOW_CLOSED),
+        (host(UNSYNCED._replace(state=State.OFFLINE), refused=REFUSED), Reason.IO_ERROR),
+    ],
+)
+def test_what_time_alone_ends_is_done_at_the_moment_that_the_plan_names(before: Host, reason: Reason) -> None:
+    first = plan(before, Request(), Config())
+    assert [(skip.reason, skip.puts_off) for skip in first.skipped] == [(reason, True)]
+    wake_us = first.wake_at_us
+    assert wake_us is not None
+    assert plan(before._replace(now_us=wake_us - 1), Request(), Config()).skipped
+    assert plan(before._replace(now_us=wake_us), Request(), Config()).actions
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        (host(fragmented("a", state=State.ONLINE)), Reason.IN_USE),
+        (host(fragmented("a"), volumes=(volume(maintenance="scrub"),)), Reason.PRESSURE),
+        (host(fragmented("a"), volumes=(volume(busy_percent=100),)), Reason.PRESSURE),
+        (host(fragmented("a"), volumes=(volume(free_bytes=0),)), Reason.FREE_SPACE),
+        (host(fragmented("a"), written_bytes=BUDGET), Reason.BUDGET),
+    ],
+)
+def test_what_ends_unheard_is_looked_at_again_within_the_hour(before: Host, reason: Reason) -> None:
+    found = plan(before, Request(), Config())
+    assert [(skip.reason, skip.puts_off) for skip in found.skipped] == [(reason, True)]
+    assert found.wake_at_us is not None
+    assert NOW_US < found.wake_at_us <= NOW_US + AGAIN_US
+
+
+def test_only_what_would_be_done_is_put_off() -> None:
+    whole = file(extents=extents(1, MIB), size_bytes=MIB, ctime_ns=NOW_US * 1000)
+    assert [(skip.reason, skip.puts_off) for skip in plan_of(whole).skipped] == [(Reason.SETTLING, False)]
+    assert [skip.puts_off for skip in plan_of(fragmented("a", links=2)).skipped] == [False]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_file_that_time_gives_an_action_sleeps(seed: int) -> None:
+    given, request, config = any_host(seed)
+    dice = random.Random(-seed)  # noqa: S311 - repeatable
+    files = [one._replace(mtime_ns=(NOW_US - dice.randrange(-600, 600) * SECOND_US) * 1000) for one in given.files]
+    tried = {(one.device, one.inode): Refusal(NOW_US - dice.randrange(5000) * SECOND_US, 0, 0, Reason.IO_ERROR, "")
+             for one in files if dice.random() < 0.2}  # fmt: skip
+    given = given._replace(files=tuple(files), refused=tried)
+    now = plan(given, request, config)
+    done = {action.path for action in now.actions}
+    for later_us in sorted(NOW_US + dice.randrange(7200) * SECOND_US for _ in range(50)):
+        later = plan(given._replace(now_us=later_us), request, config)
+        if any(action.path not in done for action in later.actions):
+            assert now.wake_at_us is not None
+            assert now.wake_at_us <= later_us
+            return
 
 
 @pytest.mark.parametrize("seed", range(30))

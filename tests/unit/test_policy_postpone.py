@@ -76,29 +76,37 @@ def test_beside_a_balance_or_scrub_nothing_is_begun(doing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("percent", "waits"), [(None, False), (0.0, False), (float(MOST), False), (MOST + 0.01, True), (100.0, True)]
+    ("percent", "waits"), [(None, False), (0, False), (MOST, False), (MOST + 1, True), (100, True)]
 )
-def test_under_pressure_no_run_is_begun(percent: float | None, waits: bool) -> None:
-    found = reason(planned(pressure_percent=percent))
+def test_on_a_disk_that_others_keep_busy_nothing_is_begun(percent: int | None, waits: bool) -> None:
+    found = reason(planned(volumes=(volume(busy_percent=percent),)))
     assert found == ((Reason.PRESSURE, NOW_US + PRESSURE_US) if waits else None)
 
 
 def test_full_pressure_is_allowed_where_the_configuration_says_so() -> None:
     config = configured("window", pressure_max_percent=100)
-    assert plan(host(FRAGMENTED, pressure_percent=100.0), Request(), config).actions
+    assert plan(host(FRAGMENTED, volumes=(volume(busy_percent=100),)), Request(), config).actions
+
+
+def test_another_volumes_disk_may_be_busy() -> None:
+    volumes = (volume(), volume(device=41, uuid="other", busy_percent=100))
+    found = plan(
+        host(FRAGMENTED, file(stem="other", device=41, extents=extents(5_000)), volumes=volumes), Request(), Config()
+    )
+    assert [action.path for action in found.actions] == [FRAGMENTED.path]
+    assert [skip.reason for skip in found.skipped] == [Reason.PRESSURE]
 
 
 def test_now_waits_for_nothing() -> None:
     troubles: dict[str, Any] = {
-        "pressure_percent": 100.0,
-        "volumes": (volume(maintenance="scrub"),),
+        "volumes": (volume(maintenance="scrub", busy_percent=100),),
         "refused": refusal(0),
     }
     assert reason(planned(request=Request(now=True), **troubles)) is None
 
 
 def test_nobody_wakes_for_a_file_that_is_whole() -> None:
-    assert planned(WHOLE, pressure_percent=100.0, volumes=(volume(maintenance="scrub"),)).wake_at_us is None
+    assert planned(WHOLE, volumes=(volume(maintenance="scrub", busy_percent=100),)).wake_at_us is None
 
 
 @pytest.mark.parametrize("words", [{"written_bytes": 1 << 40}, {"volumes": (volume(free_bytes=0),)}])

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.model import KIB, MIB, JournalFile, Kind, Reason, Request, Skip, State
-from journalkeeper.policy import rules
+from journalkeeper.model import KIB, MIB, Extents, JournalFile, Kind, Reason, Request, Skip, State, Verb
+from journalkeeper.policy import plan, rules
 from journalkeeper.policy.case import Case, cases
 from tests.hosts import (
     DIRECTORY,
@@ -181,7 +181,7 @@ def test_a_file_named_as_an_archive_must_be_one(kind: Kind, state: State, skippe
     assert reason(rules.still_written, case(file(kind, state=state))) is (Reason.IN_USE if skipped else None)
 
 
-PLAIN = configured("defrag", compress="no")
+UNCOMPRESSED = configured("defrag", compress="no")
 
 
 @pytest.mark.parametrize(
@@ -190,10 +190,10 @@ PLAIN = configured("defrag", compress="no")
         (Kind.ARCHIVED, {}, Config(), False),
         (Kind.UNCLEAN, {}, Config(), False),
         (Kind.ARCHIVED, {"shared_bytes": 4 * KIB}, Config(), False),  # a quarter of what is shared, however little
-        (Kind.ARCHIVED, {}, PLAIN, True),  # it would be stored whole again
+        (Kind.ARCHIVED, {}, UNCOMPRESSED, True),  # it would be stored whole again
         (Kind.ARCHIVED, {"encoded_bytes": 16 * MIB}, Config(), True),  # and so would what is compressed already
         (Kind.ARCHIVED, {"encoded_bytes": 16 * MIB - 1}, Config(), False),
-        (Kind.ARCHIVED, {"shared_bytes": 0}, PLAIN, False),
+        (Kind.ARCHIVED, {"shared_bytes": 0}, UNCOMPRESSED, False),
         (Kind.ACTIVE, {}, Config(), True),  # active files are never compressed
         (Kind.ACTIVE, {"shared_bytes": 0}, Config(), False),
     ],
@@ -207,7 +207,7 @@ def test_a_shared_file_is_rewritten_where_only_a_small_copy_comes_to_stand_besid
 
 def test_a_shared_file_is_looked_at_again_within_a_day() -> None:
     """Neither a snapshot nor its deletion wakes anybody."""
-    skip = rules.shared(case(file(extents=extents(shared_bytes=32 * MIB)), config=PLAIN))
+    skip = rules.shared(case(file(extents=extents(shared_bytes=32 * MIB)), config=UNCOMPRESSED))
     assert skip is not None
     assert skip.until_us == NOW_US + 24 * 60 * MINUTE_US
     assert skip.detail == "32.0M would be stored beside the 32.0M that a snapshot keeps"
@@ -265,6 +265,47 @@ def test_an_archive_is_rewritten_once() -> None:
 def test_an_archive_that_changed_since_is_judged_anew(change: dict[str, int]) -> None:
     one = file()
     assert reason(rules.recorded, case(one, past={(one.device, one.inode): past(one, **change)})) is None
+
+
+PLAIN, PACKED = extents(1), extents(256, encoded_bytes=32 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("asked", "had", "lies", "verb"),
+    [
+        (None, "zstd", PACKED, None),
+        ("zstd", "zstd", PACKED, None),
+        ("no", "no", PLAIN, None),
+        ("no", "no", PACKED, None),  # the mount compresses whatever is asked for
+        ("no", "zstd", PLAIN, None),  # what could not be compressed is plain already
+        ("zstd", None, PACKED, None),
+        ("no", None, PLAIN, None),
+        ("lzo", "zstd", PACKED, Verb.COMPRESS),
+        ("zstd:9", "zstd", PACKED, Verb.COMPRESS),
+        ("zstd", "no", PLAIN, Verb.COMPRESS),
+        ("zstd", None, PLAIN, Verb.COMPRESS),
+        ("no", "zstd", PACKED, Verb.REWRITE),
+        ("no", None, PACKED, Verb.REWRITE),
+    ],
+)
+def test_a_compression_that_is_asked_for_by_name_is_obeyed_where_it_is_another(
+    asked: str | None, had: str | None, lies: Extents, verb: Verb | None
+) -> None:
+    """`had` None: the record is an older version's, and only how the file lies tells."""
+    one = file(extents=lies)
+    found = plan(host(one, past={(one.device, one.inode): past(one, compress=had)}), Request(compress=asked), Config())
+    if verb is None:
+        assert [skip.reason for skip in found.skipped] == [Reason.RECORDED]
+    else:
+        assert [(action.action, action.reason, action.compress) for action in found.actions] == [
+            (verb, Reason.ASKED, asked)
+        ]
+        assert found.actions[0].extents_expected == (1 if asked == "no" else 256)
+
+
+def test_an_active_file_is_never_compressed_by_name() -> None:
+    one = file(Kind.ACTIVE, extents=PACKED)
+    assert not case(one, Request(compress="no"), past={(one.device, one.inode): past(one)}).other_compression
 
 
 @pytest.mark.parametrize(("more", "why"), [(0, Reason.RECORDED), (31, Reason.RECORDED), (32, None)])

@@ -28,8 +28,8 @@ def opened(reason: str, closes_at_us: int | None = None) -> Window:
     return Window(NAME, open=True, closes_at_us=closes_at_us, reason=reason)
 
 
-def closed(reason: str) -> Window:
-    return Window(NAME, open=False, closes_at_us=None, reason=reason)
+def closed(reason: str, opens_at_us: int | None = None) -> Window:
+    return Window(NAME, open=False, closes_at_us=None, reason=reason, opens_at_us=opens_at_us)
 
 
 def test_now_does_not_look() -> None:
@@ -52,7 +52,7 @@ def test_what_is_no_longer_written_does_not_count(kind: Kind) -> None:
 
 
 def test_one_unsynced_file_of_many_closes_it() -> None:
-    assert look(file(Kind.ACTIVE), online(), file(Kind.ACTIVE)) == closed("unsynced")
+    assert look(file(Kind.ACTIVE), online(), file(Kind.ACTIVE)) == closed("unsynced", NOW_US + INTERVAL_US + 1)
 
 
 @pytest.mark.parametrize("interval_us", [0, INFINITY_US])
@@ -64,16 +64,16 @@ def test_without_a_timer_no_flush_is_due(interval_us: int) -> None:
 
 
 def test_unsynced_is_open_only_when_nobody_writes_any_more() -> None:
-    assert look(online(NOW_US - INTERVAL_US)) == closed("unsynced")
+    assert look(online(NOW_US - INTERVAL_US)) == closed("unsynced", NOW_US + 1)
     assert look(online(NOW_US - INTERVAL_US - 1)) == opened("stale")
 
 
 def test_the_file_that_changed_last_counts() -> None:
-    assert look(online(NOW_US - INTERVAL_US - 1), online(NOW_US - INTERVAL_US)) == closed("unsynced")
+    assert look(online(NOW_US - INTERVAL_US - 1), online(NOW_US - INTERVAL_US)) == closed("unsynced", NOW_US + 1)
 
 
 def test_a_change_in_the_future_is_no_stale_file() -> None:
-    assert look(online(NOW_US + INTERVAL_US)) == closed("unsynced")
+    assert look(online(NOW_US + INTERVAL_US)) == closed("unsynced", NOW_US + 2 * INTERVAL_US + 1)
 
 
 # somebody did
@@ -108,5 +108,5 @@ def test_a_window_of_which_the_margins_leave_nothing_is_too_short() -> None:
 
 def test_a_flip_in_the_future_is_not_believed() -> None:
     """The clock was set back: the deadline that it gives could lie behind the flush."""
-    assert since(-1) == closed("unsynced")
+    assert since(-1) == closed("unsynced", NOW_US + 1)
     assert since(0).open
