@@ -137,11 +137,11 @@ class Keeper:
 
         Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
         """
-        from journalkeeper.policy import plan  # noqa: PLC0415 - not for `scan`
-        from journalkeeper.record import Record  # noqa: PLC0415
+        from journalkeeper.record import Record  # noqa: PLC0415 - not for `scan`
 
         with closing(Record(self.state_directory, read_only=True)) as record:
-            return plan(self._host(self._see(request, self.directories), record), request, self._config)
+            host = self._host(self._see(request, self.directories), record)
+            return self._chosen(host, request, marked=True)
 
     def run(
         self,
@@ -168,15 +168,14 @@ class Keeper:
                 stack.push(publisher.left)
             stack.enter_context(state.lock(self.state_directory))
             looking = stack.enter_context(self._looking(request, watching=watching))
-            from journalkeeper.policy import plan  # noqa: PLC0415 - see above
-            from journalkeeper.work import Work  # noqa: PLC0415
+            from journalkeeper.work import Work  # noqa: PLC0415 - see above; policy comes with it
 
             record, notices = self._opened_record(stack)
             seen = looking.result()
             work = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stop)
             notices += work.clean(seen.leftovers)
             host = self._host(seen, record)
-            chosen = plan(host, request, self._config)
+            chosen = self._chosen(host, request, marked=not watching)
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
@@ -193,6 +192,13 @@ class Keeper:
             if publisher is not None:
                 notices += _tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
         return Report(chosen, tuple(outcomes), _written(outcomes), time.monotonic() - began, tuple(notices), host)
+
+    def _chosen(self, host: Host, request: Request, *, marked: bool) -> Plan:
+        """The plan; `marked` for people: with what --now would do as well."""
+        from journalkeeper.policy import plan, with_now  # noqa: PLC0415 - not for `scan`
+
+        chosen = plan(host, request, self._config)
+        return with_now(chosen, host, request, self._config) if marked else chosen
 
     def _looking(self, request: Request, *, watching: bool) -> Meanwhile[Seen]:
         """A look; the service has all imported already, so it needs nobody who looks meanwhile."""

@@ -350,7 +350,7 @@ class Order(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """A file, or directory, that is left alone and why.
+    """A file, or directory, that is left alone and why; `now`: with --now it would not be.
 
     `until_us` is when that ends by itself; None where only an event can end it.
     """
@@ -359,6 +359,7 @@ class Skip(NamedTuple):
     reason: Reason
     detail: str
     until_us: int | None = None
+    now: bool = False
 
 
 class Plan(NamedTuple):

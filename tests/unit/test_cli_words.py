@@ -222,8 +222,6 @@ def test_percent_is_within_0_and_100(done: int, total: int, share: str) -> None:
     assert progress.line(Progress(1, 1, "/j/a", done, total), 0.0, 80) == f"1/1 {share:>4}  /j/a"
 
 
-@pytest.mark.parametrize(
-    ("done", "left"), [(100, "1s"), (99, "1s"), (41, "59s"), (38, "1min 2s"), (-3623, "1h 2min")]
-)
+@pytest.mark.parametrize(("done", "left"), [(100, "1s"), (99, "1s"), (41, "59s"), (38, "1min 2s"), (-3623, "1h 2min")])
 def test_time_left_is_a_span_in_at_most_two_units(done: int, left: str) -> None:
     assert f"  {left} left  " in progress.line(Progress(1, 1, "/j/a", done * MIB, 100 * MIB), MIB, 80)
