@@ -149,21 +149,24 @@ class Keeper:
         from journalkeeper.record import Record  # noqa: PLC0415 - not for `scan`
 
         with closing(Record(self.state_directory, read_only=True)) as record:
-            return self._planned(self._host(self._see(request, self.directories), record), request)[1]
+            return self._planned(self._host(self._see(request, self.directories), record), request, marked=True)[1]
 
-    def _planned(self, host: Host, request: Request) -> tuple[Host, Plan]:
-        """What to do about `host`, and the same host with how busy its disks are where work depends on that."""
+    def _planned(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
+        """What to do about `host`, and the same host with how busy its disks are where work depends on that.
+
+        `marked`, for people: with what --now would do as well.
+        """
         from journalkeeper import feedback  # noqa: PLC0415 - see above
-        from journalkeeper.policy import plan  # noqa: PLC0415
+        from journalkeeper.policy import plan, with_now  # noqa: PLC0415
 
         chosen = plan(host, request, self._config)
-        if not chosen.actions or request.now or self._config.window.pressure_max_percent == 100:
-            return host, chosen
-        busy = feedback.others_busy_percent({volume.uuid for volume in host.volumes}, feedback.LOOK_S)
-        host = host._replace(
-            volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
-        )
-        return host, plan(host, request, self._config)
+        if chosen.actions and not request.now and self._config.window.pressure_max_percent < 100:
+            busy = feedback.others_busy_percent({volume.uuid for volume in host.volumes}, feedback.LOOK_S)
+            host = host._replace(
+                volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
+            )
+            chosen = plan(host, request, self._config)
+        return host, with_now(chosen, host, request, self._config) if marked else chosen
 
     def run(
         self,
@@ -194,7 +197,7 @@ class Keeper:
 
             record, notices = self._opened_record(stack)
             seen = looking.result()
-            host, chosen = self._planned(self._host(seen, record), request)
+            host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
             look_again = partial(self._planned_again, host, request)
             work = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stop, look_again=look_again)
             notices += work.clean(seen.leftovers)

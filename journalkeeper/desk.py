@@ -17,6 +17,7 @@ from journalkeeper.cycle import Keeper, Report, now_us
 from journalkeeper.errors import KeeperError, UsageError
 from journalkeeper.jobs import Ended, Job, Jobs
 from journalkeeper.model import Outcome, Reason, Request, Result
+from journalkeeper.reasons import NO_JOURNAL
 
 if TYPE_CHECKING:
     from journalkeeper.bus.delays import Delays
@@ -208,14 +209,15 @@ class Desk:
         except (KeeperError, OSError) as error:
             return Ended("failed", error=error)
         self._house.tell_job(report)
-        return Ended(result(report), _document(report))
+        return Ended(result(report, job.request), _document(report))
 
 
-def result(report: Report) -> str:
-    """What JobRemoved says of a run."""
+def result(report: Report, request: Request) -> str:
+    """What JobRemoved says of a run; a path that was named and is no journal file is a failure."""
     if any(outcome.reason is Reason.INTERRUPTED for outcome in report.outcomes):
         return "canceled"
-    return "failed" if any(outcome.result is Result.FAILED for outcome in report.outcomes) else "done"
+    named = request.paths and any(skip.reason in NO_JOURNAL for skip in report.plan.skipped)
+    return "failed" if named or any(outcome.result is Result.FAILED for outcome in report.outcomes) else "done"
 
 
 def _document(report: Report) -> str:
@@ -224,7 +226,7 @@ def _document(report: Report) -> str:
 
     files = () if report.host is None else report.host.files
     document = defrag_document(report, {file.path: file.extents.total for file in files})
-    skipped = [{"path": skip.path, "reason": skip.reason, "detail": skip.detail} for skip in report.plan.skipped]
+    skipped = [skip._asdict() for skip in report.plan.skipped]
     details = {outcome.path: outcome.detail for outcome in report.outcomes if outcome.detail}
     return _json({**document, "skipped": skipped, "details": details, "notices": report.notices})
 

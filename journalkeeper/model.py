@@ -366,7 +366,7 @@ class Order(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """A file, or directory, that is left alone and why.
+    """A file, or directory, that is left alone and why; `now`: with --now it would not be.
 
     `until_us` is when that ends by itself; None where only an event can end it. `puts_off`: there is
     an action that pays, and it is only put off.
@@ -377,6 +377,7 @@ class Skip(NamedTuple):
     detail: str
     until_us: int | None = None
     puts_off: bool = False
+    now: bool = False
 
 
 class Plan(NamedTuple):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What each Reason means, in one sentence for the person who reads `plan` or journalkeeper(1).
 
-The one rule: every Reason has exactly one sentence here, and nothing else lives here.
+The one rule: every Reason has exactly one sentence here.
 """
 
 from __future__ import annotations
@@ -55,3 +55,15 @@ SENTENCES: dict[Reason, str] = {
     Reason.RETENTION: "A rotation would have journald delete its oldest entries sooner than it would have by itself.",
     Reason.NO_JOURNALD: "No journald that could be asked writes to the directory, or it did not do what it was asked.",
 }
+
+NO_JOURNAL: frozenset[Reason] = frozenset(
+    {
+        Reason.VANISHED,
+        Reason.NOT_JOURNAL,
+        Reason.NOT_REGULAR,
+        Reason.BAD_HEADER,
+        Reason.NOT_BTRFS,
+        Reason.UNREADABLE,
+    }
+)
+"""Why a path that was named cannot be looked at as a journal file."""

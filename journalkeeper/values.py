@@ -157,10 +157,11 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
-def format_span(span_us: int, accuracy_us: int = 1) -> str:
-    """A time span as systemd prints it: 1h 30min, 1.500s with an accuracy of 1 ms, infinity.
+def format_span(span_us: int, accuracy_us: int = US_PER_SECOND) -> str:
+    """A time span for people, in at most two units: 1h 2min, 10min 14s; 1.500s with an accuracy of 1 ms; infinity.
 
-    Parts shorter than `accuracy_us`, a power of ten or a unit, are left out.
+    It is what systemd prints, cut after two units, the second one without decimals. Parts shorter than
+    `accuracy_us`, a power of ten or a unit, are left out, unless nothing were left.
     Source: format_timespan().
     """
     if span_us == INFINITY_US:
@@ -170,15 +171,14 @@ def format_span(span_us: int, accuracy_us: int = 1) -> str:
     parts: list[str] = []
     left = span_us
     for word, unit in _SPAN_UNITS:
-        if left <= 0 or (left < accuracy_us and parts):
+        if left <= 0 or len(parts) == 2 or (left < accuracy_us and parts):
             break
         if left < unit:
             continue
         whole, rest = divmod(left, unit)
         decimals = len(str(unit)) - len(str(accuracy_us))
-        if left < US_PER_MINUTE and rest and decimals > 0:
-            parts.append(f"{whole}.{rest // accuracy_us:0{decimals}d}{word}")
-            break
+        if not parts and left < US_PER_MINUTE and rest and decimals > 0:
+            return f"{whole}.{rest // accuracy_us:0{decimals}d}{word}"
         parts.append(f"{whole}{word}")
         left = rest
     return " ".join(parts)

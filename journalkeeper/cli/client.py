@@ -18,8 +18,9 @@ from dbus_fast.aio import MessageBus
 from dbus_fast.errors import AuthError, InvalidAddressError
 
 from journalkeeper.bus import names
+from journalkeeper.cli.documents import skips
 from journalkeeper.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
-from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Skip, Verb
+from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Verb
 from journalkeeper.progress import Progress
 
 if TYPE_CHECKING:
@@ -91,6 +92,10 @@ class Service:
         """Those of the manager. Raises: KeeperError."""
         return self._run(self._properties(names.MANAGER_PATH, names.MANAGER))
 
+    def plan(self, request: Request) -> dict[str, Any]:
+        """The document of `plan -j`. Raises: UsageError, BusyError; KeeperError for all else."""
+        return self._run(self._plan(request))
+
     def defragment(
         self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
     ) -> Answer:
@@ -113,14 +118,21 @@ class Service:
         except (EOFError, OSError) as error:
             raise KeeperError(f"the connection to the bus was lost: {error}; a job goes on without us") from error
 
+    async def _plan(self, request: Request) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((await self._manager("Plan", "a{sv}", [_options(request)]))[0])
+        try:
+            skips(document)
+        except (KeyError, ValueError) as error:
+            raise KeeperError(
+                f"the service is of another version ({error!r} is not known here); systemctl restart journalkeeper"
+            ) from error
+        return document
+
     async def _defragment(
         self, request: Request, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
     ) -> Answer:
-        from journalkeeper.bus import view  # noqa: PLC0415 - the whole house comes with it
-
-        given = {name: Variant(signature, value) for name, (signature, value) in view.options(request).items()}
         await self._listen()
-        job = (await self._manager("DefragmentAll", "a{sv}", [given], asks=True))[0]
+        job = (await self._manager("DefragmentAll", "a{sv}", [_options(request)], asks=True))[0]
         await self._tell(job, on_progress)
         canceling = False
         result = ""
@@ -212,6 +224,13 @@ class Service:
         )
 
 
+def _options(request: Request) -> dict[str, Variant]:
+    """What is asked for, as Plan and DefragmentAll take it."""
+    from journalkeeper.bus import view  # noqa: PLC0415 - the whole house comes with it
+
+    return {name: Variant(signature, value) for name, (signature, value) in view.options(request).items()}
+
+
 ERRORS: Final[dict[str, type[KeeperError]]] = {
     **{name: kind for kind, name in names.ERRORS if kind in {UsageError, NeedsRootError, BusyError, NoSuchJobError}},
     names.ACCESS_DENIED: NeedsRootError,
@@ -274,7 +293,7 @@ def report(document: dict[str, Any]) -> Report:
     from journalkeeper.cycle import Report  # noqa: PLC0415 - the whole house comes with it
 
     try:
-        skipped = tuple(Skip(row["path"], Reason(row["reason"]), row["detail"]) for row in document["skipped"])
+        skipped = skips(document)
         rows, details = document["outcomes"], document["details"]
         outcomes = tuple(_outcome(row, details.get(row["path"], "")) for row in rows[: len(rows) - len(skipped)])
         totals, notices = document["totals"], tuple(document["notices"])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from journalkeeper.cli import plan as plans
 from journalkeeper.cli.documents import defrag_document, disk_sums
 from journalkeeper.cli.interrupts import Interrupts
+from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.outcomes import COLOURS, sizes, span
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
@@ -43,7 +44,8 @@ examples:
   sudo journalkeeper defrag --now /var/log/journal/*/system.journal
 
 exit status:
-  0 done, also if there was nothing to do; 1 something failed or was interrupted; 2 wrong usage"""
+  0 done, also if there was nothing to do; 1 something failed or was interrupted, or a PATH
+  does not exist or is no journal; 2 wrong usage"""
 
 _COLUMNS = (
     Column("ACTION"),
@@ -75,11 +77,12 @@ def run(args: argparse.Namespace, session: Session) -> int:
     """Do it, or have the running service do it, and show what became of every file."""
     asked = request(args)
     if args.dry_run:
-        return plans.show(session.engine().plan(asked), session)
+        return plans.show(asked, session)
     output = session.output
     report, document, stopped = _execute(asked, session)
     skips = [skip.reason for skip in report.plan.skipped]
     refuse_if_all_unreadable(session, [*(outcome.reason for outcome in report.outcomes), *skips])
+    named = complain_of_named(asked, ((skip.path, skip.reason, skip.detail) for skip in report.plan.skipped), output)
     for text in report.notices:
         output.note(text)
     for outcome in report.outcomes:
@@ -90,7 +93,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     else:
         output.lines(_lines(report, output), paged=False)
     stopped |= any(outcome.reason is Reason.INTERRUPTED for outcome in report.outcomes)
-    return int(stopped or any(outcome.result is Result.FAILED for outcome in report.outcomes))
+    return named or int(stopped or any(outcome.result is Result.FAILED for outcome in report.outcomes))
 
 
 def _execute(asked: Request, session: Session) -> _Ran:
@@ -155,9 +158,8 @@ def _row(outcome: Outcome) -> Row:
 
 def _footer(report: Report) -> str:
     outcomes = report.outcomes
-    left = f"{counted(len(report.plan.skipped), 'file')} left alone."
     if not outcomes:
-        return f"Nothing to do, {left}"
+        return plans.nothing_done(report.plan.skipped)
     tally = [f"{sum(outcome.result is result for outcome in outcomes)} {result}" for result in Result]
     before = sum(outcome.extents_before for outcome in outcomes)
     after = sum(outcome.extents_after for outcome in outcomes)
@@ -165,4 +167,5 @@ def _footer(report: Report) -> str:
     disk = sizes(*disk_sums(outcomes))
     if disk != "-":
         text += f", {disk} on disk"
-    return f"{text}, {format_size(report.written_bytes)} written in {span(report.duration_s)}; {left}"
+    text += f", {format_size(report.written_bytes)} written in {span(report.duration_s)}"
+    return f"{text}; {plans.left(report.plan.skipped)}"

@@ -6,9 +6,9 @@ The one rule: keys are added at an object's end and never renamed; others script
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from journalkeeper.model import Action, JournalFile, Order, Outcome, Plan, Result, Skip, Verb
+from journalkeeper.model import Action, JournalFile, Order, Outcome, Plan, Reason, Result, Skip, Verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ def scan_document(files: tuple[JournalFile, ...]) -> list[dict[str, object]]:
     return [_file(file) for file in files]
 
 
-def plan_document(plan: Plan) -> dict[str, object]:
+def plan_document(plan: Plan) -> dict[str, Any]:
     """Windows by instance, actions in the order in which they will be done, and what is left alone."""
     return {
         "window": {
@@ -29,8 +29,16 @@ def plan_document(plan: Plan) -> dict[str, object]:
             for window in plan.windows
         },
         "actions": [*map(_order, plan.orders), *map(_action, plan.actions)],
-        "skipped": [{"path": skip.path, "reason": skip.reason, "detail": skip.detail} for skip in plan.skipped],
+        "skipped": [skip._asdict() for skip in plan.skipped],
     }
+
+
+def skips(document: dict[str, Any]) -> tuple[Skip, ...]:
+    """What a document says is left alone. Raises: KeyError, ValueError for what another version wrote."""
+    return tuple(
+        Skip(row["path"], Reason(row["reason"]), row["detail"], row.get("until_us"), bool(row.get("now")))
+        for row in document["skipped"]
+    )
 
 
 def defrag_document(report: Report, extents: dict[str, int]) -> dict[str, object]:

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from typing import TYPE_CHECKING
 
 from journalkeeper.cli.documents import disk_sums, outcome_document
+from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.outcomes import COLOURS, sizes
 from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.cli.times import parse_time_us, shown_time
 from journalkeeper.errors import UsageError
-from journalkeeper.model import Result
+from journalkeeper.journald.names import classify
+from journalkeeper.model import Reason, Request, Result
 from journalkeeper.values import format_size
 
 if TYPE_CHECKING:
@@ -35,7 +39,8 @@ examples:
   journalkeeper history /var/log/journal/*/system.journal
 
 exit status:
-  0 done, also if nothing is recorded; 1 the record cannot be read; 2 wrong usage"""
+  0 done, also if nothing is recorded; 1 the record cannot be read, or a PATH is not in it and does
+  not exist or is no journal; 2 wrong usage"""
 
 _OUTCOMES = (
     Column("TIME"),
@@ -71,7 +76,10 @@ def run(args: argparse.Namespace, session: Session) -> int:
     with session.record() as record:
         entries = record.history(paths, since_us, until_us)
         samples = record.samples(paths, since_us, until_us)
+        unknown = [path for path in paths if not (record.history([path]) or record.samples([path]))]
     output = session.output
+    problems = ((path, _problem(path), "nothing is recorded of it") for path in unknown)
+    status = complain_of_named(Request(paths=paths), problems, output)
     if output.json != "off":
         output.document(
             {
@@ -79,12 +87,25 @@ def run(args: argparse.Namespace, session: Session) -> int:
                 "samples": [sample._asdict() for sample in samples],
             }
         )
-        return 0
+        return status
     blocks = [_entries(entries, output), _samples(samples, output)]
     if output.legend:
         blocks.append([_footer(entries, samples)])
     output.lines(stacked(blocks))
-    return 0
+    return status
+
+
+def _problem(path: str) -> Reason | None:
+    """Why something that no record tells of cannot be in one; None for a journal file or a directory of such."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return Reason.VANISHED
+    if stat.S_ISDIR(mode):
+        return None
+    if not stat.S_ISREG(mode):
+        return Reason.NOT_REGULAR
+    return Reason.NOT_JOURNAL if classify(os.path.basename(path)) is None else None
 
 
 def _time_us(text: str | None, session: Session) -> int | None:

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper plan`: what `defrag` would do, and why not. The one rule: it changes nothing."""
+"""`journalkeeper plan`: what `defrag` would do, and why not.
+
+The one rule: it changes nothing. What is shown is the document of `plan -j`, whoever made the
+plan: root's is made here, and another user's by the service, which may look where the user may not.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
-from journalkeeper.cli.documents import plan_document
+from journalkeeper.cli.documents import plan_document, skips
+from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
-from journalkeeper.model import Action, Order, Plan, Reason, Skip, Window
+from journalkeeper.cli.waits import waits
+from journalkeeper.model import Reason, Request, Skip
 from journalkeeper.values import format_size
 
 if TYPE_CHECKING:
@@ -23,7 +30,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Shows what `defrag` would do with the same options: an action or a reason against it for
 every file, what would be written, and when journald's next flush closes the window for
-active files. Nothing is changed."""
+active files. Nothing is changed. A user without root's rights is shown what the running
+service would do."""
 
 EXAMPLES = """\
 examples:
@@ -32,7 +40,8 @@ examples:
   journalkeeper plan --now --active         as if no flush were near
 
 exit status:
-  0 done, 1 something cannot be read or is not on btrfs, 2 wrong usage"""
+  0 done; 1 something cannot be read or is not on btrfs, or a PATH does not exist or is no journal;
+  2 wrong usage"""
 
 _ACTIONS = (
     Column("ACTION"),
@@ -53,23 +62,37 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Show the plan."""
-    return show(session.engine().plan(request(args)), session)
+    return show(request(args), session)
 
 
-def show(plan: Plan, session: Session) -> int:
-    """Write a plan as the options say."""
+def show(asked: Request, session: Session) -> int:
+    """Write the plan for `asked` as the options say."""
+    document = _document(asked, session)
+    skipped = skips(document)
+    output = session.output
+    status = complain_of_named(asked, ((skip.path, skip.reason, skip.detail) for skip in skipped), output)
+    if output.json != "off":
+        output.document(document)
+        return status
+    blocks = [_actions(document["actions"], output), skipped_lines(skipped, output)]
+    if output.legend:
+        blocks.append(glossary(skip.reason for skip in skipped))
+        blocks.append([_window(instance, window) for instance, window in document["window"].items()])
+        blocks.append([_footer(document["actions"], skipped)])
+    output.lines(stacked(blocks))
+    return status
+
+
+def _document(asked: Request, session: Session) -> dict[str, Any]:
+    """The plan, as `plan -j` writes it."""
+    service = None if session.privileged else session.service(asked)
+    if service is not None:
+        with service:
+            return service.plan(asked)
+    plan = session.engine().plan(asked)
     doing = [None for _ in (*plan.orders, *plan.actions)]
     refuse_if_all_unreadable(session, [*doing, *(skip.reason for skip in plan.skipped)])
-    output = session.output
-    if output.json != "off":
-        output.document(plan_document(plan))
-        return 0
-    blocks = [_actions((*plan.orders, *plan.actions), output), skipped_lines(plan.skipped, output)]
-    if output.legend:
-        blocks += [glossary(skip.reason for skip in plan.skipped), [_window(window) for window in plan.windows]]
-        blocks.append([_footer(plan)])
-    output.lines(stacked(blocks))
-    return 0
+    return plan_document(plan)
 
 
 def skipped_lines(skipped: tuple[Skip, ...], output: Output) -> list[str]:
@@ -86,17 +109,17 @@ def glossary(reasons: Iterable[Reason]) -> list[str]:
     return [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]
 
 
-def _actions(actions: tuple[Action | Order, ...], output: Output) -> list[str]:
+def _actions(actions: list[dict[str, Any]], output: Output) -> list[str]:
     rows = [
         Row(
             (
-                action.action,
-                action.reason,
-                str(action.extents_before),
-                str(action.extents_expected),
-                format_size(action.bytes_to_write),
+                action["action"],
+                action["reason"],
+                str(action["extents_before"]),
+                str(action["extents_expected"]),
+                format_size(action["bytes_to_write"]),
                 _range(action),
-                shown(action.path),
+                shown(action["path"]),
             ),
             GREEN,
         )
@@ -105,33 +128,47 @@ def _actions(actions: tuple[Action | Order, ...], output: Output) -> list[str]:
     return render(_ACTIONS, rows, legend=output.legend, colours=output.colours) if rows else []
 
 
-def _range(action: Action | Order) -> str:
-    """Which part of the file: all of it, one part, or how many; none for what is done to a directory."""
-    if isinstance(action, Order):
+def _range(action: dict[str, Any]) -> str:
+    """Which part of the file: all that has extents, one part, or how many; none for what is done to a directory."""
+    ranges = action["ranges"]
+    if not ranges:
         return "-"
-    ranges = action.ranges
-    if not ranges or sum(one.length for one in ranges) >= action.file.size_bytes:
+    if sum(one["extents"] for one in ranges) >= action["extents_before"]:
         return "all"
     if len(ranges) == 1:
-        return f"{format_size(ranges[0].length)} at {format_size(ranges[0].offset)}"
+        return f"{format_size(ranges[0]['length'])} at {format_size(ranges[0]['offset'])}"
     return f"{len(ranges)} ranges"
 
 
-def _window(window: Window) -> str:
-    state = "open" if window.open else "closed"
-    if window.open and window.closes_at_us is not None:
+def _window(instance: str, window: dict[str, Any]) -> str:
+    state = "open" if window["open"] else "closed"
+    if window["open"] and window["closes_at_us"] is not None:
         from journalkeeper.cli.times import shown_time  # noqa: PLC0415 - datetime, for this line only
 
-        state += f" until {shown_time(window.closes_at_us)}"
-    return f"Window of {shown(window.instance)}: {state}, {shown(window.reason)}."
+        state += f" until {shown_time(window['closes_at_us'])}"
+    return f"Window of {shown(instance)}: {state}, {shown(window['reason'])}."
 
 
-def _footer(plan: Plan) -> str:
-    left = f"{counted(len(plan.skipped), 'file')} left alone."
-    actions: tuple[Action | Order, ...] = (*plan.orders, *plan.actions)
+def _footer(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     if not actions:
-        return f"Nothing to do, {left}"
-    before = sum(action.extents_before for action in actions)
-    after = sum(action.extents_expected for action in actions)
-    writes = format_size(sum(action.bytes_to_write for action in actions))
-    return f"{counted(len(actions), 'file')} to do: {before:,} -> {after:,} extents, {writes} to write; {left}"
+        return nothing_done(skipped)
+    before = sum(action["extents_before"] for action in actions)
+    after = sum(action["extents_expected"] for action in actions)
+    writes = format_size(sum(action["bytes_to_write"] for action in actions))
+    return f"{counted(len(actions), 'file')} to do: {before:,} -> {after:,} extents, {writes} to write; {left(skipped)}"
+
+
+def nothing_done(skipped: tuple[Skip, ...]) -> str:
+    """The footer where no file is worked on: that nothing is to be done, or what is waited for."""
+    return left(skipped) if _waits(skipped) else f"Nothing to do, {left(skipped)}"
+
+
+def left(skipped: tuple[Skip, ...]) -> str:
+    """How many files are left alone, and what those wait for that would be work."""
+    text = f"{counted(len(skipped), 'file')} left alone."
+    waiting = _waits(skipped)
+    return f"{text} {waiting}." if waiting else text
+
+
+def _waits(skipped: tuple[Skip, ...]) -> str:
+    return waits(skipped, time.time_ns() // 1000)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from journalkeeper.cli.text import elided, shown
 from journalkeeper.model import MIB
+from journalkeeper.values import US_PER_SECOND, format_span
 
 if TYPE_CHECKING:
     from journalkeeper.progress import Progress
@@ -66,17 +67,10 @@ def line(progress: Progress, rate: float, columns: int) -> str:
     text = f"{progress.number}/{progress.total} {min(share, 1.0):4.0%}"
     if rate > 0:
         left_s = max(progress.total_bytes - progress.done_bytes, 0) / rate
-        text += f"  {rate / MIB:.1f} MiB/s  {clock(left_s)} left"
+        text += f"  {rate / MIB:.1f} MiB/s  {format_span(max(round(left_s), 1) * US_PER_SECOND)} left"
     # the last column stays free: many terminals wrap as soon as it is written
     room = columns - 1 - len(text) - 2
     return f"{text}  {elided(shown(progress.path), room)}" if room > 0 else text[: columns - 1]
-
-
-def clock(seconds: float) -> str:
-    """Time left as people read it: "0:07", "12:30", "1:02:03"."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def on_terminal() -> ProgressLine | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from journalkeeper.cli.documents import scan_document
+from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import RED, Column, Row, render
@@ -32,7 +33,8 @@ examples:
   journalkeeper scan -j | jq '.[] | select(.extents > 100) | .path'
 
 exit status:
-  0 done, 1 the directory cannot be read or is not on btrfs, 2 wrong usage"""
+  0 done; 1 something cannot be read or is not on btrfs, or a PATH does not exist or is no journal;
+  2 wrong usage"""
 
 _COLUMNS = (
     Column("KIND"),
@@ -53,18 +55,20 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Show the files."""
-    host = session.engine().look(Request(paths=absolute(args.paths)))
+    asked = Request(paths=absolute(args.paths))
+    host = session.engine().look(asked)
     refuse_if_all_unreadable(session, [file.problem for file in host.files])
     output = session.output
+    status = complain_of_named(asked, ((file.path, file.problem, file.problem_detail) for file in host.files), output)
     if output.json != "off":
         output.document(scan_document(host.files))
-        return 0
+        return status
     rows = [_row(file) for file in host.files]
     lines = render(_COLUMNS, rows, legend=output.legend, colours=output.colours) if rows else []
     if output.legend:
         lines += ["", _footer(host.files)] if rows else ["No journal files found."]
     output.lines(lines)
-    return 0
+    return status
 
 
 def _row(file: JournalFile) -> Row:

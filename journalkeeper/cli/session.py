@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from journalkeeper import state
-from journalkeeper.errors import UsageError
+from journalkeeper.errors import KeeperError
 
 if TYPE_CHECKING:
     import argparse
@@ -69,7 +69,7 @@ class Session:
     def engine(self) -> Engine:
         """The keeper, with the configuration, -D, and for root what files occupy on disk.
 
-        Raises: as `config`; UsageError for a -D that is no directory; PermissionError (EACCES).
+        Raises: as `config`; KeeperError for a -D that is no directory; PermissionError (EACCES).
         """
         if self._engine is not None:
             return self._engine
@@ -128,5 +128,5 @@ class Session:
         except (FileNotFoundError, NotADirectoryError):
             is_directory = False
         if not (is_directory or patient):
-            raise UsageError(f"{given}: no such directory; -D takes a directory such as /var/log/journal")
+            raise KeeperError(f"{given}: no such directory; -D takes a directory such as /var/log/journal")
         return (os.path.abspath(given),)

@@ -188,7 +188,7 @@ def _service_facts(live: dict[str, Any]) -> list[tuple[str, str]]:
     facts = [("Service", shown(state)), ("Journal", journal), ("Window", window), ("Rewritten", written)]
     facts.append(("Budget", left))
     if live.get("IntakeDelayP99USec"):
-        facts.append(("Intake", f"99 of 100 messages wait at most {format_span(live['IntakeDelayP99USec'])}"))
+        facts.append(("Intake", f"99 of 100 messages wait at most {format_span(live['IntakeDelayP99USec'], 1000)}"))
     return facts
 
 

@@ -5,6 +5,6 @@ The one rule: no path is touched, no clock read, no ioctl made below here. A Hos
 in, a Plan comes out, and the same Host always gives the same Plan.
 """
 
-from journalkeeper.policy.plan import plan
+from journalkeeper.policy.plan import plan, with_now
 
-__all__ = ["plan"]
+__all__ = ["plan", "with_now"]

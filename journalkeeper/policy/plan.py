@@ -47,6 +47,15 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     return Plan(windows, tuple(affordable), left, orders)
 
 
+def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
+    """`made`, the plan for `request`, with the skips marked that --now would end: those that are then work."""
+    if request.now:
+        return made
+    at_once = plan(host, request._replace(now=True), config)
+    done = {action.path for action in at_once.actions} | {order.path for order in at_once.orders}
+    return made._replace(skipped=tuple(skip._replace(now=skip.path in done) for skip in made.skipped))
+
+
 def _reward(action: Action) -> tuple[float, str]:
     """Sort key: extents saved for each byte written, most first, then the path."""
     saved = action.extents_before - action.extents_expected

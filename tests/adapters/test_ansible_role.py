@@ -97,7 +97,7 @@ def test_what_is_no_checkout_is_not_packed(tmp_path: Path) -> None:
 
 
 def test_the_scripts_it_runs_on_hosts_are_sound() -> None:
-    for script in ("install.sh", "uninstall.sh"):
+    for script in ("install.sh", "purge.sh", "uninstall.sh"):
         subprocess.run(["sh", "-n", ROLE / "files" / script], check=True)
 
 

@@ -58,6 +58,23 @@ DOCUMENT: dict[str, Any] = {
     "details": {},
     "notices": ["the record was damaged"],
 }
+PLAN: dict[str, Any] = {
+    "window": {"abc": {"open": False, "closes_at_us": None, "reason": "flush-due"}},
+    "actions": [
+        {
+            "path": "/var/log/journal/abc/a.journal",
+            "action": "defragment",
+            "reason": "fragmented",
+            "ranges": [{"offset": 1 << 20, "length": 1 << 20, "extents": 300}],
+            "bytes_to_write": 1 << 20,
+            "extents_before": 900,
+            "extents_expected": 601,
+        }
+    ],
+    "skipped": [
+        {"path": LEFT["path"], "reason": "window-closed", "detail": "unsynced", "until_us": None, "now": True},
+    ],
+}
 RUNNING = {"State": "running", "FileNumber": 1, "FileTotal": 2, "File": "/j/a", "BytesDone": 5, "BytesTotal": 10}
 
 
@@ -68,6 +85,7 @@ class FakeService:
         self.manager: dict[str, Any] = {"Version": "9", "State": "idle", "Directories": ["/var/log/journal"]}
         self.job: dict[str, Any] = RUNNING
         self.result: str | tuple[str, str] = json.dumps(DOCUMENT)
+        self.plan: dict[str, Any] = PLAN
         self.refusal: tuple[str, str] | None = None
         self.on_defragment: Callable[[FakeService], None] = lambda fake: fake.removed("done")
         self.calls: list[tuple[str, list[Any]]] = []
@@ -111,8 +129,9 @@ class FakeService:
         if message.member == "Cancel":
             self._loop.call_soon(self.removed, "canceled")
             return Message.new_method_return(message)
-        if isinstance(self.result, str) and message.member == "Result":
-            return _reply(message, "s", self.result)
+        answer = {"Result": self.result, "Plan": json.dumps(self.plan)}.get(str(message.member))
+        if isinstance(answer, str):
+            return _reply(message, "s", answer)
         refusal = self.refusal if message.member == "DefragmentAll" else self.result
         return Message.new_error(message, *refusal) if isinstance(refusal, tuple) else False
 
@@ -264,6 +283,65 @@ def test_the_table_and_the_json_are_those_of_a_run_of_ones_own(fake: FakeService
     assert captured.err == "journalkeeper: the record was damaged\n"
     assert run(["defrag", "-j", "--archived"]) == 0
     assert json.loads(capsys.readouterr().out) == {name: DOCUMENT[name] for name in ("outcomes", "totals")}
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody without root's rights; the bus is not told."""
+    before = Session.__init__
+
+    def init(session: Session, *words: Any, **named: Any) -> None:
+        before(session, *words, **named)
+        session.privileged = False
+
+    monkeypatch.setattr(Session, "__init__", init)
+
+
+@pytest.mark.usefixtures("user")
+@pytest.mark.parametrize("words", [["plan"], ["defrag", "-n"]])
+def test_a_users_plan_is_the_services(fake: FakeService, capsys: Captured, words: list[str]) -> None:
+    assert run([*words, "--archived"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "defragment  fragmented      900       601    1.0M  1.0M at 1.0M  /var/log/journal/abc/a.jou" in captured.out
+    assert "window-closed  unsynced  /var/log/journal/abc/b.journal" in captured.out
+    assert "\nWindow of abc: closed, flush-due.\n" in captured.out
+    assert captured.out.endswith(
+        "1 file to do: 900 -> 601 extents, 1.0M to write;"
+        " 1 file left alone. 1 file waits for journald's next flush; --now does it at once.\n"
+    )
+    ((given,),) = [body for member, body in fake.calls if member == "Plan"]
+    assert {name: value.value for name, value in given.items()} == {"archived": True}
+    assert run([*words, "-j"]) == 0
+    assert json.loads(capsys.readouterr().out) == PLAN
+
+
+@pytest.mark.usefixtures("user")
+def test_a_users_plan_of_a_path_that_is_no_journal_exits_1(fake: FakeService, capsys: Captured) -> None:
+    gone = {"path": "/var/log/journal/abc/c.journal", "reason": "vanished", "detail": "No such file or directory"}
+    fake.plan = {**PLAN, "skipped": [gone]}
+    assert run(["plan", gone["path"]]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == (
+        "journalkeeper: /var/log/journal/abc/c.journal: No such file or directory;"
+        " `journalkeeper scan` lists the journal files\n"
+    )
+    assert "/var/log/journal/abc/a.journal" in captured.out
+
+
+@pytest.mark.usefixtures("user")
+def test_a_plan_of_another_version_is_said_to_be_one(fake: FakeService, capsys: Captured) -> None:
+    fake.plan = {**PLAN, "skipped": [{"path": "/j", "reason": "moonlight", "detail": ""}]}
+    assert run(["plan"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "the service is of another version" in captured.err
+
+
+def test_root_looks_for_itself(fake: FakeService) -> None:
+    with pytest.raises(AssertionError, match="by the service"):
+        run(["plan"])
+    assert "Plan" not in [member for member, _ in fake.calls]
 
 
 def asked(*words: str) -> bool:

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from journalkeeper.model import (
     Kind,
     Outcome,
     Plan,
+    Range,
     Reason,
     Request,
     Result,
@@ -55,7 +57,8 @@ FILE = JournalFile(
     mtime_ns=3,
     ctime_ns=4,
 )
-ACTION = Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, (), 45 << 20, 9_447, 360, "zstd", FILE)
+ALL = (Range(0, 45 << 20, 9_447),)
+ACTION = Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, ALL, 45 << 20, 9_447, 360, "zstd", FILE)
 DONE = Outcome(FILE.path, Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9_447, 360, 89 << 20, 10 << 20, 45 << 20, 1.25)
 FAILED = DONE._replace(result=Result.FAILED, reason=Reason.IO_ERROR, detail="cannot read it: Input/output error")
 SKIP = Skip("/j/abc/b\x1b[2J.journal", Reason.SETTLING, "changed 1s ago")
@@ -204,6 +207,62 @@ def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(capsys: Ca
     )
 
 
+@pytest.mark.parametrize("words", [["plan"], ["defrag"], ["defrag", "-n"]])
+def test_nothing_to_do_is_said_only_where_nothing_waits(words: list[str], capsys: Captured) -> None:
+    whole = SKIP._replace(reason=Reason.IDEAL)
+    assert run(words, FakeKeeper(plan=Plan((), (), (whole, SKIP)))) == 0
+    assert capsys.readouterr().out.endswith("\n\nNothing to do, 2 files left alone.\n")
+    # half a second more, as whole seconds begun are shown
+    soon = SKIP._replace(until_us=time.time_ns() // 1000 + 613_500_000, now=True)
+    assert run(words, FakeKeeper(plan=Plan((), (), (whole, soon)))) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("\n\n2 files left alone. 1 file waits 10min 14s more; --now does it at once.\n")
+    assert "Nothing to do" not in out
+
+
+def test_what_waits_is_said_after_what_is_done(capsys: Captured) -> None:
+    waiting = Plan((), (ACTION,), (SKIP._replace(reason=Reason.WINDOW_CLOSED, now=True),))
+    for words in (["plan"], ["defrag"]):
+        assert run(words, FakeKeeper(DONE, plan=waiting)) == 0
+        said = "; 1 file left alone. 1 file waits for journald's next flush; --now does it at once.\n"
+        assert capsys.readouterr().out.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        (Reason.VANISHED, "as it is; `journalkeeper scan` lists"),
+        (Reason.NOT_JOURNAL, "as it is; `journalkeeper scan` lists"),
+        (Reason.NOT_REGULAR, "as it is; name the files themselves, or a journal"),
+        (Reason.BAD_HEADER, "as it is; `journalctl --verify"),
+        (Reason.NOT_BTRFS, "as it is\n"),
+        (Reason.UNREADABLE, "as it is; root may read it"),
+    ],
+)
+@pytest.mark.parametrize("words", [["scan"], ["plan"], ["defrag"], ["defrag", "-n"], ["scan", "-j"], ["plan", "-j"]])
+def test_a_named_path_that_is_no_journal_is_said_and_exits_1_and_the_others_are_done(
+    words: list[str], reason: Reason, says: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    odd = FILE._replace(path="/j/x.journal", problem=reason, problem_detail="as it is")
+    keeper = FakeKeeper(DONE, files=(FILE, odd), plan=Plan((), (ACTION,), (Skip("/j/x.journal", reason, "as it is"),)))
+    assert run([*words, "/j/x.journal", FILE.path], keeper) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"journalkeeper: /j/x.journal: {says}")
+    assert captured.err.count("\n") == 1
+    assert FILE.path in captured.out
+    # what nobody named is shown, and is nobody's mistake
+    assert run(words, keeper) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("words", [["scan"], ["plan"], ["defrag"]])
+def test_a_named_file_that_is_left_alone_for_any_other_reason_is_no_failure(words: list[str], capsys: Captured) -> None:
+    keeper = FakeKeeper(plan=Plan((), (), (SKIP._replace(reason=Reason.SHARED),)))
+    assert run([*words, FILE.path], keeper) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_failure_is_named_on_stderr_and_exits_1_but_a_skip_does_not(capsys: Captured) -> None:
     skipped = DONE._replace(result=Result.SKIPPED, reason=Reason.VANISHED)
     assert run(["defrag"], FakeKeeper(DONE, skipped)) == 0
@@ -324,10 +383,10 @@ def test_a_user_whom_the_kernel_refuses_is_told_which_command_needs_root_and_why
     )
 
 
-def test_a_directory_that_is_none_is_wrong_usage(capsys: Captured, tmp_path: Path) -> None:
+def test_a_directory_that_is_none_exits_1_and_is_named(capsys: Captured, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name in ("missing", "file", "file/below"):
-        assert run(["scan", "-D", str(tmp_path / name)]) == 2
+        assert run(["scan", "-D", str(tmp_path / name)]) == 1
         assert f"{tmp_path / name}: no such directory" in capsys.readouterr().err
 
 
@@ -376,7 +435,6 @@ def test_history_lists_what_was_done_the_oldest_first(capsys: Captured) -> None:
         (["/j/abc/system.journal"], ["/j/abc/system.journal"]),
         (["/j/abc"], ["/j/abc/system.journal"]),
         (["-D", "/j/abc"], ["/j/abc/system.journal"]),
-        (["/elsewhere"], []),
         (["--since=@1795255201.000259"], ["/j/\x1b/b"]),
         (["--until=@1795255201.000259"], ["/j/abc/system.journal"]),
         (["--since", "2026-11-21 UTC", "--until", "2026-11-22 UTC"], ["/j/abc/system.journal", "/j/\x1b/b"]),
@@ -392,6 +450,33 @@ def test_history_is_of_the_paths_and_times_that_were_asked_for(
     if rows:
         keys = ["when_us", "door", "path", "action", "result", "reason", "extents_before", "extents_after"]
         assert list(rows[0])[:8] == keys
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("missing.journal", "nothing is recorded of it; `journalkeeper scan` lists the journal files"),
+        ("notes.txt", "nothing is recorded of it; `journalkeeper scan` lists the journal files"),
+        ("link.journal", "nothing is recorded of it; name the files themselves"),
+        ("system.journal", ""),
+        (".", ""),
+    ],
+)
+def test_history_of_what_is_no_journal_and_not_recorded_exits_1_and_shows_the_rest(
+    name: str, says: str, capsys: Captured, tmp_path: Path
+) -> None:
+    for there in ("notes.txt", "system.journal"):
+        (tmp_path / there).touch()
+    (tmp_path / "link.journal").symlink_to("system.journal")
+    given = [os.path.normpath(tmp_path / name), "/j/abc/system.journal"]
+    # what was recorded at another time is known
+    assert run(["history", "-j", "--since=now", *given]) == bool(says)
+    capsys.readouterr()
+    assert run(["history", *given]) == bool(says)
+    captured = capsys.readouterr()
+    assert captured.err == "" if not says else captured.err.startswith(f"journalkeeper: {given[0]}: {says}")
+    assert "1 of 1 action done" in captured.out
 
 
 def test_history_of_no_record_is_empty_and_of_no_time_wrong_usage(

@@ -129,9 +129,16 @@ def test_an_interrupted_upgrade_leaves_the_last_version_and_is_taken_up_again(im
 def test_uninstalling_leaves_what_is_the_admins_and_purging_nothing(image: Path) -> None:
     """The last one of this image."""
     own = image / "etc/journalkeeper.conf"
-    own.write_text("[Defrag]\nCompress=no\n")
-    assert install("--root", image, "--uninstall").returncode == 0
-    assert files(image) == {"/etc/journalkeeper.conf"}
+    own.write_text("[Metrics]\nTextfile=/metrics\n")
+    metrics = image / "metrics/journalkeeper.prom"
+    metrics.parent.mkdir()
+    metrics.touch()
+    done = install("--root", image, "--uninstall")
+    assert done.returncode == 0
+    kept = [f"kept: {image}/metrics/journalkeeper.prom", f"kept: {image}/etc/journalkeeper.conf"]
+    said = done.stderr.splitlines()
+    assert (said[:-1], said[-1].startswith("removed")) == (kept, True), "and nothing of systemctl's"
+    assert files(image) == {"/etc/journalkeeper.conf", "/metrics/journalkeeper.prom"}
     assert not (image / HOME).exists()
     assert not (image / "usr/share").exists(), "directories that it made go, too"
     assert install("--root", image, "--uninstall", "--purge").returncode == 0

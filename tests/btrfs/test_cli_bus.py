@@ -54,7 +54,7 @@ AS_NOBODY = (
     "import os, sys, dbus_fast.aio, dbus_fast.signature;"
     "from journalkeeper import conffiles, config, cycle, record, reasons, desk;"
     "from journalkeeper.bus import view;"
-    "from journalkeeper.cli import client, defrag, main, program, progress, remote, status, interrupts;"
+    "from journalkeeper.cli import client, defrag, main, plan, program, progress, remote, status, interrupts, waits;"
     f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY});"
     "sys.exit(main(sys.argv[1:]))"
 )
@@ -189,9 +189,8 @@ def test_a_request_of_ones_own_is_done_by_oneself(make_host: Callable[..., Host]
     assert host.does("defrag", "-n", "--now").returncode == 0
     assert host.doors() == ["defrag"]
     # below no directory of the service's
-    elsewhere = host.bed.volume.mountpoint / "elsewhere.journal"
-    elsewhere.write_bytes(archive.read_bytes())
-    done = host.does("defrag", "--now", os.fspath(elsewhere))
+    subprocess.run([*host.bed.journald.inside, "mount", "--bind", "/var/log/journal", "/mnt"], check=True)
+    done = host.does("defrag", "--now", f"/mnt/{archive.parent.name}/{archive.name}")
     assert done.returncode == 0, done.stderr
     assert set(host.doors()) == {"defrag"}
 
@@ -212,6 +211,52 @@ def test_nobody_reads_the_status_and_may_change_nothing(make_host: Callable[...,
     assert re.fullmatch(r"journalkeeper: defrag needs root, try sudo: .+\n", refused.stderr), refused.stderr
     assert extents(archive) == before
     assert host.doors() == []
+
+
+def test_nobody_sees_the_plan_of_the_service_as_root_sees_its_own(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    archive = inside(next(host.bed.journald.journal.glob("system@*")))
+    for words in (["plan"], ["plan", "--now"], ["defrag", "-n", "--now", "--archived"], ["plan", archive]):
+        user, root = host.does(*words, nobody=True), host.does(*words)
+        assert (user.returncode, user.stderr) == (root.returncode, root.stderr) == (0, ""), user
+        assert user.stdout.splitlines()[0].split() == root.stdout.splitlines()[0].split()
+        assert archive in user.stdout
+    waiting = host.does("plan", "--archived", nobody=True).stdout.splitlines()[-1]
+    assert re.fullmatch(r"2 files left alone\. 1 file waits 23h \d+min more; --now does it at once\.", waiting)
+    document, roots = (json.loads(host.does("plan", "--now", "-j", nobody=nobody).stdout) for nobody in (True, False))
+    assert list(document) == list(roots)
+    assert document["actions"] == roots["actions"]
+    assert document["actions"][0]["path"] == archive
+    gone = host.does("plan", f"{archive}x", archive, nobody=True)
+    assert gone.returncode == 1
+    assert gone.stderr.startswith(f"journalkeeper: {archive}x: No such file or directory; `journalkeeper scan`")
+    assert archive in gone.stdout
+    host.stop()
+    alone = host.does("plan", nobody=True)
+    assert (alone.returncode, alone.stdout) == (1, "")
+    assert re.fullmatch(r"journalkeeper: plan needs root, try sudo: .+\n", alone.stderr), alone.stderr
+
+
+def test_a_path_that_is_no_journal_is_a_failure_and_the_others_are_done(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    archive = next(host.bed.journald.journal.glob("system@*"))
+    before = extents(archive)
+    notes = archive.with_name("notes.txt")
+    notes.write_text("not a journal")
+    gone = f"{inside(archive)}x"
+    done = host.does("defrag", "--now", gone, inside(notes), inside(archive))
+    assert done.returncode == 1
+    assert f"journalkeeper: {gone}: No such file or directory; " in done.stderr
+    assert f"journalkeeper: {inside(notes)}: not a journal file's name; " in done.stderr
+    assert "1 file: 1 done" in done.stdout
+    assert extents(archive) < before
+    assert host.doors()[-1] == "bus"
+    host.stop()
+    again = host.does("defrag", "--now", gone, inside(notes), inside(archive))
+    assert (again.returncode, again.stderr) == (1, done.stderr)
+    for words in (["scan", gone], ["plan", inside(notes)], ["history", gone], ["scan", "-D", "/var/log/none"]):
+        odd = host.does(*words)
+        assert (odd.returncode, odd.stderr.count("\n")) == (1, 1), odd
 
 
 def test_nobody_whom_polkit_allows_it_has_the_service_do_it(make_host: Callable[..., Host]) -> None:

@@ -34,6 +34,7 @@ AGED = 100
 BUS = ("org.journalkeeper1", "/org/journalkeeper1", "org.journalkeeper1.Manager")
 STATES = {"idle", "waiting", "working"}
 LOAD = "i=0; while :; do i=$((i+1)); echo load $i; sleep 0.02; done"
+METRICS = "/var/lib/prometheus/node-exporter"
 SHOP = "shop"
 """A log namespace's name."""
 
@@ -214,17 +215,36 @@ def test_the_timer_fires_on_a_host_without_the_service(guest: Guest) -> None:
 
 def test_uninstalling_leaves_what_it_says_and_purging_nothing(guest: Guest, fresh: set[str]) -> None:
     listed = guest.run("dpkg", "--listfiles", *installed_since(guest)).stdout.splitlines()
+    have_metrics(guest)
     said = guest.run(INSTALL, "--uninstall").stderr
-    left = all_paths(guest) - fresh - set(listed)
+    assert [line for line in said.splitlines() if not line.startswith(("kept: ", "removed"))] == []
+    nocow = guest.shell("lsattr -d /var/log/journal/*/ | sed -n 's,^[^ ]*C[^ ]* \\(.*\\)/$,\\1,p'").split()
+    assert nocow
+    assert [path for path in nocow if f"kept: +C of {path}: " not in said] == []
+    left = all_paths(guest) - fresh - set(listed) - {METRICS, "/var/lib/prometheus"}
     kept = {path for path in left if f"kept: {path}\n" in said}
-    assert kept == {"/etc/journalkeeper.conf", "/var/lib/journalkeeper"}
+    assert kept == {
+        "/etc/journalkeeper.conf",
+        "/etc/journalkeeper.conf.d",
+        "/var/lib/journalkeeper",
+        f"{METRICS}/journalkeeper.prom",
+    }
     assert {path for path in left if not path.startswith(tuple(kept))} == set()
     assert guest.run("systemctl", "list-units", "--all", "--no-legend", "journalkeeper*").stdout == ""
     assert "journalkeeper" not in guest.run("journalctl", "--list-catalog").stdout
     assert bus(guest, "get-property", "State")[0] != 0
     guest.run(INSTALL, "--uninstall", "--purge")
+    guest.shell(f"rmdir --parents --ignore-fail-on-non-empty {METRICS}")
     assert all_paths(guest) - fresh - set(listed) == set()
     assert guest.run("systemctl", "--failed", "--no-legend", "--plain").stdout == ""
+
+
+def have_metrics(guest: Guest) -> None:
+    """Have the service write its metrics where the unit lets it, by a drop-in."""
+    guest.shell(f"mkdir -p {METRICS} /etc/journalkeeper.conf.d")
+    (guest.root / "etc/journalkeeper.conf.d/metrics.conf").write_text(f"[Metrics]\nTextfile={METRICS}\n")
+    guest.run("systemctl", "restart", SERVICE)
+    assert eventually((guest.root / METRICS.lstrip("/") / "journalkeeper.prom").exists)
 
 
 def installed_since(guest: Guest) -> list[str]:
@@ -261,7 +281,11 @@ def test_its_package_brings_the_same_host_about(guest: Guest, package: Path, fre
     assert "remove the package" in refused.stderr
     guest.run(*apt, "reinstall", "/opt/source/journalkeeper.deb")
     assert property_of(guest, SERVICE, "ActiveState") == "active"
+    have_metrics(guest)
+    said = guest.run(*apt, "remove", "journalkeeper").stdout
+    assert f"kept: {METRICS}/journalkeeper.prom\n" in said
     guest.run(*apt, "purge", "journalkeeper")
+    guest.shell(f"rmdir --parents --ignore-fail-on-non-empty {METRICS}")
     listed = guest.run("dpkg", "--listfiles", *installed_since(guest), check=False).stdout.splitlines()
     assert all_paths(guest) - fresh - set(listed) == set()
     assert guest.run("systemctl", "list-units", "--all", "--no-legend", "journalkeeper*").stdout == ""

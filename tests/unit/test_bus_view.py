@@ -265,7 +265,21 @@ def test_a_path_below_a_directory_is_taken(directory: str) -> None:
     ],
 )
 def test_a_jobs_result_is_that_of_its_worst_outcome(outcomes: tuple[Outcome, ...], word: str) -> None:
-    assert result(Report(Plan((), (), ()), outcomes, 0, 0.0, ())) == word
+    assert result(Report(Plan((), (), ()), outcomes, 0, 0.0, ()), Request()) == word
+
+
+@pytest.mark.parametrize(
+    ("reason", "paths", "word"),
+    [
+        (Reason.VANISHED, ("/j/a",), "failed"),
+        (Reason.NOT_JOURNAL, ("/j/a",), "failed"),
+        (Reason.IDEAL, ("/j/a",), "done"),
+        (Reason.BAD_HEADER, (), "done"),
+    ],
+)
+def test_a_job_for_a_path_that_is_no_journal_has_failed(reason: Reason, paths: tuple[str, ...], word: str) -> None:
+    report = Report(Plan((), (), (Skip("/j/a", reason, ""),)), (), 0, 0.0, ())
+    assert result(report, Request(paths=paths)) == word
 
 
 @pytest.mark.parametrize(

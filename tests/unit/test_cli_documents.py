@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import os
 
-from journalkeeper.cli.documents import defrag_document, disk_sums, plan_document, scan_document
+import pytest
+
+from journalkeeper.cli.documents import defrag_document, disk_sums, plan_document, scan_document, skips
 from journalkeeper.cycle import Report
 from journalkeeper.model import (
     Action,
@@ -97,8 +99,17 @@ def test_plan_has_the_contracts_keys_in_its_order() -> None:
         ' "actions": [{"path": "/j/a", "action": "defragment", "reason": "fragmented",'
         ' "ranges": [{"offset": 0, "length": 4096, "extents": 7}], "bytes_to_write": 4096,'
         ' "extents_before": 7, "extents_expected": 1, "unshared_bytes": 0}],'
-        ' "skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1"}]}'
+        ' "skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1", "until_us": null, "now": false}]}'
     )
+
+
+def test_what_a_plan_leaves_alone_is_read_back_also_as_an_older_version_wrote_it() -> None:
+    skip = Skip("/j/b", Reason.SETTLING, "1", until_us=7, now=True)
+    assert skips(json.loads(json.dumps(plan_document(Plan((), (), (skip,)))))) == (skip,)
+    older = {"skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1"}]}
+    assert skips(older) == (Skip("/j/b", Reason.IDEAL, "1"),)
+    with pytest.raises(ValueError, match="moonlight"):
+        skips({"skipped": [{"path": "/j/b", "reason": "moonlight", "detail": "1"}]})
 
 
 def test_defrag_has_the_contracts_keys_in_its_order() -> None:

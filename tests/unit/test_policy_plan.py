@@ -9,8 +9,21 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.model import GIB, MIB, Action, Host, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Volume
-from journalkeeper.policy import plan
+from journalkeeper.model import (
+    GIB,
+    MIB,
+    Action,
+    Host,
+    JournalFile,
+    Kind,
+    Plan,
+    Reason,
+    Refusal,
+    Request,
+    State,
+    Volume,
+)
+from journalkeeper.policy import plan, with_now
 from journalkeeper.policy.plan import available_bytes
 from journalkeeper.policy.postpone import AGAIN_US
 from tests.hosts import DEVICE, NOW_US, SECOND_US, configured, extents, file, host, instance, past, volume
@@ -365,3 +378,54 @@ def test_the_order_of_the_files_does_not_matter(seed: int) -> None:
     shuffled = list(given.files)
     random.Random(seed + 1).shuffle(shuffled)  # noqa: S311 - repeatable
     assert plan(given, request, config) == plan(given._replace(files=tuple(shuffled)), request, config)
+
+
+JUST_NOW: dict[str, Any] = {"ctime_ns": (NOW_US - SECOND_US) * 1000}
+TORN = extents(9000, per_mib=(280,) * 32)
+UNSYNCED: dict[str, Any] = {"state": State.ONLINE, "mtime_ns": NOW_US * 1000}
+
+
+def marked(*files: JournalFile, request: Request | None = None, **words: Any) -> list[tuple[Reason, bool]]:
+    """Each skip's reason, and whether --now would do it."""
+    seen, config = host(*files, **words), configured("budget", bytes_per_day=100 * MIB)
+    request = request or Request()
+    return [(skip.reason, skip.now) for skip in with_now(plan(seen, request, config), seen, request, config).skipped]
+
+
+def refused(of: JournalFile) -> dict[tuple[int, int], Refusal]:
+    return {(of.device, of.inode): Refusal(NOW_US - SECOND_US, of.size_bytes, of.mtime_ns, Reason.IO_ERROR, "EIO")}
+
+
+@pytest.mark.parametrize(
+    ("one", "words", "expected"),
+    [
+        (fragmented("a", **JUST_NOW), {}, (Reason.SETTLING, True)),
+        (file(extents=extents(256, encoded_bytes=32 * MIB), **JUST_NOW), {}, (Reason.SETTLING, False)),  # it is whole
+        (fragmented("a", links=2), {}, (Reason.HARD_LINKED, False)),
+        (fragmented("a", state=State.ONLINE), {}, (Reason.IN_USE, False)),
+        (fragmented("a", state=State.ONLINE, **JUST_NOW), {}, (Reason.SETTLING, False)),  # another reason is behind it
+        (file(Kind.ACTIVE, extents=TORN, **UNSYNCED), {}, (Reason.WINDOW_CLOSED, True)),
+        (file(Kind.ACTIVE, **UNSYNCED), {}, (Reason.WINDOW_CLOSED, False)),
+        (fragmented("a"), {"written_bytes": 99 * MIB}, (Reason.BUDGET, True)),
+        (fragmented("a"), {"pressure_percent": 99.0}, (Reason.PRESSURE, True)),
+        (fragmented("a"), {"volumes": (volume(maintenance="scrub"),)}, (Reason.PRESSURE, True)),
+        (fragmented("a"), {"refused": refused(fragmented("a"))}, (Reason.IO_ERROR, True)),
+        (fragmented("a"), {"volumes": (volume(free_bytes=KEEP_FREE),)}, (Reason.FREE_SPACE, False)),
+        (fragmented("a", **JUST_NOW), {"volumes": (volume(free_bytes=KEEP_FREE),)}, (Reason.SETTLING, False)),
+    ],
+)  # fmt: skip
+def test_a_skip_is_marked_where_now_would_do_the_file(
+    one: JournalFile, words: dict[str, Any], expected: tuple[Reason, bool]
+) -> None:
+    assert marked(one, **words) == [expected]
+
+
+def test_a_file_that_was_rewritten_a_moment_ago_waits_for_nothing() -> None:
+    one = fragmented("a", **JUST_NOW)
+    assert marked(one, past={(one.device, one.inode): past(one)}) == [(Reason.SETTLING, False)]
+
+
+def test_who_said_now_already_is_not_told_to() -> None:
+    shared = fragmented("a")._replace(extents=extents(5000, shared_bytes=MIB))
+    assert marked(shared, request=Request(now=True)) == [(Reason.SHARED, False)]
+    assert marked(shared) == [(Reason.SHARED, False)]

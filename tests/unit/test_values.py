@@ -141,15 +141,26 @@ def test_size_is_printed_as_systemd_prints_it(size_bytes: int, text: str) -> Non
         (MINUTE, 1, "1min"),
         (90 * MINUTE, 1, "1h 30min"),
         (90 * MINUTE + 5 * SECOND, MINUTE, "1h 30min"),
+        (62 * MINUTE + 3 * SECOND, 1, "1h 2min"),
+        (10 * MINUTE + 14 * SECOND + 999_999, 1, "10min 14s"),
+        (HOUR + 5 * SECOND, 1, "1h 5s"),  # the third unit is the one that is cut
+        (MINUTE + 500_000, 1, "1min 500ms"),
+        (MINUTE + 500_000, SECOND, "1min"),
+        (2 * SECOND + 999_999, SECOND, "2s"),
+        (999_999, SECOND, "999ms"),
         (5 * SECOND, MINUTE, "5s"),  # something is better than nothing
-        (400 * DAY, DAY, "1y 1month 4d"),
+        (400 * DAY, DAY, "1y 1month"),
         (values.INFINITY_US, 1, "infinity"),
     ],
 )
-def test_span_is_printed_as_systemd_prints_it(span_us: int, accuracy_us: int, text: str) -> None:
+def test_span_is_printed_as_systemd_prints_it_in_at_most_two_units(span_us: int, accuracy_us: int, text: str) -> None:
     assert format_span(span_us, accuracy_us) == text
 
 
-@pytest.mark.parametrize("span_us", [1, 999_999, SECOND + 1, 3 * HOUR + 7, 31_557_600 * SECOND + 1])
-def test_what_is_printed_is_read_back(span_us: int) -> None:
-    assert parse_span_us(format_span(span_us)) == span_us
+@pytest.mark.parametrize("span_us", [1, 1500, 999_999, SECOND + 1, MINUTE, 90 * MINUTE, 31_557_600 * SECOND])
+def test_what_two_units_say_is_read_back(span_us: int) -> None:
+    assert parse_span_us(format_span(span_us, 1)) == span_us
+
+
+def test_a_span_is_cut_to_the_second_where_nobody_asks_for_more() -> None:
+    assert format_span(25 * SECOND + 123_456) == "25s"

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the files that a plan leaves alone wait for, in one sentence.
+
+The one rule: pure; only work that waits is counted. A file that is whole waits for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from journalkeeper.cli.text import counted
+from journalkeeper.model import Reason, Skip
+from journalkeeper.values import US_PER_SECOND, format_span
+
+FOR: Final = {
+    Reason.WINDOW_CLOSED: "for journald's next flush",
+    Reason.BUDGET: "for the budget of another day",
+    Reason.PRESSURE: "for a less busy disk",
+    Reason.FREE_SPACE: "for free space",
+    Reason.IN_USE: "until nobody writes to it",
+}
+"""What ends a wait of which no time is known: the moment of the next look at it is not its end."""
+
+WITHOUT_NOW: Final = frozenset({Reason.BUDGET, Reason.PRESSURE, Reason.FREE_SPACE, Reason.IN_USE})
+"""Reasons for which work waits even where --now does not do it."""
+
+
+def waits(skipped: Sequence[Skip], now_us: int) -> str:
+    """How many files wait for what, how long, and whether --now helps: "2 files wait 32s more; --now does it at once".
+
+    "" if none does. A plan marks what --now would do (Skip.now).
+    """
+    waiting = [skip for skip in skipped if skip.now or skip.reason in WITHOUT_NOW]
+    timed = [skip.until_us - now_us for skip in waiting if skip.until_us is not None and skip.reason not in FOR]
+    others = Counter(FOR[skip.reason] for skip in waiting if skip.reason in FOR)
+    parts = [_wait(len(timed), f"{_spans(timed)} more")] if timed else []
+    parts += [_wait(number, what) for what, number in sorted(others.items())]
+    helped = sum(skip.now for skip in waiting)
+    if helped:
+        parts[-1] += f"; --now does {'it' if helped == len(waiting) else f'{helped:,} of them'} at once"
+    return ", ".join(parts)
+
+
+def _wait(number: int, what: str) -> str:
+    return f"{counted(number, 'file')} {'waits' if number == 1 else 'wait'} {what}"
+
+
+def _spans(left_us: list[int]) -> str:
+    """The shortest and the longest wait, in whole seconds begun."""
+    least, most = (_seconds(left) for left in (min(left_us), max(left_us)))
+    return least if least == most else f"{least} to {most}"
+
+
+def _seconds(left_us: int) -> str:
+    return format_span(max(1, -(-left_us // US_PER_SECOND)) * US_PER_SECOND)
