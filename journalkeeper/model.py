@@ -376,8 +376,8 @@ class Skip(NamedTuple):
     reason: Reason
     detail: str
     until_us: int | None = None
-    puts_off: bool = False
     now: bool = False
+    puts_off: bool = False
 
 
 class Plan(NamedTuple):

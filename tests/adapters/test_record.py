@@ -118,6 +118,24 @@ def test_what_is_no_done_rewrite_is_no_past(record: Record, action: Verb, result
     assert len(record.history()) == 1
 
 
+@pytest.mark.parametrize("result", [Result.DONE, Result.SKIPPED])
+def test_a_rewrite_in_vain_is_remembered_with_what_was_expected(record: Record, result: Result) -> None:
+    vain = outcome(action=Verb.DEFRAGMENT, result=result)._replace(reason=Reason.NO_GAIN, extents_after=4999)
+    record.outcome(0, VOLUME, 7, vain, mtime_ns=55, size_bytes=66, when_us=100, extents_expected=40)
+    assert record.past(VOLUME) == {7: Past(Verb.DEFRAGMENT, 100, 66, 55, 4999, 5000, 40, 1000)}
+
+
+def test_the_past_in_an_older_record_has_no_expectation(tmp_path: Path) -> None:
+    """Also for who may only read it, before it is brought up to date."""
+    old = Database(str(tmp_path / NAME), MIGRATIONS[:2], read_only=False)
+    row = "('uuid-a', 256, 7, 'compress', 100, 66, 55, 40, 100)"
+    old.write(lambda connection: connection.execute(f"INSERT INTO rewrites VALUES {row}"))  # noqa: S608 - ours
+    old.close()
+    for read_only in (True, False):
+        with Record(tmp_path, read_only=read_only) as record:
+            assert record.past(VOLUME) == {7: Past(Verb.COMPRESS, 100, 66, 55, 40)}
+
+
 def test_rotations_that_were_asked_for_count_within_their_time(record: Record) -> None:
     for when_us in (99, 100, 200, 201):
         keep(record, outcome(action=Verb.ROTATE), when_us=when_us)

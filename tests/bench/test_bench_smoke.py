@@ -147,6 +147,13 @@ def test_quiet_counts_wakeups_and_memory() -> None:
     assert found["loaded: resident at most, MiB"][1] == "met"
 
 
+def test_rotated_weighs_archives_after_both_ways_of_compacting() -> None:
+    found = figures("rotated", "--archives", "8", "--sizes", "8M")
+    names = ("archives above that", "archives larger than before", "archives not done")
+    assert verdicts(found, *names) == {"met"}
+    assert {"disk bytes / size, worst, by command", "disk bytes / size, worst, by service"} <= found.keys()
+
+
 BENCHES = (
     "archive",
     "bus",
@@ -156,6 +163,7 @@ BENCHES = (
     "intake",
     "oneflush",
     "quiet",
+    "rotated",
     "scan",
     "startup",
     "surprise",

@@ -11,19 +11,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from journalkeeper import state
+from journalkeeper import execute, state, work
 from journalkeeper.config import Config
 from journalkeeper.cycle import Keeper, Report
 from journalkeeper.errors import BusyError, FileError, NeedsRootError, NotBtrfsError
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.volume import PREFIX, run
-from journalkeeper.model import MIB, Outcome, Reason, Request, Result, Verb
+from journalkeeper.model import KIB, MIB, Outcome, Reason, Request, Result, Verb
 from journalkeeper.progress import Progress
 from journalkeeper.record import Record
-from tests.btrfs.journals import NOW, Bearing, archive_name, bearing, export, fill, put
+from tests.btrfs.journals import NOW, PAGE, Bearing, archive_name, bearing, export, extents, fill, put
 
 pytestmark = pytest.mark.root
 
@@ -182,6 +183,75 @@ def test_what_changed_since_is_judged_anew(top: Path, keep: Keep, journal_bytes:
     put(path.parent, journal_bytes, path.name)
     path.touch()
     assert what_became(go(keep())) == {path.name: Reason.FRAGMENTED}
+
+
+LATER = NOW._replace(now=False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ((NOW, 1), Reason.FRAGMENTED),
+        ((NOW, 3), Reason.FRAGMENTED),
+        ((NOW, 4), Reason.CHANGED),  # somebody is at it for good
+        ((LATER, 1), Reason.CHANGED),  # there is a next run
+    ],
+)
+def test_with_now_an_archive_that_journald_just_finished_is_looked_at_again(
+    top: Path, keep: Keep, journal_bytes: bytes, asked: tuple[Request, int], reason: Reason
+) -> None:
+    (path,) = archives(top / MACHINE, journal_bytes, 1)
+    request, times = asked
+    tries = 0
+
+    def just_before(*given: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries <= times:
+            path.touch()
+        return execute.execute(*given)
+
+    config = Config()._replace(watch=Config().watch._replace(settle_us=0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(work, "execute", just_before)
+        report = go(keep(config=config), request)
+    assert [outcome.reason for outcome in report.outcomes] == [reason]
+    assert tries == (times if reason is Reason.CHANGED else times + 1)
+
+
+SCATTERED = 256 * KIB
+"""Extents as long as this the kernel leaves where they are, unless it compresses them."""
+
+
+def scatter(path: Path) -> None:
+    """Have every SCATTERED bytes of a file in an extent of their own, away from their neighbours."""
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        for offset in range(0, len(content), 2 * SCATTERED):
+            os.pwrite(file.fileno(), content[offset : offset + SCATTERED], offset)
+        os.fsync(file.fileno())
+
+
+def test_a_rewrite_that_the_kernel_made_nothing_of_is_not_repeated(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    """With four extents in each MiB it leaves them all: each is as long as it has to be."""
+    active = put(top / MACHINE, journal_bytes, "system.journal", torn=False)
+    scatter(active)
+    before = extents(active)
+    config = Config()._replace(defrag=Config().defrag._replace(extents_per_mib=4))
+    first = go(keep(config=config))
+    (outcome,) = first.outcomes
+    assert (outcome.result, outcome.reason, outcome.extents_after) == (Result.SKIPPED, Reason.NO_GAIN, before)
+    assert outcome.bytes_written > 0
+    again = go(keep(config=config))
+    assert (again.outcomes, again.written_bytes) == ((), 0)
+    (skip,) = again.plan.skipped
+    assert skip.reason is Reason.NO_GAIN
+    assert f"{before} extents became {before}" in skip.detail
+    with active.open("r+b") as file:
+        for offset in range(0, MIB, 2 * PAGE):
+            os.pwrite(file.fileno(), journal_bytes[offset : offset + PAGE], offset)
+        os.fsync(file.fileno())
+    assert [one.result for one in go(keep(config=config)).outcomes] == [Result.DONE]
 
 
 def test_the_plan_is_the_run_stopped_before_it_touches_anything(top: Path, keep: Keep, journal_bytes: bytes) -> None:

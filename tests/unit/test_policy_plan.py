@@ -349,7 +349,7 @@ def test_what_ends_unheard_is_looked_at_again_within_the_hour(before: Host, reas
 
 
 def test_only_what_would_be_done_is_put_off() -> None:
-    whole = file(extents=extents(1, MIB), size_bytes=MIB, ctime_ns=NOW_US * 1000)
+    whole = file(extents=extents(8, MIB, encoded_bytes=MIB), size_bytes=MIB, ctime_ns=NOW_US * 1000)
     assert [(skip.reason, skip.puts_off) for skip in plan_of(whole).skipped] == [(Reason.SETTLING, False)]
     assert [skip.puts_off for skip in plan_of(fragmented("a", links=2)).skipped] == [False]
 
@@ -382,7 +382,7 @@ def test_the_order_of_the_files_does_not_matter(seed: int) -> None:
 
 JUST_NOW: dict[str, Any] = {"ctime_ns": (NOW_US - SECOND_US) * 1000}
 TORN = extents(9000, per_mib=(280,) * 32)
-UNSYNCED: dict[str, Any] = {"state": State.ONLINE, "mtime_ns": NOW_US * 1000}
+ONLINE: dict[str, Any] = {"state": State.ONLINE, "mtime_ns": NOW_US * 1000}
 
 
 def marked(*files: JournalFile, request: Request | None = None, **words: Any) -> list[tuple[Reason, bool]]:
@@ -404,10 +404,10 @@ def refused(of: JournalFile) -> dict[tuple[int, int], Refusal]:
         (fragmented("a", links=2), {}, (Reason.HARD_LINKED, False)),
         (fragmented("a", state=State.ONLINE), {}, (Reason.IN_USE, False)),
         (fragmented("a", state=State.ONLINE, **JUST_NOW), {}, (Reason.SETTLING, False)),  # another reason is behind it
-        (file(Kind.ACTIVE, extents=TORN, **UNSYNCED), {}, (Reason.WINDOW_CLOSED, True)),
-        (file(Kind.ACTIVE, **UNSYNCED), {}, (Reason.WINDOW_CLOSED, False)),
+        (file(Kind.ACTIVE, extents=TORN, **ONLINE), {}, (Reason.WINDOW_CLOSED, True)),
+        (file(Kind.ACTIVE, **ONLINE), {}, (Reason.WINDOW_CLOSED, False)),
         (fragmented("a"), {"written_bytes": 99 * MIB}, (Reason.BUDGET, True)),
-        (fragmented("a"), {"pressure_percent": 99.0}, (Reason.PRESSURE, True)),
+        (fragmented("a"), {"volumes": (volume(busy_percent=99.0),)}, (Reason.PRESSURE, True)),
         (fragmented("a"), {"volumes": (volume(maintenance="scrub"),)}, (Reason.PRESSURE, True)),
         (fragmented("a"), {"refused": refused(fragmented("a"))}, (Reason.IO_ERROR, True)),
         (fragmented("a"), {"volumes": (volume(free_bytes=KEEP_FREE),)}, (Reason.FREE_SPACE, False)),
@@ -426,6 +426,6 @@ def test_a_file_that_was_rewritten_a_moment_ago_waits_for_nothing() -> None:
 
 
 def test_who_said_now_already_is_not_told_to() -> None:
-    shared = fragmented("a")._replace(extents=extents(5000, shared_bytes=MIB))
+    shared = fragmented("a")._replace(extents=extents(5000, shared_bytes=MIB, encoded_bytes=32 * MIB))
     assert marked(shared, request=Request(now=True)) == [(Reason.SHARED, False)]
     assert marked(shared) == [(Reason.SHARED, False)]

@@ -79,8 +79,31 @@ def plain_of(reclaimable: int) -> int:
 
 def test_a_plain_archive_is_compressed_from_min_reclaim_on() -> None:
     data = plain_of(MIN_RECLAIM)
-    assert action(file(size_bytes=data, extents=extents(1, data))).reason is Reason.UNCOMPRESSED
-    assert skip(file(size_bytes=data, extents=extents(1, data - 8))).reason is Reason.IDEAL
+    assert action(file(size_bytes=data, extents=extents(1, data), disk_bytes=data)).reason is Reason.UNCOMPRESSED
+    less = data - 8
+    assert skip(file(size_bytes=data, extents=extents(1, less), disk_bytes=less)).reason is Reason.IDEAL
+
+
+@pytest.mark.parametrize(
+    ("size", "disk", "reason"),
+    [
+        (5 * MIB, 5 * MIB, Reason.IDEAL),  # 3.75 MiB come free
+        (5 * MIB, 5 * MIB + 256 * KIB, Reason.UNCOMPRESSED),
+        (5 * MIB, None, Reason.UNCOMPRESSED),  # 3 MiB of journald's 8 were cut off, for all that FIEMAP tells
+        (2 * MIB, None, Reason.UNCOMPRESSED),
+        (8 * MIB, 0, Reason.UNCOMPRESSED),
+    ],
+)
+def test_what_was_cut_off_comes_free_with_the_compression(size: int, disk: int | None, reason: Reason) -> None:
+    one = file(size_bytes=size, extents=extents(1, size), disk_bytes=disk)
+    answer = propose(case(one))
+    assert answer.reason is reason
+
+
+def test_a_file_of_whole_steps_has_nothing_cut_off() -> None:
+    data = 4 * MIB
+    assert skip(file(size_bytes=8 * MIB, extents=extents(1, data))).reason is Reason.IDEAL
+    assert action(file(size_bytes=8 * MIB, extents=extents(1, plain_of(MIN_RECLAIM)))).reason is Reason.UNCOMPRESSED
 
 
 def test_a_plain_archive_stays_plain_when_that_was_asked_for() -> None:
@@ -96,10 +119,9 @@ def test_half_compressed_is_compressed() -> None:
 
 def test_only_what_is_plain_can_be_compressed() -> None:
     mixed = extents(80, 10 * MIB, encoded_bytes=5 * MIB - 1)
-    assert skip(file(size_bytes=10 * MIB, extents=mixed)).reason is Reason.NO_GAIN
-    assert action(file(size_bytes=10 * MIB, extents=mixed._replace(encoded_bytes=4 * MIB))).reason is (
-        Reason.UNCOMPRESSED
-    )
+    known: dict[str, Any] = {"size_bytes": 10 * MIB, "disk_bytes": 10 * MIB}
+    assert skip(file(extents=mixed, **known)).reason is Reason.NO_GAIN
+    assert action(file(extents=mixed._replace(encoded_bytes=4 * MIB), **known)).reason is Reason.UNCOMPRESSED
 
 
 def test_unwritten_space_pays_from_min_reclaim_on() -> None:

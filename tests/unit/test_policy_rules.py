@@ -320,6 +320,62 @@ def test_anothers_past_is_not_this_files(key: tuple[int, int]) -> None:
     assert reason(rules.recorded, case(file(), past={key: past(file())})) is None
 
 
+MIN_EXTENTS = Config().defrag.min_extents
+PER_MIB = Config().defrag.extents_per_mib
+VAIN: dict[str, Any] = {"extents_before": 5000, "extents_expected": 40, "extents": 5000}
+
+
+@pytest.mark.parametrize(
+    ("achieved", "skipped"),
+    [
+        ({}, True),
+        ({"extents": 2521}, True),  # a gain of 2,479, where 4,960 were expected
+        ({"extents": 2520}, False),  # half of it
+        ({"extents_expected": 5000}, False),  # none was expected: it was for the bytes
+        ({"extents_expected": 0}, False),  # an older version's, which noted no expectation
+    ],
+)
+def test_a_rewrite_that_gained_too_little_is_not_repeated(achieved: dict[str, int], skipped: bool) -> None:
+    before = past(file(), **{**VAIN, **achieved})
+    one = file(extents=extents(before.extents))
+    found = reason(rules.vain, case(one, past={(one.device, one.inode): before}))
+    assert found is (Reason.NO_GAIN if skipped else None)
+
+
+@pytest.mark.parametrize(("kind", "enough"), [(Kind.ARCHIVED, MIN_EXTENTS), (Kind.UNCLEAN, MIN_EXTENTS)])
+def test_an_archive_that_has_as_many_more_as_a_rewrite_takes_is_judged_anew(kind: Kind, enough: int) -> None:
+    for more, why in ((enough - 1, Reason.NO_GAIN), (enough, None)):
+        one = file(kind, extents=extents(5000 + more))
+        assert reason(rules.vain, case(one, past={(one.device, one.inode): past(one, **VAIN)})) is why
+
+
+@pytest.mark.parametrize(
+    ("written", "enough"),
+    [(0, PER_MIB), (MIB, PER_MIB), (MIB + 1, 2 * PER_MIB), (3 * MIB, 3 * PER_MIB)],
+)
+def test_an_active_file_is_tried_again_when_what_came_pays_for_what_the_last_try_wrote(
+    written: int, enough: int
+) -> None:
+    for more, why in ((-100, Reason.NO_GAIN), (enough - 1, Reason.NO_GAIN), (enough, None)):
+        one = file(Kind.ACTIVE, extents=extents(39 + more))
+        before = past(one, extents_before=39, extents_expected=8, extents=39, bytes_written=written, mtime_ns=1)
+        assert reason(rules.vain, case(one, past={(one.device, one.inode): before})) is why
+
+
+def test_a_vain_rewrite_is_told_with_its_numbers() -> None:
+    one = file(extents=extents(5000))
+    skip = rules.veto(case(one, past={(one.device, one.inode): past(one, **VAIN)}))
+    assert skip is not None
+    assert skip.reason is Reason.NO_GAIN  # and not RECORDED
+    assert skip.detail == f"5000 extents became 5000, 40 were expected; tried again with {MIN_EXTENTS} more"
+
+
+@pytest.mark.parametrize("change", [{"size_bytes": 1}, {"mtime_ns": 1}])
+def test_a_vain_rewrite_of_an_archive_that_changed_says_nothing(change: dict[str, int]) -> None:
+    one = file(extents=extents(5000))
+    assert reason(rules.vain, case(one, past={(one.device, one.inode): past(one, **VAIN, **change)})) is None
+
+
 def test_an_active_file_has_no_past() -> None:
     one = file(Kind.ACTIVE)
     assert reason(rules.recorded, case(one, past={(one.device, one.inode): past(one)})) is None

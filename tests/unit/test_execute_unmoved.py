@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What of a file lies where it lay, by its map before and after."""
+
+from __future__ import annotations
+
+import pytest
+
+from journalkeeper.btrfs.fiemap import (
+    FIEMAP_EXTENT_DATA_INLINE,
+    FIEMAP_EXTENT_ENCODED,
+    FIEMAP_EXTENT_LAST,
+    FIEMAP_EXTENT_SHARED,
+    FIEMAP_EXTENT_UNWRITTEN,
+    Extent,
+)
+from journalkeeper.execute.inplace import unmoved
+from journalkeeper.gain import fell_short, least_extents
+from journalkeeper.model import KIB
+
+K4, K8, K12 = 4 * KIB, 8 * KIB, 12 * KIB
+PLAIN, ENCODED = 0, FIEMAP_EXTENT_ENCODED
+Rows = list[tuple[int, int, int, int]]
+
+MAPS: list[tuple[Rows, Rows, list[tuple[int, int]]]] = [
+    ([], [], []),
+    # all of it, a part of it at either end, and nothing
+    ([(0, 1 << 20, K12, PLAIN)], [(0, 1 << 20, K12, PLAIN)], [(0, K12)]),
+    ([(0, 1 << 20, K12, PLAIN)], [(0, 9 << 20, K8, ENCODED), (K8, (1 << 20) + K8, K4, PLAIN)], [(K8, K4)]),
+    ([(0, 1 << 20, K12, PLAIN)], [(0, 1 << 20, K4, PLAIN), (K4, 9 << 20, K8, ENCODED)], [(0, K4)]),
+    ([(0, 1 << 20, K12, PLAIN)], [(0, 9 << 20, K12, PLAIN)], []),
+    # the freed place of one part given to another
+    ([(0, 1 << 20, K4, PLAIN), (K4, 2 << 20, K4, PLAIN)], [(0, 9 << 20, K4, PLAIN), (K4, 1 << 20, K4, PLAIN)], []),
+    # of a compressed extent each part is said to begin where the extent does
+    ([(0, 1 << 20, K12, ENCODED)], [(0, 9 << 20, K8, ENCODED), (K8, 1 << 20, K4, ENCODED)], [(K8, K4)]),
+    ([(0, 1 << 20, K4, ENCODED)], [(0, 1 << 20, K4, PLAIN)], []),
+    # other flags do not matter: a snapshot came or went, and another row is the last
+    ([(0, 1 << 20, K4, FIEMAP_EXTENT_SHARED)], [(0, 1 << 20, K4, FIEMAP_EXTENT_LAST)], [(0, K4)]),
+    # what is not written, and what is in the tree itself, has no place to be moved from
+    ([(0, 1 << 20, K4, FIEMAP_EXTENT_UNWRITTEN)], [(0, 1 << 20, K4, FIEMAP_EXTENT_UNWRITTEN)], []),
+    ([(0, 0, K4, FIEMAP_EXTENT_DATA_INLINE)], [(0, 0, K4, FIEMAP_EXTENT_DATA_INLINE)], []),
+    # a hole between, and rows that end together
+    ([(0, 1 << 20, K4, PLAIN), (K8, 2 << 20, K4, PLAIN)], [(0, 5 << 20, K4, PLAIN), (K8, 2 << 20, K4, PLAIN)],
+     [(K8, K4)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "left"), MAPS)
+def test_what_is_at_the_same_place_for_the_same_offset_was_not_moved(
+    before: Rows, after: Rows, left: list[tuple[int, int]]
+) -> None:
+    assert unmoved([Extent(*row) for row in before], [Extent(*row) for row in after]) == left
+
+
+@pytest.mark.parametrize(
+    ("before", "expected", "after", "short"),
+    [
+        (100, 20, 60, False),
+        (100, 20, 61, True),
+        (100, 20, 120, True),
+        (2, 1, 1, False),
+        (2, 1, 2, True),
+        (40, 40, 41, False),
+        (1, 40, 40, False),
+        (100, 0, 100, False),
+    ],
+)
+def test_a_rewrite_falls_short_below_half_of_what_it_should_save(
+    before: int, expected: int, after: int, short: bool
+) -> None:
+    assert fell_short(before, expected, after) is short
+
+
+def test_each_run_of_data_has_extents_of_its_own() -> None:
+    runs = [(0, 128 * KIB), (256 * KIB, 128 * KIB + 1), (1 << 20, 1)]
+    assert least_extents(runs, compressed=True) == 4
+    assert least_extents(runs, compressed=False) == 3
