@@ -45,6 +45,7 @@ HANDS = {
     "state",
     "conffiles",
     "textfile",
+    "measure",
 }
 WAY = {"cycle", "feedback", "pressure", "publish", "slowest", "watch", "work"}
 DOORS = {"cli", "daemon", "desk", "jobs", "log", "notify", "bus", "probe", "lab", "__main__"}
