@@ -107,9 +107,9 @@ class Reason(StrEnum):
 class Extents(NamedTuple):
     """What FIEMAP tells of one file: counts and bytes.
 
-    `total` is their number, as `filefrag -v` lists rows; the bytes are lengths in the file, so
-    compressed ones count uncompressed. `per_mib[i]` is the number of extents that
-    begin in the i-th MiB of the file; empty unless it was asked for.
+    `total` is their number as filefrag(8) counts, physically contiguous neighbours once, written or
+    not; the bytes are lengths in the file, so compressed ones count uncompressed. `per_mib[i]` is the
+    number of extents that begin in the i-th MiB of the file; empty unless it was asked for.
     """
 
     total: int = 0
@@ -172,10 +172,10 @@ class JournalFile(NamedTuple):
 
     @property
     def ideal_extents(self) -> int:
-        """The number of extents that a whole file of this size and form has."""
+        """The number of extents that a whole file of this size and form has; never more than are there."""
         if not self.extents.data_bytes:
             return 0
-        return ideal_extents(self.size_bytes, compressed=self.compressed)
+        return min(self.extents.total, ideal_extents(self.size_bytes, compressed=self.compressed))
 
 
 def ideal_extents(size_bytes: int, *, compressed: bool) -> int:

@@ -57,7 +57,10 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
         problem_files=len(host.files) - len(known),
         fragmented_files=sum(is_fragmented(file, after, config) for file, after in known),
         extents=sum(extents.values()),
-        ideal_extents=sum(file.ideal_extents if after is None else _whole(file, config) for file, after in known),
+        ideal_extents=sum(
+            file.ideal_extents if after is None else min(after.extents_after, _whole(file, config))
+            for file, after in known
+        ),
         active_extents=sum(extents[file.path] for file, _ in known if file.kind is Kind.ACTIVE),
         size_bytes=sum(file.size_bytes for file, _ in known),
         allocated_bytes=sum(file.allocated_bytes for file, _ in known),

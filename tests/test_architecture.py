@@ -31,6 +31,7 @@ GROUND = {
     "ledger",
     "progress",
     "beat",
+    "saving",
 }
 MIND = {"policy", "status", "metrics", "report"}
 KERNEL = {"btrfs", "journald"}
@@ -46,6 +47,7 @@ HANDS = {
     "state",
     "conffiles",
     "textfile",
+    "measure",
 }
 WAY = {"cycle", "feedback", "publish", "slowest", "watch", "work"}
 DOORS = {"cli", "daemon", "desk", "jobs", "log", "notify", "bus", "probe", "lab", "__main__"}

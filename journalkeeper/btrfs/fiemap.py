@@ -7,10 +7,13 @@ not choose; without it a dirty page counts as what lies below it, or as DELALLOC
 hole or unwritten space. On a clean file the flag costs half a microsecond.
 
 The kernel holds the inode's lock shared while it maps, which keeps out write(2) but not
-stores into a mapping. btrfs merges rows that continue each other on the disk, so there can
-be fewer rows than extent items.
+stores into a mapping. btrfs merges rows that continue each other on the disk and have the same
+flags, so there can be fewer rows than extent items.
 
-Source: linux/fiemap.h; Documentation/filesystems/fiemap.rst; fs/btrfs/fiemap.c.
+Rows are not what is counted: an extent is what a reader seeks for, as filefrag(8) counts.
+
+Source: linux/fiemap.h; Documentation/filesystems/fiemap.rst; fs/btrfs/fiemap.c;
+e2fsprogs 1.47, misc/filefrag.c.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterator
+from operator import add, and_, ne, sub
 from typing import NamedTuple
 
 from journalkeeper.btrfs.kernel import ioctl
@@ -136,6 +140,24 @@ def _rows(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> Iter
         yield from map(Extent, *columns)
 
 
+def _with_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[_Columns, list[bool]]]:
+    """The map of `fd`, and of each row whether an extent begins with it.
+
+    filefrag(8)'s rule: a row belongs to the extent of the row before if it follows it on the disk,
+    directly or after as much as lies between the two in the file. Flags are not compared: written
+    blocks that alternate with unwritten ones are one extent. A compressed row has its length before
+    compression, so the next one seldom follows.
+    """
+    end: int | None = None
+    shift: int | None = None
+    for columns in _batches(fd, sync=sync):
+        ends = list(map(add, columns.physical, columns.length))
+        shifts = list(map(sub, columns.physical, columns.logical))
+        shifted, apart = map(ne, shifts, [shift, *shifts]), map(ne, columns.physical, [end, *ends])
+        yield columns, list(map(and_, shifted, apart))
+        end, shift = ends[-1], shifts[-1]
+
+
 def _clip(columns: _Columns, size: int) -> None:
     """Cut lengths off at `size`: the last block over-runs it, and fallocate may have kept space behind it."""
     logical, length = columns.logical, columns.length
@@ -148,7 +170,7 @@ def _clip(columns: _Columns, size: int) -> None:
 def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     """What the map of `fd` adds up to.
 
-    `total` is the number of rows, also of those behind the end of the file; bytes end at it.
+    `total` is the number of extents, also of those behind the end of the file; bytes end at it.
     Dirty pages not yet placed count as data.
 
     Raises: OSError: EOPNOTSUPP the filesystem has no FIEMAP; EIO, ENOSPC from the write-back
@@ -158,12 +180,12 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     total = 0
     bytes_by_flags: dict[int, int] = {}
     counts: list[int] = []
-    for columns in _batches(fd, sync=sync):
-        total += len(columns.length)
+    for columns, begins in _with_beginnings(fd, sync=sync):
+        total += sum(begins)
         _clip(columns, size)
         _add_bytes(bytes_by_flags, columns)
         if per_mib:
-            _add_counts(counts, columns)
+            _add_counts(counts, columns, begins)
     unwritten = _bytes_with(bytes_by_flags, FIEMAP_EXTENT_UNWRITTEN)
     return Extents(
         total=total,
@@ -193,9 +215,10 @@ def _bytes_with(bytes_by_flags: dict[int, int], flag: int) -> int:
     return sum(length for flags, length in bytes_by_flags.items() if flags & flag)
 
 
-def _add_counts(counts: list[int], columns: _Columns) -> None:
-    """Count the rows that begin in each MiB up to the end of the file."""
-    inside = [logical >> 20 for logical, length in zip(columns.logical, columns.length, strict=True) if length]
+def _add_counts(counts: list[int], columns: _Columns, begins: list[bool]) -> None:
+    """Count the extents that begin in each MiB up to the end of the file."""
+    rows = zip(columns.logical, columns.length, begins, strict=True)
+    inside = [logical >> 20 for logical, length, begin in rows if begin and length]
     if inside:
         counts += [0] * (inside[-1] + 1 - len(counts))
     for mib in inside:
@@ -203,15 +226,14 @@ def _add_counts(counts: list[int], columns: _Columns) -> None:
 
 
 def count(fd: int, *, sync: bool) -> int:
-    """The number of rows, without reading them: a quarter of the time of `survey`.
+    """The number of extents.
 
-    The kernel does not look for sharing then, so rows that differ in SHARED alone may count as one.
+    All rows are read for it: a call that only counts (fm_extent_count 0) takes a fifth of the time
+    (of 5,000: 1.2 ms, not 6.7), and counts written and unwritten neighbours apart.
 
     Raises: as `survey`.
     """
-    buffer = bytearray(HEADER.pack(0, EVERYTHING, FIEMAP_FLAG_SYNC if sync else 0, 0, 0, 0))
-    ioctl(fd, FS_IOC_FIEMAP, buffer)
-    return int(MAPPED.unpack_from(buffer, MAPPED_OFFSET)[0])
+    return sum(sum(begins) for _, begins in _with_beginnings(fd, sync=sync))
 
 
 def extents(fd: int, *, sync: bool) -> list[Extent]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from journalkeeper.model import Action, JournalFile, Order, Outcome, Plan, Reason, Result, Skip, Verb
+from journalkeeper.saving import disk_bytes_saved, read_seconds_saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,6 +85,8 @@ def _action(action: Action) -> dict[str, object]:
         "extents_before": action.extents_before,
         "extents_expected": action.extents_expected,
         "unshared_bytes": action.unshared_bytes,
+        "disk_bytes_saved": disk_bytes_saved(action),
+        "read_seconds_saved": round(read_seconds_saved(action), 3),
     }
 
 
@@ -97,6 +100,8 @@ def _order(order: Order) -> dict[str, object]:
         "extents_before": order.extents_before,
         "extents_expected": order.extents_expected,
         "unshared_bytes": 0,
+        "disk_bytes_saved": disk_bytes_saved(order),
+        "read_seconds_saved": round(read_seconds_saved(order), 3),
     }
 
 

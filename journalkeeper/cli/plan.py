@@ -18,7 +18,8 @@ from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.cli.waits import waits
 from journalkeeper.model import Reason, Request, Skip
-from journalkeeper.values import format_size
+from journalkeeper.saving import READ_IOPS
+from journalkeeper.values import format_size, format_span
 
 if TYPE_CHECKING:
     import argparse
@@ -49,6 +50,7 @@ _ACTIONS = (
     Column("EXTENTS", right=True),
     Column("EXPECTED", right=True),
     Column("WRITES", right=True),
+    Column("SAVES", right=True),
     Column("RANGE"),
     Column("PATH"),
 )
@@ -118,6 +120,7 @@ def _actions(actions: list[dict[str, Any]], output: Output) -> list[str]:
                 str(action["extents_before"]),
                 str(action["extents_expected"]),
                 format_size(action["bytes_to_write"]),
+                f"~{_seconds(action['read_seconds_saved'])} ~{format_size(action['disk_bytes_saved'])}",
                 _range(action),
                 shown(action["path"]),
             ),
@@ -126,6 +129,11 @@ def _actions(actions: list[dict[str, Any]], output: Output) -> list[str]:
         for action in actions
     ]
     return render(_ACTIONS, rows, legend=output.legend, colours=output.colours) if rows else []
+
+
+def _seconds(seconds: float) -> str:
+    """A span to the second, or what is left of one."""
+    return format_span(round(seconds * 1e3) * 1000, 1_000_000)
 
 
 def _range(action: dict[str, Any]) -> str:
@@ -155,7 +163,13 @@ def _footer(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     before = sum(action["extents_before"] for action in actions)
     after = sum(action["extents_expected"] for action in actions)
     writes = format_size(sum(action["bytes_to_write"] for action in actions))
-    return f"{counted(len(actions), 'file')} to do: {before:,} -> {after:,} extents, {writes} to write; {left(skipped)}"
+    read = _seconds(sum(action["read_seconds_saved"] for action in actions))
+    freed = format_size(sum(action["disk_bytes_saved"] for action in actions))
+    text = f"{counted(len(actions), 'file')} to do: {before:,} -> {after:,} extents, {writes} to write"
+    twice = sum(action["unshared_bytes"] for action in actions)
+    if twice:
+        text += f", ~{format_size(twice)} of it stored beside snapshots"
+    return f"{text}; saves ~{read} of a cold read at {READ_IOPS} IOPS and ~{freed} on disk; {left(skipped)}"
 
 
 def nothing_done(skipped: tuple[Skip, ...]) -> str:

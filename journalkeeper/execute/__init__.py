@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from journalkeeper import opening
+from journalkeeper import measure, opening
 from journalkeeper.btrfs import disk, fiemap
 from journalkeeper.errors import FileError
 from journalkeeper.execute import inplace, rewrite
@@ -135,8 +135,13 @@ def _before(fd: int, file: JournalFile) -> _Measured:
 
 
 def _measure(fd: int, kind: Kind) -> _Measured:
-    """What is on the disk; of an active file without a sync, which would be a flush that journald did not choose."""
-    return _Measured(fiemap.count(fd, sync=kind is not Kind.ACTIVE), disk.disk_bytes(fd))
+    """What is on the disk; of an active file without a sync, which would be a flush that journald did not choose.
+
+    Another process is asked about files at rest only: it takes 0.2 s twice, and a window may close meanwhile.
+    """
+    if kind is Kind.ACTIVE:
+        return _Measured(fiemap.count(fd, sync=False), disk.disk_bytes(fd))
+    return _Measured(fiemap.count(fd, sync=True), measure.disk_bytes(fd))
 
 
 def _look_after(held: Held, file: JournalFile) -> tuple[_Measured, JournalFile]:

@@ -20,6 +20,7 @@ from journalkeeper.model import Outcome, Reason, Result, Verb
 
 UNITS = Path(__file__).parent.parent.parent / "units"
 SERVICES = sorted(UNITS.glob("*.service"))
+MEASURE = UNITS / "journalkeeper-measure@.service"
 EXPOSURE = 10
 """In tenths, as systemd-analyze counts: the goal is 1.0."""
 
@@ -39,7 +40,7 @@ def installed(place: Path) -> list[Path]:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     found = []
-    for unit in (*SERVICES, *UNITS.glob("*.timer")):
+    for unit in (*SERVICES, *UNITS.glob("*.timer"), *UNITS.glob("*.socket")):
         found.append(place / unit.name)
         found[-1].write_text(re.sub(r"(?m)^(Exec\w+=)journalkeeper ", rf"\1{program} ", unit.read_text()))
     return found
@@ -67,7 +68,7 @@ def test_systemd_has_nothing_to_say_against_any_unit(tmp_path: Path) -> None:
     units = installed(tmp_path)
     done = analyze("verify", "--man=no", *units)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    assert len(units) == 5
+    assert len(units) == 7
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
@@ -84,12 +85,14 @@ def test_a_bare_service_would_not_pass_for_hardened(tmp_path: Path) -> None:
 
 def uncommented(text: str) -> list[str]:
     """The first line of each paragraph of a section [Service] or [Timer] that does not begin with a reason."""
-    body = re.split(r"(?m)^\[(?:Service|Timer)\]\n", text)[1].partition("\n[")[0]
+    body = re.split(r"(?m)^\[(?:Service|Timer|Socket)\]\n", text)[1].partition("\n[")[0]
     paragraphs = [part.strip().splitlines() for part in re.split(r"\n\s*\n", body)]
     return [lines[0] for lines in paragraphs if not lines[0].startswith("#")]
 
 
-@pytest.mark.parametrize("unit", [*SERVICES, *UNITS.glob("*.timer")], ids=lambda unit: unit.name)
+@pytest.mark.parametrize(
+    "unit", [*SERVICES, *UNITS.glob("*.timer"), *UNITS.glob("*.socket")], ids=lambda unit: unit.name
+)
 def test_every_directive_has_its_reason_above_it(unit: Path) -> None:
     allowed = {"Type=oneshot", "ExecStart=journalkeeper defrag"}
     assert set(uncommented(unit.read_text())) <= allowed
@@ -124,8 +127,8 @@ def test_every_right_that_is_granted_is_named_in_its_reason() -> None:
 def test_every_command_is_one_that_the_program_knows() -> None:
     found = commands()
     assert {unit for unit, _ in found} == {unit.name for unit in SERVICES}
-    for _, words in found:
-        assert parse(words).command == words[0]
+    for unit, words in found:
+        assert words == ["--measure"] if unit == MEASURE.name else parse(words).command == words[0]
 
 
 def test_the_timers_service_is_passed_over_while_the_service_runs(tmp_path: Path) -> None:

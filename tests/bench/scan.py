@@ -3,17 +3,22 @@
 
     sudo python -m tests.bench.scan
     sudo nice -n -20 python -m tests.bench.scan --rounds 41      # on a busy machine
+    sudo python -m tests.bench.scan --every-form 500             # counts alone
 
 The files have the bytes of one real archive, each written whole and then every second
 block once more, so that each has as many extents as was asked for. "A look" is what
 `journalkeeper scan` does inside: Observer.look, without and with the bytes that files
 really occupy (which only root learns, and filefrag never). The last rows are the whole
 command: what 1,000 files cost it beyond one, which leaves the interpreter's start out.
+
+With --every-form so many files are made that lie in every way that journal files do (tests/forms.py),
+and `journalkeeper scan` counts their extents beside filefrag.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import sys
@@ -26,6 +31,7 @@ from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.observe import Observer
 from tests.bench.figures import (
     Figure,
+    at_least,
     at_most,
     count_is,
     in_turn,
@@ -38,6 +44,7 @@ from tests.bench.figures import (
     show,
     spawn,
 )
+from tests.forms import FORMS, every_form, filefrag
 
 BLOCK = 4096
 SECOND_NS = 1_000_000_000
@@ -120,14 +127,38 @@ def measure(directory: Path, paths: list[str], rounds: int) -> list[Figure]:
     ]
 
 
+def counts(files: int) -> None:
+    """Count the extents of so many files of every form beside filefrag, and print how far apart the counts are."""
+    with every_form(-(-files // (len(FORMS) + 3))) as (place, forms):
+        paths = sorted(forms)
+        rows = json.loads(run(*keeper("scan", "-j", "-D", os.fspath(place.volume.mountpoint))))
+        rows += json.loads(run(*keeper("scan", "-j", "-D", os.fspath(place.volume.mountpoint / "stock"))))
+        ours = {row["path"]: row["extents"] for row in rows}
+        theirs = dict(zip(paths, filefrag(paths), strict=True))
+    apart = {path: abs(ours[str(path)] - count) / count for path, count in theirs.items()}
+    notes = [
+        f"{form}: {len(those)} files of up to {max(map(theirs.__getitem__, those)):,} extents, "
+        f"at most {max(map(apart.__getitem__, those)):.2%} apart"
+        for form in dict.fromkeys(forms.values())
+        if (those := [path for path in paths if forms[path] == form])
+    ]
+    worst = 100 * max(apart.values())
+    figures = [at_least("files", len(paths), files), at_most("counts apart from filefrag's, worst, %", worst, 1)]
+    show("Extents of files of every form", notes, figures)
+
+
 def main() -> int:
     """Measure and print."""
     words = parser(__doc__)
     words.add_argument("--files", type=int, default=1000, help="(default: %(default)s)")
     words.add_argument("--extents", type=int, default=100, help="of each file (default: %(default)s)")
     words.add_argument("--rounds", type=int, default=21, help="that are timed (default: %(default)s)")
+    words.add_argument("--every-form", type=int, metavar="FILES", help="count the extents of so many files instead")
     asked = words.parse_args()
     need_a_bed(words)
+    if asked.every_form:
+        counts(asked.every_form)
+        return 0
     with bed("SystemMaxFileSize=8M", size="8G") as place:
         data = real_archive(place, asked.extents + 1)
         place.journald.stop()

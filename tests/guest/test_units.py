@@ -6,6 +6,7 @@ The hosts are datacow (nocow=False), where there is something to do.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from journalkeeper.lab.volume import disk_bytes
 from journalkeeper.log import Event
 from tests.adapters.test_units import EXPOSURE
 from tests.guest import steps
@@ -62,6 +64,50 @@ def test_the_service_compresses_an_archive_under_its_confinement(guest: Guest) -
     assert re.search(rf'"path": ?"[^"]*/{re.escape(made)}".*?"compressed": ?true', scanned)
     assert property_of(guest, "journalkeeper.service", "SubState") == "running"
     guest.run("journalctl", "--verify")
+
+
+@pytest.mark.parametrize("unit", ["journalkeeper.service", "journalkeeper-defrag.service"])
+def test_what_came_free_is_known_under_its_confinement(guest: Guest, unit: str) -> None:
+    """By compsize outside of the guest. systemd says nothing of the unit that measures, and it goes with who asks."""
+    guest.run("systemctl", "stop", "journalkeeper.service")
+    made = archive(guest)
+    path = f"/var/log/journal/{guest.machine_id}/{made}"
+    outside = guest.root / path.lstrip("/")
+    guest.run("sync", "-f", path)
+    before = disk_bytes(outside)
+    time.sleep(2)  # SettleSec=
+    guest.run("systemctl", "start", unit)
+
+    def done() -> list[tuple[int, int]]:
+        outcomes = json.loads(guest.run("journalkeeper", "history", path, "-j").stdout)["outcomes"]
+        return [(one["disk_bytes_before"], one["disk_bytes_after"]) for one in outcomes if one["result"] == "done"]
+
+    assert eventually(lambda: len(done()) == 1)
+    assert done() == [(before, disk_bytes(outside))]
+    if unit == "journalkeeper.service":
+        reclaimed = before - disk_bytes(outside)
+        assert eventually(lambda: int(manager_property(guest, "BytesReclaimed")) >= reclaimed > 0)
+    guest.run("systemctl", "stop", unit)
+    assert eventually(lambda: property_of(guest, "journalkeeper-measure.socket", "ActiveState") == "inactive")
+    assert "measure@" not in guest.run("journalctl", "--output=short", "--boot", "_PID=1").stdout
+
+
+def test_it_works_without_the_unit_that_measures(guest: Guest) -> None:
+    guest.run("systemctl", "stop", "journalkeeper.service")
+    guest.run("systemctl", "mask", "journalkeeper-measure.socket")
+    try:
+        made = archive(guest)
+        guest.run("systemctl", "start", "journalkeeper.service")
+        assert eventually(lambda: extents(guest)[made] < AGED)
+    finally:
+        guest.run("systemctl", "unmask", "journalkeeper-measure.socket")
+        guest.run("systemctl", "stop", "journalkeeper.service")
+
+
+def manager_property(guest: Guest, name: str) -> str:
+    """A property of org.journalkeeper1.Manager."""
+    names = ("org.journalkeeper1", "/org/journalkeeper1", "org.journalkeeper1.Manager")
+    return guest.run("busctl", "get-property", *names, name).stdout.split()[1]
 
 
 def test_what_it_did_is_in_the_journal_by_fields(guest: Guest) -> None:
@@ -148,7 +194,9 @@ def test_the_timers_service_is_passed_over_beside_the_service_and_works_without_
     assert guest.run(*said).stdout.count("Finished") > finished
 
 
-@pytest.mark.parametrize("unit", ["journalkeeper", "journalkeeper-defrag", "journalkeeper-shutdown"])
+@pytest.mark.parametrize(
+    "unit", ["journalkeeper", "journalkeeper-defrag", "journalkeeper-shutdown", "journalkeeper-measure@"]
+)
 def test_this_systemd_finds_it_hardened_and_has_nothing_to_say(guest: Guest, unit: str) -> None:
     """tests/adapters judges by the systemd of the machine that runs the tests; this by those of both releases."""
     guest.run("systemd-analyze", "security", "--no-pager", f"--threshold={EXPOSURE}", f"{unit}.service")

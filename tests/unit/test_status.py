@@ -44,6 +44,11 @@ def test_a_rewrite_that_was_done_shows_in_the_numbers() -> None:
     assert (found.fragmented_files, found.active_extents) == (0, 40)
 
 
+def test_the_ideal_is_not_above_what_a_rewrite_left() -> None:
+    found = status(host(), NOTHING, (outcome(extents_after=3),), Config())
+    assert (found.extents, found.ideal_extents) == (43, 3 + 1)
+
+
 @pytest.mark.parametrize("result", [Result.FAILED, Result.SKIPPED])
 def test_what_was_not_done_does_not(result: Result) -> None:
     found = status(host(), NOTHING, (outcome(result=result),), Config())
