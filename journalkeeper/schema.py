@@ -59,4 +59,8 @@ MIGRATIONS = (
         # How a file was compressed, as --compress= says it; NULL in rows of before.
         "ALTER TABLE rewrites ADD COLUMN compress TEXT",
     ),
+    (
+        # Files that wait for an action that pays, as of the last look.
+        "CREATE TABLE waiting (path BLOB PRIMARY KEY, since_us INTEGER, reason TEXT) WITHOUT ROWID",
+    ),
 )
