@@ -300,7 +300,7 @@ def test_what_journal_remote_wrote_and_closed_silently_is_done_without_another_e
     directory.mkdir()
     path = directory / "remote-here.journal"
     boot = "0123456789abcdef" * 2
-    service = serve(copies.machine.parent)
+    service = serve(copies.machine.parent).ready()
     words = (REMOTE, f"--output={path}", "--compress=no", "-")
     with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as remote:
         assert remote.stdin is not None
@@ -311,8 +311,11 @@ def test_what_journal_remote_wrote_and_closed_silently_is_done_without_another_e
             remote.stdin.write(entry.encode())
             if number % 40 == 39:
                 remote.stdin.flush()
+                if number == 39:  # the file is new: the last event for which the service looks at once
+                    assert eventually(path.exists)
+                    time.sleep(2)
                 time.sleep(0.02)
-                run("sync", path) if path.exists() else None
+                run("sync", path)
     before = extents(path)
     assert before > 60
     assert eventually(lambda: extents(path) < before / 2, 150), service.lines
