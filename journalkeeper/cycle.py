@@ -36,6 +36,7 @@ from journalkeeper.model import (
 )
 from journalkeeper.observe import Observer, Seen
 from journalkeeper.slowest import Slowest
+from journalkeeper.waiting import Wait, waits
 
 if TYPE_CHECKING:
     from journalkeeper.execute import Done
@@ -63,7 +64,10 @@ PASSING: Final = frozenset(
 
 
 class Report(NamedTuple):
-    """What a run did. `notices` are sentences about the run itself, not about one file; `host` is what it saw."""
+    """What a run did. `notices` are sentences about the run itself, not about one file; `host` is what it saw.
+
+    `waiting` are the files with an action that was put off or came to nothing, after a run of the service.
+    """
 
     plan: Plan
     outcomes: tuple[Outcome, ...]
@@ -71,6 +75,7 @@ class Report(NamedTuple):
     duration_s: float
     notices: tuple[str, ...]
     host: Host | None = None
+    waiting: tuple[Wait, ...] = ()
 
 
 class Keeper:
@@ -100,6 +105,7 @@ class Keeper:
         self.flushes = Flushes(may_ask=follows)
         self._slowest = Slowest()
         self._refused: dict[tuple[int, int], Refusal] = {}
+        self._waiting: dict[str, Wait] | None = None
         self._last = Seen((), (), (), ())
         self._record_seen = False
         self._pruned_s = -DAY_S
@@ -118,6 +124,7 @@ class Keeper:
         self.flushes = before.flushes
         self._slowest, self._refused = before._slowest, before._refused
         self._record_seen, self._pruned_s = before._record_seen, before._pruned_s
+        self._waiting = before._waiting
 
     def _there(self, *, watching: bool) -> tuple[str, ...]:
         """The directories to look into: who watches takes one that is not there for empty."""
@@ -213,10 +220,18 @@ class Keeper:
                     notices += _kept(record, run, seen.volumes, target.device, done)
                     on_outcome(done.outcome)
                 notices += _tried(lambda: record.end_run(run, now_us()))
-            notices += self._looked_back(record, rarely=watching)
+            notices += self._looked_back(record, (chosen, outcomes) if watching else None)
             if publisher is not None:
                 notices += _tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
-        return Report(chosen, tuple(outcomes), _written(outcomes), time.monotonic() - began, tuple(notices), host)
+        took_s, waiting = time.monotonic() - began, tuple(self._waiting.values()) if self._waiting and watching else ()
+        return Report(chosen, tuple(outcomes), _written(outcomes), took_s, tuple(notices), host, waiting)
+
+    def _wait(self, record: Record, chosen: Plan, outcomes: list[Outcome]) -> None:
+        """Know since when files wait; the record, of which each commit costs 14 I/Os, keeps waits of an hour."""
+        now = now_us()
+        before = record.waiting() if self._waiting is None else self._waiting
+        self._waiting = waits(before, chosen, outcomes, now)
+        record.wait(one for one in self._waiting.values() if now - one.since_us >= HOUR_US)
 
     def _planned_again(self, host: Host, request: Request, action: Action) -> Action | None:
         """What to do about the file of `action` as it is now, on the `host` that was seen."""
@@ -241,9 +256,11 @@ class Keeper:
         self._record_seen = True
         return record, [f"{path}: the record was removed; a new one was begun"] if removed else []
 
-    def _looked_back(self, record: Record, *, rarely: bool) -> list[str]:
-        """Bring the record to order, and what is to be said beside the outcomes."""
-        return [*_tried(lambda: self._prune(record, rarely=rarely)), *_begun_anew(record), *self.flushes.troubles()]
+    def _looked_back(self, record: Record, done: tuple[Plan, list[Outcome]] | None) -> list[str]:
+        """Bring the record to order, and what is to be said beside the outcomes; `done` by the service itself."""
+        said = [] if done is None else _tried(partial(self._wait, record, *done))
+        said += _tried(lambda: self._prune(record, rarely=done is not None))
+        return [*said, *_begun_anew(record), *self.flushes.troubles()]
 
     def _prune(self, record: Record, *, rarely: bool) -> None:
         """Forget what is old: after each run that somebody asked for, once a day where nobody did."""

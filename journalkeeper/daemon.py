@@ -30,6 +30,7 @@ from journalkeeper.notify import Notify
 from journalkeeper.policy import nocow
 from journalkeeper.policy.postpone import AGAIN_US
 from journalkeeper.progress import Progress
+from journalkeeper.waiting import sentence
 from journalkeeper.watch import Change, Watch
 
 RETRY_S: Final = 60.0
@@ -280,6 +281,11 @@ class Daemon:
         for skip in report.plan.skipped:
             if skip.reason in nocow.UNWANTED:
                 self._told.tell(skip.path, WARNING, f"{skip.path}: {skip.detail}")
+        long = sentence(report.waiting, now_us())
+        if long:
+            self._told.tell("long", WARNING, f"{long}; journalkeeper plan says why", same=long.partition(":")[2])
+        elif self._told.forget("long"):
+            self._say(INFO, "no file waits for longer than a day any more", Event.RECOVERED)
         waiting = sorted(keeper.missing())
         if waiting:
             self._told.tell("waiting", INFO, f"waiting for {' and '.join(waiting)} to appear")
@@ -287,7 +293,7 @@ class Daemon:
             self._say(INFO, f"{' and '.join(keeper.directories)}: there now", Event.RECOVERED)
         here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
         here |= {order.path for order in report.plan.orders}
-        self._told.keep(frozenset({"bus", "watch", "waiting", *report.notices, *here}))
+        self._told.keep(frozenset({"bus", "watch", "waiting", "long", *report.notices, *here}))
         self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
 
     def _tell_outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:

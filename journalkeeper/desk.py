@@ -18,6 +18,7 @@ from journalkeeper.errors import KeeperError, UsageError
 from journalkeeper.jobs import Ended, Job, Jobs
 from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.reasons import NO_JOURNAL
+from journalkeeper.waiting import sentence
 
 if TYPE_CHECKING:
     from journalkeeper.bus.delays import Delays
@@ -157,7 +158,8 @@ class Desk:
         self._working, self._problem = False, ""
         if self._delays is not None and report.host is not None:
             numbers = keeper.status(report.host, report.plan, report.outcomes)
-            self._findings = findings(report.host, report.plan, report.outcomes, numbers)
+            long = sentence(report.waiting, now_us())
+            self._findings = findings(report.host, report.plan, report.outcomes, numbers, long)
             self._missing = tuple(sorted(keeper.missing()))
             self._intake_p99_us = self._delays.look(report.host.files)
         self._changed()

@@ -11,14 +11,16 @@ mount; a volume's key is the first two. Paths are bytes in the database: names n
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from journalkeeper import samples
 from journalkeeper.database import Database
 from journalkeeper.ledger import Ledger
-from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb
+from journalkeeper.model import Host, Outcome, Past, Reason, Result, Verb
 from journalkeeper.schema import MIGRATIONS
+from journalkeeper.waiting import Wait
 
 if TYPE_CHECKING:
     from journalkeeper.database import Connection
@@ -198,7 +200,7 @@ class Record:
         A row follows its predecessor after `every_us` at the earliest: active files change
         with every flush, and a commit costs 14 I/Os. Files with a problem are left out.
         """
-        rows = self._database.read(lambda connection: _news(connection, now_us, host, every_us))
+        rows = self._database.read(lambda connection: samples.news(connection, now_us, host, every_us))
         seen = self._unseen(now_us, host)
         if not rows and not seen:
             return
@@ -244,6 +246,24 @@ class Record:
         """The directories in which something was rewritten beside a snapshot since then."""
         rows = self._rows("SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (when_us,))
         return frozenset(os.path.dirname(os.fsdecode(path)) for (path,) in rows)
+
+    def waiting(self) -> dict[str, Wait]:
+        """The files that wait, by path."""
+        rows = self._rows("SELECT path, since_us, reason FROM waiting ORDER BY since_us, path", ())
+        return {wait.path: wait for wait in (Wait(os.fsdecode(path), *rest) for path, *rest in rows)}
+
+    def wait(self, waits: Iterable[Wait]) -> None:
+        """Keep these in place of what was kept; nothing is written where the same files wait for the same."""
+        kept = {one.path: one for one in waits}
+        if kept == self.waiting():
+            return
+        rows = [(os.fsencode(one.path), one.since_us, one.reason) for one in kept.values()]
+
+        def keep(connection: Connection) -> None:
+            connection.execute("DELETE FROM waiting")
+            connection.executemany("INSERT INTO waiting VALUES (?, ?, ?)", rows)
+
+        self._database.write(keep)
 
     def run_failed(self) -> None:
         """Count a run that came to nothing as a whole."""
@@ -375,39 +395,3 @@ def _entry(row: tuple[Any, ...]) -> Entry:
     name, what = os.fsdecode(path), (Verb(action), Result(result), Reason(reason))
     outcome = Outcome(name, *what, *numbers, duration_us / 1e6, detail, unshared_bytes)  # type: ignore[call-arg]  # five numbers
     return Entry(when_us, door, outcome)
-
-
-def _news(connection: Connection, now_us: int, host: Host, every_us: int) -> list[tuple[str, tuple[object, ...]]]:
-    """The rows of totals and samples that say something new, each with its table."""
-    fresh: list[tuple[str, tuple[object, ...]]] = []
-    files = [file for file in host.files if file.problem is None]
-    observed: list[tuple[str, str, str | bytes, tuple[int, ...]]] = [
-        ("totals", "instance", instance, _sums([file for file in files if file.instance == instance]))
-        for instance in sorted({file.instance for file in files})
-    ]
-    observed += [
-        ("samples", "path", os.fsencode(file.path), _numbers(file)) for file in files if file.kind is Kind.ACTIVE
-    ]
-    for table, column, name, numbers in observed:
-        last = connection.execute(
-            f"SELECT * FROM {table} WHERE {column} = ? ORDER BY id DESC LIMIT 1",  # noqa: S608 - our tables
-            (name,),
-        ).fetchone()
-        if last is None or (last[3:] != numbers and not 0 <= now_us - last[1] < every_us):
-            fresh.append((table, (None, now_us, name, *numbers)))
-    return fresh
-
-
-def _sums(files: list[JournalFile]) -> tuple[int, ...]:
-    return (
-        len(files),
-        sum(file.extents.total for file in files),
-        sum(file.ideal_extents for file in files),
-        sum(file.extents.total for file in files if file.kind is Kind.ACTIVE),
-        sum(file.size_bytes for file in files),
-        sum(file.allocated_bytes for file in files),
-    )
-
-
-def _numbers(file: JournalFile) -> tuple[int, ...]:
-    return file.extents.total, file.ideal_extents, file.size_bytes, file.allocated_bytes

@@ -65,4 +65,8 @@ MIGRATIONS = (
         # What a rewrite stored beside a snapshot.
         "ALTER TABLE outcomes ADD COLUMN unshared_bytes INTEGER NOT NULL DEFAULT 0",
     ),
+    (
+        # Files that wait for an action that pays, as of the last look.
+        "CREATE TABLE waiting (path BLOB PRIMARY KEY, since_us INTEGER, reason TEXT) WITHOUT ROWID",
+    ),
 )

@@ -32,6 +32,7 @@ GROUND = {
     "progress",
     "beat",
     "saving",
+    "waiting",
 }
 MIND = {"policy", "status", "metrics", "report"}
 KERNEL = {"btrfs", "journald"}
@@ -42,6 +43,7 @@ HANDS = {
     "opening",
     "flushes",
     "record",
+    "samples",
     "schema",
     "database",
     "state",

@@ -82,13 +82,12 @@ class Variant(Protocol):
     def value(self) -> Any: ...
 
 
-def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status) -> Findings:
-    """Of a look at everything and what came of it."""
+def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, long: str = "") -> Findings:
+    """Of a look at everything and what came of it; `long` says what has waited for more than a day."""
     everything: tuple[Doing, ...] = (*plan.skipped, *plan.orders, *plan.actions, *outcomes)
     doing = {one.path: one for one in everything}
-    return Findings(
-        {row.path: row for row in host.files}, doing, status, next_flush_us(host.instances), waits_for(plan)
-    )
+    waiting = "; ".join(words for words in (long, waits_for(plan)) if words)
+    return Findings({row.path: row for row in host.files}, doing, status, next_flush_us(host.instances), waiting)
 
 
 def next_flush_us(instances: tuple[Instance, ...]) -> int:

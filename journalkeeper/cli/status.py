@@ -12,6 +12,7 @@ from journalkeeper.cli.text import counted, shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.errors import KeeperError, NeedsRootError
 from journalkeeper.values import format_size, format_span
+from journalkeeper.waiting import Wait, long, sentence
 
 if TYPE_CHECKING:
     import argparse
@@ -53,6 +54,7 @@ class _Recorded(NamedTuple):
     last_run: Run | None
     written_day_bytes: int
     totals: tuple[Totals, ...]
+    waiting: tuple[Wait, ...] = ()
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +116,11 @@ def _read(session: Session) -> _Recorded:
             latest = {totals.instance: totals for totals in record.totals()}
             written = record.written_since(now_us - DAY_US, now_us)
             return _Recorded(
-                readable=True, last_run=record.last_run(), written_day_bytes=written, totals=tuple(latest.values())
+                readable=True,
+                last_run=record.last_run(),
+                written_day_bytes=written,
+                totals=tuple(latest.values()),
+                waiting=tuple(long(record.waiting().values(), now_us)),
             )
     except NeedsRootError:
         return _Recorded(readable=False, last_run=None, written_day_bytes=0, totals=())
@@ -129,6 +135,7 @@ def _document(recorded: _Recorded, live: dict[str, Any] | None, state_directory:
         "written_day_bytes": recorded.written_day_bytes if recorded.readable else None,
         "totals": [totals._asdict() for totals in recorded.totals],
         "service": None if live is None else _service_document(live),
+        "waiting": [wait._asdict() for wait in recorded.waiting] if recorded.readable else None,
     }
 
 
@@ -164,6 +171,8 @@ def _lines(recorded: _Recorded, service: list[tuple[str, str]], state_directory:
     else:
         facts.append(("Last run", _run(recorded.last_run)))
         facts.append(("Written", f"{format_size(recorded.written_day_bytes)} in the last 24 hours"))
+    if recorded.waiting:
+        facts.append(("Waiting", shown(sentence(recorded.waiting, time.time_ns() // 1000))))
     facts += [("Recorded", _totals(totals)) for totals in recorded.totals]
     width = max(len(name) for name, _ in facts)
     return [f"{name:>{width}}: {value}" for name, value in facts]

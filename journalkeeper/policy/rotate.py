@@ -94,8 +94,9 @@ class Question(NamedTuple):
         return tuple(file for file in self.files if file.kind is Kind.ACTIVE and file.owner != "remote")
 
     def skip(self, reason: Reason, detail: str, until_us: int | None = None) -> Skip:
-        """The answer no."""
-        return Skip(self.instance.directory, reason, f"no rotation: {detail}", until_us)
+        """The answer no, for now or for good."""
+        puts_off = reason in {Reason.WINDOW_CLOSED, Reason.BUDGET}
+        return Skip(self.instance.directory, reason, f"no rotation: {detail}", until_us, puts_off=puts_off)
 
 
 Rule = Callable[[Question], Skip | None]
@@ -117,9 +118,8 @@ def window_closed(question: Question) -> Skip | None:
     """A rotation syncs the file, so it is made when there is little to sync."""
     if question.window.open:
         return None
-    return question.skip(
-        Reason.WINDOW_CLOSED, f"journald has messages that it has not synced ({question.window.reason})"
-    )
+    detail = f"journald has messages that it has not synced ({question.window.reason})"
+    return question.skip(Reason.WINDOW_CLOSED, detail, question.window.opens_at_us)
 
 
 def too_many(question: Question) -> Skip | None:

@@ -499,7 +499,7 @@ def test_status_tells_the_last_run(capsys: Captured, state: Path) -> None:
     assert "took 3.500s: 1 done, 0 skipped, 1 failed, 90.0M written\n" in out
     assert run(["status", "-j"]) == 0
     document = json.loads(capsys.readouterr().out)
-    keys = ["version", "state_directory", "readable", "last_run", "written_day_bytes", "totals", "service"]
+    keys = ["version", "state_directory", "readable", "last_run", "written_day_bytes", "totals", "service", "waiting"]
     assert list(document) == keys
     assert document["service"] is None
     assert document["last_run"]["failed"] == 1

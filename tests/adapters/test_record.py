@@ -27,6 +27,7 @@ from journalkeeper.model import (
 )
 from journalkeeper.record import NAME, Day, Record, Run, Totals
 from journalkeeper.schema import MIGRATIONS
+from journalkeeper.waiting import Wait
 
 HOUR_US = 3600 * 1_000_000
 DAY_US = 24 * HOUR_US
@@ -76,6 +77,27 @@ def host(*files: JournalFile) -> Host:
 def writes(record: Record) -> int:
     """How often the database was changed: the counter at offset 24 of its file (sqlite.org/fileformat.html)."""
     return int.from_bytes(Path(record.path).read_bytes()[24:28], "big")
+
+
+# What waits
+
+
+def test_what_waits_is_kept_as_a_whole_and_written_only_where_it_is_another(record: Record) -> None:
+    assert record.waiting() == {}
+    waits = [Wait("/j/\udcff.journal", 5, "budget"), Wait("/j/b", 4, "pressure")]
+    record.wait(waits)
+    assert record.waiting() == {wait.path: wait for wait in waits}
+    before = writes(record)
+    record.wait(reversed(waits))
+    assert writes(record) == before
+    record.wait(waits[1:])
+    assert list(record.waiting()) == ["/j/b"]
+
+
+def test_in_an_older_record_nothing_waits(tmp_path: Path) -> None:
+    Database(str(tmp_path / NAME), MIGRATIONS[:2], read_only=False).close()
+    with Record(tmp_path, read_only=True) as old:
+        assert old.waiting() == {}
 
 
 # The past of files

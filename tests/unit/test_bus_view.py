@@ -80,10 +80,10 @@ class Value(NamedTuple):
     value: Any
 
 
-def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = (), since_us: int | None = None) -> Findings:
+def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = (), since_us: int | None = None, long: str = "") -> Findings:
     instance = INSTANCE._replace(online_since_us=since_us)
     host = Host(0, (FILE,), (instance,), (), {}, 0)
-    return view.findings(host, Plan((Window("m", True, None, ""),), (), skipped), outcomes, STATUS)
+    return view.findings(host, Plan((Window("m", True, None, ""),), (), skipped), outcomes, STATUS, long)
 
 
 WAITS = Skip(PATH, Reason.WINDOW_CLOSED, "soon", until_us=5)
@@ -94,6 +94,8 @@ STATES = [
     (CALM, "idle", ""),
     (CALM._replace(findings=None), "waiting", "nothing was looked at yet"),
     (CALM._replace(findings=found(WAITS)), "waiting", "waiting because of window-closed"),
+    (CALM._replace(findings=found(LEFT, long="1 file has")), "waiting", "1 file has"),
+    (CALM._replace(findings=found(WAITS, long="a")), "waiting", "a; waiting because of window-closed"),
     (CALM._replace(missing=("/a", "/b")), "waiting", "waiting for /a and /b to appear"),
     (CALM._replace(problem="no room"), "degraded", "no room"),
     (CALM._replace(problem="no room", paused=True), "paused", "somebody asked for a pause; Resume ends it"),
