@@ -230,10 +230,10 @@ def drop_caches() -> None:
     Path("/proc/sys/vm/drop_caches").write_text("3\n")
 
 
-def disk_bytes(path: str | os.PathLike[str]) -> int:
-    """What compsize(8) calls the disk usage of a file or tree, in bytes; 0 while it has none."""
+def disk_bytes(*paths: str | os.PathLike[str]) -> int:
+    """What compsize(8) calls the disk usage of files or trees, shared extents once, in bytes; 0 while it has none."""
     try:
-        lines = run("compsize", "-b", path).splitlines()
+        lines = run("compsize", "-b", *paths).splitlines()
     except RuntimeError as error:
         if "All empty or still-delalloced" in str(error):
             return 0

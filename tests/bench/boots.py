@@ -6,11 +6,20 @@
     sudo unshare --mount python -m tests.bench.boots --boots 20 untouched rotate
     sudo unshare --mount python -m tests.bench.boots --boots 20 untouched service nocow
     sudo unshare --mount python -m tests.bench.boots --add 'mine:after=journalctl --rotate' --end cut mine
-    sudo unshare --mount python -m tests.bench.boots --retention --boots 150 --iops 0 untouched service
+    sudo unshare --mount python -m tests.bench.boots --snapshots --boots 20
+    sudo unshare --mount python -m tests.bench.boots --snapshots=24 --boots 20 --release trixie
+    sudo unshare --mount python -m tests.bench.boots --retention --boots 150 --iops 0 --rest 8 untouched service
 
 `service` is a host on which configs/install was run; `service-datacow` has Nocow=no, `service-shutdown`
-only the unit that acts before a shutdown. With --retention journald may keep 200 MiB, and the age of the
-oldest entry that is left is told, in boots.
+only the unit that acts before a shutdown. With --retention journald may keep 200 MiB, the age of the
+oldest entry that is left is told, in boots, and by how many boots it is younger than on the host "untouched".
+
+With --snapshots a read-only snapshot of the root is taken before each boot, and stays; with --snapshots=N
+one after each Nth part of the flushes, the last of them before the boot. The userspace times are compared
+with those of the row "rotate". What the journal takes on disk is counted at the end by compsize(8) over the
+journal and its copies in all snapshots, each extent once; free space would count the rest of the root, too.
+Hosts with snapshots have larger disks, and journald's limits follow the size of the file system: the
+disk is then a sparse one of 64G.
 
 In a mount namespace of its own (unshare) nobody else's can keep our volumes in its cache.
 
@@ -30,10 +39,13 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from journalkeeper.lab.volume import disk_bytes
+from tests.bench.figures import MIB
 from tests.guest.host import Guest, missing
 from tests.guest.steps import INSTALL, lend_checkout
 
@@ -54,9 +66,7 @@ class Strategy(NamedTuple):
     install: str | None = None
 
 
-DATACOW = "[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n"
-"""On a machine that is busy with other hosts."""
-
+DATACOW = "[Nocow]\nNocow=no\n"
 DEFRAG = "btrfs filesystem defragment -f /var/log/journal/*/system.journal"
 STRATEGIES = (
     Strategy("untouched"),
@@ -70,6 +80,8 @@ STRATEGIES = (
     Strategy("service-shutdown", install=DATACOW, setup="systemctl disable --now journalkeeper.service"),
 )
 DEFAULT = ("untouched", "nocow", "rotate", "defrag")
+WITH_SNAPSHOTS = ("untouched", "nocow", "rotate", "service", "service-datacow")
+SIZE, SIZE_WITH_SNAPSHOTS = "16G", "64G"
 
 
 class Boot(NamedTuple):
@@ -84,8 +96,15 @@ class Boot(NamedTuple):
     kept: int
 
 
+class Life(NamedTuple):
+    """All boots of one host, and what its journal took on disk in the end, in all snapshots too."""
+
+    boots: list[Boot]
+    disk_bytes: int
+
+
 class Rounds(NamedTuple):
-    """What happens, the same for every strategy."""
+    """What happens, the same for every strategy; `snapshots` is how many are taken in a round."""
 
     release: str
     boots: int
@@ -97,6 +116,7 @@ class Rounds(NamedTuple):
     retention: bool
     rest_s: float
     interval: str
+    snapshots: int
 
 
 def extents(path: Path) -> int:
@@ -107,28 +127,45 @@ def extents(path: Path) -> int:
     return int(done.stdout.rpartition(":")[2].split()[0])
 
 
-def measure(strategy: Strategy, rounds: Rounds) -> list[Boot]:
+def measure(strategy: Strategy, rounds: Rounds) -> Life:
     """Let one host live through the rounds."""
     found = []
     with Guest(rounds.release, nocow=strategy.nocow, size=rounds.size) as guest:
-        _prepare(guest, strategy, rounds)
+        prepare(guest, strategy, rounds)
         for number in range(rounds.boots):
-            guest.age(rounds.flushes, rounds.messages)
+            _flushes(guest, rounds, number)
             time.sleep(rounds.rest_s)
             _end(guest, strategy, rounds.end)
-            before = extents(guest.journal / "system.journal")
-            guest.remount()  # and not drop_caches, which would reach the other hosts
-            guest.throttle(rounds.iops)
-            guest.boot(timeout_s=3600)
-            guest.throttle(0)
-            flush_s = guest.flush_seconds()
-            found.append(Boot(before, guest.boot_seconds(), flush_s, _kept(guest)))
+            if rounds.snapshots:
+                guest.snapshot(f"{number}")
+            found.append(cold_boot(guest, rounds.iops))
             print(f"{strategy.name}: boot {number + 1}: {found[-1]} {guest.blame()[:3]}", file=sys.stderr)
             guest.shell(strategy.after)
-    return found
+        guest.shell("journalctl --sync; sync")
+        return Life(found, disk_bytes(*guest.volume.mountpoint.glob("host/var/log/journal"),
+                                      *guest.volume.mountpoint.glob("snapshots/*/var/log/journal")))  # fmt: skip
 
 
-def _prepare(guest: Guest, strategy: Strategy, rounds: Rounds) -> None:
+def _flushes(guest: Guest, rounds: Rounds, number: int) -> None:
+    """Those of a round, with a snapshot after each part of them but the last: that one is taken before the boot."""
+    parts = max(1, rounds.snapshots)
+    for part in range(parts):
+        if part:
+            guest.snapshot(f"{number}-{part}")
+        guest.age(rounds.flushes * (part + 1) // parts - rounds.flushes * part // parts, rounds.messages)
+
+
+def cold_boot(guest: Guest, iops: int) -> Boot:
+    """Boot a guest that is off from a cold, throttled disk."""
+    before = extents(guest.journal / "system.journal")
+    guest.remount()  # and not drop_caches, which would reach the other hosts
+    guest.throttle(iops)
+    guest.boot(timeout_s=3600)
+    guest.throttle(0)
+    return Boot(before, guest.boot_seconds(), guest.flush_seconds(), _kept(guest))
+
+
+def prepare(guest: Guest, strategy: Strategy, rounds: Rounds) -> None:
     """A first boot, and all that the strategy needs."""
     place = guest.root / "etc/systemd/journald.conf.d"
     place.mkdir(exist_ok=True)
@@ -163,20 +200,43 @@ def _end(guest: Guest, strategy: Strategy, how: str) -> None:
         guest.poweroff(how=how)
 
 
-def table(results: dict[str, list[Boot]]) -> str:
-    """The rows of all strategies, a column a boot, and the medians."""
-    lines = [f"{'strategy':16}  {'':10}  {'median':>8}  {'last':>8}  each boot"]
-    for name, boots in results.items():
+def table(results: dict[str, Life]) -> str:
+    """The rows of all strategies, a column a boot, and the medians; what was asked is beside "rotate"."""
+    lines = [f"{'strategy':16}  {'':11}  {'median':>8}  {'last':>8}  each boot"]
+    for name, (boots, used_bytes) in results.items():
         for word, values, form in (
             ("extents", [boot.extents for boot in boots], "{:.0f}"),
             ("userspace s", [boot.userspace_s for boot in boots], "{:.2f}"),
             ("flush s", [boot.flush_s for boot in boots], "{:.2f}"),
             ("boots kept", [boot.kept for boot in boots], "{:.0f}"),
         ):
-            each = " ".join(f"{form.format(value):>6}" for value in values)
-            median, last = form.format(statistics.median(values)), form.format(values[-1])
-            lines.append(f"{name:16}  {word:11} {median:>8}  {last:>8}  {each}")
+            lines.append(_row(name, word, values, form))
+        if "rotate" in results:
+            lines.append(_beside_rotate(name, boots, results["rotate"].boots))
+        if "untouched" in results and name != "untouched":
+            lines.append(_younger(name, boots, results["untouched"].boots))
+        beside = f"{used_bytes / results['untouched'].disk_bytes:.2f} x untouched" if "untouched" in results else ""
+        lines.append(f"{name:16}  {'disk, MiB':11}  {'':8}  {used_bytes / MIB:8.1f}  {beside}".rstrip())
     return "\n".join(lines)
+
+
+def _row(name: str, word: str, values: Sequence[float], form: str) -> str:
+    each = " ".join(f"{form.format(value):>6}" for value in values)
+    median, last = form.format(statistics.median(values)), form.format(values[-1])
+    return f"{name:16}  {word:11}  {median:>8}  {last:>8}  {each}"
+
+
+def _beside_rotate(name: str, boots: list[Boot], rotated: list[Boot]) -> str:
+    """The median and the last of the userspace times, as multiples of those of the row "rotate"."""
+    times, others = ([boot.userspace_s for boot in some] for some in (boots, rotated))
+    median, last = statistics.median(times) / statistics.median(others), times[-1] / others[-1]
+    return f"{name:16}  {'x rotate':11}  {median:8.2f}  {last:8.2f}"
+
+
+def _younger(name: str, boots: list[Boot], untouched: list[Boot]) -> str:
+    """By how many boots the oldest entry is younger than on the untouched host, in each round, and the worst."""
+    younger = [other.kept - boot.kept for boot, other in zip(boots, untouched, strict=True)]
+    return f"{_row(name, 'younger by', younger, '{:.0f}')}; worst {max(younger)}"
 
 
 def added(text: str) -> Strategy:
@@ -200,9 +260,11 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=40, help="a flush (default: %(default)s)")
     parser.add_argument("--iops", type=int, default=150, help="of the disk during a boot (default: %(default)s)")
     parser.add_argument("--end", choices=("poweroff", "reboot", "cut"), default="poweroff", help="of a round")
-    parser.add_argument("--size", default="16G", help="of the sparse disk; with less than 10G journald's files are "
-                        "smaller than 128M, and rotate sooner (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--size", help="of the sparse disk; with less than 10G journald's files are smaller than 128M, "
+                        f"and rotate sooner (default: {SIZE}, with --snapshots {SIZE_WITH_SNAPSHOTS})")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="hosts at the same time (default: %(default)s)")
+    parser.add_argument("--snapshots", type=int, nargs="?", const=1, default=0, metavar="N",
+                        help="of the root in each round (default: none, without N one)")  # fmt: skip
     parser.add_argument("--retention", action="store_true", help="SystemMaxUse=200M")
     parser.add_argument("--rest", type=float, default=20, help="seconds before the end (default: %(default)s)")
     parser.add_argument("--interval", default="5s", help="SyncIntervalSec= (default: %(default)s): a service that has "
@@ -212,18 +274,21 @@ def main() -> int:
     if reason := missing():
         parser.exit(1, f"boots: {reason}\n")
     known = {strategy.name: strategy for strategy in (*STRATEGIES, *words.add)}
-    names = words.strategy or DEFAULT
+    names = words.strategy or (WITH_SNAPSHOTS if words.snapshots else DEFAULT)
+    size = words.size or (SIZE_WITH_SNAPSHOTS if words.snapshots else SIZE)
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no strategy {unknown[0]}; there are: {' '.join(known)}")
-    rounds = Rounds(words.release, words.boots, words.flushes, words.messages, words.iops, words.end, words.size,
-                    words.retention, words.rest, words.interval)  # fmt: skip
+    rounds = Rounds(words.release, words.boots, words.flushes, words.messages, words.iops, words.end, size,
+                    words.retention, words.rest, words.interval, words.snapshots)  # fmt: skip
     with ThreadPoolExecutor(words.jobs) as pool:
         done = pool.map(lambda name: measure(known[name], rounds), names)
         results = dict(zip(names, done, strict=True))
     if words.json:
-        print(json.dumps({name: [boot._asdict() for boot in boots] for name, boots in results.items()}))
+        print(json.dumps({name: {"boots": [boot._asdict() for boot in boots], "disk_bytes": used_bytes}
+                          for name, (boots, used_bytes) in results.items()}))  # fmt: skip
     else:
-        print(f"{rounds.release}, {rounds.flushes} flushes of {rounds.messages}, {rounds.iops} IOPS, {rounds.end}")
+        print(f"{rounds.release}, {rounds.flushes} flushes of {rounds.messages}, {rounds.iops} IOPS, {rounds.end}, "
+              f"a disk of {rounds.size}, {rounds.snapshots} snapshots a round")  # fmt: skip
         print(table(results))
     return 0
 

@@ -122,6 +122,14 @@ def test_flushes_draws_a_curve() -> None:
     assert {len(row) for row in rows} == {5}
 
 
+def test_flushes_compares_nocow_with_datacow_files_beside_the_service() -> None:
+    found = figures("flushes", "--nocow", "--minutes", "0.2", "--extents", "300", "--interval", "3", *QUICK)
+    rows = {name.partition(": ")[2] for name in found}
+    assert len(found) == 2 * len(rows)
+    assert {"cold journalctl -n 1000, s", "intake delay p99, ms", "worst fsync, ms", "written by us / logged"} <= rows
+    assert int(found["nocow: extents at last"][0]) < 30
+
+
 def test_intake_tells_delays_with_without_and_beside_a_defrag() -> None:
     iops = "2000" if can_throttle() else "0"
     found = figures("intake", "--minutes", "0.15", "--extents", "200", "--interval", "3", "--iops", iops, *QUICK)

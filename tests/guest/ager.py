@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Runs inside a guest: lets a system.journal live through FLUSHES real flushes of MESSAGES messages.
 
-The one rule: journald itself does every flush (SIGRTMIN+1) and nothing but Python's own
-library is needed. Usage: python3 ager.py FLUSHES MESSAGES [NAMESPACE]
+The one rule: journald itself does every flush and nothing but Python's own library is needed.
+It is asked for each (SIGRTMIN+1); with --pause it flushes by its own timer, and after each
+flush nothing is logged for so many seconds.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -56,20 +57,31 @@ def became(active: Path, *, online: bool, timeout_s: float) -> bool:
 
 def main() -> None:
     """Age the journal."""
-    flushes, messages, namespace = int(sys.argv[1]), int(sys.argv[2]), "".join(sys.argv[3:])
-    unit = f"systemd-journald@{namespace}.service" if namespace else "systemd-journald.service"
+    words = argparse.ArgumentParser()
+    words.add_argument("flushes", type=int)
+    words.add_argument("messages", type=int)
+    words.add_argument("--namespace", default="")
+    words.add_argument("--pause", type=float)
+    asked = words.parse_args()
+    suffixes = [asked.namespace] if asked.namespace else []
+    unit = f"systemd-journald@{asked.namespace}.service" if suffixes else "systemd-journald.service"
     show = ["systemctl", "show", "--property=MainPID", "--value", unit]
     journald = int(subprocess.run(show, capture_output=True, text=True, check=True).stdout)
-    instance = ".".join([Path("/etc/machine-id").read_text().strip(), *sys.argv[3:]])
+    instance = ".".join([Path("/etc/machine-id").read_text().strip(), *suffixes])
     active = Path("/var/log/journal", instance, "system.journal")
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    channel.connect(f"/run/systemd/{'.'.join(['journal', *sys.argv[3:]])}/socket")
-    for flush in range(flushes):
-        for number in range(messages):
+    channel.connect(f"/run/systemd/{'.'.join(['journal', *suffixes])}/socket")
+    for flush in range(asked.flushes):
+        for number in range(asked.messages):
             channel.send(entry(flush, number))
         if not became(active, online=True, timeout_s=60):
             raise SystemExit(f"ager: {active} did not become ONLINE in 60 s")
-        have_synced(active, journald)
+        if asked.pause is None:
+            have_synced(active, journald)
+        elif became(active, online=False, timeout_s=600):
+            time.sleep(asked.pause)
+        else:
+            raise SystemExit(f"ager: journald's timer did not flush {active} in 10 min")
 
 
 if __name__ == "__main__":
