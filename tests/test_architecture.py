@@ -30,6 +30,7 @@ GROUND = {
     "ledger",
     "progress",
     "beat",
+    "saving",
 }
 MIND = {"policy", "status", "metrics", "report"}
 KERNEL = {"btrfs", "journald"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from journalkeeper.model import Action, JournalFile, Order, Outcome, Plan, Result, Skip, Verb
+from journalkeeper.saving import disk_bytes_saved, read_seconds_saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,6 +76,8 @@ def _action(action: Action) -> dict[str, object]:
         "bytes_to_write": action.bytes_to_write,
         "extents_before": action.extents_before,
         "extents_expected": action.extents_expected,
+        "disk_bytes_saved": disk_bytes_saved(action),
+        "read_seconds_saved": round(read_seconds_saved(action), 3),
     }
 
 
@@ -87,6 +90,8 @@ def _order(order: Order) -> dict[str, object]:
         "bytes_to_write": order.bytes_to_write,
         "extents_before": order.extents_before,
         "extents_expected": order.extents_expected,
+        "disk_bytes_saved": disk_bytes_saved(order),
+        "read_seconds_saved": round(read_seconds_saved(order), 3),
     }
 
 

@@ -11,7 +11,8 @@ from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.model import Action, Order, Plan, Reason, Skip, Window
-from journalkeeper.values import format_size
+from journalkeeper.saving import READ_IOPS, disk_bytes_saved, read_seconds_saved
+from journalkeeper.values import format_size, format_span
 
 if TYPE_CHECKING:
     import argparse
@@ -40,6 +41,7 @@ _ACTIONS = (
     Column("EXTENTS", right=True),
     Column("EXPECTED", right=True),
     Column("WRITES", right=True),
+    Column("SAVES", right=True),
     Column("RANGE"),
     Column("PATH"),
 )
@@ -95,6 +97,7 @@ def _actions(actions: tuple[Action | Order, ...], output: Output) -> list[str]:
                 str(action.extents_before),
                 str(action.extents_expected),
                 format_size(action.bytes_to_write),
+                f"~{_seconds(read_seconds_saved(action))} ~{format_size(disk_bytes_saved(action))}",
                 _range(action),
                 shown(action.path),
             ),
@@ -103,6 +106,11 @@ def _actions(actions: tuple[Action | Order, ...], output: Output) -> list[str]:
         for action in actions
     ]
     return render(_ACTIONS, rows, legend=output.legend, colours=output.colours) if rows else []
+
+
+def _seconds(seconds: float) -> str:
+    """A span to the second, or what is left of one."""
+    return format_span(round(seconds * 1e3) * 1000, 1_000_000)
 
 
 def _range(action: Action | Order) -> str:
@@ -134,4 +142,9 @@ def _footer(plan: Plan) -> str:
     before = sum(action.extents_before for action in actions)
     after = sum(action.extents_expected for action in actions)
     writes = format_size(sum(action.bytes_to_write for action in actions))
-    return f"{counted(len(actions), 'file')} to do: {before:,} -> {after:,} extents, {writes} to write; {left}"
+    read = _seconds(sum(read_seconds_saved(action) for action in actions))
+    freed = format_size(sum(disk_bytes_saved(action) for action in actions))
+    return (
+        f"{counted(len(actions), 'file')} to do: {before:,} -> {after:,} extents, {writes} to write; "
+        f"saves ~{read} of a cold read at {READ_IOPS} IOPS and ~{freed} on disk; {left}"
+    )

@@ -18,10 +18,7 @@ from journalkeeper.compression import Compression
 from journalkeeper.config import Config
 from journalkeeper.model import MIB, Action, JournalFile, Range, Reason, Skip, Verb, ideal_extents
 from journalkeeper.policy.case import Case
-
-EXPECTED_RATIO: Final = 0.25
-"""What compression leaves of a journal, at the most usual: zstd left 14 and 22% of two
-aged archives (measured), zstd:3 12 to 15% elsewhere (systemd d71ece3)."""
+from journalkeeper.saving import EXPECTED_RATIO
 
 NEAR_IDEAL: Final = 1.1
 """Up to this many times the ideal number of extents a file counts as whole."""

@@ -39,7 +39,7 @@ from journalkeeper.model import (
 )
 from journalkeeper.policy.nocow import refused
 from journalkeeper.policy.postpone import AGAIN_US
-from journalkeeper.policy.price import EXPECTED_RATIO
+from journalkeeper.saving import EXPECTED_RATIO
 from journalkeeper.values import INFINITY_US, format_size, format_span
 
 DAY_US: Final = 24 * 60 * 60 * 1_000_000

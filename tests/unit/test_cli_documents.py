@@ -96,7 +96,7 @@ def test_plan_has_the_contracts_keys_in_its_order() -> None:
         '{"window": {"abc": {"open": true, "closes_at_us": 9, "reason": "flushed"}},'
         ' "actions": [{"path": "/j/a", "action": "defragment", "reason": "fragmented",'
         ' "ranges": [{"offset": 0, "length": 4096, "extents": 7}], "bytes_to_write": 4096,'
-        ' "extents_before": 7, "extents_expected": 1}],'
+        ' "extents_before": 7, "extents_expected": 1, "disk_bytes_saved": 2356955, "read_seconds_saved": 0.04}],'
         ' "skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1"}]}'
     )
 

@@ -10,7 +10,8 @@ import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.model import KIB, MIB, Action, Kind, Range, Reason, Request, Skip, Verb
-from journalkeeper.policy.price import EXPECTED_RATIO, dense_ranges, propose
+from journalkeeper.policy.price import dense_ranges, propose
+from journalkeeper.saving import EXPECTED_RATIO, READ_IOPS, disk_bytes_saved, read_seconds_saved
 from tests.hosts import case, configured, extents, file
 
 PLAIN = Request(compress="no")
@@ -164,6 +165,37 @@ def test_an_archive_is_rewritten_whole_and_its_data_is_the_price() -> None:
     assert found.ranges == (Range(0, 32 * MIB, 5000),)
     assert found.bytes_to_write == 20 * MIB
     assert found.not_after_us is None
+
+
+@pytest.mark.parametrize(
+    ("disk_mib", "shared_mib", "encoded_mib", "compress", "saved_mib"),
+    [
+        (None, 0, 0, "zstd", 32 - 5),
+        (None, 0, 0, "no", 12),
+        (60, 0, 0, "zstd", 60 - 5),
+        (60, 0, 0, "no", 60 - 20),
+        (60, 32, 0, "zstd", 0),
+        (60, 16, 0, "zstd", 30 - 5),
+        (60, 0, 20, "no", 60 - 5),
+        (3, 0, 20, "zstd", 0),
+    ],
+    ids=["at least", "plain", "measured", "measured plain", "shared", "half shared", "stays compressed", "never less"],
+)
+def test_what_a_rewrite_saves_on_disk(
+    disk_mib: int | None, shared_mib: int, encoded_mib: int, compress: str, saved_mib: int
+) -> None:
+    lies = extents(
+        5000, 20 * MIB, unwritten_bytes=12 * MIB, encoded_bytes=encoded_mib * MIB, shared_bytes=shared_mib * MIB
+    )
+    one = file(extents=lies, disk_bytes=None if disk_mib is None else disk_mib * MIB, nocow=True)
+    config = configured("defrag", allow_unshare=True)
+    assert disk_bytes_saved(action(one, Request(compress=compress), config)) == saved_mib * MIB
+
+
+def test_what_a_rewrite_saves_a_cold_reader() -> None:
+    found = action(file(extents=extents(3256)))
+    assert (found.extents_expected, read_seconds_saved(found)) == (256, 3000 / READ_IOPS)
+    assert read_seconds_saved(found._replace(extents_expected=4000)) == 0
 
 
 @pytest.mark.parametrize(
