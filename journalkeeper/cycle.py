@@ -174,23 +174,22 @@ class Keeper:
                 stack.push(publisher.left)
             stack.enter_context(state.lock(self.state_directory))
             looking = stack.enter_context(self._looking(request, watching=watching))
-            from journalkeeper.policy import plan  # noqa: PLC0415 - see above
-            from journalkeeper.work import Work  # noqa: PLC0415
+            from journalkeeper import policy, work  # noqa: PLC0415 - see above
 
             record, notices = self._opened_record(stack)
             seen = looking.result()
             host = self._host(seen, record)
-            look_again = partial(self._planned_again, host, request)
-            work = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stop, look_again=look_again)
-            notices += work.clean(seen.leftovers)
-            chosen = plan(host, request, self._config)
+            again = partial(self._planned_again, host, request)
+            worker = work.Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stop, again=again)
+            notices += worker.clean(seen.leftovers)
+            chosen = policy.plan(host, request, self._config)
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
             if chosen.actions or chosen.orders or not watching:
                 run = record.begin_run(now_us(), door)
                 self._observer.forget(action.path for action in chosen.actions)  # it leaves no trace in stat
-                for target, done in work.carry_out(chosen, self._last, on_progress):
+                for target, done in worker.carry_out(chosen, self._last, on_progress):
                     outcomes.append(done.outcome)
                     self._remember(target, done.outcome)
                     notices += _kept(record, run, seen.volumes, target.device, done)

@@ -15,7 +15,7 @@ from tests.hosts import NOW_US, configured, extents, file, host, volume
 
 MOST = Config().window.pressure_max_percent
 FRAGMENTED = file(extents=extents(5_000))
-WHOLE = file(extents=extents(1, 1 << 20), size_bytes=1 << 20)
+WHOLE = file(extents=extents(1, 1 << 20), size_bytes=1 << 20, disk_bytes=1 << 20)
 
 
 def planned(one: JournalFile = FRAGMENTED, request: Request | None = None, **words: Any) -> Plan:
