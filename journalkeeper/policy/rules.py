@@ -10,11 +10,15 @@ Whether the gain pays is price.py's question; it is asked only of files that pas
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from journalkeeper.gain import fell_short
 from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
 from journalkeeper.policy.case import Case
 from journalkeeper.values import format_size, format_span
+
+LOOK_AGAIN_US: Final = 1_000_000
+"""The soonest that a file is looked at again that journald still writes."""
 
 Rule = Callable[[Case], Skip | None]
 
@@ -84,10 +88,17 @@ def settling(case: Case) -> Skip | None:
 
 
 def still_written(case: Case) -> Skip | None:
-    """An archive whose state byte is not yet ARCHIVED is still in journald's hands."""
+    """An archive whose state byte is not yet ARCHIVED is still in journald's hands.
+
+    journald sets it when all of the file is on the disk, and no event tells of it: a young one is looked at again.
+    """
     if case.file.kind is not Kind.ARCHIVED or case.file.state is State.ARCHIVED:
         return None
-    return _skip(case, Reason.IN_USE, f"named as an archive, but its state is {case.file.state}")
+    watch = case.config.watch
+    young = abs(case.now_us - case.file.ctime_ns // 1000) < watch.nocow_settle_us
+    until_us = case.now_us + max(watch.settle_us, LOOK_AGAIN_US) if young else None
+    detail = f"named as an archive, but its state is {case.file.state}"
+    return Skip(case.file.path, Reason.IN_USE, detail, until_us=until_us)
 
 
 def recorded(case: Case) -> Skip | None:
