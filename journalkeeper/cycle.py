@@ -205,16 +205,16 @@ class Keeper:
             record, notices = self._opened_record(stack)
             seen = looking.result()
             host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
-            look_again = partial(self._planned_again, host, request)
-            work = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stop, look_again=look_again)
-            notices += work.clean(seen.leftovers)
+            again = partial(self._planned_again, host, request)
+            worker = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stop, again=again)
+            notices += worker.clean(seen.leftovers)
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
             if chosen.actions or chosen.orders or not watching:
                 run = record.begin_run(now_us(), door)
                 self._observer.forget(action.path for action in chosen.actions)  # it leaves no trace in stat
-                for target, done in work.carry_out(chosen, self._last, on_progress):
+                for target, done in worker.carry_out(chosen, self._last, on_progress):
                     outcomes.append(done.outcome)
                     self._remember(target, done.outcome)
                     notices += _kept(record, run, seen.volumes, target.device, done)

@@ -32,7 +32,7 @@ class Work:
     """The work of one run, until `stop` says so between two pieces.
 
     `flushes` and `slowest` are told what was done and how long it took; who is in a `hurry` waits for no flush.
-    `look_again` plans anew for the file of an action: None if there is nothing to do, or not yet.
+    `again` plans anew for the file of an action: None if there is nothing to do, or not yet.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class Work:
         *,
         hurry: bool,
         stop: Callable[[], bool],
-        look_again: Callable[[Action], Action | None],
+        again: Callable[[Action], Action | None],
     ) -> None:
-        self._look_again = look_again
+        self._again = again
         self._config = config
         self._flushes = flushes
         self._slowest = slowest
@@ -84,7 +84,7 @@ class Work:
             while self._just_archived(action, done) and looks < LOOKS_AGAIN:
                 looks += 1
                 time.sleep(FINISHED_S)
-                fresh = self._look_again(action)
+                fresh = self._again(action)
                 if fresh is not None:
                     done = self._execute(fresh, seen, meter.add)
             yield action.file, done

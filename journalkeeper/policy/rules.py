@@ -20,6 +20,8 @@ from journalkeeper.policy.price import beside_snapshot_bytes
 from journalkeeper.values import format_size, format_span
 
 DAY_US: Final = 24 * 60 * 60 * 1_000_000
+LOOK_AGAIN_US: Final = 1_000_000
+"""The soonest that a file is looked at again that journald still writes."""
 
 Rule = Callable[[Case], Skip | None]
 
@@ -89,11 +91,18 @@ def settling(case: Case) -> Skip | None:
 
 
 def still_written(case: Case) -> Skip | None:
-    """An archive whose state byte is not yet ARCHIVED is still in journald's hands, which stores it unheard."""
+    """An archive whose state byte is not yet ARCHIVED is still in journald's hands.
+
+    journald sets it when all of the file is on the disk, and no event tells of it: it is looked at again, a
+    young one soon.
+    """
     if case.file.kind is not Kind.ARCHIVED or case.file.state is State.ARCHIVED:
         return None
+    watch = case.config.watch
+    young = abs(case.now_us - case.file.ctime_ns // 1000) < watch.nocow_settle_us
+    until_us = case.now_us + (max(watch.settle_us, LOOK_AGAIN_US) if young else AGAIN_US)
     detail = f"named as an archive, but its state is {case.file.state}"
-    return Skip(case.file.path, Reason.IN_USE, detail, until_us=case.now_us + AGAIN_US)
+    return Skip(case.file.path, Reason.IN_USE, detail, until_us=until_us)
 
 
 def recorded(case: Case) -> Skip | None:

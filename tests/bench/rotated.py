@@ -181,6 +181,7 @@ def main() -> int:
         notes.append(f"{case}: {sizes}, disk bytes before / size at most "
                      f"{max(one.disk_before / one.size_bytes for one in some):.2f}, after {ratios}")  # fmt: skip
         notes += [f"  {one.by}: {one.outcome}" for one in some if one.outcome != "done"]
+        sys.stderr.write(f"{case}: {ratios}\n")
     show(f"{len(found)} archives rotated by journald itself", notes, rows(found))
     return 0
 

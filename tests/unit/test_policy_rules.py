@@ -252,6 +252,22 @@ def test_the_other_instances_unsynced_file_closes_no_window_of_ours() -> None:
     assert [reason(rules.window_closed, one) for one in found] == [Reason.WINDOW_CLOSED, None]
 
 
+@pytest.mark.parametrize(
+    ("age_us", "settle_us", "wait_us"),
+    [
+        (SETTLE_US, SETTLE_US, SETTLE_US),
+        (NOCOW_SETTLE_US - 1, SETTLE_US, SETTLE_US),
+        (NOCOW_SETTLE_US, SETTLE_US, 60 * MINUTE_US),  # its journald died, or stores the state unheard
+        (SETTLE_US, 0, SECOND_US),
+    ],
+)
+def test_an_archive_that_journald_still_writes_is_looked_at_again(age_us: int, settle_us: int, wait_us: int) -> None:
+    one = file(state=State.ONLINE, ctime_ns=(NOW_US - age_us) * 1000)
+    skip = rules.still_written(case(one, None, configured("watch", settle_us=settle_us)))
+    assert skip is not None
+    assert skip.until_us == NOW_US + wait_us
+
+
 # what is not worth it
 
 
