@@ -30,6 +30,7 @@ GROUND = {
     "ledger",
     "progress",
     "beat",
+    "escape",
 }
 MIND = {"policy", "status", "metrics", "report"}
 KERNEL = {"btrfs", "journald"}
