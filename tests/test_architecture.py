@@ -31,6 +31,7 @@ GROUND = {
     "progress",
     "beat",
     "escape",
+    "waits",
 }
 MIND = {"policy", "status", "metrics", "report"}
 KERNEL = {"btrfs", "journald"}
@@ -48,7 +49,7 @@ HANDS = {
     "textfile",
 }
 WAY = {"cycle", "feedback", "pressure", "publish", "slowest", "watch", "work"}
-DOORS = {"cli", "daemon", "desk", "jobs", "log", "notify", "bus", "probe", "lab", "__main__"}
+DOORS = {"cli", "daemon", "desk", "jobs", "log", "notify", "once", "bus", "probe", "lab", "__main__"}
 
 PURE = GROUND | MIND
 

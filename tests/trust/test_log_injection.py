@@ -116,7 +116,7 @@ def test_the_catalog_shows_no_name_raw(bed: Bed, tmp_path: Path) -> None:
     catalogs.mkdir(parents=True)
     (catalogs / "journalkeeper.catalog").write_bytes((units / "journalkeeper.catalog").read_bytes())
     subprocess.run(["journalctl", f"--root={tmp_path}", "--update-catalog"], check=True, capture_output=True)
-    (made,) = [path for path in (tmp_path / "var/lib/systemd/catalog").iterdir()]
+    (made,) = (tmp_path / "var/lib/systemd/catalog").iterdir()
     database.write_bytes(made.read_bytes())
     argv = ["journalctl", f"--file={bed.journald.active}", f"MESSAGE_ID={Event.FAILED}", "--output=json"]
     said = subprocess.run(argv, check=True, capture_output=True).stdout

@@ -6,7 +6,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from journalkeeper.daemon import INFO, WARNING, Told
+from journalkeeper.daemon import INFO, WARNING
+from journalkeeper.once import Told
+from tests.trust.services import listener
 
 
 class Interrupted(frozenset[str]):
@@ -22,7 +24,7 @@ class Interrupted(frozenset[str]):
 def test_what_the_loop_says_while_the_worker_forgets_is_remembered() -> None:
     """Without a lock it ended the service's look: RuntimeError, dictionary changed size during iteration."""
     said: list[str] = []
-    told = Told(lambda _priority, sentence, *_, **__: said.append(sentence))
+    told = Told(listener(said))
     told.tell("file", INFO, "mended")
     kept = Interrupted({"bus"})
     threads: list[threading.Thread] = []
