@@ -553,7 +553,9 @@ def test_as_many_files_as_are_looked_at_are_one_look_and_the_next_opens_none(
         assert len(report.plan.skipped) == layout.MOST_FILES
     assert keeper._observer.opened == layout.MOST_FILES
     with capsys.disabled():
-        sys.stdout.write(f"\ncycles over {layout.MOST_FILES:,} files: {', '.join(f'{seconds:.2f} s' for seconds in took)}\n")
+        sys.stdout.write(
+            f"\ncycles over {layout.MOST_FILES:,} files: {', '.join(f'{seconds:.2f} s' for seconds in took)}\n"
+        )
 
 
 def test_a_set_clock_does_not_move_the_timer(make_bed: Callable[..., Bed], tmp_path: Path) -> None:
