@@ -14,6 +14,12 @@ die() {
 
 is_root() { [ "$(id -u)" -eq 0 ]; }
 
+# Root's Python loads nothing from a user's directories, whatever `sudo -E` handed on.
+if is_root; then
+    unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
+    export PYTHONNOUSERSITE=1
+fi
+
 package_manager() {
     for manager in apt-get dnf zypper pacman; do
         if command -v "$manager" >/dev/null 2>&1; then
@@ -163,26 +169,58 @@ find_python() {
     die "no Python 3.11 or later here"
 }
 
-# sudo hides the user's pip settings from root's pip; an index in them is still the one to use.
-users_pip_settings() {
-    if [ -z "${SUDO_USER:-}" ] || [ -n "${PIP_CONFIG_FILE:-}" ]; then
-        return 0
+# What root's pip takes over from the environment, which `sudo -E` hands on from a user: how an
+# index is reached, and no more. A user's pip.conf, PIP_TARGET, PYTHONPATH or TMPDIR would make
+# root's pip write or run what that user likes. What an index then sends is judged by its hash.
+reaching="PATH LANG LC_ALL PYTHONPYCACHEPREFIX
+    http_proxy https_proxy no_proxy all_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY
+    SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE
+    PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_FIND_LINKS PIP_NO_INDEX PIP_PROXY PIP_CERT
+    PIP_CLIENT_CERT PIP_DEFAULT_TIMEOUT PIP_TIMEOUT PIP_RETRIES"
+
+# reach COMMAND...: run a command in the environment that pip may have. For root that is a clean
+# one, with the home of root: /etc/pip.conf counts, and root's own pip.conf.
+# $follow, if set, is a function to run the long parts under.
+reach() {
+    if is_root; then
+        for name in $reaching; do
+            eval "[ -z \"\${$name+set}\" ] || set -- \"$name=\$$name\" \"\$@\""
+        done
+        set -- env -i "HOME=$(getent passwd 0 | cut -d: -f6)" "$@"
     fi
-    users_home=$(getent passwd "$SUDO_USER" | cut -d: -f6)
-    for settings in "$users_home/.config/pip/pip.conf" "$users_home/.pip/pip.conf"; do
-        if [ -r "$settings" ]; then
-            export PIP_CONFIG_FILE="$settings"
-            return 0
-        fi
-    done
+    ${follow-} "$@"
 }
 
-# make_venv DIR PIP-WORDS...: a virtual environment over the distribution's libraries.
-# $follow, if set, is a function to run the long parts under.
-make_venv() {
+# make_venv DIR: a virtual environment over the distribution's libraries.
+make_venv() { reach "$(find_python)" -P -m venv --system-site-packages "$1"; }
+
+# pip_in DIR WORDS...: pip in a virtual environment.
+pip_in() {
     venv=$1
     shift
-    users_pip_settings
-    ${follow-} "$(find_python)" -m venv --system-site-packages "$venv" || return
-    ${follow-} "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+    reach "$venv/bin/python" -P -m pip --quiet --disable-pip-version-check "$@"
+}
+
+# pinned DIR NAME WORDS...: install what configs/pins/NAME.txt lists, each file by its hash, built by pinned tools.
+pinned() {
+    venv=$1
+    list=configs/pins/$2.txt
+    shift 2
+    [ -e "$list" ] || die "$(basename "$list" .txt): neither a package of the distribution nor in configs/pins; install it first"
+    pip_in "$venv" install --require-hashes --no-build-isolation --use-pep517 "$@" --requirement "$list"
+}
+
+# make_program DIR: a virtual environment with journalkeeper, and with the libraries that the
+# distribution lacks or has too old. What builds it is gone afterwards.
+make_program() {
+    made=$1
+    make_venv "$made" && pinned "$made" build --target "$made/build" || return
+    export PYTHONPATH="$made/build"
+    reaching="$reaching PYTHONPATH"
+    for library in $("$made/bin/python" -I configs/pins/lacking.py); do
+        pinned "$made" "$library" || return
+    done
+    pip_in "$made" install --no-deps --no-index --no-build-isolation . || return
+    unset PYTHONPATH
+    rm -rf "${made:?}/build"
 }

@@ -17,73 +17,33 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final
 
 from journalkeeper import state
+from journalkeeper.backoff import RETRY_S, Backoff, CpuShare
 from journalkeeper.bus import names
 from journalkeeper.cycle import DAEMON, PASSING, Keeper, Report, now_us
 from journalkeeper.desk import Desk
 from journalkeeper.errors import BusyError, KeeperError, NotBtrfsError
 from journalkeeper.log import Event
-from journalkeeper.model import Kind, Outcome, Request, Result
+from journalkeeper.model import Kind, Outcome, Reason, Request, Result
 from journalkeeper.notify import Notify
+from journalkeeper.once import Say, Told
 from journalkeeper.policy import nocow
 from journalkeeper.policy.postpone import AGAIN_US
 from journalkeeper.progress import Progress
 from journalkeeper.waiting import sentence
 from journalkeeper.watch import Change, Watch
 
-RETRY_S: Final = 60.0
-"""After a cycle that failed (the state directory is full, another run is on) the next one ..."""
-
-RETRY_MOST_S: Final = 3600.0
-"""... and twice as long after each that fails again, up to this."""
+LOOK_SHARE: Final = 0.05
+LOOK_BURST_S: Final = 0.5
+"""Looks take this share of one processor at most, after so much of it that is free: a look at 100
+files takes 7 ms and never waits, one at thousands that somebody changes 20 times a second does."""
 
 SOON_S: Final = 0.1
 """The least time between two cycles that only the clock asked for."""
 
-SAY_AGAIN_S: Final = 86400.0
-"""What goes on being wrong is said once a day: every line that we log is one more flush to wake us."""
-
 ERROR, WARNING, INFO = 3, 4, 6
-
-
-class Say(Protocol):
-    """log.Log.say, or what stands in for it."""
-
-    def __call__(
-        self, priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None
-    ) -> None: ...
-
-
-class Told:
-    """What was said already, so that nothing is said twice in a day.
-
-    Our lines go into the journal that we watch: said at every cycle, a line would bring about
-    the flush that brings about the next cycle.
-    """
-
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self._said: dict[str, tuple[str, float]] = {}
-
-    def tell(
-        self, about: str, priority: int, sentence: str, *, same: str | None = None, outcome: Outcome | None = None
-    ) -> None:
-        """Say `sentence` unless it, or what it comes to (`same`), is what was said `about` the thing last."""
-        last, when_s = self._said.get(about, ("", 0.0))
-        if last == (same or sentence) and time.monotonic() - when_s < SAY_AGAIN_S:
-            return
-        self._said[about] = same or sentence, time.monotonic()
-        self._say(priority, sentence, outcome=outcome)
-
-    def forget(self, about: str) -> bool:
-        """It is over; True if something had been said about it."""
-        return self._said.pop(about, None) is not None
-
-    def keep(self, about: frozenset[str]) -> None:
-        """Forget whatever else was talked about."""
-        self._said = {one: said for one, said in self._said.items() if one in about}
 
 
 class Daemon:
@@ -109,7 +69,10 @@ class Daemon:
         self._stop = False
         self._look = self._refresh = True
         self._again_s: float | None = None
-        self._retry_s = RETRY_S
+        self._retry, self._watch_retry = Backoff(), Backoff()
+        self._looks, self._flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
+        self._work_began_cpu_s: float | None = None
+        self._watch_problem = ""
         self.cycles = 0
 
     async def run(self) -> None:
@@ -190,37 +153,67 @@ class Daemon:
                 return
             if self._again_s is not None and time.monotonic() >= self._again_s:
                 self._look, self._again_s = True, None
-            if self._look and not self._desk.paused:
+            if self._may_look(time.monotonic()):
                 self._look = False
                 wait_s = await loop.run_in_executor(self._worker, self._cycle)
-                self._again_s = None if wait_s is None else time.monotonic() + max(wait_s, SOON_S)
-            elif await loop.run_in_executor(self._worker, self._keeper.flush_passed):
-                self._look = True
+                again_s = None if wait_s is None else time.monotonic() + max(wait_s, SOON_S)
+                self._again_s = _earliest(again_s, self._watch_retry.at_s)
+            elif time.monotonic() >= self._flush_looks.free_at_s:
+                self._look |= await loop.run_in_executor(self._worker, self._flush_passed)
 
     async def _sleep(self) -> None:
         """Until something wakes us, or the next named moment."""
-        if self._look and not self._desk.paused:
+        if self._may_look(time.monotonic()):
             return
         flush_us = self._keeper.next_flush_look_us()
-        moments = (self._again_s, None if flush_us is None else flush_us / 1e6)
-        next_s = min((moment for moment in moments if moment is not None), default=None)
+        flush_s = None if flush_us is None else max(flush_us / 1e6, self._flush_looks.free_at_s)
+        look_s = self._looks.free_at_s if self._look and not self._desk.paused else None
+        next_s = _earliest(self._again_s, flush_s, look_s)
         try:
             await asyncio.wait_for(self._wake.wait(), None if next_s is None else max(0.0, next_s - time.monotonic()))
         except TimeoutError:
             return
 
+    def _may_look(self, now_s: float) -> bool:
+        """Whether a look at everything is due and its turn has come."""
+        return self._look and not self._desk.paused and now_s >= self._looks.free_at_s
+
+    def _flush_passed(self) -> bool:
+        """Look at the flush timers, in the worker."""
+        began_s = time.process_time()
+        passed = self._keeper.flush_passed()
+        self._flush_looks.spend(time.process_time() - began_s, time.monotonic())
+        return passed
+
     def _watch_again(self) -> None:
-        """Watch what there is now, in the worker: it may wait for a disk."""
+        """Watch what there is now, in the worker: it may wait for a disk.
+
+        What is refused is tried again at every look, and a look is made for it.
+        """
         self._refresh = False
         try:
             self._watch.refresh()
         except KeeperError as error:
-            self._told.tell("watch", WARNING, f"{error}; what changes there is not seen before the next event")
+            self._refresh, self._watch_problem = True, str(error)
+            self._watch_retry.failed(time.monotonic())
+            self._told.tell("watch", WARNING, f"{error}; looked at by the clock, and tried again, until that succeeds")
         else:
-            self._told.forget("watch")
+            self._watch_problem = ""
+            self._watch_retry.succeeded()
+            if self._told.forget("watch"):
+                self._say(INFO, "every directory is watched again", Event.RECOVERED)
 
     def _cycle(self) -> float | None:
         """Look, plan and do, in the worker; after how many seconds the next plan can differ."""
+        began_s, self._work_began_cpu_s = time.process_time(), None
+        try:
+            return self._looked()
+        finally:
+            # Rewriting files is wanted, and bounded by the budget; looking is not.
+            ended_s = time.process_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
+            self._looks.spend(ended_s - began_s, time.monotonic())
+
+    def _looked(self) -> float | None:
         self.cycles += 1
         if self._refresh:
             self._watch_again()
@@ -241,10 +234,12 @@ class Daemon:
             return None
         except (KeeperError, OSError) as error:
             return self._failed(error)
-        self._retry_s = RETRY_S
+        self._retry.succeeded()
         if self._told.forget("cycle"):
             self._say(INFO, "at work again", Event.RECOVERED)
         self._tell(keeper, report)
+        reached = [f"{skip.path}: {skip.detail}" for skip in report.plan.skipped if skip.reason is Reason.TOO_MANY]
+        self._desk.limits = (*reached, *filter(None, [self._watch_problem]))
         self._desk.looked(keeper, report)
         if keeper.flush_passed():
             return 0.0
@@ -258,10 +253,13 @@ class Daemon:
             return RETRY_S
         self._desk.failed(str(error))
         self._told.tell("cycle", ERROR, f"{error}; tried again later")
-        wait_s, self._retry_s = self._retry_s, min(2 * self._retry_s, RETRY_MOST_S)
-        return wait_s
+        now_s = time.monotonic()
+        self._retry.failed(now_s)
+        return (self._retry.at_s or now_s) - now_s
 
     def _progress(self, progress: Progress) -> None:
+        if self._work_began_cpu_s is None:
+            self._work_began_cpu_s = time.process_time()
         self._notify.status(f"working on {progress.path}")
         self._desk.began()
 
@@ -279,8 +277,8 @@ class Daemon:
         for outcome in report.outcomes:
             self._tell_outcome(outcome, once_a_day=outcome.path in again)
         for skip in report.plan.skipped:
-            if skip.reason in nocow.UNWANTED:
-                self._told.tell(skip.path, WARNING, f"{skip.path}: {skip.detail}")
+            if skip.reason in {*nocow.UNWANTED, Reason.TOO_MANY}:
+                self._told.tell(f"{skip.reason} {skip.path}", WARNING, f"{skip.path}: {skip.detail}", same=skip.reason)
         long = sentence(report.waiting, now_us())
         if long:
             self._told.tell("long", WARNING, f"{long}; journalkeeper plan says why", same=long.partition(":")[2])
@@ -293,7 +291,8 @@ class Daemon:
             self._say(INFO, f"{' and '.join(keeper.directories)}: there now", Event.RECOVERED)
         here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
         here |= {order.path for order in report.plan.orders}
-        self._told.keep(frozenset({"bus", "watch", "waiting", "long", *report.notices, *here}))
+        conditions = {f"{skip.reason} {skip.path}" for skip in report.plan.skipped}
+        self._told.keep(frozenset({"bus", "watch", "waiting", "long", *report.notices, *here, *conditions}))
         self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
 
     def _tell_outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
@@ -356,6 +355,11 @@ class Daemon:
         while self._notify.watchdog_s is not None:
             self._notify.alive()
             await asyncio.sleep(self._notify.watchdog_s)
+
+
+def _earliest(*moments_s: float | None) -> float | None:
+    """The first of those that are known."""
+    return min((moment_s for moment_s in moments_s if moment_s is not None), default=None)
 
 
 def _wait_s(report: Report) -> float | None:

@@ -70,6 +70,7 @@ class Desk:
         self._intake_p99_us = 0
         self._problem = ""
         self._working = False
+        self.limits: tuple[str, ...] = ()
         self.paused = False
         self.jobs = Jobs(self._do, self._changed)
 
@@ -93,6 +94,7 @@ class Desk:
             working=self._working or any(job.running for job in self.jobs.queue),
             paused=self.paused,
             intake_p99_us=self._intake_p99_us,
+            limits=self.limits,
         )
 
     async def plan(self, request: Request) -> str:

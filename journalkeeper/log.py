@@ -10,6 +10,10 @@ stuck journald (its queue is net.unix.max_dgram_qlen long, 10 by default) blocks
 thread that calls it, for as long as it likes. The protocol takes no more than the lines
 in `encode`. For the same reason stderr is not used where it is a stream to journald.
 
+Every value is escaped (escape.shown), so that it is one line whatever a file's name has in it:
+the priority of a line on stderr cannot be forged, a terminal cannot be steered, and the text of
+the catalog, into which `journalctl -x` copies fields as they are, neither.
+
 Our lines go into the files that we watch. That makes no loop: an appended line wakes a
 look at most once in a flush interval, what goes on being so is said once (daemon.Told),
 and nothing is said of a look that found nothing to do. LINES bounds what is left.
@@ -29,6 +33,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
+from journalkeeper.escape import shown
 from journalkeeper.model import Outcome, Result
 
 SOCKET: Final = "/run/systemd/journal/socket"
@@ -119,10 +124,10 @@ class Log:
     def _send(self, priority: int, sentence: str, event: Event, about: Mapping[str, str]) -> bool:
         try:
             if self._socket is None:
-                sys.stderr.write("".join(f"<{priority}>{line}\n" for line in sentence.splitlines()))
+                sys.stderr.write(f"<{priority}>{shown(sentence)}\n")
                 sys.stderr.flush()
             else:
-                fields = {"MESSAGE": printable(sentence), "PRIORITY": str(priority), "MESSAGE_ID": str(event)}
+                fields = {"MESSAGE": sentence, "PRIORITY": str(priority), "MESSAGE_ID": str(event)}
                 self._socket.sendto(encode({**fields, "SYSLOG_IDENTIFIER": "journalkeeper", **about}), self._path or "")
         except OSError:  # EAGAIN its queue is full; ENOENT, ECONNREFUSED it is not there; EPIPE: all the same to us
             return False
@@ -156,19 +161,6 @@ def outcome_fields(outcome: Outcome) -> dict[str, str]:
     return {f"JOURNALKEEPER_{name}": str(value) for name, value in values.items() if value is not None}
 
 
-def printable(sentence: str) -> str:
-    """`sentence` without what journalctl would show as a blob instead: a file's name may have any bytes."""
-    text = sentence.encode("utf-8", "backslashreplace").decode()
-    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
-
-
 def encode(fields: Mapping[str, str]) -> bytes:
-    """One entry of the native protocol; a file's name goes as the bytes that it is."""
-    parts: list[bytes] = []
-    for name, value in fields.items():
-        data = value[:FIELD_CHARACTERS].encode("utf-8", "surrogateescape")
-        if b"\n" in data:
-            parts += [name.encode(), b"\n", len(data).to_bytes(8, "little"), data, b"\n"]
-        else:
-            parts += [name.encode(), b"=", data, b"\n"]
-    return b"".join(parts)
+    """One entry of the native protocol, each value being one line."""
+    return "".join(f"{name}={shown(value)[:FIELD_CHARACTERS]}\n" for name, value in fields.items()).encode()

@@ -99,6 +99,7 @@ class Reason(StrEnum):
     ROTATION = "rotation"
     RETENTION = "retention"
     NO_JOURNALD = "no-journald"
+    TOO_MANY = "too-many"
 
 
 class Extents(NamedTuple):

@@ -14,6 +14,8 @@ from contextlib import suppress
 
 from systemd import daemon
 
+from journalkeeper.escape import shown
+
 
 class Notify:
     """The protocol of Type=notify. `watchdog_s` is how often to call `alive`; None: nobody waits for it."""
@@ -36,8 +38,7 @@ class Notify:
         """One line for `systemctl status`; a name in it may have any bytes, and each line is a command."""
         if sentence != self._said:
             self._said = sentence
-            text = sentence.encode("utf-8", "backslashreplace").decode()
-            _send("STATUS=" + "".join(letter if letter.isprintable() else "?" for letter in text))
+            _send(f"STATUS={shown(sentence)}")
 
     def alive(self) -> None:
         """The event loop turns."""

@@ -148,7 +148,11 @@ class Observer:
             where = self._learn(place, fd, gathered)
             listing = layout.listing(fd)
             gathered.leftovers += [f"{place.path}/{name}" for name in listing.leftovers]
-            return self._rows(place, where, sorted(listing.journals), now_us)
+            rows = self._rows(place, where, sorted(listing.journals), now_us)
+        if listing.left_out:
+            detail = f"{listing.left_out:,} journal files more than the {layout.MOST_FILES:,} that are looked at"
+            rows.append(_directory_problem(place, Reason.TOO_MANY, detail))
+        return rows
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
         """These files alone, in their order; each gets a row, with a problem where it is no journal file."""

@@ -53,6 +53,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.NOT_TAKEN: "NOCOW was set and is not there: the kernel did nothing, or a new file did not inherit it.",
     Reason.ROTATION: "journald is asked to rotate, and the file is an archive afterwards.",
     Reason.RETENTION: "A rotation would have journald delete its oldest entries sooner than it would have by itself.",
+    Reason.TOO_MANY: "The directory has more journal files than are looked at: those of remote hosts and the oldest"
+    " archives are left out. Remove or move files away until it is over.",
     Reason.NO_JOURNALD: "No journald that could be asked writes to the directory, or it did not do what it was asked.",
 }
 

@@ -51,6 +51,7 @@ NAMES: Final = (
 )
 
 MOUNTINFO: Final = "/proc/self/mountinfo"
+LIMITS: Final = "/proc/sys/fs/inotify"
 
 
 class Change(NamedTuple):
@@ -76,8 +77,7 @@ class Watch:
 
     `on_change` is called in the event loop, at most every COALESCE_S; after a `rescan` somebody
     must `refresh`, before looking at what there is. `events` counts what was read.
-
-    Raises: KeeperError if the kernel gives no inotify instance (EMFILE).
+    Where the kernel gives no inotify instance (EMFILE), each `refresh` asks for one again.
     """
 
     def __init__(self, tops: Iterable[str], on_change: Callable[[Change], None]) -> None:
@@ -86,13 +86,8 @@ class Watch:
         pyinotify.log.propagate = False
         self.tops = tuple(tops)
         self._on_change = on_change
-        try:
-            self._manager = pyinotify.WatchManager()
-        except OSError as error:
-            raise KeeperError(f"{error}; see fs.inotify.max_user_instances in sysctl") from error
-        self.fd: int = self._manager.get_fd()
-        os.set_blocking(self.fd, False)
-        os.set_inheritable(self.fd, False)  # noqa: FBT003 - its only argument
+        self._manager: pyinotify.WatchManager | None = None
+        self.fd = -1
         self._mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
         self._mount_events = select.epoll()
         self._mount_events.register(self._mountinfo, select.EPOLLPRI | select.EPOLLERR)
@@ -108,6 +103,7 @@ class Watch:
         self._loop: AbstractEventLoop | None = None
         self._closed = False
         self.events = 0
+        self._open()
 
     @property
     def watched(self) -> frozenset[str]:
@@ -118,8 +114,28 @@ class Watch:
     def attach(self, loop: AbstractEventLoop) -> None:
         """Begin to call `on_change` from `loop`."""
         self._loop = loop
-        loop.add_reader(self.fd, self._read)
+        self._listen()
         loop.add_reader(self._mount_events.fileno(), self._mounted)
+
+    def _open(self) -> KeeperError | None:
+        """Get an inotify instance if there is none yet; why the kernel gives none."""
+        if self._manager is not None:
+            return None
+        try:
+            self._manager = pyinotify.WatchManager()
+        except OSError as error:
+            return KeeperError(f"cannot watch directories: {_errno(error)}; {_limit('max_user_instances')}")
+        self.fd = self._manager.get_fd()
+        os.set_blocking(self.fd, False)
+        os.set_inheritable(self.fd, False)  # noqa: FBT003 - its only argument
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._listen)
+        return None
+
+    def _listen(self) -> None:
+        """Read events from now on. In the loop."""
+        if self._loop is not None and self._manager is not None and not self._closed:
+            self._loop.add_reader(self.fd, self._read)
 
     def close(self) -> None:
         """Drop all watches."""
@@ -129,11 +145,13 @@ class Watch:
         if self._timer is not None:
             self._timer.cancel()
         if self._loop is not None:
-            self._loop.remove_reader(self.fd)
             self._loop.remove_reader(self._mount_events.fileno())
         self._mount_events.close()
         os.close(self._mountinfo)
-        os.close(self.fd)
+        if self._manager is not None:
+            if self._loop is not None:
+                self._loop.remove_reader(self.fd)
+            os.close(self.fd)
 
     def refresh(self) -> None:
         """Watch what there is now: each top, or the nearest directory above it, and the instances below.
@@ -141,9 +159,10 @@ class Watch:
         It may wait for the disk, and may be called from another thread than the loop's, one at a time.
 
         Raises: KeeperError if a directory that is there cannot be watched (ENOSPC, EACCES); the
-            others are.
+            others are. Nothing is without an inotify instance (EMFILE).
         """
-        problem = None
+        problem = self._open()
+        manager = self._manager
         places = tuple(os.path.realpath(top) for top in self.tops)
         mounts = _mounts_about(places)
         with self._lock:
@@ -157,10 +176,12 @@ class Watch:
             with self._lock:
                 self._interests = wanted
                 dropped = [self._forget(path) for path in self._watched.keys() - wanted.keys()]
+            if manager is None:
+                break
             for number in dropped:
-                self._manager.rm_watch(number, quiet=True)
+                manager.rm_watch(number, quiet=True)
             for path, interest in wanted.items():
-                problem = self._add(path, interest) or problem
+                problem = self._add(manager, path, interest) or problem
         if problem is not None:
             raise problem
 
@@ -182,7 +203,7 @@ class Watch:
                     want(instance.path, _Interest(journals=True, appends=True))
         return wanted
 
-    def _add(self, path: str, interest: _Interest) -> KeeperError | None:
+    def _add(self, manager: pyinotify.WatchManager, path: str, interest: _Interest) -> KeeperError | None:
         """Watch what lies at `path`; adding it again is how another directory of the same name is found."""
         try:
             handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -193,9 +214,9 @@ class Watch:
         mask = NAMES | pyinotify.IN_ONLYDIR | (pyinotify.IN_MODIFY if interest.appends else 0)
         try:
             # By its descriptor: pyinotify takes no names that are not UTF-8.
-            made: dict[str, int] = self._manager.add_watch(f"/proc/self/fd/{handle}", mask, quiet=False)
+            made: dict[str, int] = manager.add_watch(f"/proc/self/fd/{handle}", mask, quiet=False)
         except pyinotify.WatchManagerError as error:
-            return KeeperError(f"{path}: cannot watch it: {error}; see fs.inotify.max_user_watches in sysctl")
+            return KeeperError(f"{path}: cannot watch it: {_errno(error)}; {_limit('max_user_watches')}")
         finally:
             os.close(handle)
         (number,) = made.values()
@@ -205,7 +226,7 @@ class Watch:
                 self._paths.pop(old, None)
             self._watched[path], self._paths[number] = number, path
         if old is not None and old != number:
-            self._manager.rm_watch(old, quiet=True)
+            manager.rm_watch(old, quiet=True)
         return None
 
     def _forget(self, path: str) -> int:
@@ -235,15 +256,17 @@ class Watch:
             self._rescan = True
             self._appended.update(path for path, interest in self._interests.items() if interest.appends)
             return
-        path = self._paths.get(number)
-        if mask & pyinotify.IN_IGNORED and number in self._manager.watches:
-            self._manager.del_watch(number)
+        path, manager = self._paths.get(number), self._manager
+        if manager is None:
+            return
+        if mask & pyinotify.IN_IGNORED and number in manager.watches:
+            manager.del_watch(number)
         if path is None:
             return
         if mask & GONE:
             self._forget(path)
             if mask & pyinotify.IN_MOVE_SELF:
-                self._manager.rm_watch(number, quiet=True)  # it would tell of a directory that is elsewhere
+                manager.rm_watch(number, quiet=True)  # it would tell of a directory that is elsewhere
             self._rescan = True
             return
         interest = self._interests.get(path, _Interest())
@@ -277,6 +300,18 @@ class Watch:
             self._appended.clear()
             self._rescan = False
         self._on_change(change)
+
+
+def _errno(error: Exception) -> str:
+    """The kernel's word in a message of pyinotify's, "... Errno=No space left on device (ENOSPC)"."""
+    return str(error).rpartition("Errno=")[2]
+
+
+def _limit(name: str) -> str:
+    """What to do where the kernel refuses more of what `name` limits."""
+    with open(f"{LIMITS}/{name}", encoding="ascii") as file:
+        value = int(file.read())
+    return f"fs.inotify.{name} is {value}; raise it: sysctl fs.inotify.{name}={2 * value}"
 
 
 def _nearest(path: str) -> tuple[str, str]:

@@ -33,6 +33,8 @@ GROUND = {
     "beat",
     "saving",
     "waiting",
+    "escape",
+    "backoff",
 }
 MIND = {"policy", "status", "metrics", "report"}
 KERNEL = {"btrfs", "journald"}
@@ -52,7 +54,7 @@ HANDS = {
     "measure",
 }
 WAY = {"cycle", "feedback", "publish", "slowest", "watch", "work"}
-DOORS = {"cli", "daemon", "desk", "jobs", "log", "notify", "bus", "probe", "lab", "__main__"}
+DOORS = {"cli", "daemon", "desk", "jobs", "log", "notify", "once", "bus", "probe", "lab", "__main__"}
 
 PURE = GROUND | MIND
 

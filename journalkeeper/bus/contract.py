@@ -93,6 +93,7 @@ MANAGER: Final = Interface(
         ("BytesReclaimed", "t"),
         ("BudgetLeft", "t"),
         ("IntakeDelayP99USec", "t"),
+        ("Limits", "as"),
         ("Paused", "b"),
     ),
     constant=frozenset({"Version"}),

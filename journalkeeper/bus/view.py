@@ -61,7 +61,10 @@ class Tally(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What the service knows of itself. `problem` is why the last look failed, `working` whether files are at work."""
+    """What the service knows of itself. `problem` is why the last look failed, `working` whether files are at work.
+
+    `limits` says in words which limits are reached: of inotify, of the files that are looked at.
+    """
 
     directories: tuple[str, ...]
     missing: tuple[str, ...] = ()
@@ -71,6 +74,7 @@ class Snapshot(NamedTuple):
     working: bool = False
     paused: bool = False
     intake_p99_us: int = 0
+    limits: tuple[str, ...] = ()
 
 
 class Variant(Protocol):
@@ -147,6 +151,7 @@ def manager(snapshot: Snapshot) -> dict[str, object]:
         "BudgetLeft": UNLIMITED if left is None else left,
         "IntakeDelayP99USec": snapshot.intake_p99_us,
         "Paused": snapshot.paused,
+        "Limits": [names.shown(sentence) for sentence in snapshot.limits],
     }
 
 

@@ -54,7 +54,7 @@ def _run(words: Sequence[str], engine: Engine | None) -> int:
         complain(str(error))
         return USAGE
     except ConfigError as error:
-        for line in str(error).splitlines():
+        for line in error.lines:
             complain(line)
     except NeedsRootError as error:
         complain(_needs_root(command, str(error)))

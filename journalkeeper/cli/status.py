@@ -159,6 +159,7 @@ def _service_document(live: dict[str, Any]) -> dict[str, object]:
         "budget_left_bytes": None if left == UNLIMITED else left,
         "intake_delay_p99_us": live.get("IntakeDelayP99USec") or None,
         "paused": live.get("Paused"),
+        "limits": live.get("Limits"),
     }
 
 
@@ -198,6 +199,7 @@ def _service_facts(live: dict[str, Any]) -> list[tuple[str, str]]:
     facts.append(("Budget", left))
     if live.get("IntakeDelayP99USec"):
         facts.append(("Intake", f"99 of 100 messages wait at most {format_span(live['IntakeDelayP99USec'], 1000)}"))
+    facts += [("Limit", shown(sentence)) for sentence in live.get("Limits", [])]
     return facts
 
 

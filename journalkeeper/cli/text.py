@@ -6,35 +6,10 @@ The one rule: nothing that came from the disk reaches a terminal unescaped.
 
 from __future__ import annotations
 
+from journalkeeper.escape import shown
 from journalkeeper.values import parse_bool
 
-
-def shown(name: str) -> str:
-    r"""`name` with all that could steer a terminal or break a line escaped as in C.
-
-    Control characters, line separators, text direction overrides and the bytes that are not
-    UTF-8 (surrogates, see os.fsdecode) become `\xNN` or `\uNNNN`; a backslash is doubled, so
-    that no two names look alike.
-
-    >>> shown("a\x1b[31m.journal")
-    'a\\x1b[31m.journal'
-    """
-    if name.isprintable() and "\\" not in name:
-        return name
-    return "".join(_shown_character(character) for character in name)
-
-
-def _shown_character(character: str) -> str:
-    if character == "\\":
-        return "\\\\"
-    if character.isprintable():
-        return character
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # os.fsdecode's stand-in for the byte code - 0xDC00
-        return f"\\x{code - 0xDC00:02x}"
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+__all__ = ["counted", "elided", "shown", "switched"]
 
 
 def elided(name: str, width: int) -> str:

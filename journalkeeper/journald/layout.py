@@ -7,17 +7,23 @@ look was never there.
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from journalkeeper.errors import FileError
 from journalkeeper.journald import conf
 from journalkeeper.journald.names import Name, classify, is_leftover
-from journalkeeper.model import Instance
+from journalkeeper.model import Instance, Kind
 
 TOP = "/var/log/journal"
 REMOTE = "remote"
+
+MOST_FILES = 7168
+"""Files of one directory that are looked at. sd-journal opens no more of all directories together
+(sd-journal.c, JOURNAL_FILES_MAX), and 100,000 names in remote/ must not end the service by its MemoryMax=."""
 
 # A machine id, as sd-journal takes it also in UUID's form, and perhaps a namespace.
 _INSTANCE = re.compile(r"([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.(.+))?\Z", re.I | re.DOTALL)
@@ -39,10 +45,14 @@ class Directory(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What is in one directory by name: journal files, and temporary files of ours."""
+    """What is in one directory by name: journal files, and temporary files of ours.
+
+    `left_out` is how many more journal files there are.
+    """
 
     journals: list[tuple[str, Name]]
     leftovers: list[str]
+    left_out: int = 0
 
 
 def directories(top: str = TOP) -> list[Directory]:
@@ -83,17 +93,37 @@ def _directory(path: str, name: str) -> Directory | None:
 def listing(directory: str | int) -> Listing:
     """The journals and leftovers in a directory, by path or open descriptor, unsorted; empty if it vanished.
 
+    At most MOST_FILES of each, and never more of them in memory: of the journals those that journald
+    itself names before others, active before archived, and of the archives the newest.
     Names only: whether each is a regular file is for whoever opens it.
     Raises: FileError if it cannot be listed: EACCES.
     """
+    leftovers: list[str] = []
+    total = 0
+
+    def journals(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[str, Name]]:
+        nonlocal total
+        for entry in entries:
+            kind = classify(entry.name)
+            if kind is not None:
+                total += 1
+                yield entry.name, kind
+            elif is_leftover(entry.name) and len(leftovers) < MOST_FILES:
+                leftovers.append(entry.name)
+
     try:
-        names = os.listdir(directory)
+        with os.scandir(directory) as entries:
+            found = heapq.nlargest(MOST_FILES, journals(entries), key=_relevance)
     except FileNotFoundError:
         return Listing([], [])
     except OSError as error:
         raise FileError.wrap("list its journals", str(directory), error) from error
-    journals = [(name, kind) for name in names if (kind := classify(name)) is not None]
-    return Listing(journals, [name for name in names if is_leftover(name)])
+    return Listing(found, leftovers, total - len(found))
+
+
+def _relevance(journal: tuple[str, Name]) -> tuple[bool, bool, int, str]:
+    name, kind = journal
+    return kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name
 
 
 def instance(

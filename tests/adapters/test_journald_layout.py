@@ -142,7 +142,7 @@ def test_a_listing_parts_journals_from_leftovers_and_the_rest(tmp_path: Path) ->
 
 
 def test_a_directory_that_vanished_has_nothing_in_it(tmp_path: Path) -> None:
-    assert listing(str(tmp_path / "gone")) == ([], [])
+    assert listing(str(tmp_path / "gone")) == ([], [], 0)
 
 
 @pytest.fixture

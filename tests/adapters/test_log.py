@@ -108,16 +108,16 @@ def test_each_result_is_an_event_of_its_own(log: Log, journald: socket.socket, r
     assert received(journald)["MESSAGE_ID"] == event
 
 
-def test_a_value_with_a_newline_goes_by_its_length() -> None:
-    assert encode({"A": "b", "C": "d\ne"}) == b"A=b\nC\n\x03\0\0\0\0\0\0\0d\ne\n"
+def test_each_field_is_one_line_whatever_is_in_it() -> None:
+    assert encode({"A": "b", "C": "d\ne"}) == b"A=b\nC=d\\x0ae\n"
 
 
-def test_a_file_name_goes_as_the_bytes_that_it_is(log: Log, journald: socket.socket) -> None:
+def test_a_file_name_that_is_not_utf8_is_escaped(log: Log, journald: socket.socket) -> None:
     name = os.fsdecode(b"/j/\xff.journal")
     log.say(6, f"{name}: mended", outcome=OUTCOME._replace(path=name))
     raw = journald.recv(1 << 20)
-    assert b"JOURNALKEEPER_FILE=/j/\xff.journal\n" in raw
-    assert b"MESSAGE=/j/\\udcff.journal: mended\n" in raw
+    assert b"JOURNALKEEPER_FILE=/j/\\xff.journal\n" in raw
+    assert b"MESSAGE=/j/\\xff.journal: mended\n" in raw
 
 
 @pytest.mark.parametrize(("length", "kept"), [(FIELD_CHARACTERS, FIELD_CHARACTERS), (10**7, FIELD_CHARACTERS)])
@@ -182,10 +182,10 @@ def test_more_than_the_minute_allows_are_counted_and_said_in_the_next(journald: 
     log.close()
 
 
-def test_without_journald_each_line_of_a_sentence_has_its_priority(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_journald_a_sentence_is_one_line_with_its_priority(capsys: pytest.CaptureFixture[str]) -> None:
     log = Log(None)
-    log.say(3, "one.conf:1: wrong\none.conf:2: wrong, too")
-    assert capsys.readouterr().err == "<3>one.conf:1: wrong\n<3>one.conf:2: wrong, too\n"
+    log.say(3, "one.conf:1: wrong; two.conf:2: wrong, too")
+    assert capsys.readouterr().err == "<3>one.conf:1: wrong; two.conf:2: wrong, too\n"
     log.close()
 
 
@@ -227,7 +227,7 @@ def test_a_real_journald_keeps_the_fields_apart(bed: Bed) -> None:
     (entry,) = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
     fields = json.loads(entry)
     assert (fields["JOURNALKEEPER_EXTENTS_BEFORE"], fields["JOURNALKEEPER_EXTENTS_AFTER"]) == ("5992", "40")
-    assert (fields["JOURNALKEEPER_DETAIL"], fields["MESSAGE"]) == ("two\nlines", "mended")
+    assert (fields["JOURNALKEEPER_DETAIL"], fields["MESSAGE"]) == (r"two\x0alines", "mended")
 
 
 @pytest.mark.root

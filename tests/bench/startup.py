@@ -34,7 +34,7 @@ from tests.bench.figures import (
     spawn,
 )
 
-INSTALL = 'cd "$1" && . tests/setup.sh && make_venv "$2" .'
+INSTALL = 'cd "$1" && . tests/setup.sh && make_program "$2"'
 
 
 @contextmanager

@@ -29,7 +29,7 @@ import journalkeeper
 from journalkeeper.config import Config
 from journalkeeper.cycle import DAEMON, Keeper
 from journalkeeper.flushes import Flushes
-from journalkeeper.journald import control
+from journalkeeper.journald import control, layout
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE, PrivateJournald
@@ -587,14 +587,14 @@ def test_on_another_filesystem_it_waits_for_a_mount(
         run("umount", point)
 
 
-def test_ten_thousand_files_are_one_look_and_the_next_opens_none(
+def test_as_many_files_as_are_looked_at_are_one_look_and_the_next_opens_none(
     copies: Copies, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = bytearray(copies.content[:4096])
     header_bytes, arena_bytes = struct.unpack_from("<QQ", content, 88)
     content[STATE_OFFSET] = 2
     os.utime(copies.machine)
-    for number in range(10_000):
+    for number in range(layout.MOST_FILES):
         name = f"system@{'0123456789abcdef' * 2}-{number:016x}-{number:016x}.journal"
         with open(copies.machine / name, "wb") as file:
             file.write(content)
@@ -608,10 +608,12 @@ def test_ten_thousand_files_are_one_look_and_the_next_opens_none(
         began = time.monotonic()
         report = keeper.run(Request(), on_progress=lambda progress: None, stop=lambda: False, door=DAEMON)
         took.append(time.monotonic() - began)
-        assert len(report.plan.skipped) == 10_000
-    assert keeper._observer.opened == 10_000
+        assert len(report.plan.skipped) == layout.MOST_FILES
+    assert keeper._observer.opened == layout.MOST_FILES
     with capsys.disabled():
-        sys.stdout.write(f"\ncycles over 10,000 files: {', '.join(f'{seconds:.2f} s' for seconds in took)}\n")
+        sys.stdout.write(
+            f"\ncycles over {layout.MOST_FILES:,} files: {', '.join(f'{seconds:.2f} s' for seconds in took)}\n"
+        )
 
 
 def test_a_set_clock_does_not_move_the_timer(make_bed: Callable[..., Bed], tmp_path: Path) -> None:

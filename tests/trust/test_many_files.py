@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A directory with more names than any journald makes, and somebody who changes one of them all the time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.backoff import CpuShare
+from journalkeeper.bus import view
+from journalkeeper.cli import status
+from journalkeeper.journald import layout
+from journalkeeper.journald.layout import MOST_FILES, listing
+from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.model import Reason
+from journalkeeper.observe import Observer
+from tests.trust.services import Quiet, quiet
+
+NAMES = 20_000
+WATCHED_S = 20.0
+ID = "0123456789abcdef" * 2
+
+
+def archive(number: int, stem: str = "system") -> str:
+    return f"{stem}@{ID}-{number:016x}-{number:016x}.journal"
+
+
+def fill(directory: Path, names: int, stem: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for number in range(names):
+        (directory / archive(number, stem)).write_bytes(b"LPKSHHRH" + bytes(300))
+
+
+@pytest.fixture
+def volume() -> Iterator[ScratchVolume]:
+    with ScratchVolume("1G") as made:
+        yield made
+
+
+# which files are looked at
+
+
+def test_journalds_own_files_and_the_newest_archives_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "MOST_FILES", 4)
+    hostile = [f"{letter}.journal" for letter in "abc"] + [archive((1 << 63) + one, "remote-x") for one in range(9)]
+    for name in ("system.journal", "user-1000.journal", archive(1), archive(3), archive(2), "notes", *hostile):
+        (tmp_path / name).touch()
+    found = listing(str(tmp_path))
+    assert [name for name, _ in found.journals] == ["user-1000.journal", "system.journal", archive(3), archive(2)]
+    assert found.left_out == 1 + len(hostile)
+
+
+@pytest.mark.parametrize(("names", "left_out"), [(3, 0), (4, 0), (5, 1)])
+def test_up_to_the_limit_nothing_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: int, left_out: int
+) -> None:
+    monkeypatch.setattr(layout, "MOST_FILES", 4)
+    fill(tmp_path, names, "system")
+    assert (len(listing(str(tmp_path)).journals), listing(str(tmp_path)).left_out) == (min(names, 4), left_out)
+
+
+def test_temporary_files_of_ours_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "MOST_FILES", 4)
+    for number in range(9):
+        (tmp_path / f".journalkeeper-{number}.tmp").touch()
+    assert len(listing(str(tmp_path)).leftovers) == 4
+
+
+def test_what_a_listing_takes_does_not_grow_with_the_directory(tmp_path: Path) -> None:
+    long = "x" * 150
+    for number in range(3 * MOST_FILES):
+        (tmp_path / f"{long}{number}.journal").touch()
+    tracemalloc.start()
+    try:
+        found = listing(str(tmp_path))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.left_out == 2 * MOST_FILES
+    assert peak < MOST_FILES * 1000
+
+
+# what is said
+
+
+@pytest.mark.root
+def test_what_is_left_out_is_a_row_with_its_number(volume: ScratchVolume, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "MOST_FILES", 4)
+    top = volume.mountpoint / "journal"
+    fill(top / "remote", 9, "remote-a")
+    seen = Observer().look([str(top)], now_us=time.time_ns() // 1000)
+    (row,) = [file for file in seen.files if file.problem is Reason.TOO_MANY]
+    assert (row.path, row.problem_detail) == (
+        f"{top}/remote", "5 journal files more than the 4 that are looked at",
+    )  # fmt: skip
+    assert len(seen.files) == 4 + 1
+
+
+def test_a_limit_that_is_reached_is_in_the_status() -> None:
+    reached = ("/j/remote: 12,832 journal files more than the 7,168 that are looked at", "/j: no more watches")
+    live = view.manager(view.Snapshot(directories=("/j",), limits=reached))
+    assert live["Limits"] == list(reached)
+    assert status._service_document(live)["limits"] == list(reached)
+    assert [words for name, words in status._service_facts(live) if name == "Limit"] == list(reached)
+
+
+# how often it is looked
+
+
+def test_cheap_work_never_waits() -> None:
+    """A look at 100 files, 7 ms, ten times a second for a minute, where a twentieth is allowed: 0.07 s a second."""
+    share = CpuShare(0.05, 0.5)
+    for tick in range(20):
+        share.spend(0.007, tick / 10)
+        assert share.free_at_s == tick / 10
+
+
+@pytest.mark.parametrize("cost_s", [0.05, 0.5, 1.0, 30.0])
+def test_dear_work_takes_its_share_and_no_more(cost_s: float) -> None:
+    share, now_s, spent_s = CpuShare(0.05, 0.5), 0.0, 0.0
+    while now_s < 20_000:
+        now_s = max(now_s, share.free_at_s)
+        spent_s += cost_s
+        share.spend(cost_s, now_s)
+    assert spent_s <= 0.05 * now_s + 0.5 + cost_s
+    assert spent_s >= 0.04 * now_s
+
+
+def test_what_is_owed_is_forgotten_with_time() -> None:
+    share = CpuShare(0.05, 0.5)
+    share.spend(1.0, 0.0)
+    assert share.free_at_s == pytest.approx(10.0)
+    share.spend(0.5, 1000.0)
+    assert share.free_at_s == 1000.0
+
+
+# a real service
+
+
+@pytest.fixture
+def crowd(volume: ScratchVolume, tmp_path: Path) -> Iterator[Quiet]:
+    top = volume.mountpoint / "journal"
+    fill(top / "remote", NAMES, "remote-" + "x" * 60)
+    with quiet(tmp_path, top) as service:
+        yield service
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_who_makes_and_deletes_one_of_many_names_does_not_take_the_processor(crowd: Quiet) -> None:
+    """Without a rest between looks 20,000 names and 20 changes a second cost 15 s in 20."""
+    name = crowd.top / "remote" / "new.journal"
+    before_s, end_s, changes = crowd.cpu_s(), time.monotonic() + WATCHED_S, 0
+    while time.monotonic() < end_s:
+        name.touch()
+        time.sleep(0.025)
+        name.unlink()
+        time.sleep(0.025)
+        changes += 1
+    spent_s = crowd.cpu_s() - before_s
+    figures = f"{NAMES} names, {changes} changes in {WATCHED_S:.0f} s: {spent_s:.2f} s of CPU, {crowd.peak_kib()} KiB"
+    sys.stdout.write(f"{figures}\n")
+    assert spent_s < 0.1 * WATCHED_S, figures
+    assert crowd.peak_kib() < 96 * 1024, "half of the unit's MemoryMax="
+    said = [line for line in crowd.lines if "that are looked at" in line]
+    left_out = NAMES - MOST_FILES
+    assert len(said) == 1, "once a day, though the number changes"
+    assert f"{crowd.top}/remote: {left_out:,} journal files more than the {MOST_FILES:,}" in said[0] or (
+        f"{left_out + 1:,} journal files more" in said[0]
+    )
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_a_change_during_the_rest_is_looked_at_after_it(crowd: Quiet) -> None:
+    """A journal of journald's own among them: it is looked at, however many others there are."""
+    for number in range(3):
+        (crowd.top / "remote" / f"{number}.journal").touch()
+        time.sleep(0.3)
+    own = crowd.top / ID
+    own.mkdir()
+    (own / "system.journal").write_bytes(b"no journal")
+    assert crowd.eventually(lambda: crowd.files() == MOST_FILES + 2, 60), crowd.said
+    os.unlink(own / "system.journal")
+    assert crowd.eventually(lambda: crowd.files() == MOST_FILES + 1, 60)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The kernel's limits on inotify, real ones: a user namespace of the test's own has as few as it likes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from journalkeeper import backoff, daemon
+from journalkeeper.backoff import RETRY_MOST_S, RETRY_S, Backoff
+from journalkeeper.config import Config
+from journalkeeper.cycle import Keeper
+from journalkeeper.errors import KeeperError
+from journalkeeper.watch import Watch
+from tests.trust.services import listener
+
+CHECKOUT = Path(__file__).parents[2]
+MACHINE = "0123456789abcdef0123456789abcdef"
+
+WATCHES = """
+import asyncio, sys
+from journalkeeper.errors import KeeperError
+from journalkeeper.watch import Watch
+from tests.trust.services import listener
+
+def limit(number):
+    open("/proc/sys/user/max_inotify_%s" % sys.argv[2], "w").write(str(number))
+
+async def main():
+    changes = []
+    limit(sys.argv[3])
+    watch = Watch([sys.argv[1]], changes.append)
+    watch.attach(asyncio.get_running_loop())
+    try:
+        await asyncio.to_thread(watch.refresh)
+        print("not refused")
+    except KeeperError as error:
+        print(error)
+    limit(1000)
+    await asyncio.to_thread(watch.refresh)
+    open(sys.argv[1] + "/remote/new.journal", "w").close()
+    await asyncio.sleep(0.5)
+    print(len(watch.watched), any(change.rescan for change in changes))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("what", "number", "limit"), [("watches", 2, "max_user_watches"), ("instances", 0, "max_user_instances")]
+)
+def test_a_limit_is_named_with_its_value_and_watching_goes_on_when_it_is_raised(
+    tmp_path: Path, what: str, number: int, limit: str
+) -> None:
+    top = tmp_path / "journal"
+    for name in (MACHINE, f"{MACHINE}.web", "remote"):
+        (top / name).mkdir(parents=True)
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", sys.executable, "-c", WATCHES, top, what, str(number)],
+        env={**os.environ, "PYTHONPATH": os.fspath(CHECKOUT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    refused, after = done.stdout.splitlines()
+    present = int(Path(f"/proc/sys/fs/inotify/{limit}").read_text())
+    assert f"fs.inotify.{limit} is {present}; raise it: sysctl fs.inotify.{limit}={2 * present}" in refused
+    assert "/proc/self/fd" not in refused
+    assert after == "5 True", "its parent, the top and its three directories"
+
+
+class Refusing:
+    """Watch.refresh that is refused as long as the test wants."""
+
+    def __init__(self) -> None:
+        self.tries_s: list[float] = []
+        self.refuse = True
+        self.done = threading.Event()
+
+    def __call__(self, _: Watch) -> None:
+        self.tries_s.append(time.monotonic())
+        if self.refuse:
+            raise KeeperError("/j: cannot watch it: no space; fs.inotify.max_user_watches is 2")
+        self.done.set()
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Refusing:
+    refresh = Refusing()
+    monkeypatch.setattr(Watch, "refresh", lambda watch: refresh(watch))  # noqa: PLW0108 - a function is bound, a callable object is not
+    monkeypatch.setattr(backoff, "RETRY_S", 0.2)
+    monkeypatch.setattr("journalkeeper.bus.names.bus_address", lambda: None)
+    return refresh
+
+
+def serve(tmp_path: Path, said: list[str], until: Callable[[daemon.Daemon], bool], timeout_s: float = 10) -> None:
+    """A service over a directory that is not there, until that is so."""
+    state = tmp_path / "state"
+    state.mkdir()
+
+    def keeper() -> Keeper:
+        return Keeper(Config(), directories=(str(tmp_path / "absent"),), state_directory=str(state), follows=True)
+
+    async def main() -> None:
+        service = daemon.Daemon(keeper, listener(said))
+        running = asyncio.create_task(service.run())
+        end_s = time.monotonic() + timeout_s
+        while not until(service) and time.monotonic() < end_s:
+            await asyncio.sleep(0.05)
+        service._end()
+        await running
+
+    asyncio.run(main())
+
+
+def test_a_refused_watch_is_tried_again_and_the_service_looks_meanwhile(tmp_path: Path, refusing: Refusing) -> None:
+    said: list[str] = []
+
+    def until(service: daemon.Daemon) -> bool:
+        if len(refusing.tries_s) >= 4 and service.cycles >= 3:
+            refusing.refuse = False
+        return refusing.done.is_set() and any("watched again" in line for line in said)
+
+    serve(tmp_path, said, until)
+    assert refusing.done.is_set(), "nobody tried again"
+    waits_s = [after - before for before, after in zip(refusing.tries_s, refusing.tries_s[1:], strict=False)]
+    assert waits_s[-1] > 1.5 * waits_s[1] > 0.2, "each time later"
+    refusals = [line for line in said if "max_user_watches" in line]
+    assert len(refusals) == 1, "once a day, whatever the number of tries"
+    assert [line for line in said if "watched again" in line]
+
+
+def test_a_try_again_waits_twice_as_long_each_time_up_to_an_hour() -> None:
+    backoff, now_s, waited = Backoff(), 1000.0, []
+    for _ in range(9):
+        backoff.failed(now_s)
+        assert backoff.at_s is not None
+        waited.append(backoff.at_s - now_s)
+        backoff.failed(backoff.at_s - 0.1)
+        assert backoff.at_s - now_s == waited[-1], "a try before its moment does not put it off"
+        now_s = backoff.at_s
+    assert waited == [RETRY_S * 2**number for number in range(6)] + [RETRY_MOST_S] * 3
+    backoff.succeeded()
+    assert backoff.at_s is None
