@@ -141,7 +141,8 @@ class Keeper:
         from journalkeeper.record import Record  # noqa: PLC0415
 
         with closing(Record(self.state_directory, read_only=True)) as record:
-            return plan(self._host(self._see(request, self.directories), record), request, self._config)
+            planned = plan(self._host(self._see(request, self.directories), record), request, self._config)
+            return planned._replace(notices=record.ignored)
 
     def run(
         self,
@@ -166,14 +167,14 @@ class Keeper:
         with ExitStack() as stack:
             if publisher is not None:
                 stack.push(publisher.left)
-            stack.enter_context(state.lock(self.state_directory))
+            lock = stack.enter_context(state.lock(self.state_directory))
             looking = stack.enter_context(self._looking(request, watching=watching))
             from journalkeeper.policy import plan  # noqa: PLC0415 - see above
             from journalkeeper.work import Work  # noqa: PLC0415
 
             record, notices = self._opened_record(stack)
             seen = looking.result()
-            work = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stop)
+            work = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=_either(stop, lock))
             notices += work.clean(seen.leftovers)
             host = self._host(seen, record)
             chosen = plan(host, request, self._config)
@@ -286,6 +287,11 @@ def _written(outcomes: list[Outcome]) -> int:
     return sum(outcome.bytes_written for outcome in outcomes)
 
 
+def _either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:
+    """Whether to stop: also once the lock's file is gone, and another run may have begun."""
+    return lambda: stop() or not lock.ours()
+
+
 def _tried(bookkeeping: Callable[[], None]) -> list[str]:
     """Keep the books, after the work; what is to be said if that failed: what was done is to be told all the same."""
     try:
@@ -297,7 +303,7 @@ def _tried(bookkeeping: Callable[[], None]) -> list[str]:
 
 def _begun_anew(record: Record) -> list[str]:
     """What is to be said of a record that was not, or not any longer, what it should be."""
-    told = []
+    told = list(record.ignored)
     if record.set_aside is not None:
         told.append(f"the record was damaged and is now {record.set_aside}; a new one was begun")
     if record.vanished:

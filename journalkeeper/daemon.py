@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from journalkeeper import state
+from journalkeeper.boundary import InternalError, guarded
 from journalkeeper.bus import names
 from journalkeeper.cycle import DAEMON, PASSING, Keeper, Report, now_us
 from journalkeeper.desk import Desk
@@ -112,18 +113,18 @@ class Daemon:
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; an action under way ends between two pieces.
 
-        Raises: BusyError if another daemon has the state directory; KeeperError without one.
+        Raises: BusyError if another daemon has the state directory, now or later; KeeperError without one.
         """
         loop = asyncio.get_running_loop()
         try:
-            with state.lock(self._keeper.state_directory, state.DAEMON_LOCK):
+            with state.lock(self._keeper.state_directory, state.DAEMON_LOCK) as lock:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     loop.add_signal_handler(number, self._end)
                 loop.add_signal_handler(signal.SIGHUP, self._reload)
                 self._watch.attach(loop)
                 beside = [loop.create_task(self._feed_watchdog()), *self._door(loop)]
                 try:
-                    await self._work(loop)
+                    await self._work(loop, lock)
                 finally:
                     self._notify.stopping()
                     await self._desk.jobs.close()
@@ -176,8 +177,12 @@ class Daemon:
         """Whether the service's own work is to end between two pieces. From any thread."""
         return self._stop or self._desk.paused or self._desk.jobs.waiting
 
-    async def _work(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Sleep until there is a reason, then look at the timers or at everything, and so on."""
+    async def _work(self, loop: asyncio.AbstractEventLoop, lock: state.Lock) -> None:
+        """Sleep until there is a reason, then look at the timers or at everything, and so on.
+
+        Raises: KeeperError if the state directory was removed and cannot be made or locked anew: a
+            second service may be at work. The service manager makes the directory for the next start.
+        """
         await loop.run_in_executor(self._worker, self._watch_again)
         self._notify.ready()
         while not self._stop:
@@ -189,6 +194,7 @@ class Daemon:
                 self._look, self._again_s = True, None
             if self._look and not self._desk.paused:
                 self._look = False
+                await loop.run_in_executor(self._worker, lock.keep)
                 wait_s = await loop.run_in_executor(self._worker, self._cycle)
                 self._again_s = None if wait_s is None else time.monotonic() + max(wait_s, SOON_S)
             elif await loop.run_in_executor(self._worker, self._keeper.flush_passed):
@@ -278,6 +284,9 @@ class Daemon:
         for skip in report.plan.skipped:
             if skip.reason is Reason.REDUNDANT:
                 self._told.tell(skip.path, WARNING, f"{skip.path}: {skip.detail}")
+            elif skip.reason is Reason.INTERNAL_ERROR:
+                what = f"{skip.path}: left alone until it changes ({skip.reason}) {skip.detail}"
+                self._told.tell(skip.path, ERROR, what, same=skip.reason)
         waiting = sorted(keeper.missing())
         if waiting:
             self._told.tell("waiting", INFO, f"waiting for {' and '.join(waiting)} to appear")
@@ -285,7 +294,7 @@ class Daemon:
             self._say(INFO, f"{' and '.join(keeper.directories)}: there now", Event.RECOVERED)
         here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
         here |= {order.path for order in report.plan.orders}
-        self._told.keep(frozenset({"bus", "watch", "waiting", *report.notices, *here}))
+        self._told.keep(frozenset({"bus", "watch", "waiting", "event", *report.notices, *here}))
         self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
 
     def _tell_outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
@@ -298,14 +307,18 @@ class Daemon:
             )
         elif outcome.reason not in PASSING:
             priority = ERROR if outcome.result is Result.FAILED else INFO
-            self._told.tell(outcome.path, priority, f"{what} {outcome.detail}", outcome=outcome)
+            same = outcome.reason if outcome.reason is Reason.INTERNAL_ERROR else None
+            self._told.tell(outcome.path, priority, f"{what} {outcome.detail}", same=same, outcome=outcome)
 
     def _changed(self, change: Change) -> None:
         """The watch saw something: names need a look; an append only may begin an interval."""
-        began = [self._keeper.flushes.appended(directory) for directory in change.appended]
-        if change.rescan:
+        began = guarded(lambda: [self._keeper.flushes.appended(directory) for directory in change.appended])
+        trouble = began.detail if isinstance(began, InternalError) else change.trouble
+        if trouble:
+            self._told.tell("event", ERROR, f"what changed is not known, so everything is looked at: {trouble}")
+        if change.rescan or trouble:
             self._look = self._refresh = True
-        if change.rescan or any(began):
+        if self._look or (not isinstance(began, InternalError) and any(began)):
             self._wake.set()
 
     def _end(self) -> None:

@@ -3,9 +3,8 @@
 
 The one rule: everything here is frozen, and nothing here does anything. Bytes are
 `_bytes`, wall-clock times are microseconds since the epoch, `_us`, intervals too.
-NamedTuple and not dataclass: a scan makes thousands, and a tool that starts often
-should not import `inspect` (measured: 5 ms of 10). For the same reason annotations are not
-strings here: NamedTuple compiles each string, 1.3 of 3.5 ms.
+NamedTuple and not dataclass, whose `inspect` takes 5 of 10 ms to import (measured); nor are
+annotations strings here: NamedTuple compiles each, 1.3 of 3.5 ms.
 """
 
 from enum import StrEnum
@@ -20,6 +19,9 @@ MAX_EXTENT_BYTES = 128 * MIB
 
 MAX_COMPRESSED_EXTENT_BYTES = 128 * KIB
 """The longest compressed extent (BTRFS_MAX_UNCOMPRESSED, fs/btrfs/compression.h)."""
+
+MAX_FILE_BYTES = 64 * GIB
+"""Larger ones are no journal files: journald's end at 4 GiB, not compact ones at SystemMaxFileSize=."""
 
 
 class Kind(StrEnum):
@@ -101,6 +103,7 @@ class Reason(StrEnum):
     ROTATION = "rotation"
     RETENTION = "retention"
     NO_JOURNALD = "no-journald"
+    INTERNAL_ERROR = "internal-error"
 
 
 class Extents(NamedTuple):
@@ -171,16 +174,14 @@ class JournalFile(NamedTuple):
 
     @property
     def ideal_extents(self) -> int:
-        """The number of extents that a whole file of this size and form has."""
-        if not self.extents.data_bytes:
-            return 0
-        return ideal_extents(self.size_bytes, compressed=self.compressed)
+        """The number of extents that a whole file of this much data and this form has."""
+        return ideal_extents(self.extents.data_bytes, compressed=self.compressed)
 
 
-def ideal_extents(size_bytes: int, *, compressed: bool) -> int:
-    """How many extents btrfs needs for `size_bytes`: of 128 KiB each compressed, of 128 MiB plain."""
+def ideal_extents(data_bytes: int, *, compressed: bool) -> int:
+    """How many extents btrfs needs for `data_bytes`: of 128 KiB each compressed, of 128 MiB plain; holes need none."""
     longest = MAX_COMPRESSED_EXTENT_BYTES if compressed else MAX_EXTENT_BYTES
-    return -(-size_bytes // longest)
+    return -(-data_bytes // longest)
 
 
 class Volume(NamedTuple):
@@ -364,13 +365,14 @@ class Skip(NamedTuple):
 class Plan(NamedTuple):
     """An action, an order or a reason for every file of a Host, in the order they will be done: orders first.
 
-    A directory has an order, or a reason where there is something to say.
+    A directory has an order, or a reason where there is something to say. `notices` are about the plan itself.
     """
 
     windows: tuple[Window, ...]
     actions: tuple[Action, ...]
     skipped: tuple[Skip, ...]
     orders: tuple[Order, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def wake_at_us(self) -> int | None:

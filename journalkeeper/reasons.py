@@ -29,7 +29,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.PRESSURE: "The device is busy and loggers would wait; it is tried again when the pressure is gone.",
     Reason.FREE_SPACE: "The volume has too little free space for the rewrite to fit safely.",
     Reason.NOT_BTRFS: "The file is on another filesystem, where journalkeeper has nothing to mend.",
-    Reason.NOT_JOURNAL: "The file does not begin as a journal file does, or its name is not a journal file's.",
+    Reason.NOT_JOURNAL: "The file does not begin as a journal file does, or its name, size or time is none that a"
+    " journal file has.",
     Reason.NOT_REGULAR: "The path is a symbolic link, a directory, a FIFO or a device, and is never followed.",
     Reason.HARD_LINKED: "The file has more than one name, and an exchange would leave the others behind.",
     Reason.SWAPFILE: "The file is in use as swap space and the kernel refuses to move it.",
@@ -50,4 +51,6 @@ SENTENCES: dict[Reason, str] = {
     Reason.ROTATION: "journald is asked to rotate, and the file is an archive afterwards.",
     Reason.RETENTION: "A rotation would have journald delete its oldest entries sooner than it would have by itself.",
     Reason.NO_JOURNALD: "No journald that could be asked writes to the directory, or it did not do what it was asked.",
+    Reason.INTERNAL_ERROR: "The file met a mistake of journalkeeper, which is worth a report; it is left alone until it"
+    " changes.",
 }

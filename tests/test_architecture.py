@@ -30,6 +30,7 @@ GROUND = {
     "ledger",
     "progress",
     "beat",
+    "boundary",
 }
 MIND = {"policy", "status", "metrics", "report"}
 KERNEL = {"btrfs", "journald"}
@@ -40,6 +41,7 @@ HANDS = {
     "opening",
     "flushes",
     "record",
+    "rows",
     "schema",
     "database",
     "state",

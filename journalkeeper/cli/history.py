@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from journalkeeper.cli.output import Output
     from journalkeeper.cli.session import Session
-    from journalkeeper.record import Entry, Sample
+    from journalkeeper.rows import Entry, Sample
 
 DESCRIPTION = """\
 Shows what was done to files, the oldest first, and how the number of extents of active
@@ -71,7 +71,10 @@ def run(args: argparse.Namespace, session: Session) -> int:
     with session.record() as record:
         entries = record.history(paths, since_us, until_us)
         samples = record.samples(paths, since_us, until_us)
+        ignored = record.ignored
     output = session.output
+    for sentence in ignored:
+        output.note(sentence)
     if output.json != "off":
         output.document(
             {

@@ -61,6 +61,8 @@ def show(plan: Plan, session: Session) -> int:
     doing = [None for _ in (*plan.orders, *plan.actions)]
     refuse_if_all_unreadable(session, [*doing, *(skip.reason for skip in plan.skipped)])
     output = session.output
+    for notice in plan.notices:
+        output.note(notice)
     if output.json != "off":
         output.document(plan_document(plan))
         return 0
