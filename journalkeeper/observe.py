@@ -16,18 +16,21 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from journalkeeper import opening
+from journalkeeper.boundary import InternalError, guarded
 from journalkeeper.btrfs import disk, fiemap, inode
 from journalkeeper.btrfs.volume import require_btrfs, volume
 from journalkeeper.errors import FileError, NotBtrfsError
 from journalkeeper.journald import control, header, layout
 from journalkeeper.journald.layout import Directory
 from journalkeeper.journald.names import Name, classify
-from journalkeeper.meanwhile import Meanwhile
-from journalkeeper.model import Extents, Header, Instance, JournalFile, Kind, Reason, State, Volume
+from journalkeeper.meanwhile import by_two
+from journalkeeper.model import MAX_FILE_BYTES, Extents, Header, Instance, JournalFile, Kind, Reason, State, Volume
+from journalkeeper.values import format_size
 
 COARSE_NS: Final = 1_000_000_000
 """A change this close to the look may be followed by another with the same time stamp:
@@ -37,11 +40,17 @@ WORTH_A_THREAD: Final = 8
 """From so many files on a second thread pays for its start, whatever is searched; for who asks
 for the disk bytes, which is nobody who stays, from one on: one 34 MiB file of 7,700 extents takes 4 ms less."""
 
+MAX_TIME_NS: Final = 1 << 63
+"""The year 2262, where the kernel's own clock ends (ktime_t); only utimensat(2) can tell of later ones."""
+
 AT_ONCE: Final = 256
 """Files that are open at a time: a quarter of what a process may have by default."""
 
 Fields = dict[str, Any]
 """Fields of a JournalFile."""
+
+KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER, Reason.INTERNAL_ERROR})
+"""What another look would find again while the file does not change."""
 
 UNNAMED: Final = Name(Kind.ACTIVE, "remote")
 NO_HEADER: Final = Header(State.UNKNOWN, "", "", "", 0, 0, 0, 0, 0)
@@ -188,14 +197,18 @@ class Observer:
             opened: list[_Opened] = []
             try:
                 for name, kind in names[start : start + AT_ONCE]:
-                    row, fd = self._row(place, where, name, kind)
+                    answer = guarded(partial(self._row, place, where, name, kind))
+                    if isinstance(answer, InternalError):
+                        problem = _problem(place, name, kind or UNNAMED, Reason.INTERNAL_ERROR, answer.detail)
+                        answer = problem, None
+                    row, fd = answer
                     if fd is not None:
                         opened.append(_Opened(len(rows), fd, row))
                     rows.append(row)
                 for one, row in zip(opened, self._completed(opened), strict=True):
                     rows[one.number] = row
                     # the deletion of a snapshot shows nowhere but in the map
-                    known = row.problem in {None, Reason.BAD_HEADER} and not row.extents.shared_bytes
+                    known = row.problem in KEPT_PROBLEMS and not row.extents.shared_bytes
                     if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > COARSE_NS:
                         self._kept[row.path] = row
             finally:
@@ -211,20 +224,20 @@ class Observer:
             status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
                 return _problem(place, name, kind or UNNAMED, Reason.NOT_REGULAR, "not a regular file"), None
-            if kind is None:
-                return _problem(place, name, UNNAMED, Reason.NOT_JOURNAL, "not a journal file's name"), None
+            if kind is None or (beyond := _beyond(status)):
+                detail = "not a journal file's name" if kind is None else beyond
+                return _problem(place, name, kind or UNNAMED, Reason.NOT_JOURNAL, detail), None
             if status.st_dev != where.device:
                 return _problem(place, name, kind, Reason.NOT_BTRFS, "something else is mounted on this name"), None
             kept = self._kept.get(f"{place.path}/{name}")
             if kept is not None and _unchanged(kept, status):
                 return kept, None
             self.opened += 1
-            fd = opening.open_file(name, dir_fd)
-            try:
+            with ExitStack() as undo:
+                fd = opening.open_file(name, dir_fd)
+                undo.callback(os.close, fd)
                 row = _begun(place, name, kind, fd)
-            except OSError:
-                os.close(fd)
-                raise
+                undo.pop_all()
         except OSError as error:
             return _problem(place, name, kind or UNNAMED, _reason(error), os.strerror(error.errno or 0)), None
         return row, fd
@@ -234,8 +247,8 @@ class Observer:
         if not opened:
             return []
         kinds = [_lie, _occupy] if self._with_disk_bytes else [_lie]
-        searches = [partial(search, one) for search in kinds for one in opened]
-        found = _by_two(searches, apart=self._with_disk_bytes or len(opened) >= WORTH_A_THREAD)
+        searches = [partial(_searched, partial(search, one)) for search in kinds for one in opened]
+        found = by_two(searches, apart=self._with_disk_bytes or len(opened) >= WORTH_A_THREAD)
         lies, rest = found[: len(opened)], found[len(opened) :]
         fields = [one | other for one, other in zip(lies, rest, strict=True)] if rest else lies
         return [one.row._replace(**some) for one, some in zip(opened, fields, strict=True)]
@@ -259,47 +272,33 @@ def _found(search: Callable[[], Fields]) -> Fields:
         return {"problem": _reason(error), "problem_detail": os.strerror(error.errno or 0)}
 
 
-def _by_two(searches: Sequence[Callable[[], Fields]], *, apart: bool) -> list[Fields]:
-    """What the searches find, in their order; `apart`, a second thread takes its share of them.
-
-    Three quarters of a look is the kernel's search for shared extents: two processors
-    search in about half the time, and of a slow disk two requests wait at once. What is
-    quick is not done here: threads that take turns with the interpreter lose more.
-
-    Raises: whatever ended one of them early; no other is begun then, and none is left running.
-    """
-    found: list[Fields] = [{}] * len(searches)
-    left = list(range(len(searches)))[::-1]
-
-    def work() -> None:
-        try:
-            while (number := _next(left)) is not None:
-                found[number] = _found(searches[number])
-        finally:
-            left.clear()  # for the other thread, if this one was ended early
-
-    with Meanwhile(work, apart=apart) as second:
-        work()
-        second.result()
+def _searched(search: Callable[[], Fields]) -> Fields:
+    """The same in one file's turn: no file ends the search of another."""
+    found = guarded(partial(_found, search))
+    if isinstance(found, InternalError):
+        return {"problem": Reason.INTERNAL_ERROR, "problem_detail": found.detail}
     return found
 
 
-def _next(left: list[int]) -> int | None:
-    """The last of `left`, which another thread takes from, too."""
-    try:
-        return left.pop()
-    except IndexError:
-        return None
+def _beyond(status: os.stat_result) -> str:
+    """Why the numbers of a stat are none of a journal file, "" if they may be: no sum of them exceeds 63 bits."""
+    if status.st_size > MAX_FILE_BYTES:
+        return f"{format_size(status.st_size)} large, and no journal file is larger than {format_size(MAX_FILE_BYTES)}"
+    if abs(status.st_mtime_ns) >= MAX_TIME_NS:
+        return "changed at a time that no clock of the kernel's can show"
+    return ""
 
 
 def _begun(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
     """The row of an open file, but for how it lies.
 
-    Raises: OSError: ENOENT it was removed meanwhile; EIO.
+    Raises: OSError: ENOENT, ESTALE it was removed or changed meanwhile; EIO.
     """
     status = os.fstat(fd)
     if status.st_nlink == 0:
         raise FileNotFoundError(errno.ENOENT, "removed while it was looked at")
+    if _beyond(status):
+        raise OSError(errno.ESTALE, "changed while it was looked at")  # the next look sees what it is
     problem, detail, head = None, "", NO_HEADER
     try:
         head = header.read(fd, status.st_size)

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from journalkeeper.btrfs.kernel import ioctl
-from journalkeeper.model import Extents
+from journalkeeper.model import MAX_FILE_BYTES, Extents
 
 FS_IOC_FIEMAP = 0xC020660B
 
@@ -149,7 +149,8 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     """What the map of `fd` adds up to.
 
     `total` is the number of rows, also of those behind the end of the file; bytes end at it.
-    Dirty pages not yet placed count as data.
+    Dirty pages not yet placed count as data. `per_mib` of a file that is larger than
+    MAX_FILE_BYTES would take more memory than there is, and is not made.
 
     Raises: OSError: EOPNOTSUPP the filesystem has no FIEMAP; EIO, ENOSPC from the write-back
     that `sync` asks for; EINTR a signal came first.
@@ -162,7 +163,7 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
         total += len(columns.length)
         _clip(columns, size)
         _add_bytes(bytes_by_flags, columns)
-        if per_mib:
+        if per_mib and size <= MAX_FILE_BYTES:
             _add_counts(counts, columns)
     unwritten = _bytes_with(bytes_by_flags, FIEMAP_EXTENT_UNWRITTEN)
     return Extents(
