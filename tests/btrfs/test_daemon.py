@@ -484,8 +484,10 @@ def test_a_second_service_in_a_state_directory_made_anew_ends_the_first(
 ) -> None:
     """The first holds a lock on a file that is no longer there: two would rewrite the same files."""
     first = serve(copies.volume.mountpoint / "journal").ready()
+    first.process.send_signal(signal.SIGSTOP)  # or it may lock the new directory first
     shutil.rmtree(first.state)
     second = serve(copies.volume.mountpoint / "journal").ready()
+    first.process.send_signal(signal.SIGCONT)
     path = copies.put()
     assert eventually(lambda: first.process.poll() is not None)
     assert first.stop() == 1
