@@ -169,6 +169,8 @@ def test_a_row_is_understood_or_a_value_error(
             return
         whole = found[1] if read is rows.past else found[2]
         assert isinstance(whole, Past | Outcome)
-        assert all(value >= 0 for value in whole if isinstance(value, int | float) and value is not whole[4])
+        if isinstance(whole, Past):
+            whole = whole._replace(mtime_ns=abs(whole.mtime_ns))  # a file may be older than 1970
+        assert all(value >= 0 for value in whole if isinstance(value, int | float))
 
     check()
