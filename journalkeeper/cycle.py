@@ -156,7 +156,8 @@ class Keeper:
         from journalkeeper.record import Record  # noqa: PLC0415 - not for `scan`
 
         with closing(Record(self.state_directory, read_only=True)) as record:
-            return self._planned(self._host(self._see(request, self.directories), record), request, marked=True)[1]
+            planned = self._planned(self._host(self._see(request, self.directories), record), request, marked=True)[1]
+            return planned._replace(notices=record.ignored)
 
     def _planned(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
         """What to do about `host`, and the same host with how busy its disks are where work depends on that.
@@ -198,15 +199,15 @@ class Keeper:
         with ExitStack() as stack:
             if publisher is not None:
                 stack.push(publisher.left)
-            stack.enter_context(state.lock(self.state_directory))
+            lock = stack.enter_context(state.lock(self.state_directory))
             looking = stack.enter_context(self._looking(request, watching=watching))
             from journalkeeper.work import Work  # noqa: PLC0415 - see above
 
             record, notices = self._opened_record(stack)
             seen = looking.result()
             host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
-            again = partial(self._planned_again, host, request)
-            worker = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stop, again=again)
+            again, stopped = partial(self._planned_again, host, request), _either(stop, lock)
+            worker = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stopped, again=again)
             notices += worker.clean(seen.leftovers)
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
@@ -336,6 +337,11 @@ def _written(outcomes: list[Outcome]) -> int:
     return sum(outcome.bytes_written for outcome in outcomes)
 
 
+def _either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:
+    """Whether to stop: also once the lock's file is gone, and another run may have begun."""
+    return lambda: stop() or not lock.ours()
+
+
 def _tried(bookkeeping: Callable[[], None]) -> list[str]:
     """Keep the books, after the work; what is to be said if that failed: what was done is to be told all the same."""
     try:
@@ -347,7 +353,7 @@ def _tried(bookkeeping: Callable[[], None]) -> list[str]:
 
 def _begun_anew(record: Record) -> list[str]:
     """What is to be said of a record that was not, or not any longer, what it should be."""
-    told = []
+    told = list(record.ignored)
     if record.set_aside is not None:
         told.append(f"the record was damaged and is now {record.set_aside}; a new one was begun")
     if record.vanished:

@@ -21,6 +21,7 @@ from typing import Final
 
 from journalkeeper import state
 from journalkeeper.backoff import RETRY_S, Backoff, CpuShare
+from journalkeeper.boundary import InternalError, guarded
 from journalkeeper.bus import names
 from journalkeeper.cycle import DAEMON, PASSING, Keeper, Report, now_us
 from journalkeeper.desk import Desk
@@ -78,18 +79,18 @@ class Daemon:
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; an action under way ends between two pieces.
 
-        Raises: BusyError if another daemon has the state directory; KeeperError without one.
+        Raises: BusyError if another daemon has the state directory, now or later; KeeperError without one.
         """
         loop = asyncio.get_running_loop()
         try:
-            with state.lock(self._keeper.state_directory, state.DAEMON_LOCK):
+            with state.lock(self._keeper.state_directory, state.DAEMON_LOCK) as lock:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     loop.add_signal_handler(number, self._end)
                 loop.add_signal_handler(signal.SIGHUP, self._reload)
                 self._watch.attach(loop)
                 beside = [loop.create_task(self._feed_watchdog()), *self._door(loop)]
                 try:
-                    await self._work(loop)
+                    await self._work(loop, lock)
                 finally:
                     self._notify.stopping()
                     await self._desk.jobs.close()
@@ -142,8 +143,12 @@ class Daemon:
         """Whether the service's own work is to end between two pieces. From any thread."""
         return self._stop or self._desk.paused or self._desk.jobs.waiting
 
-    async def _work(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Sleep until there is a reason, then look at the timers or at everything, and so on."""
+    async def _work(self, loop: asyncio.AbstractEventLoop, lock: state.Lock) -> None:
+        """Sleep until there is a reason, then look at the timers or at everything, and so on.
+
+        Raises: KeeperError if the state directory was removed and cannot be made or locked anew: a
+            second service may be at work. The service manager makes the directory for the next start.
+        """
         await loop.run_in_executor(self._worker, self._watch_again)
         self._notify.ready()
         while not self._stop:
@@ -155,6 +160,7 @@ class Daemon:
                 self._look, self._again_s = True, None
             if self._may_look(time.monotonic()):
                 self._look = False
+                await loop.run_in_executor(self._worker, lock.keep)
                 wait_s = await loop.run_in_executor(self._worker, self._cycle)
                 again_s = None if wait_s is None else time.monotonic() + max(wait_s, SOON_S)
                 self._again_s = _earliest(again_s, self._watch_retry.at_s)
@@ -279,6 +285,9 @@ class Daemon:
         for skip in report.plan.skipped:
             if skip.reason in {*nocow.UNWANTED, Reason.TOO_MANY}:
                 self._told.tell(f"{skip.reason} {skip.path}", WARNING, f"{skip.path}: {skip.detail}", same=skip.reason)
+            elif skip.reason is Reason.INTERNAL_ERROR:
+                what = f"{skip.path}: left alone until it changes ({skip.reason}) {skip.detail}"
+                self._told.tell(skip.path, ERROR, what, same=skip.reason)
         long = sentence(report.waiting, now_us())
         if long:
             self._told.tell("long", WARNING, f"{long}; journalkeeper plan says why", same=long.partition(":")[2])
@@ -292,7 +301,7 @@ class Daemon:
         here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
         here |= {order.path for order in report.plan.orders}
         conditions = {f"{skip.reason} {skip.path}" for skip in report.plan.skipped}
-        self._told.keep(frozenset({"bus", "watch", "waiting", "long", *report.notices, *here, *conditions}))
+        self._told.keep(frozenset({"bus", "watch", "waiting", "long", "event", *report.notices, *here, *conditions}))
         self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
 
     def _tell_outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
@@ -305,14 +314,18 @@ class Daemon:
             )
         elif outcome.reason not in PASSING:
             priority = ERROR if outcome.result is Result.FAILED else INFO
-            self._told.tell(outcome.path, priority, f"{what} {outcome.detail}", outcome=outcome)
+            same = outcome.reason if outcome.reason is Reason.INTERNAL_ERROR else None
+            self._told.tell(outcome.path, priority, f"{what} {outcome.detail}", same=same, outcome=outcome)
 
     def _changed(self, change: Change) -> None:
         """The watch saw something: names need a look; an append only may begin an interval."""
-        began = [self._keeper.flushes.appended(directory) for directory in change.appended]
-        if change.rescan:
+        began = guarded(lambda: [self._keeper.flushes.appended(directory) for directory in change.appended])
+        trouble = began.detail if isinstance(began, InternalError) else change.trouble
+        if trouble:
+            self._told.tell("event", ERROR, f"what changed is not known, so everything is looked at: {trouble}")
+        if change.rescan or trouble:
             self._look = self._refresh = True
-        if change.rescan or any(began):
+        if self._look or (not isinstance(began, InternalError) and any(began)):
             self._wake.set()
 
     def _end(self) -> None:

@@ -2,7 +2,9 @@
 """One SQLite file that survives: killed writers, a full disk, a corrupt or foreign file.
 
 The one rule: what SQLite says leaves here as one of our errors, or as a fresh database
-with the old one set aside; never both lost.
+with the old one set aside; never both lost. Set aside is only what two tries found damaged
+while every byte could be read: SQLite reports a failed read as damage, too (EIO becomes
+SQLITE_IOERR_CORRUPTFS, and that SQLITE_CORRUPT; sqlite 3.40, os_unix.c and vdbe.c).
 
 A rollback journal and not WAL, although WAL is much cheaper (measured on btrfs per commit:
 0.2 I/Os and 11 KiB against 14 and 164 KiB; synchronous=FULL would be 27 and 304 KiB). WAL
@@ -37,6 +39,8 @@ BUSY_S = 5.0
 """How long to wait for another process's transaction: readers and writers take milliseconds."""
 
 MODE = 0o640
+
+READ_BYTES = 1 << 20
 
 
 class _UnusableError(Exception):
@@ -75,7 +79,8 @@ class Database:
         """What `work` finds. It may run twice, and fetches all it needs: an open cursor bars writers.
 
         Raises: NeedsRootError without the right to; BusyError if it was locked for BUSY_S;
-            FileError (ENOSPC, EROFS, EIO); KeeperError for a damaged file that may only be read.
+            FileError (ENOSPC, EROFS, EIO); KeeperError for a damaged file that may only be read,
+            and for a number beyond 63 bits.
         """
         return self._guarded("read the record", work)
 
@@ -94,9 +99,9 @@ class Database:
         return self._guarded("write the record", transaction)
 
     def _guarded(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Run `work` on an open connection, once more on a fresh database if this one is unusable."""
+        """Run `work` on an open connection; on a fresh database if this one is unusable at a second try, too."""
         try:
-            return self._tried(doing, work)
+            return self._tried_twice(doing, work)
         except _UnusableError as error:
             if self._read_only:
                 what = f"{self.path}: the record is {error.why}; the next run as root sets it aside and begins anew"
@@ -107,6 +112,18 @@ class Database:
         except _UnusableError as error:
             raise KeeperError(f"{self.path}: the new record is {error.why} too: is the disk failing?") from error
 
+    def _tried_twice(self, doing: str, work: Callable[[Connection], T]) -> T:
+        """As `_tried`, but an error of the disk that SQLite takes for damage is raised as what it is."""
+        try:
+            return self._tried(doing, work)
+        except _UnusableError:
+            _read_through(self.path)
+        try:
+            return self._tried(doing, work)
+        except _UnusableError:
+            _read_through(self.path)
+            raise
+
     def _tried(self, doing: str, work: Callable[[Connection], T]) -> T:
         import sqlite3  # noqa: PLC0415 - 10 ms that `scan` does not need
 
@@ -116,6 +133,8 @@ class Database:
                 done = work(self._opened())
             except sqlite3.DatabaseError as error:
                 raise _translated(error, doing, self.path) from error
+            except OverflowError as error:  # a parameter of more than 63 bits
+                raise KeeperError(f"{self.path}: cannot {doing}: {error}") from error
             undo.pop_all()
         return done
 
@@ -145,6 +164,7 @@ class Database:
         connection = sqlite3.connect(target, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=exists)
         with ExitStack() as undo:
             undo.callback(connection.close)
+            connection.text_factory = _text
             version = _version(connection, len(self._migrations))
             if self._read_only and exists and version == 0:  # its writer was killed before the first commit
                 return self._connect(exists=False)
@@ -223,7 +243,7 @@ def _translated(error: sqlite3.DatabaseError, doing: str, path: str) -> Exceptio
         return BusyError(f"{path}: cannot {doing}: another process has held it locked for {BUSY_S:.0f} s")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) and os.geteuid() != 0:
         return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(errno.EACCES)}; run it as root")
-    if code == sqlite3.SQLITE_CANTOPEN:
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_PROTOCOL):
         return KeeperError(f"{path}: cannot {doing}: {error}")
     number = {
         sqlite3.SQLITE_FULL: errno.ENOSPC,
@@ -242,6 +262,27 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError as error:
         raise state.refused("look at the record", path, error) from error
     return status.st_dev, status.st_ino
+
+
+def _read_through(path: str) -> None:
+    """Read every byte of a database and of its rollback journal.
+
+    Raises: FileError if the disk does not give them (EIO).
+    """
+    for name in (path, f"{path}-journal"):
+        try:
+            with open(name, "rb", buffering=0) as file:
+                while file.read(READ_BYTES):
+                    continue
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise state.refused("read the record", name, error) from error
+
+
+def _text(data: bytes) -> str:
+    """What a damaged row says where text should be: it is shown, and compared with the words that there are."""
+    return data.decode(errors="replace")
 
 
 def _create(path: str) -> None:

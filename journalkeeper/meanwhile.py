@@ -7,7 +7,7 @@ The one rule: nothing is left running: leaving the context waits for the work's 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
@@ -57,3 +57,36 @@ class Meanwhile(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._made[0]
+
+
+def by_two(searches: Sequence[Callable[[], T]], *, apart: bool) -> list[T]:
+    """What the searches find, in their order; `apart`, a second thread takes its share of them.
+
+    Three quarters of a look is the kernel's search for shared extents: two processors
+    search in about half the time, and of a slow disk two requests wait at once. What is
+    quick is not done here: threads that take turns with the interpreter lose more.
+
+    Raises: whatever ended one of them early; no other is begun then, and none is left running.
+    """
+    found: dict[int, T] = {}
+    left = list(range(len(searches)))[::-1]
+
+    def work() -> None:
+        try:
+            while (number := _next(left)) is not None:
+                found[number] = searches[number]()
+        finally:
+            left.clear()  # for the other thread, if this one was ended early
+
+    with Meanwhile(work, apart=apart) as second:
+        work()
+        second.result()
+    return [found[number] for number in range(len(searches))]
+
+
+def _next(left: list[int]) -> int | None:
+    """The last of `left`, which another thread takes from, too."""
+    try:
+        return left.pop()
+    except IndexError:
+        return None

@@ -17,18 +17,20 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from journalkeeper import opening
+from journalkeeper import file_row, opening
+from journalkeeper.boundary import InternalError, guarded
 from journalkeeper.btrfs import disk, fiemap, inode
 from journalkeeper.btrfs.volume import require_btrfs, volume
 from journalkeeper.errors import FileError, NotBtrfsError
-from journalkeeper.journald import control, header, layout
+from journalkeeper.journald import control, layout
 from journalkeeper.journald.layout import Directory
 from journalkeeper.journald.names import Name, classify
-from journalkeeper.meanwhile import Meanwhile
-from journalkeeper.model import Extents, Header, Instance, JournalFile, Kind, Reason, State, Volume
+from journalkeeper.meanwhile import by_two
+from journalkeeper.model import Instance, JournalFile, Kind, Reason, Volume
 
 COARSE_NS: Final = 1_000_000_000
 """A change this close to the look may be followed by another with the same time stamp:
@@ -48,8 +50,8 @@ snapshots there are."""
 Fields = dict[str, Any]
 """Fields of a JournalFile."""
 
-UNNAMED: Final = Name(Kind.ACTIVE, "remote")
-NO_HEADER: Final = Header(State.UNKNOWN, "", "", "", 0, 0, 0, 0, 0)
+KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER, Reason.INTERNAL_ERROR})
+"""What another look would find again while the file does not change."""
 
 
 class Seen(NamedTuple):
@@ -133,9 +135,11 @@ class Observer:
                     gathered.files += self._below(place, now_us, gathered)
                 except NotBtrfsError as error:
                     foreign.append(error)
-                    gathered.files.append(_directory_problem(place, Reason.NOT_BTRFS, str(error)))
+                    gathered.files.append(file_row.directory_problem(place, Reason.NOT_BTRFS, str(error)))
                 except OSError as error:
-                    gathered.files.append(_directory_problem(place, _reason(error), os.strerror(error.errno or 0)))
+                    gathered.files.append(
+                        file_row.directory_problem(place, file_row.reason(error), os.strerror(error.errno or 0))
+                    )
         if foreign and not gathered.volumes:
             raise foreign[0]
         gathered.files = [file for file in gathered.files if file.problem is not Reason.VANISHED]
@@ -151,7 +155,7 @@ class Observer:
             rows = self._rows(place, where, sorted(listing.journals), now_us)
         if listing.left_out:
             detail = f"{listing.left_out:,} journal files more than the {layout.MOST_FILES:,} that are looked at"
-            rows.append(_directory_problem(place, Reason.TOO_MANY, detail))
+            rows.append(file_row.directory_problem(place, Reason.TOO_MANY, detail))
         return rows
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
@@ -172,9 +176,11 @@ class Observer:
                 where = self._learn(place, fd, gathered)
                 return self._rows(place, where, [(name, classify(name))], now_us)[0]
         except NotBtrfsError as error:
-            return _problem(place, name, UNNAMED, Reason.NOT_BTRFS, str(error))
+            return file_row.problem(place, name, file_row.UNNAMED, Reason.NOT_BTRFS, str(error))
         except OSError as error:
-            return _problem(place, name, UNNAMED, _reason(error), os.strerror(error.errno or 0))
+            return file_row.problem(
+                place, name, file_row.UNNAMED, file_row.reason(error), os.strerror(error.errno or 0)
+            )
 
     def _learn(self, place: Directory, fd: int, gathered: _Gathered) -> _Where:
         """Add the directory's instance and volume to `gathered`."""
@@ -204,14 +210,20 @@ class Observer:
             opened: list[_Opened] = []
             try:
                 for name, kind in names[start : start + AT_ONCE]:
-                    row, fd = self._row(place, where, name, kind, now_us=now_us)
+                    answer = guarded(partial(self._row, place, where, name, kind, now_us=now_us))
+                    if isinstance(answer, InternalError):
+                        problem = file_row.problem(
+                            place, name, kind or file_row.UNNAMED, Reason.INTERNAL_ERROR, answer.detail
+                        )
+                        answer = problem, None
+                    row, fd = answer
                     if fd is not None:
                         opened.append(_Opened(len(rows), fd, row))
                     rows.append(row)
                 for one, row in zip(opened, self._completed(opened), strict=True):
                     rows[one.number] = row
                     self._kept.pop(row.path, None)
-                    known = row.problem in {None, Reason.BAD_HEADER}
+                    known = row.problem in KEPT_PROBLEMS
                     if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > COARSE_NS:
                         until_us = now_us + SHARED_US if row.extents.shared_bytes else None
                         self._kept[row.path] = _Kept(row, until_us)
@@ -229,23 +241,29 @@ class Observer:
         try:
             status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
-                return _problem(place, name, kind or UNNAMED, Reason.NOT_REGULAR, "not a regular file"), None
-            if kind is None:
-                return _problem(place, name, UNNAMED, Reason.NOT_JOURNAL, "not a journal file's name"), None
+                return file_row.problem(
+                    place, name, kind or file_row.UNNAMED, Reason.NOT_REGULAR, "not a regular file"
+                ), None
+            if kind is None or (beyond := file_row.beyond(status)):
+                detail = "not a journal file's name" if kind is None else beyond
+                return file_row.problem(place, name, kind or file_row.UNNAMED, Reason.NOT_JOURNAL, detail), None
             if status.st_dev != where.device:
-                return _problem(place, name, kind, Reason.NOT_BTRFS, "something else is mounted on this name"), None
+                return file_row.problem(
+                    place, name, kind, Reason.NOT_BTRFS, "something else is mounted on this name"
+                ), None
             kept = self._kept.get(f"{place.path}/{name}")
             if kept is not None and _unchanged(kept, status, now_us):
                 return kept.row, None
             self.opened += 1
-            fd = opening.open_file(name, dir_fd)
-            try:
-                row = _begun(place, name, kind, fd)
-            except OSError:
-                os.close(fd)
-                raise
+            with ExitStack() as undo:
+                fd = opening.open_file(name, dir_fd)
+                undo.callback(os.close, fd)
+                row = file_row.begun(place, name, kind, fd)
+                undo.pop_all()
         except OSError as error:
-            return _problem(place, name, kind or UNNAMED, _reason(error), os.strerror(error.errno or 0)), None
+            return file_row.problem(
+                place, name, kind or file_row.UNNAMED, file_row.reason(error), os.strerror(error.errno or 0)
+            ), None
         return row, fd
 
     def _completed(self, opened: list[_Opened]) -> list[JournalFile]:
@@ -253,8 +271,8 @@ class Observer:
         if not opened:
             return []
         kinds = [_lie, _occupy] if self._with_disk_bytes else [_lie]
-        searches = [partial(search, one) for search in kinds for one in opened]
-        found = _by_two(searches, apart=self._with_disk_bytes or len(opened) >= WORTH_A_THREAD)
+        searches = [partial(_searched, partial(search, one)) for search in kinds for one in opened]
+        found = by_two(searches, apart=self._with_disk_bytes or len(opened) >= WORTH_A_THREAD)
         lies, rest = found[: len(opened)], found[len(opened) :]
         fields = [one | other for one, other in zip(lies, rest, strict=True)] if rest else lies
         return [one.row._replace(**some) for one, some in zip(opened, fields, strict=True)]
@@ -275,78 +293,15 @@ def _found(search: Callable[[], Fields]) -> Fields:
     try:
         return search()
     except OSError as error:
-        return {"problem": _reason(error), "problem_detail": os.strerror(error.errno or 0)}
+        return {"problem": file_row.reason(error), "problem_detail": os.strerror(error.errno or 0)}
 
 
-def _by_two(searches: Sequence[Callable[[], Fields]], *, apart: bool) -> list[Fields]:
-    """What the searches find, in their order; `apart`, a second thread takes its share of them.
-
-    Three quarters of a look is the kernel's search for shared extents: two processors
-    search in about half the time, and of a slow disk two requests wait at once. What is
-    quick is not done here: threads that take turns with the interpreter lose more.
-
-    Raises: whatever ended one of them early; no other is begun then, and none is left running.
-    """
-    found: list[Fields] = [{}] * len(searches)
-    left = list(range(len(searches)))[::-1]
-
-    def work() -> None:
-        try:
-            while (number := _next(left)) is not None:
-                found[number] = _found(searches[number])
-        finally:
-            left.clear()  # for the other thread, if this one was ended early
-
-    with Meanwhile(work, apart=apart) as second:
-        work()
-        second.result()
+def _searched(search: Callable[[], Fields]) -> Fields:
+    """The same in one file's turn: no file ends the search of another."""
+    found = guarded(partial(_found, search))
+    if isinstance(found, InternalError):
+        return {"problem": Reason.INTERNAL_ERROR, "problem_detail": found.detail}
     return found
-
-
-def _next(left: list[int]) -> int | None:
-    """The last of `left`, which another thread takes from, too."""
-    try:
-        return left.pop()
-    except IndexError:
-        return None
-
-
-def _begun(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
-    """The row of an open file, but for how it lies.
-
-    Raises: OSError: ENOENT it was removed meanwhile; EIO.
-    """
-    status = os.fstat(fd)
-    if status.st_nlink == 0:
-        raise FileNotFoundError(errno.ENOENT, "removed while it was looked at")
-    problem, detail, head = None, "", NO_HEADER
-    try:
-        head = header.read(fd, status.st_size)
-    except header.HeaderError as error:
-        problem, detail = Reason.BAD_HEADER, str(error)
-    return JournalFile(
-        path=f"{place.path}/{name}",
-        device=status.st_dev,
-        inode=status.st_ino,
-        kind=kind.kind,
-        owner=kind.owner,
-        instance=place.name,
-        state=head.state,
-        size_bytes=status.st_size,
-        allocated_bytes=status.st_blocks * 512,
-        disk_bytes=None,
-        extents=Extents(),
-        nocow=inode.is_nocow(fd),
-        entries=head.entries,
-        head_time_us=head.head_time_us,
-        tail_time_us=head.tail_time_us,
-        links=status.st_nlink,
-        uid=status.st_uid,
-        mtime_ns=status.st_mtime_ns,
-        ctime_ns=status.st_ctime_ns,
-        problem=problem,
-        problem_detail=detail,
-    )
 
 
 def _unchanged(kept: _Kept, status: os.stat_result, now_us: int) -> bool:
@@ -371,48 +326,3 @@ def _place(parent: str) -> Directory:
     except FileError:
         known = []
     return next((place for place in known if place.path == parent), Directory(parent, os.path.basename(parent), "", ""))
-
-
-def _problem(place: Directory, name: str, kind: Name, reason: Reason, detail: str) -> JournalFile:
-    """A row for what could not be looked at."""
-    return JournalFile(
-        path=f"{place.path.rstrip('/')}/{name}",
-        device=0,
-        inode=0,
-        kind=kind.kind,
-        owner=kind.owner,
-        instance=place.name,
-        state=State.UNKNOWN,
-        size_bytes=0,
-        allocated_bytes=0,
-        disk_bytes=None,
-        extents=Extents(),
-        nocow=False,
-        entries=0,
-        head_time_us=0,
-        tail_time_us=0,
-        links=0,
-        uid=0,
-        mtime_ns=0,
-        ctime_ns=0,
-        problem=reason,
-        problem_detail=detail,
-    )
-
-
-def _directory_problem(place: Directory, reason: Reason, detail: str) -> JournalFile:
-    """A row for a whole directory that could not be looked into."""
-    parent, _, name = place.path.rpartition("/")
-    return _problem(place._replace(path=parent), name, UNNAMED, reason, detail)
-
-
-def _reason(error: OSError) -> Reason:
-    match error.errno:
-        case errno.ENOENT | errno.ENOTDIR | errno.ESTALE:
-            return Reason.VANISHED
-        case errno.EACCES | errno.EPERM:
-            return Reason.UNREADABLE
-        case errno.ELOOP | errno.ENXIO:
-            return Reason.NOT_REGULAR
-        case _:
-            return Reason.IO_ERROR

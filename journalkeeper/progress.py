@@ -32,6 +32,11 @@ class Meter:
         self._before = 0
         self._length = 0
 
+    @property
+    def done_bytes(self) -> int:
+        """Bytes over the whole run."""
+        return self._now.done_bytes
+
     def begin(self, number: int, action: Action) -> None:
         """The next file: what the last one left out counts as done, too."""
         self._before += self._length

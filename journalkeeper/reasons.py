@@ -31,7 +31,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.PRESSURE: "Others keep the disk of the volume busy; it is tried again when the pressure is gone.",
     Reason.FREE_SPACE: "The volume has too little free space for the rewrite to fit safely.",
     Reason.NOT_BTRFS: "The file is on another filesystem, where journalkeeper has nothing to mend.",
-    Reason.NOT_JOURNAL: "The file does not begin as a journal file does, or its name is not a journal file's.",
+    Reason.NOT_JOURNAL: "The file does not begin as a journal file does, or its name, size or time is none that a"
+    " journal file has.",
     Reason.NOT_REGULAR: "The path is a symbolic link, a directory, a FIFO or a device, and is never followed.",
     Reason.HARD_LINKED: "The file has more than one name, and an exchange would leave the others behind.",
     Reason.SWAPFILE: "The file is in use as swap space and the kernel refuses to move it.",
@@ -56,6 +57,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.TOO_MANY: "The directory has more journal files than are looked at: those of remote hosts and the oldest"
     " archives are left out. Remove or move files away until it is over.",
     Reason.NO_JOURNALD: "No journald that could be asked writes to the directory, or it did not do what it was asked.",
+    Reason.INTERNAL_ERROR: "The file met a mistake of journalkeeper, which is worth a report; it is left alone until it"
+    " changes.",
 }
 
 NO_JOURNAL: frozenset[Reason] = frozenset(

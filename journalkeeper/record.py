@@ -11,14 +11,29 @@ mount; a volume's key is the first two. Paths are bytes in the database: names n
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from journalkeeper import samples
 from journalkeeper.database import Database
 from journalkeeper.ledger import Ledger
 from journalkeeper.model import Host, Outcome, Past, Reason, Result, Verb
+from journalkeeper.rows import (
+    COUNT_LIMIT,
+    Day,
+    Entry,
+    Run,
+    Sample,
+    Totals,
+    counted,
+    encodable,
+    entry,
+    past,
+    ran,
+    sample,
+    totals,
+)
 from journalkeeper.schema import MIGRATIONS
 from journalkeeper.waiting import Wait
 
@@ -30,66 +45,20 @@ DAY_US = 24 * 3600 * 1_000_000
 FOREVER_US = (1 << 63) - 1
 REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE)
 
+
+def _sum(number: str, lowest: int = 0) -> str:
+    """SQL for a sum that a damaged number does not count in: of two such SQLite makes none ("integer overflow")."""
+    return f"coalesce(sum({number}) FILTER (WHERE {number} BETWEEN {lowest} AND {COUNT_LIMIT}), 0)"
+
+
+WRITTEN = _sum("bytes_written")
+BEFORE, AFTER = _sum("extents_before"), _sum("extents_after")
+FREED = _sum("disk_bytes_before - disk_bytes_after", -COUNT_LIMIT)
+
+T = TypeVar("T")
+
 VolumeKey = tuple[str, int]
 """A volume's UUID and the tree id of the subvolume."""
-
-
-class Run(NamedTuple):
-    """One run; `ended_us` is None if it was killed, or goes on."""
-
-    id: int
-    door: str
-    began_us: int
-    ended_us: int | None
-    done: int
-    skipped: int
-    failed: int
-    bytes_written: int
-
-
-class Entry(NamedTuple):
-    """One outcome, when it was, and which door it came through ("" if its run was lost)."""
-
-    when_us: int
-    door: str
-    outcome: Outcome
-
-
-class Day(NamedTuple):
-    """The outcomes of one local day, `date` as 2026-01-31; freed bytes as far as they are known."""
-
-    date: str
-    done: int
-    skipped: int
-    failed: int
-    extents_before: int
-    extents_after: int
-    bytes_written: int
-    bytes_freed: int
-
-
-class Totals(NamedTuple):
-    """One instance's files at one moment."""
-
-    when_us: int
-    instance: str
-    files: int
-    extents: int
-    ideal_extents: int
-    active_extents: int
-    size_bytes: int
-    allocated_bytes: int
-
-
-class Sample(NamedTuple):
-    """One active file at one moment."""
-
-    when_us: int
-    path: str
-    extents: int
-    ideal_extents: int
-    size_bytes: int
-    allocated_bytes: int
 
 
 class Record:
@@ -97,7 +66,7 @@ class Record:
 
     One thread at a time may use it. `set_aside` is where a damaged record was moved to by
     this object, None while nothing was; `vanished` says that it was deleted under our hands
-    and begun anew.
+    and begun anew. `ignored` has a sentence on each table with rows that could not be understood.
 
     Raises, here and in every method: NeedsRootError without the right; BusyError after 5 s;
         FileError (ENOSPC, EROFS, EIO); KeeperError for a damaged record opened read-only.
@@ -106,6 +75,7 @@ class Record:
     def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
         path = os.path.join(os.path.abspath(directory), NAME)
         self._database = Database(path, MIGRATIONS, read_only=read_only)
+        self._ignored: dict[str, tuple[int, str]] = {}
 
     @property
     def path(self) -> str:
@@ -121,6 +91,15 @@ class Record:
     def vanished(self) -> bool:
         """Whether the record disappeared while it was open."""
         return self._database.vanished
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """What is to be said of rows that were read and left out."""
+        return tuple(
+            f"{self.path}: {count} {'row' if count == 1 else 'rows'} of {table} {'was' if count == 1 else 'were'}"
+            f" ignored: {why}; written by a newer version, or damaged"
+            for table, (count, why) in self._ignored.items()
+        )
 
     def close(self) -> None:
         """Let go of the file."""
@@ -192,7 +171,7 @@ class Record:
             f"SELECT {columns}, bytes_written, compress FROM rewrites WHERE uuid = ? AND subvolume = ?",  # noqa: S608 - our words
             volume,
         )
-        return {inode: Past(Verb(verb), *rest) for inode, verb, *rest in rows}
+        return dict(self._understood("rewrites", rows, past))
 
     def observe(self, now_us: int, host: Host, *, every_us: int = 0) -> None:
         """Keep each instance's totals and each active file's extents where they are not what they were.
@@ -232,7 +211,7 @@ class Record:
         not use up the budgets of the days until then.
         """
         ((written,),) = self._rows(
-            "SELECT coalesce(sum(bytes_written), 0) FROM outcomes WHERE when_us > ? AND when_us <= ?",
+            f"SELECT {WRITTEN} FROM outcomes WHERE when_us > ? AND when_us <= ?",  # noqa: S608 - our words
             (when_us, FOREVER_US if until_us is None else until_us),
         )
         return int(written)
@@ -273,14 +252,14 @@ class Record:
 
     def ledger(self) -> Ledger:
         """What was ever done, by numbers that only grow."""
-        rows = self._rows("SELECT * FROM ever", ())
-        times = {what: count for what, count, *_ in rows}
-        written, removed, reclaimed, known = (sum(row[column] for row in rows) for column in range(2, 6))
+        counts = dict(self._understood("ever", self._rows("SELECT * FROM ever", ()), counted))
+        times = {what: numbers[0] for what, numbers in counts.items()}
+        written, removed, reclaimed, known = (sum(row[column] for row in counts.values()) for column in range(1, 5))
         return Ledger(
-            done=times["done"],
-            skipped=times["skipped"],
-            failed=times["failed"],
-            failed_runs=times["failed-run"],
+            done=times.get("done", 0),
+            skipped=times.get("skipped", 0),
+            failed=times.get("failed", 0),
+            failed_runs=times.get("failed-run", 0),
             bytes_written=written,
             extents_removed=removed,
             bytes_reclaimed=reclaimed if known else None,
@@ -289,14 +268,14 @@ class Record:
     def last_run(self) -> Run | None:
         """The run that began last, None if there was none."""
         rows = self._rows(
-            """SELECT runs.id, door, began_us, ended_us, count(*) FILTER (WHERE result = 'done'),
+            f"""SELECT runs.id, door, began_us, ended_us, count(*) FILTER (WHERE result = 'done'),
                 count(*) FILTER (WHERE result = 'skipped'), count(*) FILTER (WHERE result = 'failed'),
-                coalesce(sum(bytes_written), 0)
+                {WRITTEN}
             FROM runs LEFT JOIN outcomes ON outcomes.run = runs.id
-            WHERE runs.id = (SELECT max(id) FROM runs) GROUP BY runs.id""",
+            WHERE runs.id = (SELECT max(id) FROM runs) GROUP BY runs.id""",  # noqa: S608 - our words
             (),
         )
-        return Run(*rows[0]) if rows else None
+        return next(self._understood("runs", rows, ran), None)
 
     def history(
         self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
@@ -312,7 +291,7 @@ class Record:
             FROM outcomes LEFT JOIN runs ON runs.id = outcomes.run WHERE {where} ORDER BY when_us, outcomes.id""",  # noqa: S608 - _where's words are ours
             values,
         )
-        return [_entry(row) for row in rows]
+        return list(self._understood("outcomes", rows, entry))
 
     def days(self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None) -> list[Day]:
         """The outcomes summed up by local day, the oldest first."""
@@ -320,8 +299,7 @@ class Record:
         rows = self._rows(
             f"""SELECT date(when_us / 1000000, 'unixepoch', 'localtime') AS day,
                 count(*) FILTER (WHERE result = 'done'), count(*) FILTER (WHERE result = 'skipped'),
-                count(*) FILTER (WHERE result = 'failed'), sum(extents_before), sum(extents_after),
-                sum(bytes_written), coalesce(sum(disk_bytes_before - disk_bytes_after), 0)
+                count(*) FILTER (WHERE result = 'failed'), {BEFORE}, {AFTER}, {WRITTEN}, {FREED}
             FROM outcomes WHERE {where} GROUP BY day ORDER BY day""",  # noqa: S608 - as in history
             values,
         )
@@ -337,7 +315,7 @@ class Record:
             FROM samples WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
             values,
         )
-        return [Sample(when_us, os.fsdecode(path), *rest) for when_us, path, *rest in rows]
+        return list(self._understood("samples", rows, sample))
 
     def totals(self, since_us: int | None = None, until_us: int | None = None) -> list[Totals]:
         """The sums of each instance, the oldest first."""
@@ -347,7 +325,7 @@ class Record:
             FROM totals WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
             values,
         )
-        return [Totals(*row) for row in rows]
+        return list(self._understood("totals", rows, totals))
 
     def prune(self, now_us: int, keep_us: int, max_rows: int | None = None) -> None:
         """Forget what is older than `keep_us`, and of each table the oldest beyond `max_rows`.
@@ -367,6 +345,17 @@ class Record:
 
         self._database.write(forget)
 
+    def _understood(
+        self, table: str, rows: Sequence[tuple[Any, ...]], made: Callable[[tuple[Any, ...]], T]
+    ) -> Iterator[T]:
+        """What is made of each row; one that says nothing to us ends nothing, and `ignored` counts it."""
+        for row in rows:
+            try:
+                yield made(row)
+            except (ValueError, TypeError) as error:
+                count, why = self._ignored.get(table, (0, str(error)))
+                self._ignored[table] = count + 1, why
+
     def _rows(self, statement: str, values: Sequence[object]) -> list[Any]:
         return self._database.read(lambda connection: connection.execute(statement, values).fetchall())
 
@@ -374,7 +363,8 @@ class Record:
 def _inserted(connection: Connection, table: str, row: tuple[object, ...]) -> int:
     """Put a row in and return its id; a row of the same key gives way."""
     places = ", ".join("?" * len(row))
-    return connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", row).lastrowid or 0  # noqa: S608 - our tables
+    kept = [encodable(value) if isinstance(value, str) else value for value in row]
+    return connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", kept).lastrowid or 0  # noqa: S608 - our tables
 
 
 def _where(paths: Sequence[str], since_us: int | None, until_us: int | None) -> tuple[str, list[object]]:
@@ -388,10 +378,3 @@ def _where(paths: Sequence[str], since_us: int | None, until_us: int | None) -> 
         names.append("path = ? OR substr(path, 1, ?) = ?")
         values += [name, len(below), below]
     return words + (f" AND ({' OR '.join(names)})" if names else ""), values
-
-
-def _entry(row: tuple[Any, ...]) -> Entry:
-    when_us, door, path, action, result, reason, *numbers, duration_us, detail, unshared_bytes = row
-    name, what = os.fsdecode(path), (Verb(action), Result(result), Reason(reason))
-    outcome = Outcome(name, *what, *numbers, duration_us / 1e6, detail, unshared_bytes)  # type: ignore[call-arg]  # five numbers
-    return Entry(when_us, door, outcome)

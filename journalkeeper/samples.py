@@ -25,7 +25,7 @@ def news(connection: Connection, now_us: int, host: Host, every_us: int) -> list
     ]
     for table, column, name, numbers in observed:
         last = connection.execute(
-            f"SELECT * FROM {table} WHERE {column} = ? ORDER BY id DESC LIMIT 1",  # noqa: S608 - our tables
+            f"SELECT * FROM {table} WHERE {column} = ? AND typeof(when_us) = 'integer' ORDER BY id DESC LIMIT 1",  # noqa: S608 - our tables
             (name,),
         ).fetchone()
         if last is None or (last[3:] != numbers and not 0 <= now_us - last[1] < every_us):

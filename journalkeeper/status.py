@@ -88,4 +88,4 @@ def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> b
 def _whole(file: JournalFile, config: Config) -> int:
     """The number of extents that a rewrite would leave."""
     compressed = file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None
-    return ideal_extents(file.size_bytes, compressed=compressed or file.compressed)
+    return ideal_extents(file.extents.data_bytes, compressed=compressed or file.compressed)

@@ -19,11 +19,13 @@ import select
 import struct
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Iterable
+from functools import partial
 from threading import Lock
 from typing import Final, NamedTuple
 
 import pyinotify
 
+from journalkeeper.boundary import InternalError, guarded
 from journalkeeper.errors import FileError, KeeperError
 from journalkeeper.journald import layout, names
 from journalkeeper.model import Kind
@@ -55,10 +57,14 @@ LIMITS: Final = "/proc/sys/fs/inotify"
 
 
 class Change(NamedTuple):
-    """What happened: instance directories whose active files were appended to, and whether names changed."""
+    """What happened: instance directories whose active files were appended to, and whether names changed.
+
+    `trouble` is why an event could not be understood, "" if all were: everything may have changed then.
+    """
 
     appended: frozenset[str]
     rescan: bool
+    trouble: str = ""
 
 
 class _Interest(NamedTuple):
@@ -99,6 +105,7 @@ class Watch:
         self._mounts: tuple[str, ...] = ()
         self._appended: set[str] = set()
         self._rescan = False
+        self._trouble = ""
         self._timer: TimerHandle | None = None
         self._loop: AbstractEventLoop | None = None
         self._closed = False
@@ -246,7 +253,9 @@ class Watch:
             while offset < len(data):
                 number, mask, _, length = EVENT.unpack_from(data, offset)
                 offset += EVENT.size + length
-                self._take(number, mask, data[offset - length : offset])
+                taken = guarded(partial(self._take, number, mask, data[offset - length : offset]))
+                if isinstance(taken, InternalError):
+                    self._rescan, self._trouble = True, taken.detail
         self._schedule()
 
     def _take(self, number: int, mask: int, padded_name: bytes) -> None:
@@ -296,9 +305,9 @@ class Watch:
     def _tell(self) -> None:
         self._timer = None
         with self._lock:
-            change = Change(frozenset(self._appended), self._rescan)
+            change = Change(frozenset(self._appended), self._rescan, self._trouble)
             self._appended.clear()
-            self._rescan = False
+            self._rescan, self._trouble = False, ""
         self._on_change(change)
 
 

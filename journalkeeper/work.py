@@ -10,15 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Final
 
+from journalkeeper.boundary import InternalError, guarded
 from journalkeeper.config import Config
 from journalkeeper.execute import Done, execute, leftovers, not_begun, orders
 from journalkeeper.execute.pace import Pace
 from journalkeeper.feedback import Attention, Place
 from journalkeeper.flushes import Flushes
 from journalkeeper.journald import layout
-from journalkeeper.model import Action, Instance, JournalFile, Kind, Order, Plan, Reason
+from journalkeeper.model import Action, Instance, JournalFile, Kind, Order, Outcome, Plan, Reason, Result
 from journalkeeper.observe import Seen
 from journalkeeper.progress import Meter, Progress
 from journalkeeper.slowest import Slowest
@@ -66,7 +68,9 @@ class Work:
     def _obey(self, given: tuple[Order, ...]) -> Iterator[tuple[Instance, Done]]:
         """Carry out one order after the other; with the directory that each is about."""
         for order in given:
-            done = orders.not_begun(order) if self._stop() else orders.carry_out(order)
+            done = guarded(partial(orders.not_begun if self._stop() else orders.carry_out, order))
+            if isinstance(done, InternalError):
+                done = Done(_internal_error(order, done, 0), order.instance.inode, 0, 0)
             self._flushes.moved_by_us(order.instance.directory)
             yield order.instance, done
 
@@ -80,35 +84,46 @@ class Work:
                 yield action.file, not_begun(action)
                 continue
             meter.begin(number, action)
-            done, looks = self._execute(action, seen, meter.add), 0
-            while self._just_archived(action, done) and looks < LOOKS_AGAIN:
-                looks += 1
-                time.sleep(FINISHED_S)
-                fresh = self._again(action)
-                if fresh is not None:
-                    done = self._execute(fresh, seen, meter.add)
+            begun_bytes = meter.done_bytes
+            done = guarded(partial(self._one, action, seen, meter))
+            if isinstance(done, InternalError):
+                file = action.file
+                outcome = _internal_error(action, done, meter.done_bytes - begun_bytes)
+                done = Done(outcome, file.inode, file.size_bytes, file.mtime_ns)
+            if action.file.kind is Kind.ACTIVE:
+                self._flushes.moved_by_us(action.path.rpartition("/")[0])
             yield action.file, done
+
+    def _one(self, action: Action, seen: Seen, meter: Meter) -> Done:
+        """One file's turn; where journald is about to finish the file and nobody waits for the next run, some more."""
+        done = self._execute(action, seen, meter)
+        for _ in range(LOOKS_AGAIN):
+            if not self._just_archived(action, done):
+                break
+            time.sleep(FINISHED_S)
+            fresh = self._again(action)
+            if fresh is not None:
+                done = self._execute(fresh, seen, meter)
+        return done
 
     def _just_archived(self, action: Action, done: Done) -> bool:
         """Whether journald was about to finish the file, and who asked does not wait for the next run."""
         changed = action.file.kind is not Kind.ACTIVE and done.outcome.reason is Reason.CHANGED
         return changed and self._hurry and not self._stop()
 
-    def _execute(self, action: Action, seen: Seen, tell: Callable[[int], None]) -> Done:
+    def _execute(self, action: Action, seen: Seen, meter: Meter) -> Done:
         """Do one action, asking for leave before each piece."""
         with closing(self._attention(action, seen)) as attention:
             pace = Pace(
                 most_bytes=self._config.defrag.chunk_bytes,
                 piece_us=self._piece_us(action),
                 ask=attention,
-                tell=tell,
+                tell=meter.add,
             )
             done = execute(action, pace)
             attention.let_pass()
         if action.file.kind is Kind.ACTIVE:
-            directory = action.path.rpartition("/")[0]
-            self._flushes.moved_by_us(directory)
-            self._slowest.add(directory, pace.slowest_us)
+            self._slowest.add(action.path.rpartition("/")[0], pace.slowest_us)
         return done
 
     def _piece_us(self, action: Action) -> int | None:
@@ -135,3 +150,10 @@ class Work:
         return Attention(
             action, self._config, self._flushes, place, margin_us=margin_us, hurry=self._hurry, stop=self._stop
         )
+
+
+def _internal_error(action: Action | Order, error: InternalError, written_bytes: int) -> Outcome:
+    """What becomes of a turn that a mistake of ours ended: the file is as it was, or better."""
+    count = action.extents_before
+    words = (action.path, action.action, Result.FAILED, Reason.INTERNAL_ERROR)
+    return Outcome(*words, count, count, None, None, written_bytes, 0.0, error.detail)

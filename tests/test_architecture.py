@@ -35,17 +35,20 @@ GROUND = {
     "waiting",
     "escape",
     "backoff",
+    "boundary",
 }
 MIND = {"policy", "status", "metrics", "report"}
 KERNEL = {"btrfs", "journald"}
 HANDS = {
     "meanwhile",
     "observe",
+    "file_row",
     "execute",
     "opening",
     "flushes",
     "record",
     "samples",
+    "rows",
     "schema",
     "database",
     "state",

@@ -27,7 +27,7 @@ from operator import add, and_, ne, sub
 from typing import NamedTuple
 
 from journalkeeper.btrfs.kernel import ioctl
-from journalkeeper.model import Extents
+from journalkeeper.model import MAX_FILE_BYTES, Extents
 
 FS_IOC_FIEMAP = 0xC020660B
 
@@ -171,7 +171,8 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     """What the map of `fd` adds up to.
 
     `total` is the number of extents, also of those behind the end of the file; bytes end at it.
-    Dirty pages not yet placed count as data.
+    Dirty pages not yet placed count as data. `per_mib` of a file that is larger than
+    MAX_FILE_BYTES would take more memory than there is, and is not made.
 
     Raises: OSError: EOPNOTSUPP the filesystem has no FIEMAP; EIO, ENOSPC from the write-back
     that `sync` asks for; EINTR a signal came first.
@@ -184,7 +185,7 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
         total += sum(begins)
         _clip(columns, size)
         _add_bytes(bytes_by_flags, columns)
-        if per_mib:
+        if per_mib and size <= MAX_FILE_BYTES:
             _add_counts(counts, columns, begins)
     unwritten = _bytes_with(bytes_by_flags, FIEMAP_EXTENT_UNWRITTEN)
     return Extents(

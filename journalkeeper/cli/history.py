@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from journalkeeper.cli.output import Output
     from journalkeeper.cli.session import Session
-    from journalkeeper.record import Entry, Sample
+    from journalkeeper.rows import Entry, Sample
 
 DESCRIPTION = """\
 Shows what was done to files, the oldest first, and how the number of extents of active
@@ -77,7 +77,10 @@ def run(args: argparse.Namespace, session: Session) -> int:
         entries = record.history(paths, since_us, until_us)
         samples = record.samples(paths, since_us, until_us)
         unknown = [path for path in paths if not (record.history([path]) or record.samples([path]))]
+        ignored = record.ignored
     output = session.output
+    for sentence in ignored:
+        output.note(sentence)
     problems = ((path, _problem(path), "nothing is recorded of it") for path in unknown)
     status = complain_of_named(Request(paths=paths), problems, output)
     if output.json != "off":

@@ -94,6 +94,8 @@ def _document(asked: Request, session: Session) -> dict[str, Any]:
     plan = session.engine().plan(asked)
     doing = [None for _ in (*plan.orders, *plan.actions)]
     refuse_if_all_unreadable(session, [*doing, *(skip.reason for skip in plan.skipped)])
+    for notice in plan.notices:
+        session.output.note(notice)
     return plan_document(plan)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from journalkeeper.cli.client import Service
     from journalkeeper.cli.session import Session
-    from journalkeeper.record import Run, Totals
+    from journalkeeper.rows import Run, Totals
 
 DESCRIPTION = """\
 Shows what the service does and sees now, if it runs, to any user; and from the record, which
@@ -115,6 +115,8 @@ def _read(session: Session) -> _Recorded:
         with session.record() as record:
             latest = {totals.instance: totals for totals in record.totals()}
             written = record.written_since(now_us - DAY_US, now_us)
+            for sentence in record.ignored:
+                session.output.note(sentence)
             return _Recorded(
                 readable=True,
                 last_run=record.last_run(),

@@ -8,9 +8,12 @@ is well spent.
 
 from __future__ import annotations
 
+from functools import partial
+
+from journalkeeper.boundary import InternalError, guarded
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, Plan, Reason, Request, Skip, Volume
-from journalkeeper.policy.case import cases
+from journalkeeper.policy.case import Case, cases
 from journalkeeper.policy.postpone import AGAIN_US, postponed
 from journalkeeper.policy.price import propose
 from journalkeeper.policy.rules import veto
@@ -30,12 +33,9 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     actions: list[Action] = []
     skipped: list[Skip] = []
     for case in all_cases:
-        answer = veto(case) or propose(case)
-        if isinstance(answer, Skip) and answer.reason in PUTTING_OFF:
-            answer = answer._replace(puts_off=isinstance(propose(case), Action))
-        elif isinstance(answer, Action) and not request.now:
-            later = postponed(answer, host, config)
-            answer = answer if later is None else later._replace(puts_off=True)
+        answer = guarded(partial(_judged, case, host))
+        if isinstance(answer, InternalError):
+            answer = Skip(case.file.path, Reason.INTERNAL_ERROR, answer.detail)
         if isinstance(answer, Action):
             actions.append(answer)
         else:
@@ -45,6 +45,17 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     affordable, too_much = _afford(sorted(actions, key=_reward), host, request, config)
     left = tuple(sorted([*skipped, *too_much], key=lambda skip: skip.path))
     return Plan(windows, tuple(affordable), left, orders)
+
+
+def _judged(case: Case, host: Host) -> Action | Skip:
+    """What to do about one file, or why not."""
+    answer = veto(case) or propose(case)
+    if isinstance(answer, Skip) and answer.reason in PUTTING_OFF:
+        return answer._replace(puts_off=isinstance(propose(case), Action))
+    if isinstance(answer, Action) and not case.request.now:
+        later = postponed(answer, host, case.config)
+        return answer if later is None else later._replace(puts_off=True)
+    return answer
 
 
 def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:

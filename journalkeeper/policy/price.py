@@ -91,7 +91,7 @@ def _pinned_bytes(file: JournalFile, *, moves: bool) -> int:
 
 def _expected(file: JournalFile, compression: Compression | None) -> int:
     """The number of extents that the whole file will have; more than now where a whole plain one is compressed."""
-    ideal = ideal_extents(file.size_bytes, compressed=compression is not None or file.compressed)
+    ideal = ideal_extents(file.extents.data_bytes, compressed=compression is not None or file.compressed)
     return ideal if compression is not None and not file.compressed else min(ideal, file.extents.total)
 
 

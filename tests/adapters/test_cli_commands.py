@@ -120,7 +120,7 @@ def test_scan_shows_flags_problems_and_what_is_not_known(capsys: Captured) -> No
     )
     assert run(["scan", "--no-legend"], FakeKeeper(files=(odd,))) == 0
     assert capsys.readouterr().out == (
-        "active  online  7  7  45.0M  -  bad-header,compressed,nocow,shared  /j/\\x0a\\xff\n"
+        "active  online  7  1  45.0M  -  bad-header,compressed,nocow,shared  /j/\\x0a\\xff\n"
     )
 
 

@@ -22,7 +22,7 @@ from journalkeeper.cli.parser import parse, parser
 from journalkeeper.config import directives, from_assignments
 from journalkeeper.log import Event, outcome_fields
 from journalkeeper.model import Outcome, Reason, Result, Verb
-from journalkeeper.record import Run, Sample, Totals
+from journalkeeper.rows import Run, Sample, Totals
 from tests.adapters.pages import CHECKOUT, PAGES, commands, examples, make, need, rendered
 
 MAIN, CONF, BUS, FLEET, SERVICE = PAGES

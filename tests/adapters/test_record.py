@@ -25,7 +25,8 @@ from journalkeeper.model import (
     Verb,
     Volume,
 )
-from journalkeeper.record import NAME, Day, Record, Run, Totals
+from journalkeeper.record import NAME, Record
+from journalkeeper.rows import Day, Run, Totals
 from journalkeeper.schema import MIGRATIONS
 from journalkeeper.waiting import Wait
 

@@ -17,6 +17,7 @@ from journalkeeper import state
 from journalkeeper.cli.parser import parse
 from journalkeeper.log import Event, outcome_fields
 from journalkeeper.model import Outcome, Reason, Result, Verb
+from journalkeeper.values import parse_span_us
 
 UNITS = Path(__file__).parent.parent.parent / "units"
 SERVICES = sorted(UNITS.glob("*.service"))
@@ -140,6 +141,15 @@ def test_the_timers_service_is_passed_over_while_the_service_runs(tmp_path: Path
         assert subprocess.run(words, check=False).returncode == 1
     with state.lock(tmp_path):  # a run's own lock is no reason: it is waited out, or says who has it
         assert subprocess.run(words, check=False).returncode == 0
+
+
+def test_no_run_of_failures_leaves_a_host_without_the_service() -> None:
+    """A start limit would end it for good; RestartSteps= is of systemd 254, and 252 warns of it."""
+    unit = UNITS / "journalkeeper.service"
+    words = dict([*directives(unit, "Unit"), *directives(unit)])
+    assert (words["StartLimitIntervalSec"], words["Restart"]) == ("0", "on-failure")
+    assert parse_span_us(words["RestartSec"]) >= 60_000_000
+    assert "RestartSteps" not in words
 
 
 def test_the_preset_names_every_unit_that_can_be_enabled() -> None:

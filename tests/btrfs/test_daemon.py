@@ -36,7 +36,8 @@ from journalkeeper.lab.journald import ONLINE, PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, drop_caches, run
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.observe import Observer
-from journalkeeper.record import Entry, Record
+from journalkeeper.record import Record
+from journalkeeper.rows import Entry
 from journalkeeper.waiting import Wait
 from tests.bench.service import Load, calls
 from tests.btrfs.journals import QUICK
@@ -534,6 +535,23 @@ def test_a_lost_state_directory_is_made_anew_and_said(copies: Copies, serve: Cal
     path = copies.put()
     assert eventually(lambda: service.state.exists() and path.name in service.outcomes())
     assert eventually(lambda: service.heard("the record was removed; a new one was begun"))
+
+
+def test_a_second_service_in_a_state_directory_made_anew_ends_the_first(
+    copies: Copies, serve: Callable[..., Service]
+) -> None:
+    """The first holds a lock on a file that is no longer there: two would rewrite the same files."""
+    first = serve(copies.volume.mountpoint / "journal").ready()
+    first.process.send_signal(signal.SIGSTOP)  # or it may lock the new directory first
+    shutil.rmtree(first.state)
+    second = serve(copies.volume.mountpoint / "journal").ready()
+    first.process.send_signal(signal.SIGCONT)
+    path = copies.put()
+    assert eventually(lambda: first.process.poll() is not None)
+    assert first.stop() == 1
+    assert first.heard(f"journalkeeper is at work already: process {second.process.pid} holds")
+    assert eventually(lambda: path.name in second.outcomes())
+    assert [entry.outcome.result for entry in second.history()] == [Result.DONE]
 
 
 def test_a_corrupt_record_is_set_aside_and_said(copies: Copies, serve: Callable[..., Service]) -> None:

@@ -65,18 +65,37 @@ def test_a_second_look_opens_the_changed_file_alone(many: Path) -> None:
     assert [one.path for one, two in zip(before, after, strict=True) if one != two] == [changed.path]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("bad", [0, FILES - 1])
-def test_an_error_in_either_thread_is_ours(many: Path, monkeypatch: pytest.MonkeyPatch, bad: int) -> None:
-    path = sorted(str(entry) for entry in many.iterdir())[bad]
+def failing_at(path: str, error: BaseException) -> Callable[[observe._Opened], observe.Fields]:
+    """The search, but for one file."""
     real = observe._lie
 
-    def failing(opened: observe._Opened) -> observe.Fields:
+    def search(opened: observe._Opened) -> observe.Fields:
         if opened.row.path == path:
-            raise MemoryError(path)
+            raise error
         return real(opened)
 
-    monkeypatch.setattr(observe, "_lie", failing)
-    with pytest.raises(MemoryError):
+    return search
+
+
+def left_open(many: Path) -> list[str]:
+    return [link for link in os.listdir("/proc/self/fd") if str(many) in os.path.realpath(f"/proc/self/fd/{link}")]
+
+
+@pytest.mark.parametrize("bad", [0, FILES - 1])
+def test_an_error_in_either_thread_is_one_files(many: Path, monkeypatch: pytest.MonkeyPatch, bad: int) -> None:
+    path = sorted(str(entry) for entry in many.iterdir())[bad]
+    monkeypatch.setattr(observe, "_lie", failing_at(path, MemoryError(path)))
+    found = look(Observer(), many)
+    assert [file.path for file in found if file.problem is Reason.INTERNAL_ERROR] == [path]
+    assert len([file for file in found if file.problem is None]) == FILES - 1
+    assert left_open(many) == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("bad", [0, FILES - 1])
+def test_the_programs_end_in_either_thread_is_ours(many: Path, monkeypatch: pytest.MonkeyPatch, bad: int) -> None:
+    path = sorted(str(entry) for entry in many.iterdir())[bad]
+    monkeypatch.setattr(observe, "_lie", failing_at(path, KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
         look(Observer(), many)
-    assert not [link for link in os.listdir("/proc/self/fd") if str(many) in os.path.realpath(f"/proc/self/fd/{link}")]
+    assert left_open(many) == []

@@ -71,7 +71,7 @@ def test_scan_has_the_contracts_keys_in_its_order() -> None:
         "allocated_bytes": 7 << 20,
         "disk_bytes": None,
         "extents": 5000,
-        "ideal_extents": 64,
+        "ideal_extents": 56,
         "shared_bytes": 4096,
         "compressed": True,
         "nocow": False,

@@ -106,7 +106,7 @@ def test_an_archive_is_fragmented_from_min_extents_on(total: int, compress: str,
 
 
 def test_a_large_archive_is_not_fragmented_while_it_is_nearly_whole() -> None:
-    large = hosts.file(size_bytes=64 * 32 * MIB, extents=hosts.extents(64 * WHOLE_FILE + 100))
+    large = hosts.file(size_bytes=64 * 32 * MIB, extents=hosts.extents(64 * WHOLE_FILE + 100, 64 * 32 * MIB))
     assert not is_fragmented(large, None, Config())
 
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Immutable types that all packages share.
+
+Bytes are `_bytes`, wall-clock times are microseconds since the epoch, `_us`, intervals too.
+"""
+
+from journalkeeper.model.files import (
+    MAX_COMPRESSED_EXTENT_BYTES,
+    MAX_EXTENT_BYTES,
+    MAX_FILE_BYTES,
+    Extents,
+    Header,
+    Instance,
+    JournalFile,
+    Volume,
+    ideal_extents,
+)
+from journalkeeper.model.plans import Action, Host, Order, Outcome, Past, Plan, Range, Refusal, Request, Skip, Window
+from journalkeeper.model.words import GIB, KIB, MIB, Kind, Reason, Result, State, Verb
+
+__all__ = [
+    "GIB",
+    "KIB",
+    "MAX_COMPRESSED_EXTENT_BYTES",
+    "MAX_EXTENT_BYTES",
+    "MAX_FILE_BYTES",
+    "MIB",
+    "Action",
+    "Extents",
+    "Header",
+    "Host",
+    "Instance",
+    "JournalFile",
+    "Kind",
+    "Order",
+    "Outcome",
+    "Past",
+    "Plan",
+    "Range",
+    "Reason",
+    "Refusal",
+    "Request",
+    "Result",
+    "Skip",
+    "State",
+    "Verb",
+    "Volume",
+    "Window",
+    "ideal_extents",
+]

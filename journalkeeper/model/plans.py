@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What is asked for, decided and done."""
+
+from typing import NamedTuple
+
+from journalkeeper.model.files import Instance, JournalFile, Volume
+from journalkeeper.model.words import Reason, Result, Verb
+
+
+class Past(NamedTuple):
+    """The last rewrite of a file: what it looked like then, what had been expected of it, and how it was compressed.
+
+    `compress` is in the words of --compress=, None where it was not recorded.
+    """
+
+    verb: Verb
+    when_us: int
+    size_bytes: int
+    mtime_ns: int
+    extents: int
+    extents_before: int = 0
+    extents_expected: int = 0
+    bytes_written: int = 0
+    compress: str | None = None
+
+
+class Refusal(NamedTuple):
+    """A try that failed or was refused, and what the file looked like: `reason` and `detail` are the outcome's."""
+
+    when_us: int
+    size_bytes: int
+    mtime_ns: int
+    reason: Reason
+    detail: str
+
+
+class Host(NamedTuple):
+    """One look at everything, at `now_us`.
+
+    `past` has the last rewrite of each file by (device, inode), `refused` the last try that
+    came to nothing; `written_bytes` is what was written in the budget's present day.
+    `rotations` is how many rotations were asked for in the last 24 hours. `unshared` are the directories in
+    which something was rewritten beside a snapshot not long ago, as recorded.
+    """
+
+    now_us: int
+    files: tuple[JournalFile, ...]
+    instances: tuple[Instance, ...]
+    volumes: tuple[Volume, ...]
+    past: dict[tuple[int, int], Past]
+    written_bytes: int
+    refused: dict[tuple[int, int], Refusal] = {}  # noqa: RUF012 - never changed, like everything here
+    rotations: int = 0
+    unshared: frozenset[str] = frozenset()
+
+
+class Request(NamedTuple):
+    """What was asked for: the daemon asks for everything, the command line for what its flags say.
+
+    `paths` () means all files. `now` waits for no window or settling. `upkeep` asks for orders, too.
+    `compress` and `allow_unshare` override the configuration where not None. `ending`: the host goes down next.
+    """
+
+    paths: tuple[str, ...] = ()
+    active: bool = True
+    archived: bool = True
+    now: bool = False
+    compress: str | None = None
+    allow_unshare: bool | None = None
+    upkeep: bool = False
+    ending: bool = False
+
+
+class Window(NamedTuple):
+    """Whether work on one instance's active files would be in journald's way, and when that ends by itself."""
+
+    instance: str
+    open: bool
+    closes_at_us: int | None
+    reason: str
+    opens_at_us: int | None = None
+
+
+class Range(NamedTuple):
+    """A part of a file, in bytes, and the extents in it."""
+
+    offset: int
+    length: int
+    extents: int
+
+
+class Action(NamedTuple):
+    """What will be done to which file and why. `file` is what the plan saw.
+
+    No piece of the work is begun that would not be over by `not_after_us`; None: no limit.
+    `unshared_bytes` is what the disk will hold twice, until the snapshots that share the file are deleted.
+    """
+
+    path: str
+    action: Verb
+    reason: Reason
+    ranges: tuple[Range, ...]
+    bytes_to_write: int
+    extents_before: int
+    extents_expected: int
+    compress: str
+    file: JournalFile
+    not_after_us: int | None = None
+    unshared_bytes: int = 0
+
+
+class Order(NamedTuple):
+    """What a whole directory or its journald will be made to do, and why; done before any Action.
+
+    `path` is the directory, or the active `file` that is rotated away; `detail` goes into the outcome.
+    """
+
+    path: str
+    action: Verb
+    reason: Reason
+    instance: Instance
+    file: JournalFile | None = None
+    bytes_to_write: int = 0
+    extents_before: int = 0
+    extents_expected: int = 0
+    detail: str = ""
+
+
+class Skip(NamedTuple):
+    """A file, or directory, that is left alone and why; `now`: with --now it would not be.
+
+    `until_us` is when that ends by itself; None where only an event can end it. `puts_off`: there is
+    an action that pays, and it is only put off.
+    """
+
+    path: str
+    reason: Reason
+    detail: str
+    until_us: int | None = None
+    now: bool = False
+    puts_off: bool = False
+
+
+class Plan(NamedTuple):
+    """An action, an order or a reason for every file of a Host, in the order they will be done: orders first.
+
+    A directory has an order, or a reason where there is something to say. `notices` are about the plan itself.
+    """
+
+    windows: tuple[Window, ...]
+    actions: tuple[Action, ...]
+    skipped: tuple[Skip, ...]
+    orders: tuple[Order, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    @property
+    def wake_at_us(self) -> int | None:
+        """When a new plan can differ from this one without anything having happened."""
+        return min((skip.until_us for skip in self.skipped if skip.until_us is not None), default=None)
+
+
+class Outcome(NamedTuple):
+    """What became of one action.
+
+    `bytes_written` is data handed to the filesystem, before compression.
+    `detail` says a failure in words. `unshared_bytes` is what the disk now holds twice, as planned and as far as
+    the work went.
+    """
+
+    path: str
+    action: Verb
+    result: Result
+    reason: Reason
+    extents_before: int
+    extents_after: int
+    disk_bytes_before: int | None
+    disk_bytes_after: int | None
+    bytes_written: int
+    duration_s: float
+    detail: str = ""
+    unshared_bytes: int = 0

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Whatever one file's turn, one order or one event raises: the others go on, and it is said once where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from journalkeeper import observe, work
+from journalkeeper.boundary import FRAMES, WORDS, InternalError, guarded
+from journalkeeper.btrfs import inode
+from journalkeeper.config import Config
+from journalkeeper.cycle import Keeper, Report
+from journalkeeper.execute import Done, inplace, orders
+from journalkeeper.execute.held import Held
+from journalkeeper.execute.pace import Pace
+from journalkeeper.flushes import Flushes
+from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.log import Event
+from journalkeeper.model import Action, Kind, Order, Outcome, Plan, Range, Reason, Refusal, Request, Result, Skip, Verb
+from journalkeeper.observe import Observer, Seen
+from journalkeeper.once import Told
+from journalkeeper.policy import plan as planned
+from journalkeeper.policy import rules
+from journalkeeper.policy.case import Case
+from journalkeeper.slowest import Slowest
+from journalkeeper.watch import Change, Watch
+from journalkeeper.work import Work
+from tests import hosts
+from tests.btrfs.journals import archive_name, put
+
+MACHINE = "0123456789abcdef0123456789abcdef"
+HEADER_SIZE, ARENA_SIZE = 208, (1 << 20) - 208
+CONTENT = (
+    (b"LPKS" + b"HHRH" + bytes(8) + b"\x02").ljust(88, b"\0")
+    + HEADER_SIZE.to_bytes(8, "little")
+    + ARENA_SIZE.to_bytes(8, "little")
+).ljust(HEADER_SIZE + ARENA_SIZE, b"\0")
+"""An archive without entries that every check of the header passes."""
+
+
+def mistake(*_: object, **__: object) -> NoReturn:
+    raise ZeroDivisionError("ours")
+
+
+# What is caught, and how it is said
+
+
+def test_what_a_turn_returns_is_returned() -> None:
+    assert guarded(lambda: 42) == 42
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("ours"), MemoryError(), RecursionError("deep"), KeyError("x")])
+def test_any_exception_is_a_sentence_that_names_its_place(error: Exception) -> None:
+    def fail() -> NoReturn:
+        raise error
+
+    found = guarded(fail)
+    assert isinstance(found, InternalError)
+    assert found.detail.startswith(f"{type(error).__name__}: ")
+    assert " in fail (trust/test_boundary.py:" in found.detail
+    assert "called from guarded (journalkeeper/boundary.py:" in found.detail
+
+
+def test_a_message_is_one_line_of_bounded_length() -> None:
+    def fail(depth: int) -> None:
+        if not depth:
+            raise ValueError("a\nb\n" * 1000)
+        fail(depth - 1)
+
+    found = guarded(lambda: fail(50))
+    assert isinstance(found, InternalError)
+    assert "\n" not in found.detail
+    assert found.detail.startswith("ValueError: a b a b")
+    assert len(found.detail.partition(" in fail")[0]) <= WORDS
+    assert found.detail.count("called from") == FRAMES - 1
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_the_end_of_the_program_is_not_caught(end: type[BaseException]) -> None:
+    def fail() -> NoReturn:
+        raise end
+
+    with pytest.raises(end):
+        guarded(fail)
+
+
+# Judging
+
+
+def test_a_file_that_cannot_be_judged_is_left_alone_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = (hosts.file(stem=stem, extents=hosts.extents(9000)) for stem in ("good", "bad"))
+
+    def rule(case: Case) -> Skip | None:
+        return mistake() if case.file == bad else None
+
+    monkeypatch.setattr(rules, "RULES", (rule,))
+    found = planned(hosts.host(good, bad), Request(), Config())
+    assert [action.path for action in found.actions] == [good.path]
+    (skip,) = found.skipped
+    assert (skip.path, skip.reason, skip.until_us) == (bad.path, Reason.INTERNAL_ERROR, None)
+    assert skip.detail.startswith("ZeroDivisionError: ours in mistake (trust/test_boundary.py:")
+
+
+DAY_US = 24 * 60 * hosts.MINUTE_US
+
+
+@pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.ACTIVE])
+@pytest.mark.parametrize(("later_us", "mtime_ns", "left"), [(0, 1, True), (DAY_US, 1, True), (DAY_US, 2, False)])
+def test_a_file_that_met_a_mistake_is_left_alone_until_it_changes(
+    kind: Kind, later_us: int, mtime_ns: int, *, left: bool
+) -> None:
+    file = hosts.file(kind, extents=hosts.extents(9000, per_mib=(300,) * 32), mtime_ns=mtime_ns)
+    when_us = hosts.NOW_US - later_us
+    refused = {(file.device, file.inode): Refusal(when_us, file.size_bytes, 1, Reason.INTERNAL_ERROR, "Key")}
+    found = planned(hosts.host(file, refused=refused), Request(), Config())
+    skipped = [(skip.reason, skip.detail, skip.until_us) for skip in found.skipped]
+    assert skipped == ([(Reason.INTERNAL_ERROR, "Key", None)] if left else [])
+    assert len(found.actions) == (not left)
+
+
+# Doing
+
+
+class NoAttention:
+    """Nobody minds."""
+
+    def __call__(self, _piece_us: int) -> None: ...
+    def let_pass(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def do(chosen: Plan) -> list[Outcome]:
+    """What becomes of a plan."""
+    hands = Work(Config(), Flushes(), Slowest(), hurry=True, stop=lambda: False, again=lambda _: None)
+    seen = Seen((), (), (), ())
+    return [done.outcome for _, done in hands.carry_out(chosen, seen, lambda _: None)]
+
+
+def action(stem: str) -> Action:
+    file = hosts.file(stem=stem, extents=hosts.extents(9000))
+    (found,) = planned(hosts.host(file), Request(), Config()).actions
+    return found
+
+
+def test_an_action_that_raises_anything_is_an_outcome_and_the_next_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, good = action("bad"), action("good")
+
+    def pretend(what: Action, pace: Pace) -> Done:
+        if what == bad:
+            assert list(pace.pieces((Range(0, 1000, 1),))) == [(0, 1000)]
+            mistake()
+        outcome = Outcome(what.path, what.action, Result.DONE, what.reason, 9000, 1, None, None, 1, 0.0)
+        return Done(outcome, 1, 1, 1)
+
+    monkeypatch.setattr(work, "execute", pretend)
+    monkeypatch.setattr(Work, "_attention", lambda *_: NoAttention())
+    first, second = do(Plan((), (bad, good), ()))
+    assert (first.path, first.result, first.reason) == (bad.path, Result.FAILED, Reason.INTERNAL_ERROR)
+    assert (first.extents_before, first.extents_after, first.bytes_written) == (9000, 9000, 1000)
+    assert first.detail.startswith("ZeroDivisionError: ours in mistake (trust/test_boundary.py:")
+    assert "called from _one (journalkeeper/work.py:" in first.detail
+    assert (second.path, second.result) == (good.path, Result.DONE)
+
+
+def test_an_order_that_raises_anything_is_an_outcome_and_the_next_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, good = (
+        Order(f"/j/{name}", Verb.SET_NOCOW, Reason.CONFIGURED, hosts.instance(directory=f"/j/{name}"))
+        for name in ("bad", "good")
+    )
+    carry_out = orders.not_begun
+    monkeypatch.setattr(orders, "carry_out", lambda order: mistake() if order == bad else carry_out(order))
+    first, second = do(Plan((), (), (), orders=(bad, good)))
+    assert (first.path, first.result, first.reason) == (bad.path, Result.FAILED, Reason.INTERNAL_ERROR)
+    assert second.path == good.path
+
+
+# On real files
+
+
+@pytest.fixture
+def top() -> Iterator[Path]:
+    """A journal directory with three archives, each of a thousand extents."""
+    with ScratchVolume("512M") as volume:
+        directory = volume.mountpoint / "journal" / MACHINE
+        directory.mkdir(parents=True)
+        for number in range(1, 4):
+            put(directory, CONTENT, archive_name(number))
+        yield directory.parent
+
+
+def go(keeper: Keeper, request: Request | None = None) -> Report:
+    return keeper.run(request or Request(), on_progress=lambda _: None, stop=lambda: False)
+
+
+@pytest.mark.root
+def test_a_look_that_raises_anything_costs_one_file_and_is_not_repeated(
+    top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    lie = observe._lie
+
+    def fail(opened: observe._Opened) -> observe.Fields:
+        tried.append(os.path.basename(opened.row.path))
+        return mistake() if opened.row.path.endswith(archive_name(2)) else lie(opened)
+
+    monkeypatch.setattr(observe, "_lie", fail)
+    observer = Observer()
+    later_us = (max(path.stat().st_ctime_ns for path in top.rglob("*")) // 1000) + 60_000_000
+    for _ in range(2):
+        files = observer.look([str(top)], now_us=later_us).files
+        assert [file.problem for file in files] == [None, Reason.INTERNAL_ERROR, None]
+        assert files[1].problem_detail.startswith("ZeroDivisionError: ours in mistake")
+    assert sorted(tried) == [archive_name(number) for number in range(1, 4)]
+
+
+@pytest.mark.root
+def test_a_row_that_raises_anything_costs_one_file_and_no_descriptor(
+    top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inode, "is_nocow", mistake)
+    open_before = len(os.listdir("/proc/self/fd"))
+    files = Observer().look([str(top)], now_us=0).files
+    assert [file.problem for file in files] == [Reason.INTERNAL_ERROR] * 3
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+@pytest.mark.root
+def test_a_run_records_a_mistake_and_does_the_rest(top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, window = Config().watch, Config().window._replace(pressure_max_percent=100)
+    config = Config()._replace(watch=watch._replace(settle_us=0, nocow_settle_us=0), window=window)
+    keeper = Keeper(config, directories=(str(top),), state_directory=str(tmp_path / "state"))
+    compact = inplace.compact
+
+    def fail(held: Held, what: Action, pace: Pace) -> inplace.Moved:
+        if what.path.endswith(archive_name(2)):
+            mistake()
+        return compact(held, what, pace)
+
+    monkeypatch.setattr(inplace, "compact", fail)
+    report = go(keeper)
+    became = {os.path.basename(outcome.path): outcome.reason for outcome in report.outcomes}
+    assert became == {
+        archive_name(1): Reason.FRAGMENTED,
+        archive_name(2): Reason.INTERNAL_ERROR,
+        archive_name(3): Reason.FRAGMENTED,
+    }
+    again = go(keeper)
+    assert again.outcomes == ()
+    assert {os.path.basename(skip.path): skip.reason for skip in again.plan.skipped}[archive_name(2)] == (
+        Reason.INTERNAL_ERROR
+    )
+
+
+@pytest.mark.root
+def test_a_record_with_a_newer_versions_word_ends_no_plan_and_no_run(top: Path, tmp_path: Path) -> None:
+    keeper = Keeper(Config(), directories=(str(top),), state_directory=str(tmp_path / "state"))
+    assert len(go(keeper, Request(now=True)).outcomes) == 3
+    with closing(sqlite3.connect(tmp_path / "state/history.db", isolation_level=None)) as connection:
+        connection.execute("UPDATE rewrites SET verb = 'squash' WHERE inode = (SELECT min(inode) FROM rewrites)")
+    for notices in (keeper.plan(Request(now=True)).notices, go(keeper, Request(now=True)).notices):
+        assert [text for text in notices if "1 row of rewrites was ignored: 'squash'" in text]
+
+
+# Events
+
+
+def test_an_event_that_raises_anything_has_everything_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: list[Change] = []
+
+    async def watch() -> None:
+        watched = Watch((str(tmp_path),), changes.append)
+        watched.refresh()
+        watched.attach(asyncio.get_running_loop())
+        monkeypatch.setattr(watched, "_take", mistake)
+        (tmp_path / MACHINE).mkdir()
+        while not changes:
+            await asyncio.sleep(0.01)
+        watched.close()
+
+    asyncio.run(asyncio.wait_for(watch(), 10))
+    (change,) = changes
+    assert change.rescan
+    assert change.trouble.startswith("ZeroDivisionError: ours in mistake")
+
+
+def test_a_mistake_is_said_once() -> None:
+    said: list[str] = []
+
+    def say(priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None) -> None:
+        assert (priority, event, outcome) == (3, Event.CONDITION, None)
+        said.append(sentence)
+
+    told = Told(say)
+    for sentence in ("the outcome's", "the next plan's"):
+        told.tell("/j/a.journal", 3, sentence, same=Reason.INTERNAL_ERROR)
+    assert said == ["the outcome's"]

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Sizes and times that only an owner of `remote/` can make up: no run fails over them, and none is planned with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.config import Config
+from journalkeeper.cycle import DAEMON, Keeper, Report
+from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.model import GIB, KIB, MAX_FILE_BYTES, MIB, Kind, Reason, Request
+from journalkeeper.policy import plan as planned
+from journalkeeper.record import Record
+from tests import hosts
+from tests.btrfs.journals import archive_name, put
+from tests.trust.test_boundary import CONTENT
+
+MACHINE = "0123456789abcdef0123456789abcdef"
+MOST_BYTES = (1 << 63) - 4096
+YEAR_2262_NS = 1 << 63
+
+
+@pytest.fixture
+def top() -> Iterator[Path]:
+    """A journal directory with one archive of journald's and an empty `remote`."""
+    with ScratchVolume("512M") as volume:
+        top = volume.mountpoint / "journal"
+        (top / MACHINE).mkdir(parents=True)
+        (top / "remote").mkdir()
+        put(top / MACHINE, CONTENT, archive_name(1))
+        yield top
+
+
+@pytest.fixture
+def keeper(top: Path, tmp_path: Path) -> Keeper:
+    """The service's."""
+    watch, window = Config().watch, Config().window._replace(pressure_max_percent=100)
+    config = Config()._replace(watch=watch._replace(settle_us=0, nocow_settle_us=0), window=window)
+    return Keeper(config, directories=(str(top),), state_directory=str(tmp_path / "state"), follows=True)
+
+
+def go(keeper: Keeper) -> Report:
+    return keeper.run(Request(), on_progress=lambda _: None, stop=lambda: False, door=DAEMON)
+
+
+def reasons(report: Report) -> dict[str, Reason]:
+    return {os.path.basename(skip.path): skip.reason for skip in report.plan.skipped if "/remote/" in skip.path}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("tail", [b"", b"data at the end"])
+@pytest.mark.parametrize(
+    "name", ["remote-{}.journal", "remote-a@0123456789abcdef0123456789abcdef-{:016x}-0000000000000001.journal"]
+)
+def test_huge_sparse_files_are_left_alone_and_the_rest_is_done(
+    top: Path, keeper: Keeper, name: str, tail: bytes
+) -> None:
+    """The sum of two sizes passes 63 bits, and one count for each MiB passes the memory."""
+    names = [name.format(number) for number in (1, 2)]
+    for each in names:
+        path = put(top / "remote", CONTENT, each)
+        os.truncate(path, MOST_BYTES)
+        fd = os.open(path, os.O_WRONLY)
+        try:
+            os.pwrite(fd, tail, MOST_BYTES - len(tail))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    report = go(keeper)
+    assert [outcome.reason for outcome in report.outcomes] == [Reason.FRAGMENTED]
+    assert report.notices == ()
+    assert reasons(report) == dict.fromkeys(names, Reason.NOT_JOURNAL)
+    assert any("7.9E large" in skip.detail for skip in report.plan.skipped)
+
+
+@pytest.mark.root
+def test_a_time_after_2262_is_left_alone_and_the_rest_is_recorded(top: Path, keeper: Keeper) -> None:
+    path = put(top / "remote", CONTENT, "remote-" + archive_name(2))
+    os.utime(path, ns=(0, YEAR_2262_NS))
+    assert path.stat().st_mtime_ns == YEAR_2262_NS
+    report = go(keeper)
+    assert [outcome.reason for outcome in report.outcomes] == [Reason.FRAGMENTED]
+    assert report.notices == ()
+    assert reasons(report) == {path.name: Reason.NOT_JOURNAL}
+    os.utime(path, ns=(0, YEAR_2262_NS - 1))
+    again = go(keeper)
+    assert [os.path.basename(outcome.path) for outcome in again.outcomes] == [path.name]
+    assert again.notices == ()
+    with Record(keeper.state_directory) as record:
+        (volume,) = again.host.volumes if again.host else ()
+        assert YEAR_2262_NS - 1 in {past.mtime_ns for past in record.past((volume.uuid, volume.subvolume)).values()}
+
+
+@pytest.mark.parametrize("compress", ["zstd", "no"])
+@pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
+@pytest.mark.parametrize(
+    ("size_bytes", "data_bytes", "expected"),
+    [
+        (MAX_FILE_BYTES, 2 * MIB, {"zstd": 16, "no": 1}),
+        (GIB, 128 * KIB, {"zstd": 1, "no": 1}),
+        (32 * MIB, 32 * MIB, {"zstd": 256, "no": 1}),
+        (32 * MIB, 24 * MIB + 1, {"zstd": 193, "no": 1}),
+    ],
+)
+def test_what_is_expected_of_a_rewrite_comes_from_data_and_not_from_holes(
+    compress: str, kind: Kind, size_bytes: int, data_bytes: int, expected: dict[str, int]
+) -> None:
+    """On a file of 8 EiB with 602 extents it was "602 -> 140,737,488,355,328"."""
+    file = hosts.file(kind, size_bytes=size_bytes, extents=hosts.extents(602, data_bytes))
+    found = planned(hosts.host(file), Request(compress=compress), Config())
+    assert [action.extents_expected for action in found.actions] == [expected[compress]]

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Faults below the record and damage in it: no row is lost, no run ends for good, every refusal is a sentence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.cli.program import run as command
+from journalkeeper.errors import BusyError, KeeperError
+from journalkeeper.ledger import Ledger
+from journalkeeper.model import Kind, Outcome, Past, Reason, Result, Verb
+from journalkeeper.record import Record
+from journalkeeper.state import DAEMON_LOCK, lock
+from tests import hosts
+
+VOLUME = ("uuid-a", 256)
+ROWS = 5
+FOREVER = "1+"
+
+READ = """
+import sys
+from journalkeeper.errors import KeeperError
+from journalkeeper.record import Record
+try:
+    with Record(sys.argv[1], read_only=sys.argv[2] == "ro") as record:
+        if sys.argv[2] == "rw":
+            record.begin_run(1, "defrag")
+        print(len(record.history()), record.set_aside)
+except KeeperError as error:
+    print(error)
+"""
+
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+
+
+def keep(record: Record, number: int) -> None:
+    outcome = Outcome("/j/a.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 9, 1, 100, 1.0)
+    record.outcome(1, VOLUME, number, outcome, mtime_ns=1, size_bytes=1, when_us=number)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A state directory whose record has some rows."""
+    with Record(tmp_path / "state") as record:
+        for number in range(ROWS):
+            keep(record, number)
+    return tmp_path / "state"
+
+
+def damage(state: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(state / "history.db", isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+# The disk
+
+
+def with_fault(state: Path, fault: str, mode: str) -> str:
+    """What a program says that reads the record (mode "ro"), or writes it too ("rw"), with an injected fault."""
+    words = ["strace", "-f", "-qq", "-o", "/dev/null", "-P", str(state / "history.db"), "-e", f"inject={fault}"]
+    program = [sys.executable, "-c", READ, str(state), mode]
+    done = subprocess.run([*words, *program], check=False, capture_output=True, text=True, cwd=os.getcwd())
+    assert done.stderr == ""
+    assert done.returncode == 0
+    return done.stdout.strip()
+
+
+@needs_strace
+@pytest.mark.parametrize("mode", ["ro", "rw"])
+@pytest.mark.parametrize("when", ["1", "2", "3", "4", "5", "2+2", "3+", FOREVER])
+def test_a_read_error_is_no_damage(state: Path, when: str, mode: str) -> None:
+    """SQLite calls EIO damage (SQLITE_IOERR_CORRUPTFS becomes SQLITE_CORRUPT); the rows are whole."""
+    said = with_fault(state, f"pread64,read:error=EIO:when={when}", mode)
+    assert said == f"{ROWS} None" or "cannot read the record: Input/output error" in said, said
+    if when == FOREVER:
+        assert "Input/output error" in said
+    assert [name for name in os.listdir(state) if "corrupt" in name] == []
+    with Record(state) as record:
+        assert len(record.history()) == ROWS
+
+
+@needs_strace
+@pytest.mark.parametrize("mode", ["ro", "rw"])
+def test_a_lock_that_the_kernel_does_not_permit_is_a_sentence(state: Path, mode: str) -> None:
+    said = with_fault(state, "fcntl:error=EPERM:when=2+", mode)
+    assert "history.db: cannot " in said
+    assert "run it as root" not in said or os.geteuid()
+
+
+# Rows
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE {table} SET {word} = 'squash' WHERE {key} = 2",
+        "UPDATE {table} SET {word} = x'ff00' WHERE {key} = 2",
+        "UPDATE {table} SET {word} = NULL WHERE {key} = 2",
+        "UPDATE {table} SET {number} = 'many' WHERE {key} = 2",
+        "UPDATE {table} SET {number} = 1e300 WHERE {key} = 2",
+        "UPDATE {table} SET {number} = NULL WHERE {key} = 2",
+        "UPDATE {table} SET {number} = -1 WHERE {key} = 2",
+        "UPDATE {table} SET when_us = 9000000000000000000 WHERE {key} = 2",
+    ],
+)
+def test_one_row_that_says_nothing_is_ignored_with_a_message(state: Path, statement: str) -> None:
+    """A word of a newer version, or a damaged row, ends neither `plan` nor `history` nor the service."""
+    rewrites = {"table": "rewrites", "word": "verb", "number": "extents", "key": "inode"}
+    outcomes = {"table": "outcomes", "word": "action", "number": "extents_before", "key": "when_us"}
+    damage(state, statement.format(**rewrites), statement.format(**outcomes))
+    with Record(state) as record:
+        assert record.past(VOLUME).keys() == {0, 1, 3, 4}
+        assert [entry.when_us for entry in record.history()] == [0, 1, 3, 4]
+        about = [f"{record.path}: 1 row of {table} was ignored" for table in ("rewrites", "outcomes")]
+        assert [said.startswith(start) for said, start in zip(record.ignored, about, strict=True)] == [True, True]
+        assert record.set_aside is None
+
+
+def test_bytes_that_are_no_text_are_shown_as_far_as_they_go(state: Path) -> None:
+    damage(state, "UPDATE outcomes SET detail = CAST(x'ff41' AS TEXT) WHERE when_us = 2")
+    with Record(state) as record:
+        assert [entry.outcome.detail for entry in record.history()] == ["", "", "\ufffdA", "", ""]
+        assert record.ignored == ()
+
+
+def test_sums_survive_a_damaged_number(state: Path) -> None:
+    for column in ("bytes_written", "disk_bytes_before"):
+        damage(state, f"UPDATE outcomes SET {column} = 9223372036854775807 WHERE when_us IN (1, 2)")  # noqa: S608
+    with Record(state) as record:
+        assert record.written_since(0) == (ROWS - 3) * 100
+        assert len(record.days()) == 1
+        record.begin_run(10, "defrag")
+        damage(state, "UPDATE outcomes SET run = (SELECT max(id) FROM runs)")
+        last = record.last_run()
+        assert last is not None
+        assert (last.done, last.bytes_written) == (ROWS, (ROWS - 2) * 100)
+
+
+@pytest.mark.parametrize("value", ["'soon'", "NULL", "9000000000000000000", "x'00'"])
+def test_a_run_whose_times_are_damaged_is_no_last_run(state: Path, value: str) -> None:
+    with Record(state) as record:
+        record.begin_run(10, "defrag")
+        damage(state, f"UPDATE runs SET began_us = {value}")  # noqa: S608
+        assert record.last_run() is None
+        assert "row of runs was ignored" in record.ignored[0]
+
+
+def test_counts_of_all_time_that_are_damaged_are_left_out(state: Path) -> None:
+    many = "UPDATE ever SET bytes_written = 'many' WHERE what = 'failed'"
+    damage(state, many, "DELETE FROM ever WHERE what = 'skipped'")
+    with Record(state) as record:
+        found = record.ledger()
+        assert found == Ledger(done=ROWS, bytes_written=ROWS * 100, extents_removed=ROWS * 8, bytes_reclaimed=ROWS * 8)
+        assert "row of ever was ignored" in record.ignored[0]
+
+
+def test_what_is_seen_is_kept_after_a_damaged_row(state: Path) -> None:
+    seen = hosts.host(hosts.file(Kind.ACTIVE))
+    with Record(state) as record:
+        record.observe(1, seen)
+        damage(state, "UPDATE samples SET when_us = 'soon'", "UPDATE totals SET when_us = NULL")
+        record.observe(2, seen)
+        assert [row.when_us for row in record.samples()] == [2]
+        assert [row.when_us for row in record.totals()] == [2]
+
+
+def test_history_shows_the_rows_that_it_understands_and_says_so(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(state, "UPDATE outcomes SET action = 'squash' WHERE when_us = 2")
+    monkeypatch.setenv("STATE_DIRECTORY", str(state))
+    assert command(["history", "--no-legend"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("/j/a.journal") == ROWS - 1
+    assert "1 row of outcomes was ignored" in err
+    assert "'squash'" in err
+
+
+# What goes in
+
+
+def test_a_number_beyond_63_bits_is_a_sentence(state: Path) -> None:
+    outcome = Outcome("/j/a.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 9, 1, 100, 1.0)
+    with Record(state) as record:
+        with pytest.raises(KeeperError, match=r"history\.db: cannot write the record: .* too large"):
+            record.outcome(1, VOLUME, 9, outcome, mtime_ns=1 << 63, size_bytes=1, when_us=9)
+        keep(record, 9)
+        assert [entry.when_us for entry in record.history()] == [0, 1, 2, 3, 4, 9]
+
+
+def test_a_name_that_is_no_text_is_kept_in_words_as_well(state: Path) -> None:
+    name = "/j/\udcff.journal"
+    outcome = Outcome(name, Verb.COMPRESS, Result.FAILED, Reason.IO_ERROR, 9, 9, 9, 9, 0, 1.0, f"{name}: cannot")
+    with Record(state) as record:
+        record.outcome(1, VOLUME, 9, outcome, mtime_ns=1, size_bytes=1, when_us=9)
+        kept = record.history()[-1].outcome
+        assert kept._replace(detail="") == outcome._replace(detail="")
+        assert kept.detail == r"/j/\udcff.journal: cannot"
+
+
+def test_a_row_that_went_in_comes_out(state: Path) -> None:
+    with Record(state) as record:
+        assert record.past(VOLUME)[3] == Past(Verb.COMPRESS, 3, 1, 1, 1)
+
+
+# The state directory
+
+
+def test_a_lock_whose_directory_was_removed_is_taken_anew(tmp_path: Path) -> None:
+    with lock(tmp_path / "state") as held:
+        assert held.ours()
+        shutil.rmtree(tmp_path / "state")
+        assert not held.ours()
+        held.keep()
+        assert held.ours()
+        with pytest.raises(BusyError), lock(tmp_path / "state"):
+            pytest.fail("two hold it")
+
+
+def test_a_lock_that_somebody_else_took_meanwhile_is_theirs(tmp_path: Path) -> None:
+    with lock(tmp_path / "state", DAEMON_LOCK) as first:
+        shutil.rmtree(tmp_path / "state")
+        with lock(tmp_path / "state", DAEMON_LOCK) as second:
+            assert not first.ours()
+            with pytest.raises(BusyError):
+                first.keep()
+            assert second.ours()
