@@ -101,18 +101,19 @@ class Daemon:
             self._watch.close()
 
     def _door(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[None]]:
-        """Let the system bus in, where there is one."""
-        address = names.bus_address()
-        if address is None:
-            self._told.tell("bus", INFO, f"no system bus at {names.SOCKET}; the work goes on without")
-            return []
-        from journalkeeper.bus.server import Server  # noqa: PLC0415 - 4 MiB, for who has a bus
+        """Serve on the system bus, as soon as there is one."""
+        from journalkeeper.bus.server import Server  # noqa: PLC0415 - 4 MiB, for the service only
 
         def well() -> None:
             if self._told.forget("bus"):
                 self._say(INFO, "on the system bus again", Event.RECOVERED)
 
-        server = Server(self._desk, address, lambda text: self._told.tell("bus", WARNING, text), well)
+        def mistake(text: str) -> None:
+            self._say(ERROR, text)
+
+        server = Server(
+            self._desk, names.named_address(), lambda text: self._told.tell("bus", WARNING, text), well, mistake
+        )
         self._desk.open(loop, server)
         return [loop.create_task(server.run())]
 

@@ -64,10 +64,14 @@ class Listener(Protocol):
 
     def job_new(self, job: Job) -> None: ...
     def job_removed(self, job: Job, result: str) -> None: ...
+    def complain(self, what: str, error: Exception) -> None: ...
 
 
 class Jobs:
-    """The queue and what is over. `do` does a job and never fails; `changed` may be called from any thread."""
+    """The queue and what is over. `do` does a job; `changed` may be called from any thread.
+
+    Whatever `do` raises ends that job only, and is its error.
+    """
 
     def __init__(self, do: Callable[[Job], Awaitable[Ended]], changed: Callable[[], None]) -> None:
         self._do = do
@@ -146,10 +150,18 @@ class Jobs:
             else:
                 job.running = True
                 self._changed()
-                ended = await self._do(job)
+                ended = await self._done(job)
             self._queue.remove(job)
             self._end(job, ended)
             self._changed()
+
+    async def _done(self, job: Job) -> Ended:
+        try:
+            return await self._do(job)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and the next job begins
+            if self.listener is not None:
+                self.listener.complain(f"job {job.number} failed", error)
+            return Ended("failed", error=error)
 
     def _end(self, job: Job, ended: Ended) -> None:
         self._ended[job.number] = ended

@@ -73,14 +73,14 @@ def eventually(true: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool
     return True
 
 
-def as_nobody(function: Callable[[], T]) -> T:
-    """What `function` returns in a child process that is nobody; an assertion that fails there fails here."""
+def as_nobody(function: Callable[[], T], groups: Sequence[int] = ()) -> T:
+    """What `function` returns in a child process that is nobody, in `groups`; what fails there fails here."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
         answer: tuple[bool, object] = (False, "it died")
         try:
-            os.setgroups([])
+            os.setgroups(groups)
             os.setgid(NOBODY)
             os.setuid(NOBODY)
             answer = True, function()

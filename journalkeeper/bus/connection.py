@@ -4,37 +4,41 @@
 The one rule: whatever a stranger sends or leaves unread, the connection stays, messages go
 out in their order, and each turn of the event loop is a short one.
 
-What is mended here of dbus-fast, up to 5.2 at least unless said otherwise:
-- a socket that takes no more (EAGAIN) ends the connection, as in dbus-next #153;
+Writing and the end of the connection are our own, because of what releases of dbus-fast do:
+- a socket that takes no more (EAGAIN) ends the connection, as in dbus-next #153, up to 5.2 at least;
+- disconnect() closes the descriptor under the event loop, and wait_for_disconnect() never returns: 1.84, 2.44;
+- 1.84 sends what waits in the opposite order.
+
+Reading is mended where it is:
 - objects are made of whatever anybody sends (inlet.py);
-- 1.84 sends what waits in the opposite order, and reads as long as there is something to read (inlet.py);
-- 1.84 keeps a tree for every signature that it was ever sent;
-- 1.84 ends the connection when a message has two flags, as busctl's may, and keeps the socket.
+- 1.84 reads as long as there is something to read (inlet.py), keeps a tree for every signature that
+  it was ever sent, and ends the connection when a message has two flags, as busctl's may.
 """
 
 from __future__ import annotations
 
 import asyncio
-import select
 from collections import deque
 from collections.abc import Callable
-from socket import socket
 from typing import Any, Final
 
 from dbus_fast import Message, MessageFlag, constants, signature
 from dbus_fast.aio import MessageBus
 
+from journalkeeper.bus.callers import CallError
 from journalkeeper.bus.inlet import Inlet
+from journalkeeper.bus.names import LIMITS_EXCEEDED
 
 SIGNATURES_MOST: Final = 1000
-WAITING_MOST: Final = 10_000
+MESSAGE_MOST: Final = 16 << 20
+"""Bytes of one message. A bus ends a connection that sends more than 32 MiB (max_message_size)."""
+
+QUEUE_MOST: Final = 64 << 20
 STALLED_S: Final = 30.0
-"""Messages that the bus does not take, and for how long; after that the connection is made anew.
+"""Bytes that the bus does not take, and for how long it takes none at all; after that the connection is made anew."""
 
-A bus stops reading from us while 127 MiB of ours wait for callers who do not read (max_incoming_bytes).
-"""
-
-DRAIN_S: Final = 0.01
+DESCRIPTORS: Final = False
+"""Whether messages carry any: ours do not."""
 
 _KNOWN_FLAGS: Final[dict[int, MessageFlag]] = getattr(constants, "MESSAGE_FLAG_MAP", {})
 for _flags in range(1 << 8):
@@ -42,14 +46,18 @@ for _flags in range(1 << 8):
 
 
 class Connection(MessageBus):
-    """A MessageBus at `address`."""
+    """A MessageBus at `address`; `on_sent` is told the name and the bytes when something is sent to one connection."""
 
     def __init__(self, address: str) -> None:
         super().__init__(bus_address=address)
-        self._waiting: deque[Message] = deque()
-        self._sending = False
-        self._blocked_s = 0.0
+        self._queue: deque[memoryview] = deque()
+        self._queue_bytes = 0
+        self._writing = False
+        self._stall: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
         self._cached: Any = signature.get_signature_tree
+        self.on_sent: Callable[[str, int], None] | None = None
 
     @property
     def _own(self) -> Any:
@@ -61,15 +69,16 @@ class Connection(MessageBus):
         await super()._authenticate()
         self._own._sock = self._own._stream = Inlet(self._own._sock, self._loop)
 
-    def close(self) -> None:
-        """End the connection, in whatever state it is; the bus then gives the name to the next."""
+    def close(self, error: Exception | None = None) -> None:
+        """End the connection, in whatever state it is, because of `error`; the bus gives the name to the next."""
+        self._stop_writing()
+        self._queue.clear()
+        self._queue_bytes = 0
+        self._empty.set()
         sock = self._own._sock
         if sock is None or sock.fileno() < 0:
             return
-        self._loop.remove_reader(sock)
-        self._loop.remove_writer(sock)
-        if self.connected:
-            self.disconnect()
+        self._own._finalize(error)
         sock.close()
 
     def add_careful_handler(self, handle: Callable[[Message], bool]) -> None:
@@ -82,58 +91,92 @@ class Connection(MessageBus):
 
         self.add_message_handler(handler)
 
-    def send(self, msg: Message) -> asyncio.Future[None]:  # type: ignore[override]  # its own two differ, too
-        """Send a message after those that wait. What it returns says nothing: whoever waits, waits for a reply."""
+    def send(self, msg: Message, elements: bytes | bytearray = b"") -> asyncio.Future[None]:  # type: ignore[override]  # its own two differ, too
+        """Send a message after those that wait; `elements` are put into the empty array that is its body.
+
+        What it returns says nothing: whoever waits, waits for a reply.
+
+        Raises: CallError if it is too long; what the library raises if its values do not fit their signature.
+        """
         if not msg.serial:
             msg.serial = self.next_serial()
-        self._waiting.append(msg)
-        if not self._sending:
-            self._send_on()
-        stalled = self._sending and self._loop.time() - self._blocked_s > STALLED_S
-        if (stalled or len(self._waiting) > WAITING_MOST) and self.connected:
-            self.disconnect()
+        data = _announcing(marshalled(msg), len(elements)) if elements else marshalled(msg)
+        size = len(data) + len(elements)
+        if size > MESSAGE_MOST:
+            raise CallError(LIMITS_EXCEEDED, f"the answer would have more than {MESSAGE_MOST >> 20} MiB; ask for less")
         taken: asyncio.Future[None] = self._loop.create_future()
         taken.set_result(None)
+        if self._disconnected:
+            return taken
+        self._queue += [memoryview(part) for part in (data, elements) if part]
+        self._queue_bytes += size
+        self._empty.clear()
+        if self.on_sent is not None and (msg.destination or "").startswith(":"):
+            self.on_sent(msg.destination or "", size)
+        if self._queue_bytes > QUEUE_MOST:
+            self._loop.call_soon(self.close, ConnectionResetError("the bus does not take what is sent"))
+        elif not self._writing:
+            self._write()
         return taken
 
     async def drained(self) -> None:
         """Wait a turn of the event loop, and until the bus has taken what there is."""
         await asyncio.sleep(0)
-        while self._waiting or self._sending:
-            await asyncio.sleep(DRAIN_S)
+        await self._empty.wait()
 
-    def _send_on(self) -> None:
-        """Hand the library one message after the other, each only when the socket takes some of it."""
-        self._sending = False
-        while self._waiting and not self._disconnected:
-            if not _writable(self._own._sock):
-                self._sending, self._blocked_s = True, self._loop.time()
-                self._loop.add_writer(self._own._fd, self._writable_again)
-                return
-            sent = super().send(self._waiting.popleft())
-            if not sent.done():
-                self._sending, self._blocked_s = True, self._loop.time()
-                sent.add_done_callback(self._sent)
-                return
-            _failure(sent)
+    def _write(self) -> None:
+        """Have the socket take what it takes, and go on when it takes more."""
+        taken = 0
+        try:
+            while self._queue:
+                sent = self._own._sock.send(self._queue[0])
+                taken += sent
+                if sent < len(self._queue[0]):
+                    self._queue[0] = self._queue[0][sent:]
+                else:
+                    self._queue.popleft()
+        except BlockingIOError:
+            pass  # the event loop tells when it takes more
+        except OSError as error:
+            self._stop_writing()
+            self._loop.call_soon(self.close, error)
+            return
+        self._queue_bytes -= taken
+        if not self._queue:
+            self._stop_writing()
+            self._empty.set()
+        elif taken or not self._writing:
+            self._stop_writing()
+            self._writing = True
+            self._loop.add_writer(self._own._fd, self._write)
+            stalled = ConnectionResetError(f"the bus has taken nothing for {STALLED_S:g} s")
+            self._stall = self._loop.call_later(STALLED_S, self.close, stalled)
 
-    def _writable_again(self) -> None:
-        self._loop.remove_writer(self._own._fd)
-        self._send_on()
-
-    def _sent(self, sent: asyncio.Future[Any]) -> None:
-        _failure(sent)
-        self._send_on()
-
-
-def _writable(one: socket) -> bool:
-    """Whether the socket takes at least a part of a message now. Source: unix_writable() in net/unix/af_unix.c."""
-    poll = select.poll()
-    poll.register(one, select.POLLOUT)
-    return bool(poll.poll(0))
+    def _stop_writing(self) -> None:
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._own._fd)
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
 
-def _failure(sent: asyncio.Future[Any]) -> None:
-    """What was not sent is lost with the connection, whose end is told elsewhere."""
-    if not sent.cancelled():
-        sent.exception()
+def marshalled(message: Message) -> bytes:
+    """A message as it goes over the wire."""
+    private: Any = message
+    return bytes(private._marshall(DESCRIPTORS))
+
+
+def element(signature_: str, value: Any) -> bytes:
+    """`value`, an array with one element of 8-byte alignment (a structure or dictionary entry), without its length."""
+    data = marshalled(Message(path="/", interface="a.b", member="c", signature=signature_, body=[value], serial=1))
+    return data[len(data) - int.from_bytes(data[4:8], "little") + 8 :]
+
+
+def _announcing(data: bytes, size: int) -> bytes:
+    """A marshalled message whose body is an empty array of such elements, up to the elements, of `size` bytes.
+
+    Source: D-Bus specification, "Message Format": a body begins at a multiple of 8 bytes.
+    """
+    header = len(data) - int.from_bytes(data[4:8], "little")
+    return data[:4] + (8 + size).to_bytes(4, "little") + data[8:header] + size.to_bytes(4, "little") + bytes(4)

@@ -22,7 +22,14 @@ BODY_MOST: Final = 1 << 17
 """More than a call with the most paths has."""
 
 HEADER_MOST: Final = 1 << 14
-"""A longer header, of a path of that length, is not even answered."""
+"""A longer header has a path of that length, which no object of ours has; it is read without the path's end."""
+
+LOOK: Final = 1 << 12
+"""The fields before the path are shorter: the bus lets the others have 255 bytes each."""
+
+PATH_KEPT: Final = 256
+PATH: Final = 1
+PATH_TYPE: Final = ord("o")
 
 FIXED: Final = 16
 SIGNATURE: Final = 8
@@ -94,12 +101,14 @@ class Inlet:
                 self._passes -= step
             else:
                 header, body = lengths(self._head)
-                step = min(header - len(self._head), len(data) - at)
+                wanted = LOOK if header > HEADER_MOST else header
+                step = min(wanted - len(self._head), len(data) - at)
                 self._head += data[at : at + step]
                 header, body = lengths(self._head)
                 if header > HEADER_MOST:
-                    self._skips = header - len(self._head) + body
-                    self._head.clear()
+                    if len(self._head) >= LOOK:
+                        nothing = b"", header - len(self._head) + body
+                        self._head[:], self._skips = with_short_path(bytes(self._head)) or nothing
                 elif len(self._head) == header and header > FIXED:
                     fits = body <= BODY_MOST
                     ready += self._head if fits else without_body(bytes(self._head))
@@ -131,6 +140,35 @@ def without_body(head: bytes) -> bytes:
         at = _aligned(after, 8)
     length = len(fields).to_bytes(4, order(head))
     return head[:4] + bytes(4) + head[8:12] + length + fields + bytes(_aligned(len(fields), 8) - len(fields))
+
+
+def with_short_path(head: bytes) -> tuple[bytes, int] | None:
+    """The first bytes of a long header with its path cut, and how many of the bytes after `head` are left out.
+
+    None if no long path begins there. What is cut is a multiple of 8 bytes, so that all else stays aligned.
+    """
+    at = FIXED
+    while at + 8 <= len(head) and head[at + 2] != PATH_TYPE:
+        after = _field_end(head, at)
+        if after is None:
+            return None
+        at = _aligned(after, 8)
+    if at + 8 + PATH_KEPT + 8 > len(head) or head[at] != PATH:
+        return None
+    words = order(head)
+    fields, length = int.from_bytes(head[12:16], words), int.from_bytes(head[at + 4 : at + 8], words)
+    kept = PATH_KEPT + length % 8
+    left_out = length - kept - (len(head) - at - 8 - kept)
+    if left_out <= 0:
+        return None
+    cut = length - kept
+    path = head[at + 8 : at + 6 + kept] + NOWHERE
+    short = head[:12] + (fields - cut).to_bytes(4, words) + head[16 : at + 4] + kept.to_bytes(4, words) + path
+    return short, left_out
+
+
+NOWHERE: Final = b"__"
+"""The end of a path that was cut: of no object of ours (sd_bus_path_encode)."""
 
 
 def _field_end(head: bytes, at: int) -> int | None:

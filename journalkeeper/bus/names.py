@@ -38,6 +38,9 @@ OBJECT_MANAGER: Final = "org.freedesktop.DBus.ObjectManager"
 ACTION_DEFRAGMENT: Final = f"{BUS_NAME}.defragment"
 ACTION_MANAGE: Final = f"{BUS_NAME}.manage"
 
+USER_PREFIX: Final = "user:"
+"""Before a uid, the owner of a user's journal."""
+
 ACCESS_DENIED: Final = "org.freedesktop.DBus.Error.AccessDenied"
 LIMITS_EXCEEDED: Final = "org.freedesktop.DBus.Error.LimitsExceeded"
 FAILED: Final = f"{BUS_NAME}.Error.Failed"
@@ -64,11 +67,17 @@ SOCKET: Final = "/run/dbus/system_bus_socket"
 
 
 def bus_address() -> str | None:
-    """Where the system bus is, None where there is none.
+    """Where the system bus is, None where there is none now.
 
     Source: D-Bus specification, "Well-known Message Bus Instances".
     """
-    return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or (f"unix:path={SOCKET}" if os.path.exists(SOCKET) else None)
+    address = named_address()
+    return None if address == f"unix:path={SOCKET}" and not os.path.exists(SOCKET) else address
+
+
+def named_address() -> str:
+    """Where the system bus is, or will be."""
+    return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or f"unix:path={SOCKET}"
 
 
 def job_path(number: int) -> str:

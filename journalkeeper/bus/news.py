@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from dbus_fast import Message, MessageType
@@ -31,10 +32,15 @@ SIGNALS: Final = {
 }
 
 
+def _everything(_: str) -> bool:
+    return True
+
+
 class News:
     """Says by `send` how `snapshot` and the jobs of `tree` change; what there is now is known already.
 
-    `drained` waits until all is sent.
+    `drained` waits until all is sent; `complain` is told of our own mistakes. Everybody hears it: of a user's
+    journal only that something changed.
     """
 
     def __init__(
@@ -43,13 +49,15 @@ class News:
         tree: Tree,
         jobs: Jobs,
         *,
-        send: Callable[[Message], None],
+        send: Callable[[Message], object],
         drained: Callable[[], Awaitable[None]],
+        complain: Callable[[str, Exception], None],
     ) -> None:
         self._snapshot = snapshot
         self._tree = tree
         self._send = send
         self._drained = drained
+        self._complain = complain
         self._stale = False
         self._task: asyncio.Task[None] | None = None
         self._manager = tree.manager()
@@ -70,36 +78,41 @@ class News:
 
     def job_new(self, job: Job) -> None:
         """A job was queued."""
-        values = job_values(job)
-        self._jobs[job.number] = job, values
-        path = names.job_path(job.number)
-        self._say(names.OBJECT_MANAGER, "InterfacesAdded", [path, {names.JOB: values}])
-        self._say(names.MANAGER, "JobNew", [job.number, path])
+        with self._guard():
+            values = job_values(job)
+            self._jobs[job.number] = job, values
+            path = names.job_path(job.number)
+            self._say(names.OBJECT_MANAGER, "InterfacesAdded", [path, {names.JOB: values}])
+            self._say(names.MANAGER, "JobNew", [job.number, path])
 
     def job_removed(self, job: Job, result: str) -> None:
         """A job is over."""
-        if self._jobs.pop(job.number, None) is not None:
-            path = names.job_path(job.number)
-            self._say(names.MANAGER, "JobRemoved", [job.number, path, result])
-            self._say(names.OBJECT_MANAGER, "InterfacesRemoved", [path, [names.JOB]])
+        with self._guard():
+            if self._jobs.pop(job.number, None) is not None:
+                path = names.job_path(job.number)
+                self._say(names.MANAGER, "JobRemoved", [job.number, path, result])
+                self._say(names.OBJECT_MANAGER, "InterfacesRemoved", [path, [names.JOB]])
 
     def outcome(self, outcome: Outcome) -> None:
         """Something was done to a file."""
-        if outcome.result is Result.DONE and outcome.action in REWRITES:
-            numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
-            body = [names.shown(outcome.path), *numbers, view.reclaimed_bytes(outcome)]
-            self._say(names.MANAGER, "FileDefragmented", body)
+        with self._guard():
+            if outcome.result is Result.DONE and outcome.action in REWRITES:
+                numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
+                body = [names.shown(outcome.path), *numbers, view.reclaimed_bytes(outcome)]
+                self._say(names.MANAGER, "FileDefragmented", body)
 
     async def _tell(self) -> None:
         while self._stale:
             await asyncio.sleep(COALESCE_S)
             self._stale = False
-            before, self._manager = self._manager, self._tree.manager()
-            self._differ(names.MANAGER_PATH, names.MANAGER, before, self._manager)
+            with self._guard():
+                before, self._manager = self._manager, self._tree.manager()
+                self._differ(names.MANAGER_PATH, names.MANAGER, before, self._manager)
             for number, (job, said) in list(self._jobs.items()):
-                values = job_values(job)
-                self._jobs[number] = job, values
-                self._differ(names.job_path(number), names.JOB, said, values)
+                with self._guard():
+                    values = job_values(job)
+                    self._jobs[number] = job, values
+                    self._differ(names.job_path(number), names.JOB, said, values)
             old, self._findings = self._findings, self._snapshot().findings
             if self._findings is not None and self._findings is not old:
                 for number, _ in enumerate(self._files(old, self._findings), 1):
@@ -114,19 +127,31 @@ class News:
             yield
         for path, row in new.files.items():
             doing = new.doing.get(path)
-            if old is None or path not in files:
-                values = variants(contract.FILE, view.file(row, doing))
-                self._say(names.OBJECT_MANAGER, "InterfacesAdded", [names.file_path(path), {names.FILE: values}])
-            elif (files[path], old.doing.get(path)) != (row, doing):
-                before = variants(contract.FILE, view.file(files[path], old.doing.get(path)))
-                now = variants(contract.FILE, view.file(row, doing))
-                self._differ(names.file_path(path), names.FILE, before, now)
+            with self._guard():
+                if old is None or path not in files:
+                    values = variants(contract.FILE, view.file(row, doing))
+                    self._say(names.OBJECT_MANAGER, "InterfacesAdded", [names.file_path(path), {names.FILE: values}])
+                elif (files[path], old.doing.get(path)) != (row, doing):
+                    before = variants(contract.FILE, view.file(files[path], old.doing.get(path), _everything))
+                    now = variants(contract.FILE, view.file(row, doing, _everything))
+                    hidden = () if view.anybody(row.owner) else tuple(view.PRIVATE)
+                    self._differ(names.file_path(path), names.FILE, before, now, hidden)
             yield
 
-    def _differ(self, path: str, interface: str, before: Values, now: Values) -> None:
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Have a mistake of ours cost no more than this one thing its news."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            self._complain("a signal was not sent", error)
+
+    def _differ(self, path: str, interface: str, before: Values, now: Values, hidden: tuple[str, ...] = ()) -> None:
+        """Say which values are others now; of the `hidden` ones only their names."""
         changed = {name: value for name, value in now.items() if value != before.get(name)}
-        if changed:
-            self._say(names.PROPERTIES, "PropertiesChanged", [interface, changed, []], path)
+        invalidated = [name for name in hidden if changed.pop(name, None) is not None]
+        if changed or invalidated:
+            self._say(names.PROPERTIES, "PropertiesChanged", [interface, changed, invalidated], path)
 
     def _say(self, interface: str, member: str, body: list[Any], path: str = names.MANAGER_PATH) -> None:
         self._send(

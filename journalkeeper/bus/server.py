@@ -8,12 +8,14 @@ finds it with its work, its jobs and its pause as they were.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dbus_fast import Message, NameFlag, RequestNameReply
 
 from journalkeeper.bus import names
+from journalkeeper.bus.callers import BUS, Callers
 from journalkeeper.bus.connection import Connection
 from journalkeeper.bus.interfaces import Interfaces, Service
 from journalkeeper.bus.news import News
@@ -25,36 +27,50 @@ from journalkeeper.model import Outcome
 FIRST_S: Final = 0.5
 """After this time a lost bus is tried again, ..."""
 
-MOST_S: Final = 300.0
-"""... each time after twice as long, up to this."""
+MOST_S: Final = 60.0
+"""... each time after twice as long, up to this, until a connection has lasted longer than that."""
 
 CONNECT_S: Final = 30.0
+MISTAKES_MOST: Final = 100
+"""Places of exceptions that are remembered, so that the traceback of each is logged once."""
 
 
 class Server:
     """Serves `service` on the bus at `address`.
 
-    `trouble` is told why there is no bus, and may be told the same again; `well` that it is back.
+    `trouble` is told why there is no bus, and may be told the same again; `well` that it is back; `mistake`
+    has the traceback of each exception that nobody foresaw, once.
     """
 
     def __init__(
-        self, service: Service, address: str, trouble: Callable[[str], None], well: Callable[[], None]
+        self,
+        service: Service,
+        address: str,
+        trouble: Callable[[str], None],
+        well: Callable[[], None],
+        mistake: Callable[[str], None],
     ) -> None:
         self._service = service
         self._address = address
         self._trouble = trouble
         self._well = well
+        self._mistake = mistake
+        self._mistakes: set[str] = set()
         self._bus: Connection | None = None
         self._news: News | None = None
         self._wait_s = FIRST_S
 
     async def run(self) -> None:
         """Serve until it is canceled."""
+        clock = asyncio.get_running_loop().time
         while True:
+            began_s = clock()
             try:
                 await self._serve()
             except Exception as error:  # noqa: BLE001 - a library of many releases has many; all of them are told
                 self._trouble(f"no system bus: {error or type(error).__name__}; the work goes on without")
+            if clock() - began_s > self._wait_s:
+                self._wait_s = FIRST_S
             await asyncio.sleep(self._wait_s)
             self._wait_s = min(2 * self._wait_s, MOST_S)
 
@@ -88,19 +104,23 @@ class Server:
             await asyncio.wait_for(bus.connect(), CONNECT_S)
             self._bus = bus
             tree = Tree(self._service.snapshot, self._service.jobs)
+            callers = Callers(self._ask, bus.unique_name or "")
+            bus.on_sent = callers.sent
+            authority = Authority(self._ask)
+            send, drained, complain = self._send, bus.drained, self.complain
             interfaces = Interfaces(
-                self._service, tree, Authority(bus), send=self._send, drained=bus.drained, complain=self._trouble
+                self._service, tree, callers, authority, send=send, drained=drained, complain=complain
             )
             bus.add_careful_handler(interfaces.handle)
-            self._news = News(self._service.snapshot, tree, self._service.jobs, send=self._send, drained=bus.drained)
+            self._news = News(
+                self._service.snapshot, tree, self._service.jobs, send=send, drained=drained, complain=complain
+            )
+            bus.add_careful_handler(self._hear)
             reply = await bus.request_name(names.BUS_NAME, NameFlag.NONE)
             if reply is RequestNameReply.IN_QUEUE:
                 self._trouble(
                     f"another process has the name {names.BUS_NAME} on the bus; it is ours when that one ends"
                 )
-            else:
-                self._well()
-            self._wait_s = FIRST_S
             disconnected: Callable[[], Awaitable[None]] = bus.wait_for_disconnect
             await disconnected()
             raise ConnectionResetError("the bus has gone away")
@@ -112,7 +132,28 @@ class Server:
             self._bus = self._news = None
             bus.close()
 
-    def _send(self, message: Message) -> None:
+    def _hear(self, message: Message) -> bool:
+        """The bus says when the name is ours."""
+        if message.sender == BUS and message.member == "NameAcquired" and message.body == [names.BUS_NAME]:
+            self._well()
+        return False
+
+    def complain(self, what: str, error: Exception) -> None:
+        """Log an exception that nobody foresaw, with its traceback, the first time."""
+        where = f"{type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1:]}"
+        if where not in self._mistakes and len(self._mistakes) < MISTAKES_MOST:
+            self._mistakes.add(where)
+            trace = "".join(traceback.format_exception(error)).rstrip()
+            self._mistake(f"{what}, by a mistake in journalkeeper:\n{trace}")
+
+    def _send(self, message: Message, elements: bytes | bytearray = b"") -> None:
         """Send, or not: whoever waits on a bus that has gone away hears of that from the bus."""
         if self._bus is not None and self._bus.connected:
-            self._bus.send(message)
+            self._bus.send(message, elements)
+
+    async def _ask(self, message: Message) -> Message | None:
+        """The answer to a call of ours; None if the bus goes away."""
+        try:
+            return None if self._bus is None else await self._bus.call(message)
+        except (OSError, EOFError):
+            return None

@@ -14,7 +14,7 @@ from dbus_fast import Variant
 
 from journalkeeper.bus import contract, names, view
 from journalkeeper.bus.contract import Interface
-from journalkeeper.bus.view import Snapshot
+from journalkeeper.bus.view import Reads, Snapshot
 from journalkeeper.errors import NoSuchJobError
 from journalkeeper.jobs import Job, Jobs
 
@@ -43,7 +43,7 @@ class Tree:
         """Those of the object at `path`; of a branch those that every object has; None: there is nothing."""
         if path == names.MANAGER_PATH:
             return MANAGER
-        if self._file(path) is not None:
+        if self._file(path, view.anybody) is not None:
             return FILE
         if self._job(path) is not None:
             return JOB
@@ -56,17 +56,21 @@ class Tree:
             yield from ["file"] if found is not None and found.files else []
             yield from ["job"] if self._jobs.queue else []
         elif path in {names.FILE_PATHS, names.JOB_PATHS}:
-            yield from (one.rpartition("/")[2] for one, _ in self.objects() if one.startswith(f"{path}/"))
+            found = self._snapshot().findings
+            files = () if found is None or path == names.JOB_PATHS else found.files
+            jobs = self._jobs.queue if path == names.JOB_PATHS else ()
+            yield from (names.file_path(one).rpartition("/")[2] for one in files)
+            yield from (str(job.number) for job in jobs)
         else:
             yield from BRANCHES.get(path, ())
 
-    def values(self, path: str, interface: str) -> Values:
-        """The properties that an object has by one of its interfaces."""
+    def values(self, path: str, interface: str, reads: Reads) -> Values:
+        """The properties that an object has by one of its interfaces, for one who `reads`."""
         plain: dict[str, object] | None = None
         if interface == names.MANAGER:
             return self.manager()
         if interface == names.FILE:
-            plain = self._file(path)
+            plain = self._file(path, reads)
         elif interface == names.JOB:
             job = self._job(path)
             return {} if job is None else job_values(job)
@@ -78,19 +82,19 @@ class Tree:
             self._manager = variants(contract.MANAGER, view.manager(self._snapshot()))
         return self._manager
 
-    def objects(self) -> Iterator[tuple[str, dict[str, Values]]]:
-        """What the manager manages: every file and job, each with its properties by interface."""
+    def objects(self, reads: Reads) -> Iterator[tuple[str, dict[str, Values]]]:
+        """What the manager manages: every file and job, each with its properties by interface, for one who `reads`."""
         found = self._snapshot().findings
         for path, row in ({} if found is None else found.files).items():
-            plain = view.file(row, found.doing.get(path)) if found is not None else {}
+            plain = view.file(row, found.doing.get(path), reads) if found is not None else {}
             yield names.file_path(path), {names.FILE: variants(contract.FILE, plain)}
         for job in self._jobs.queue:
             yield names.job_path(job.number), {names.JOB: job_values(job)}
 
-    def _file(self, path: str) -> dict[str, object] | None:
+    def _file(self, path: str, reads: Reads) -> dict[str, object] | None:
         named = names.file_named(path) if path.startswith(names.FILE_PATHS) else None
         found = self._snapshot().findings
-        return None if named is None or found is None else found.file(named)
+        return None if named is None or found is None else found.file(named, reads)
 
     def _job(self, path: str) -> Job | None:
         number = names.job_number(path)

@@ -7,8 +7,9 @@ what is not known is 0, "" or, of a budget, the highest number.
 
 from __future__ import annotations
 
+import json
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from journalkeeper import __version__
@@ -16,6 +17,7 @@ from journalkeeper.bus import names
 from journalkeeper.compression import parse_compression
 from journalkeeper.errors import UsageError
 from journalkeeper.jobs import Job
+from journalkeeper.journald.names import classify
 from journalkeeper.model import Action, Host, Instance, JournalFile, Order, Outcome, Plan, Request, Result, Skip
 from journalkeeper.status import Status
 
@@ -28,7 +30,11 @@ LONGEST: Final = 4096
 FLAGS: Final = ("active", "archived", "now", "allow-unshare")
 FLAGS_OF_ALL: Final = (*FLAGS, "upkeep", "before-shutdown")
 
+OPTION_SIGNATURES: Final = {**dict.fromkeys(FLAGS_OF_ALL, "b"), "compress": "s", "paths": "as"}
+
 Doing = Action | Order | Skip | Outcome
+Reads = Callable[[str], bool]
+"""Whether somebody may know what is in the journal files of an owner."""
 
 
 class Findings(NamedTuple):
@@ -40,10 +46,10 @@ class Findings(NamedTuple):
     next_flush_us: int
     waits_for: str
 
-    def file(self, path: str) -> dict[str, object] | None:
-        """The properties of a file, None if there is no such file."""
+    def file(self, path: str, reads: Reads | None = None) -> dict[str, object] | None:
+        """The properties of a file for one who `reads`, None if there is no such file."""
         row = self.files.get(path)
-        return None if row is None else file(row, self.doing.get(path))
+        return None if row is None else file(row, self.doing.get(path), reads or anybody)
 
 
 class Tally(NamedTuple):
@@ -155,8 +161,38 @@ def manager(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
-def file(row: JournalFile, doing: Doing | None) -> dict[str, object]:
-    """The properties of a file."""
+def anybody(owner: str) -> bool:
+    """What everybody may know: all but what is in users' journals."""
+    return not owner.startswith(names.USER_PREFIX)
+
+
+def for_reader(document: str, reads: Reads) -> str:
+    """The JSON `document` of a plan or of a job as one who `reads` may see it: details of others' files are empty."""
+    told = json.loads(document)
+    for row in told.get("skipped", ()):
+        if not reads(_owner(row["path"])):
+            row["detail"] = ""
+    if "details" in told:
+        told["details"] = {path: text for path, text in told["details"].items() if reads(_owner(path))}
+    return json.dumps(told, separators=(",", ":"))
+
+
+def _owner(path: str) -> str:
+    name = classify(posixpath.basename(path))
+    return "system" if name is None else name.owner
+
+
+PRIVATE: Final = {"Entries": 0, "HeadTimeUSec": 0, "TailTimeUSec": 0, "Detail": ""}
+"""What a file shows to those who may not read it."""
+
+
+def file(row: JournalFile, doing: Doing | None, reads: Reads = anybody) -> dict[str, object]:
+    """The properties of a file for one who `reads`."""
+    known = _file(row, doing)
+    return known if reads(row.owner) else {**known, **PRIVATE}
+
+
+def _file(row: JournalFile, doing: Doing | None) -> dict[str, object]:
     done = doing if isinstance(doing, Outcome) and doing.result is Result.DONE else None
     return {
         "Path": names.shown(row.path),
@@ -224,8 +260,8 @@ def request(given: Mapping[str, Variant], directories: tuple[str, ...], path: st
 
     Raises: UsageError with what is allowed.
     """
-    flags = FLAGS_OF_ALL if path is None else FLAGS
-    allowed = {**dict.fromkeys(flags, "b"), "compress": "s", **({"paths": "as"} if path is None else {})}
+    others = () if path is None else (*sorted({*FLAGS_OF_ALL} - {*FLAGS}), "paths")
+    allowed = {name: signature for name, signature in OPTION_SIGNATURES.items() if name not in others}
     for name, value in given.items():
         if name not in allowed:
             listed = ", ".join(f"{one} ({signature})" for one, signature in sorted(allowed.items()))

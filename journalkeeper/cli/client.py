@@ -190,7 +190,8 @@ class Service:
         return True
 
     def _hear(self, message: Message) -> None:
-        if message.message_type is MessageType.SIGNAL:
+        """Take what the service or the bus says; anybody can send us a signal of any name."""
+        if message.message_type is MessageType.SIGNAL and message.sender in {BUS, self._owner}:
             self._told.put_nowait(message)
 
     async def _next(self, patience_s: float | None) -> Message | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from dbus_fast import Message, MessageFlag, signature
 
 from journalkeeper.bus import connection
+from journalkeeper.bus.callers import CallError
 from journalkeeper.bus.connection import Connection
 from tests.bus import eventually
 
@@ -155,23 +157,53 @@ def test_signatures_of_strangers_are_not_kept_for_ever(address: str, monkeypatch
 
 
 def test_a_bus_that_takes_nothing_any_more_is_left(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is stopped: what waits for it must not grow for ever."""
+    """One that is stopped: what waits for it must not grow for ever, and whoever waits for the end hears of it."""
     monkeypatch.setattr(connection, "STALLED_S", 0.2)
 
-    async def scenario() -> tuple[bool, bool]:
+    async def scenario() -> None:
         ours = Connection(address)
         await ours.connect()
         async with stopped_bus(ours):
             for _ in range(20):
                 ours.send(told(BUS, "s", WORDS))
-            connected_before = ours.connected
-            await asyncio.sleep(0.5)
+            assert ours.connected
+            ended: Awaitable[None] = ours.wait_for_disconnect()  # type: ignore[no-untyped-call]
+            with pytest.raises(ConnectionResetError, match="taken nothing"):
+                await asyncio.wait_for(ended, 5)
+            assert not ours.connected
             ours.send(told(BUS, "s", WORDS))
-            connected_after = ours.connected
         ours.close()
-        return connected_before, connected_after
 
-    assert asyncio.run(scenario()) == (True, False)
+    asyncio.run(scenario())
+
+
+def test_more_than_may_wait_ends_the_connection(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "QUEUE_MOST", 1 << 20)
+
+    async def scenario() -> None:
+        ours = Connection(address)
+        await ours.connect()
+        async with stopped_bus(ours):
+            for _ in range(40):
+                ours.send(told(BUS, "s", WORDS))
+            ended: Awaitable[None] = ours.wait_for_disconnect()  # type: ignore[no-untyped-call]
+            with pytest.raises(ConnectionResetError, match="does not take"):
+                await asyncio.wait_for(ended, 5)
+        ours.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_message_that_the_bus_would_not_take_is_an_error(address: str) -> None:
+    async def scenario() -> None:
+        ours = Connection(address)
+        await ours.connect()
+        with pytest.raises(CallError, match="16 MiB"):
+            ours.send(told(BUS, "s", "x" * (16 << 20)))
+        assert await answer(ours, "NameHasOwner", BUS) == [True]
+        ours.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_connection_that_is_closed_while_messages_wait_says_nothing_more(address: str) -> None:
@@ -187,8 +219,8 @@ def test_a_connection_that_is_closed_while_messages_wait_says_nothing_more(addre
             for _ in range(500):
                 ours.send(Message.new_signal("/", "a.b", "Told", "s", ["x" * 1000]))
             await asyncio.sleep(0.1)
-            assert ours._sending
-        assert eventually(lambda: connection._writable(ours._own._sock))
+            assert ours._writing
+        assert eventually(lambda: bool(select.select([], [ours._own._sock], [], 0)[1]))
         await asyncio.sleep(0)
         ours.close()
         await asyncio.sleep(0.1)

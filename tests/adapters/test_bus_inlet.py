@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from journalkeeper.bus.inlet import BODY_MOST, HEADER_MOST, READ_BYTES, Inlet, lengths, without_body
+from journalkeeper.bus.inlet import BODY_MOST, HEADER_MOST, PATH_KEPT, READ_BYTES, Inlet, lengths, without_body
 from tests.bus import raw_call
 
 PLAIN = ("org.journalkeeper1", "/org/journalkeeper1", "org.journalkeeper1.Manager", "Plan")
@@ -18,6 +18,7 @@ EMPTY = raw_call(*PLAIN)
 FITS = raw_call(*PLAIN, "s", "x" * (BODY_MOST - 5))
 LONG = raw_call(*PLAIN, "s", "x" * (BODY_MOST - 4))
 LONG_PATH = raw_call("a.b", "/" + "x" * HEADER_MOST, "a.b", "C", "s", "hello")
+CUT_PATH = raw_call("a.b", "/" + "x" * (PATH_KEPT + 1 - 3) + "__", "a.b", "C", "s", "hello")
 
 
 def through(data: bytes, pieces: list[int]) -> bytes:
@@ -36,7 +37,8 @@ def through(data: bytes, pieces: list[int]) -> bytes:
 def test_messages_pass_however_they_are_cut(seed: int) -> None:
     luck = random.Random(seed)  # noqa: S311 - the same cuts each time
     messages = [SMALL, EMPTY, LONG, SMALL, FITS, LONG_PATH, EMPTY, LONG, LONG, SMALL]
-    wanted = [SMALL, EMPTY, without_body(head(LONG)), SMALL, FITS, EMPTY, *[without_body(head(LONG))] * 2, SMALL]
+    wanted = [SMALL, EMPTY, without_body(head(LONG)), SMALL, FITS, CUT_PATH]
+    wanted += [EMPTY, *[without_body(head(LONG))] * 2, SMALL]
     data = b"".join(messages)
     pieces = [luck.randint(1, 20) for _ in range(400)] + [luck.randint(1, 9000) for _ in range(100)]
     assert through(data, pieces) == b"".join(wanted)

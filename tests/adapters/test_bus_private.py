@@ -40,6 +40,15 @@ polkit.addRule(function(action, subject) {
 });
 """
 
+ONE_FILE_FOR_NOBODY = """
+polkit.addRule(function(action, subject) {
+    if (action.id == "org.journalkeeper1.defragment" && subject.user == "nobody"
+        && action.lookup("method") == "Defragment" && action.lookup("now") == "true"
+        && /\\/m\\/a\\.journal$/.test(action.lookup("path")))
+        return polkit.Result.YES;
+});
+"""
+
 
 @pytest.fixture(scope="module")
 def bus() -> Iterator[PrivateBus]:
@@ -163,6 +172,28 @@ def test_polkit_is_asked_for_a_dialog_only_where_the_call_allows_it(bus: Private
     assert {subject[0] for subject, *_ in asked} == {"system-bus-name"}
 
 
+def test_polkit_is_told_what_is_to_be_done_and_its_rules_can_tell_by_it(bus: PrivateBus, daemon: Daemon) -> None:
+    """Nobody may have one file defragmented, with now, and no other."""
+    bus.stop_polkit()
+    bus.start_polkit(ONE_FILE_FOR_NOBODY)
+    try:
+        top = property_(bus, "Directories")
+        assert isinstance(top, list)
+        allowed, other = f"{top[0]}/m/a.journal", f"{top[0]}/m/b.journal"
+        assert call(bus, "Defragment", allowed, "{'now': <true>}", nobody=True).returncode == 0
+        for words in (
+            ("Defragment", allowed, "{}"),
+            ("Defragment", allowed, "{'now': <false>}"),
+            ("Defragment", other, "{'now': <true>}"),
+            ("DefragmentAll", "{'now': <true>}"),
+            ("DefragmentAll", f"{{'now': <true>, 'path': <'{allowed}'>, 'method': <'Defragment'>}}"),
+        ):
+            assert DENIED in call(bus, *words, nobody=True).stderr
+    finally:
+        bus.stop_polkit()
+        bus.start_polkit()
+
+
 # What is answered
 
 
@@ -255,6 +286,21 @@ def test_a_bus_that_nobody_listens_at_is_said_once_and_tried_again(tmp_path: Pat
                 assert eventually(lambda: bus.has(names.BUS_NAME))
                 assert eventually(lambda: "on the system bus again" in daemon.log())
                 assert daemon.log().count("no system bus") == 1
+
+
+def test_a_bus_that_appears_after_the_service_has_started_is_found(tmp_path: Path) -> None:
+    """At the usual place, where there was none; the daemon sees a /run/dbus of its own."""
+    (tmp_path / "journal").mkdir()
+    (place := tmp_path / "dbus").mkdir()
+    script = f'mount -t tmpfs none /run && mkdir /run/dbus && mount --bind {place} /run/dbus && exec "$@"'
+    wrapper = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
+    with Daemon(tmp_path, tmp_path / "journal", None, wrapper=wrapper) as daemon:
+        assert eventually(lambda: "no system bus" in daemon.log())
+        with PrivateBus() as bus:
+            (place / "system_bus_socket").symlink_to(bus.socket)
+            assert eventually(lambda: bus.has(names.BUS_NAME))
+            assert eventually(lambda: "on the system bus again" in daemon.log())
+            assert daemon.stop() == 0
 
 
 def test_a_bus_that_restarts_finds_the_service_as_it_was(tmp_path: Path) -> None:

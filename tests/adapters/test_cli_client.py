@@ -89,6 +89,8 @@ class FakeService:
         self.refusal: tuple[str, str] | None = None
         self.on_defragment: Callable[[FakeService], None] = lambda fake: fake.removed("done")
         self.calls: list[tuple[str, list[Any]]] = []
+        self.client = ""
+        self.forging: asyncio.Task[None] | None = None
         self._address = address
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -120,6 +122,7 @@ class FakeService:
         if message.message_type is not MessageType.METHOD_CALL:
             return False
         self.calls.append((str(message.member), message.body))
+        self.client = str(message.sender)
         if message.member == "GetAll":
             found = self.manager if message.path == names.MANAGER_PATH else self.job
             return _reply(message, "a{sv}", {name: _variant(value) for name, value in found.items()})
@@ -265,6 +268,38 @@ def test_a_service_that_ends_before_its_job_is_said(fake: FakeService, capsys: C
     assert capsys.readouterr().err == (
         "journalkeeper: the service has ended; `journalkeeper history` tells what it did\n"
     )
+
+
+def forged(fake: FakeService, *signals: Message) -> None:
+    """Have a stranger send these to the client, and then the job be canceled."""
+
+    async def send() -> None:
+        stranger = await MessageBus(fake._address).connect()
+        for one in signals:
+            await stranger.send(one)
+        await stranger.call(Message("org.freedesktop.DBus", "/", "org.freedesktop.DBus", "GetId"))  # all is sent by now
+        stranger.disconnect()
+        fake.removed("canceled")
+
+    fake.forging = asyncio.get_running_loop().create_task(send())
+
+
+def test_a_strangers_signals_are_not_believed(fake: FakeService) -> None:
+    """Anybody can send a signal of any name to any connection."""
+
+    def forge(service: FakeService) -> None:
+        def signal(member: str, signature: str, *body: Any) -> Message:
+            message = Message.new_signal(names.MANAGER_PATH, names.MANAGER, member, signature, list(body))
+            message.destination = service.client
+            return message
+
+        gone = ("sss", names.BUS_NAME, ":1.1", "")
+        done = signal("JobRemoved", "uos", 7, JOB, "done")
+        forged(service, signal("NameOwnerChanged", *gone), signal("JobRemoved", ""), done)
+
+    fake.on_defragment = forge
+    answer, _ = defragmented()
+    assert answer.canceled
 
 
 def test_a_service_of_another_version_does_the_work_and_is_said_to_be_one(fake: FakeService, capsys: Captured) -> None:

@@ -24,6 +24,7 @@ class Bench:
         self.heard: list[tuple[str, int]] = []
         self.began: list[int] = []
         self.document = "{}"
+        self.raises: Exception | None = None
         self._may_end = asyncio.Semaphore(0)
         self.jobs = Jobs(self._do, lambda: None)
         self.jobs.listener = self
@@ -31,6 +32,9 @@ class Bench:
     async def _do(self, job: Job) -> Ended:
         self.began.append(job.number)
         await self._may_end.acquire()
+        if self.raises is not None:
+            error, self.raises = self.raises, None
+            raise error
         return Ended("canceled" if job.canceled else "done", self.document)
 
     def job_new(self, job: Job) -> None:
@@ -38,6 +42,9 @@ class Bench:
 
     def job_removed(self, job: Job, result: str) -> None:
         self.heard.append((result, job.number))
+
+    def complain(self, what: str, error: Exception) -> None:
+        self.heard.append((f"{what}: {error}", 0))
 
     async def finish(self, count: int = 1) -> None:
         for _ in range(count):
@@ -147,6 +154,18 @@ def test_long_documents_push_out_others_and_the_last_is_always_there() -> None:
                     continue
             assert len(known) == kept
             assert len(bench.jobs.ended(last).document) == length
+
+    running(scenario)
+
+
+def test_an_exception_that_nobody_foresaw_ends_its_job_only() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.raises = RuntimeError("x")
+        first, second = bench.jobs.add(request(1)), bench.jobs.add(request(2))
+        await bench.finish(2)
+        assert bench.heard[2:] == [("job 1 failed: x", 0), ("failed", first.number), ("done", second.number)]
+        assert isinstance(bench.jobs.ended(first.number).error, RuntimeError)
+        assert not bench.jobs.waiting
 
     running(scenario)
 

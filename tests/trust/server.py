@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The bus's side of the service over made-up files: python -m tests.trust.server FILES LENGTH, until it is killed.
+
+Each name has LENGTH letters. The owners are the system, the users 1000 and 65534, in turn. A plan that
+names no path never ends; one of /mistake raises what nobody foresaw. What is logged goes to stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+
+from journalkeeper.bus.server import Server
+from journalkeeper.bus.view import Findings, Snapshot
+from journalkeeper.jobs import Ended, Job, Jobs
+from journalkeeper.model import Extents, JournalFile, Kind, Reason, Request, Skip, State
+from journalkeeper.status import Status
+
+TOP = "/var/log/journal"
+OWNERS = ("system", "user:1000", "user:65534")
+STATUS = Status(3, 0, 2, 100, 4, 60, 10, 10, 0, None, (), window_open=True, budget_bytes=9, budget_left_bytes=7)
+
+
+def file(number: int, length: int) -> JournalFile:
+    """An archive that everything is known of."""
+    owner = OWNERS[number % len(OWNERS)]
+    stem = owner.replace(":", "-").ljust(length, "x") if length else owner.replace(":", "-")
+    name = f"{stem}@{number:032x}-{number:016x}-{number:016x}.journal"
+    return JournalFile(
+        path=f"{TOP}/m/{name}",
+        device=1,
+        inode=number,
+        kind=Kind.ARCHIVED,
+        owner=owner,
+        instance="m",
+        state=State.ARCHIVED,
+        size_bytes=8 << 20,
+        allocated_bytes=8 << 20,
+        disk_bytes=None,
+        extents=Extents(total=50, data_bytes=8 << 20),
+        nocow=False,
+        entries=99,
+        head_time_us=11,
+        tail_time_us=22,
+        links=1,
+        uid=0,
+        mtime_ns=0,
+        ctime_ns=0,
+    )
+
+
+class Made:
+    """A service that does nothing."""
+
+    def __init__(self, files: int, length: int) -> None:
+        rows = {row.path: row for row in (file(number, length) for number in range(files))}
+        skips = {path: Skip(path, Reason.SETTLING, "changed 3s ago") for path in rows}
+        self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), STATUS, 0, ""))
+        self._skips = skips
+        self.jobs = Jobs(self._do, lambda: None)
+
+    async def _do(self, job: Job) -> Ended:
+        if any("mistake" in path for path in job.request.paths):
+            raise RuntimeError("a secret of the inside")
+        return Ended("done", "{}")
+
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
+
+    async def plan(self, request: Request) -> str:
+        if any("mistake" in path for path in request.paths):
+            raise RuntimeError("a secret of the inside")
+        if not request.paths:
+            await asyncio.Event().wait()
+        skipped = [{"path": one.path, "reason": one.reason, "detail": one.detail} for one in self._skips.values()]
+        return json.dumps({"window": {}, "actions": [], "skipped": skipped})
+
+    def pause(self, span_us: int) -> None: ...
+    def resume(self) -> None: ...
+    def rescan(self) -> None: ...
+    async def reload(self) -> None: ...
+
+
+async def main(files: int, length: int) -> None:
+    """Serve."""
+
+    def say(text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+    made = Made(files, length)
+    server = Server(made, os.environ["DBUS_SYSTEM_BUS_ADDRESS"], say, lambda: say("well"), say)
+    made.jobs.listener = server
+    await server.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
