@@ -37,7 +37,14 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 def skips(document: dict[str, Any]) -> tuple[Skip, ...]:
     """What a document says is left alone. Raises: KeyError, ValueError for what another version wrote."""
     return tuple(
-        Skip(row["path"], Reason(row["reason"]), row["detail"], row.get("until_us"), bool(row.get("now")))
+        Skip(
+            path=row["path"],
+            reason=Reason(row["reason"]),
+            detail=row["detail"],
+            until_us=row.get("until_us"),
+            now=bool(row.get("now")),
+            puts_off=bool(row.get("puts_off")),
+        )
         for row in document["skipped"]
     )
 

@@ -23,16 +23,13 @@ FOR: Final = {
 }
 """What ends a wait of which no time is known: the moment of the next look at it is not its end."""
 
-WITHOUT_NOW: Final = frozenset({Reason.BUDGET, Reason.PRESSURE, Reason.FREE_SPACE, Reason.IN_USE})
-"""Reasons for which work waits even where --now does not do it."""
-
 
 def waits(skipped: Sequence[Skip], now_us: int) -> str:
     """How many files wait for what, how long, and whether --now helps: "2 files wait 32s more; --now does it at once".
 
-    "" if none does. A plan marks what --now would do (Skip.now).
+    "" if none does. A plan marks what is only put off (Skip.puts_off), and what --now would do (Skip.now).
     """
-    waiting = [skip for skip in skipped if skip.now or skip.reason in WITHOUT_NOW]
+    waiting = [skip for skip in skipped if skip.now or skip.puts_off]
     timed = [skip.until_us - now_us for skip in waiting if skip.until_us is not None and skip.reason not in FOR]
     others = Counter(FOR[skip.reason] for skip in waiting if skip.reason in FOR)
     parts = [_wait(len(timed), f"{_spans(timed)} more")] if timed else []

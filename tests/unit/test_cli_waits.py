@@ -12,13 +12,13 @@ NOW_US = 1_700_000_000_000_000
 SECOND_US = 1_000_000
 
 
-def skip(reason: Reason, after_us: int | None = None, *, now: bool = True) -> Skip:
-    return Skip("/j/a", reason, "", None if after_us is None else NOW_US + after_us, now)
+def skip(reason: Reason, after_us: int | None = None, *, now: bool = True, puts_off: bool = False) -> Skip:
+    return Skip("/j/a", reason, "", None if after_us is None else NOW_US + after_us, now, puts_off)
 
 
 SETTLING = skip(Reason.SETTLING, 32 * SECOND_US)
 WINDOW = skip(Reason.WINDOW_CLOSED)
-FULL = skip(Reason.FREE_SPACE, 3600 * SECOND_US, now=False)
+FULL = skip(Reason.FREE_SPACE, 3600 * SECOND_US, now=False, puts_off=True)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ FULL = skip(Reason.FREE_SPACE, 3600 * SECOND_US, now=False)
         ([skip(Reason.BUDGET, 60)], "1 file waits for the budget of another day; --now does it at once"),
         ([skip(Reason.PRESSURE, 60)], "1 file waits for a less busy disk; --now does it at once"),
         ([FULL], "1 file waits for free space"),
-        ([skip(Reason.IN_USE, now=False)], "1 file waits until nobody writes to it"),
-        ([skip(Reason.BUDGET, 60, now=False)], "1 file waits for the budget of another day"),
+        ([skip(Reason.IN_USE, now=False, puts_off=True)], "1 file waits until nobody writes to it"),
+        ([skip(Reason.BUDGET, 60, now=False, puts_off=True)], "1 file waits for the budget of another day"),
         (
             [SETTLING, SETTLING, WINDOW, FULL],
             "2 files wait 32s more, 1 file waits for free space, 1 file waits for journald's next flush;"
