@@ -185,7 +185,10 @@ def test_a_plan_is_that_of_the_command_line(
         text=True,
         check=True,
     )
-    assert ours == json.loads(done.stdout)
+    theirs = json.loads(done.stdout)
+    for document in (ours, theirs):  # root asks the disk what is occupied, which the service may not
+        assert all(action.pop("disk_bytes_saved") > 0 for action in document["actions"])
+    assert ours == theirs
     assert len(ours["actions"]) == 2
 
 
