@@ -54,13 +54,13 @@ month, one is missed in no time in which nothing happens to be shared."""
 
 DAY_S: Final = 24 * 60 * 60.0
 
-PASSING: Final = frozenset(
-    {
-        *(Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE, Reason.VANISHED, Reason.CHANGED),
-        *(Reason.SHARED, Reason.NO_GAIN),
-    }
-)
+PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE, Reason.NO_GAIN}) | {
+    *(Reason.VANISHED, Reason.CHANGED, Reason.SHARED)
+}
 """Reasons that are over by themselves, or with the next look, or that the record remembers."""
+
+ORDERS_PASSING: Final = frozenset({Reason.INTERRUPTED})
+"""The same for what is done to a directory: what did not fit it once will not fit it at once."""
 
 
 class Report(NamedTuple):
@@ -168,7 +168,7 @@ class Keeper:
         from journalkeeper.policy import plan, with_now  # noqa: PLC0415
 
         chosen = plan(host, request, self._config)
-        if chosen.actions and not request.now and self._config.window.pressure_max_percent < 100:
+        if (chosen.actions or chosen.orders) and not request.now and self._config.window.pressure_max_percent < 100:
             busy = feedback.others_busy_percent({volume.uuid for volume in host.volumes}, feedback.LOOK_S)
             host = host._replace(
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
@@ -221,17 +221,24 @@ class Keeper:
                     notices += _kept(record, run, seen.volumes, target.device, done)
                     on_outcome(done.outcome)
                 notices += _tried(lambda: record.end_run(run, now_us()))
-            notices += self._looked_back(record, (chosen, outcomes) if watching else None)
+            notices += self._looked_back(record, (chosen, outcomes), whole=not request.paths, rarely=watching)
             if publisher is not None:
                 notices += _tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
         took_s, waiting = time.monotonic() - began, tuple(self._waiting.values()) if self._waiting and watching else ()
         return Report(chosen, tuple(outcomes), _written(outcomes), took_s, tuple(notices), host, waiting)
 
-    def _wait(self, record: Record, chosen: Plan, outcomes: list[Outcome]) -> None:
-        """Know since when files wait; the record, of which each commit costs 14 I/Os, keeps waits of an hour."""
+    def _wait(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
+        """Know since when files wait; the record, of which each commit costs 14 I/Os, keeps waits of an hour.
+
+        A run over some files tells only which of them do not wait any more.
+        """
         now = now_us()
-        before = record.waiting() if self._waiting is None else self._waiting
-        self._waiting = waits(before, chosen, outcomes, now)
+        before = record.waiting() if self._waiting is None or not self._follows else self._waiting
+        if whole:
+            self._waiting = waits(before, chosen, outcomes, now)
+        else:
+            done = {outcome.path for outcome in outcomes if outcome.result is Result.DONE}
+            self._waiting = {path: wait for path, wait in before.items() if path not in done}
         record.wait(one for one in self._waiting.values() if now - one.since_us >= HOUR_US)
 
     def _planned_again(self, host: Host, request: Request, action: Action) -> Action | None:
@@ -240,6 +247,7 @@ class Keeper:
 
         now = now_us()
         files = self._observer.look_at((action.path,), now_us=now).files
+        self._observer.forget((action.path,))  # it is about to be rewritten, which leaves no trace in stat
         actions = plan(host._replace(now_us=now, files=files), request, self._config).actions
         return next((one for one in actions if one.path == action.path), None)
 
@@ -257,10 +265,10 @@ class Keeper:
         self._record_seen = True
         return record, [f"{path}: the record was removed; a new one was begun"] if removed else []
 
-    def _looked_back(self, record: Record, done: tuple[Plan, list[Outcome]] | None) -> list[str]:
-        """Bring the record to order, and what is to be said beside the outcomes; `done` by the service itself."""
-        said = [] if done is None else _tried(partial(self._wait, record, *done))
-        said += _tried(lambda: self._prune(record, rarely=done is not None))
+    def _looked_back(self, record: Record, done: tuple[Plan, list[Outcome]], *, whole: bool, rarely: bool) -> list[str]:
+        """Bring the record to order, and what is to be said beside the outcomes of a run over all files, or not."""
+        said = _tried(partial(self._wait, record, *done, whole=whole))
+        said += _tried(lambda: self._prune(record, rarely=rarely))
         return [*said, *_begun_anew(record), *self.flushes.troubles()]
 
     def _prune(self, record: Record, *, rarely: bool) -> None:
@@ -275,6 +283,8 @@ class Keeper:
         if request.paths and self._follows:
             known = {one.directory: one for one in self._timed(self._observer.look(directories, now_us=now)).instances}
             some = self._observer.look_at(request.paths, now_us=now)
+            volumes = {volume.device: volume for volume in (*self._last.volumes, *some.volumes)}
+            self._last = self._last._replace(volumes=tuple(volumes.values()))  # a subvolume below may be named
             return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
         if request.paths:
             return self._timed(self._observer.look_at(request.paths, now_us=now))
@@ -328,7 +338,8 @@ class Keeper:
         """Keep in mind what came to nothing, for the next plan not to try it at once."""
         key = target.device, target.inode
         self._refused.pop(key, None)
-        if outcome.result is not Result.DONE and outcome.reason not in PASSING:
+        passing = PASSING if isinstance(target, JournalFile) else ORDERS_PASSING
+        if outcome.result is not Result.DONE and outcome.reason not in passing:
             seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
             self._refused[key] = Refusal(now_us(), *seen, outcome.reason, outcome.detail or outcome.reason)
 

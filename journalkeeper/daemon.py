@@ -166,7 +166,9 @@ class Daemon:
                 again_s = None if wait_s is None else time.monotonic() + max(wait_s, SOON_S)
                 self._again_s = _earliest(again_s, self._watch_retry.at_s)
             elif time.monotonic() >= self._flush_looks.free_at_s:
-                self._look |= await loop.run_in_executor(self._worker, self._flush_passed)
+                passed = await loop.run_in_executor(self._worker, self._flush_passed)
+                if passed:  # and not `|=`, which would forget a look that was asked for meanwhile
+                    self._look = True
 
     async def _sleep(self) -> None:
         """Until something wakes us, or the next named moment."""
@@ -187,9 +189,9 @@ class Daemon:
 
     def _flush_passed(self) -> bool:
         """Look at the flush timers, in the worker."""
-        began_s = time.process_time()
+        began_s = time.thread_time()
         passed = self._keeper.flush_passed()
-        self._flush_looks.spend(time.process_time() - began_s, time.monotonic())
+        self._flush_looks.spend(time.thread_time() - began_s, time.monotonic())
         return passed
 
     def _watch_again(self) -> None:
@@ -212,12 +214,12 @@ class Daemon:
 
     def _cycle(self) -> float | None:
         """Look, plan and do, in the worker; after how many seconds the next plan can differ."""
-        began_s, self._work_began_cpu_s = time.process_time(), None
+        began_s, self._work_began_cpu_s = time.thread_time(), None
         try:
             return self._looked()
         finally:
             # Rewriting files is wanted, and bounded by the budget; looking is not.
-            ended_s = time.process_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
+            ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
             self._looks.spend(ended_s - began_s, time.monotonic())
 
     def _looked(self) -> float | None:
@@ -266,7 +268,7 @@ class Daemon:
 
     def _progress(self, progress: Progress) -> None:
         if self._work_began_cpu_s is None:
-            self._work_began_cpu_s = time.process_time()
+            self._work_began_cpu_s = time.thread_time()
         self._notify.status(f"working on {progress.path}")
         self._desk.began()
 
@@ -313,7 +315,7 @@ class Daemon:
             self._told.tell(
                 outcome.path, INFO, f"{what}, {counts}", same="done" if once_a_day else None, outcome=outcome
             )
-        elif outcome.reason not in PASSING:
+        elif outcome.reason not in PASSING or outcome.reason is Reason.NO_GAIN:
             priority = ERROR if outcome.result is Result.FAILED else INFO
             same = outcome.reason if outcome.reason is Reason.INTERNAL_ERROR else None
             self._told.tell(outcome.path, priority, f"{what} {outcome.detail}", same=same, outcome=outcome)
@@ -326,7 +328,7 @@ class Daemon:
             self._told.tell("event", ERROR, f"what changed is not known, so everything is looked at: {trouble}")
         if change.rescan or trouble:
             self._look = self._refresh = True
-        if self._look or (not isinstance(began, InternalError) and any(began)):
+        if change.rescan or trouble or (not isinstance(began, InternalError) and any(began)):
             self._wake.set()
 
     def _end(self) -> None:

@@ -172,6 +172,7 @@ class Database:
                 # A reader sees what an older version keeps as this one would have it.
                 copy = undo.enter_context(closing(sqlite3.connect(":memory:", isolation_level=None)))
                 connection.backup(copy)
+                copy.text_factory = _text
                 self._migrate(copy)
                 connection.close()
                 connection = copy

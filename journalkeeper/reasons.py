@@ -16,7 +16,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.NO_REDUNDANCY: "The volume has one copy of its data: NOCOW gives up no repair and keeps the files whole.",
     Reason.CONFIGURED: "The configuration says so.",
     Reason.BORN_DATACOW: "The file was made before its directory was NOCOW; one rotation gives way to a NOCOW one.",
-    Reason.CHEAPER: "A rotation costs less than rewriting the file's ranges: its archive is compacted once.",
+    Reason.CHEAPER: "A rotation costs less than the file's extents cost its readers, or than rewriting its ranges:"
+    " the archive is compacted once.",
     Reason.ASKED: "The archive was rewritten with another compression than the one that --compress= names.",
     Reason.IDEAL: "The file has about as few extents as its data can have.",
     Reason.RECORDED: "The file was already rewritten and has not changed since: an archive is rewritten once.",

@@ -29,10 +29,12 @@ from journalkeeper.rows import (
     counted,
     encodable,
     entry,
+    named,
     past,
     ran,
     sample,
     totals,
+    waited,
 )
 from journalkeeper.schema import MIGRATIONS
 from journalkeeper.waiting import Wait
@@ -224,17 +226,19 @@ class Record:
     def unshared_since(self, when_us: int) -> frozenset[str]:
         """The directories in which something was rewritten beside a snapshot since then."""
         rows = self._rows("SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (when_us,))
-        return frozenset(os.path.dirname(os.fsdecode(path)) for (path,) in rows)
+        return frozenset(map(os.path.dirname, self._understood("outcomes", rows, named)))
 
     def waiting(self) -> dict[str, Wait]:
         """The files that wait, by path."""
         rows = self._rows("SELECT path, since_us, reason FROM waiting ORDER BY since_us, path", ())
-        return {wait.path: wait for wait in (Wait(os.fsdecode(path), *rest) for path, *rest in rows)}
+        return {wait.path: wait for wait in self._understood("waiting", rows, waited)}
 
     def wait(self, waits: Iterable[Wait]) -> None:
-        """Keep these in place of what was kept; nothing is written where the same files wait for the same."""
+        """Keep these in place of what was kept; nothing is written where the same files wait since then."""
         kept = {one.path: one for one in waits}
-        if kept == self.waiting():
+        if {(one.path, one.since_us) for one in kept.values()} == {
+            (one.path, one.since_us) for one in self.waiting().values()
+        }:
             return
         rows = [(os.fsencode(one.path), one.since_us, one.reason) for one in kept.values()]
 

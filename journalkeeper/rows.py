@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from journalkeeper.model import Outcome, Past, Reason, Result, Verb
+from journalkeeper.waiting import Wait
 
 TIME_LIMIT_US = 253_402_128_000 * 1_000_000
 """Two days before the year 10000, where datetime ends in every time zone."""
@@ -113,7 +114,7 @@ def entry(row: tuple[Any, ...]) -> Entry:
     when_us, door, path, action, result, reason, before, after, *rest = row
     disk_before, disk_after, written, us, detail, unshared = rest
     outcome = Outcome(
-        path=os.fsdecode(path),
+        path=_path(path),
         action=Verb(action),
         result=Result(result),
         reason=Reason(reason),
@@ -129,10 +130,21 @@ def entry(row: tuple[Any, ...]) -> Entry:
     return Entry(_time(when_us), str(door), outcome)
 
 
+def named(row: tuple[Any, ...]) -> str:
+    """A path, of (path,)."""
+    return _path(row[0])
+
+
+def waited(row: tuple[Any, ...]) -> Wait:
+    """A file that waits, of (path, since_us, reason)."""
+    path, since_us, reason = row
+    return Wait(_path(path), _time(since_us), str(reason))
+
+
 def sample(row: tuple[Any, ...]) -> Sample:
     """One active file, of the columns of samples."""
     when_us, path, *numbers = row
-    return Sample(_time(when_us), os.fsdecode(path), *_counts(numbers))
+    return Sample(_time(when_us), _path(path), *_counts(numbers))
 
 
 def totals(row: tuple[Any, ...]) -> Totals:
@@ -148,6 +160,12 @@ def encodable(text: str) -> str:
 
 def _counts(values: Iterable[object]) -> list[int]:
     return [_count(value) for value in values]
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, bytes):
+        raise ValueError(f"{value!r:.40} is no path")
+    return os.fsdecode(value)
 
 
 def _integer(value: object) -> int:

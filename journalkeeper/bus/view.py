@@ -108,7 +108,7 @@ def next_flush_us(instances: tuple[Instance, ...]) -> int:
 
 def waits_for(plan: Plan) -> str:
     """What has to be over before something more can be done; "" if nothing is waited for."""
-    reasons = sorted({str(skip.reason) for skip in plan.skipped if skip.until_us is not None})
+    reasons = sorted({str(skip.reason) for skip in plan.skipped if skip.puts_off})
     return f"waiting because of {', '.join(reasons)}" if reasons else ""
 
 
@@ -171,15 +171,16 @@ def for_reader(document: str, reads: Reads) -> str:
     told = json.loads(document)
     for row in told.get("skipped", ()):
         if not reads(_owner(row["path"])):
-            row["detail"] = ""
+            row |= {"detail": "", "until_us": None}
     if "details" in told:
         told["details"] = {path: text for path, text in told["details"].items() if reads(_owner(path))}
     return json.dumps(told, separators=(",", ":"))
 
 
 def _owner(path: str) -> str:
+    """Whose journal it is; what is said of a directory may tell of any user's."""
     name = classify(posixpath.basename(path))
-    return "system" if name is None else name.owner
+    return "user:?" if name is None else name.owner
 
 
 PRIVATE: Final = {"Entries": 0, "HeadTimeUSec": 0, "TailTimeUSec": 0, "Detail": ""}

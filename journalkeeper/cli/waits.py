@@ -20,6 +20,7 @@ FOR: Final = {
     Reason.PRESSURE: "for a less busy disk",
     Reason.FREE_SPACE: "for free space",
     Reason.IN_USE: "until nobody writes to it",
+    Reason.INTERNAL_ERROR: "until it changes",
 }
 """What ends a wait of which no time is known: the moment of the next look at it is not its end."""
 
@@ -29,9 +30,9 @@ def waits(skipped: Sequence[Skip], now_us: int) -> str:
 
     "" if none does. A plan marks what is only put off (Skip.puts_off), and what --now would do (Skip.now).
     """
-    waiting = [skip for skip in skipped if skip.now or skip.puts_off]
+    waiting = [skip for skip in skipped if skip.puts_off]
     timed = [skip.until_us - now_us for skip in waiting if skip.until_us is not None and skip.reason not in FOR]
-    others = Counter(FOR[skip.reason] for skip in waiting if skip.reason in FOR)
+    others = Counter(FOR.get(skip.reason, "") for skip in waiting if skip.until_us is None or skip.reason in FOR)
     parts = [_wait(len(timed), f"{_spans(timed)} more")] if timed else []
     parts += [_wait(number, what) for what, number in sorted(others.items())]
     helped = sum(skip.now for skip in waiting)
@@ -41,7 +42,7 @@ def waits(skipped: Sequence[Skip], now_us: int) -> str:
 
 
 def _wait(number: int, what: str) -> str:
-    return f"{counted(number, 'file')} {'waits' if number == 1 else 'wait'} {what}"
+    return f"{counted(number, 'file')} {'waits' if number == 1 else 'wait'} {what}".rstrip()
 
 
 def _spans(left_us: list[int]) -> str:

@@ -97,17 +97,17 @@ def execute(action: Action, pace: Pace) -> Done:
         bytes_written=pace.written_bytes,
         duration_s=time.monotonic() - began,
         detail=detail,
-        unshared_bytes=_unshared(action, pace, after),
+        unshared_bytes=_unshared(action, pace, after, whole=result is Result.DONE),
     )
     return Done(outcome, file.inode, file.size_bytes, file.mtime_ns, expected, action.compress)
 
 
-def _unshared(action: Action, pace: Pace, after: _Measured) -> int:
-    """What is stored beside a snapshot now: of an archive as measured, else as planned for what was written."""
-    if not action.unshared_bytes or not pace.written_bytes:
+def _unshared(action: Action, pace: Pace, after: _Measured, *, whole: bool) -> int:
+    """What is stored beside a snapshot now: of a `whole` archive as measured, else as planned for what was written."""
+    if not action.unshared_bytes or not pace.written_bytes or (action.action is Verb.REWRITE and not whole):
         return 0
-    if action.file.kind is Kind.ACTIVE or after.disk_bytes is None:
-        return min(action.unshared_bytes, pace.written_bytes)
+    if not whole or action.file.kind is Kind.ACTIVE or after.disk_bytes is None:
+        return round(action.unshared_bytes * min(1, pace.written_bytes / action.bytes_to_write))
     extents = action.file.extents
     return round(after.disk_bytes * min(1, extents.shared_bytes / extents.data_bytes))
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from journalkeeper import opening
 from journalkeeper.btrfs import fiemap, inode
+from journalkeeper.btrfs.volume import mount_options
 from journalkeeper.errors import KeeperError
 from journalkeeper.execute.attributes import NotTakenError
 from journalkeeper.execute.held import Refused, hold
@@ -38,7 +39,7 @@ def rotate(order: Order, file: JournalFile) -> Fresh:
     with hold(file, moving=False) as held:
         if order.reason is Reason.BORN_DATACOW:
             with opening.directory(instance.directory) as fd:
-                if not inode.is_nocow(fd):
+                if not inode.is_nocow(fd) and "nodatacow" not in mount_options(fd):
                     raise Refused(Reason.CHANGED, "the directory is not NOCOW: a new file would be datacow, too")
         if not control.can_be_asked(instance.directory, instance.namespace):
             raise Refused(Reason.NO_JOURNALD, "its journald is gone since it was looked at")

@@ -16,7 +16,7 @@ from journalkeeper.model import Action, Host, Plan, Reason, Request, Skip, Volum
 from journalkeeper.policy.case import Case, cases
 from journalkeeper.policy.postpone import AGAIN_US, postponed
 from journalkeeper.policy.price import propose
-from journalkeeper.policy.rules import veto
+from journalkeeper.policy.rules import vetoes
 from journalkeeper.policy.upkeep import Decided, with_orders
 from journalkeeper.values import format_size
 
@@ -32,30 +32,39 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     windows, all_cases = cases(host, request, config)
     actions: list[Action] = []
     skipped: list[Skip] = []
+    put_off: list[Action] = []
     for case in all_cases:
         answer = guarded(partial(_judged, case, host))
         if isinstance(answer, InternalError):
-            answer = Skip(case.file.path, Reason.INTERNAL_ERROR, answer.detail)
-        if isinstance(answer, Action):
-            actions.append(answer)
-        else:
-            skipped.append(answer)
-    decided = Decided((), actions, skipped)
-    orders, actions, skipped = with_orders(decided, all_cases, windows, host, (request, config))
+            answer = Skip(case.file.path, Reason.INTERNAL_ERROR, answer.detail), None
+        skip, action = answer
+        if skip is not None:
+            skipped.append(skip)
+        if action is not None:
+            (actions if skip is None else put_off).append(action)
+    decided = Decided((), actions, skipped, put_off)
+    orders, actions, skipped, _ = with_orders(decided, all_cases, windows, host, (request, config))
     affordable, too_much = _afford(sorted(actions, key=_reward), host, request, config)
     left = tuple(sorted([*skipped, *too_much], key=lambda skip: skip.path))
     return Plan(windows, tuple(affordable), left, orders)
 
 
-def _judged(case: Case, host: Host) -> Action | Skip:
-    """What to do about one file, or why not."""
-    answer = veto(case) or propose(case)
-    if isinstance(answer, Skip) and answer.reason in PUTTING_OFF:
-        return answer._replace(puts_off=isinstance(propose(case), Action))
-    if isinstance(answer, Action) and not case.request.now:
-        later = postponed(answer, host, case.config)
-        return answer if later is None else later._replace(puts_off=True)
-    return answer
+def _judged(case: Case, host: Host) -> tuple[Skip | None, Action | None]:
+    """Why not to work on one file, and what to do about it: with both, what pays is put off."""
+    against, proposal = vetoes(case), propose(case)
+    if isinstance(proposal, Skip):
+        # Where there is nothing to do anyway nobody waits for a snapshot to go.
+        return (against[0] if against and against[0].reason is not Reason.SHARED else proposal), None
+    if against:
+        ends = all(skip.reason in PUTTING_OFF and not _lasts(skip) for skip in against)
+        return against[0]._replace(puts_off=ends), None
+    later = None if case.request.now else postponed(proposal, host, case.config)
+    return (None if later is None else later._replace(puts_off=True)), proposal
+
+
+def _lasts(skip: Skip) -> bool:
+    """Whether a veto that usually ends has no end."""
+    return skip.reason is Reason.IN_USE and skip.until_us is None
 
 
 def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
@@ -63,7 +72,7 @@ def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
     if request.now:
         return made
     at_once = plan(host, request._replace(now=True), config)
-    done = {action.path for action in at_once.actions} | {order.path for order in at_once.orders}
+    done = {action.path for action in at_once.actions} | {order.instance.directory for order in at_once.orders}
     return made._replace(skipped=tuple(skip._replace(now=skip.path in done) for skip in made.skipped))
 
 
@@ -101,6 +110,8 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
         if need > room[uuid]:
             space = f"{format_size(need)} are needed, {format_size(max(0, room[uuid]))} are to spare"
             skipped.append(Skip(action.path, Reason.FREE_SPACE, space, host.now_us + AGAIN_US, puts_off=True))
+        elif budget == 0 and not goes_beyond(request, budget):
+            skipped.append(Skip(action.path, Reason.BUDGET, "BytesPerDay=0: nothing is rewritten"))
         elif left is not None and need > left:
             money = f"{format_size(need)} to write, {format_size(max(0, left))} are left of today's budget"
             skipped.append(Skip(action.path, Reason.BUDGET, money, host.now_us + AGAIN_US, puts_off=True))

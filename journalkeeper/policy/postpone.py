@@ -43,25 +43,27 @@ def refused(action: Action, host: Host, _config: Config) -> Skip | None:
     return Skip(action.path, last.reason, detail, until_us=last.when_us + AGAIN_US)
 
 
-def maintained(action: Action, host: Host, _config: Config) -> Skip | None:
-    """A balance or scrub and our work would be in each other's way."""
-    doing = next((volume.maintenance for volume in host.volumes if volume.device == action.file.device), "")
-    if not doing:
+def volume_busy(path: str, device: int, host: Host, config: Config) -> Skip | None:
+    """Others are at work on the volume: a balance or scrub, which ours would be in the way of, or whoever needs it."""
+    volume = next((volume for volume in host.volumes if volume.device == device), None)
+    if volume is None:
         return None
-    return Skip(action.path, Reason.PRESSURE, f"busy with the volume: {doing}", until_us=host.now_us + MAINTENANCE_US)
-
-
-def pressed(action: Action, host: Host, config: Config) -> Skip | None:
-    """Others use the disk of this volume already."""
-    most = config.window.pressure_max_percent
-    share = next((volume.busy_percent for volume in host.volumes if volume.device == action.file.device), None)
+    if volume.maintenance:
+        what = f"busy with the volume: {volume.maintenance}"
+        return Skip(path, Reason.PRESSURE, what, until_us=host.now_us + MAINTENANCE_US)
+    share, most = volume.busy_percent, config.window.pressure_max_percent
     if share is None or share <= most or most == 100:
         return None
     detail = f"others kept the disk busy {share}% of the time, PressureMax={most}%"
-    return Skip(action.path, Reason.PRESSURE, detail, until_us=host.now_us + PRESSURE_US)
+    return Skip(path, Reason.PRESSURE, detail, until_us=host.now_us + PRESSURE_US)
 
 
-RULES: tuple[Rule, ...] = (refused, maintained, pressed)
+def busy(action: Action, host: Host, config: Config) -> Skip | None:
+    """Others need the volume now."""
+    return volume_busy(action.path, action.file.device, host, config)
+
+
+RULES: tuple[Rule, ...] = (refused, busy)
 
 
 def postponed(action: Action, host: Host, config: Config) -> Skip | None:

@@ -45,7 +45,7 @@ from journalkeeper.model import (
     Window,
 )
 from journalkeeper.policy.nocow import refused
-from journalkeeper.policy.postpone import AGAIN_US
+from journalkeeper.policy.postpone import AGAIN_US, volume_busy
 from journalkeeper.saving import EXPECTED_RATIO
 from journalkeeper.values import INFINITY_US, format_size, format_span
 
@@ -78,10 +78,15 @@ STEP_MOST: Final = 1 / 40
 
 
 class Question(NamedTuple):
-    """All that bears on one instance's rotation. `ordered` are the rotations that this plan has already."""
+    """All that bears on one instance's rotation.
+
+    `may_end` are the paths of the files that may be rotated for their own sake; `ordered` is the number of
+    rotations that this plan has already.
+    """
 
     instance: Instance
     files: tuple[JournalFile, ...]
+    may_end: frozenset[str]
     window: Window
     host: Host
     request: Request
@@ -95,7 +100,7 @@ class Question(NamedTuple):
 
     def skip(self, reason: Reason, detail: str, until_us: int | None = None) -> Skip:
         """The answer no, for now or for good."""
-        puts_off = reason in {Reason.WINDOW_CLOSED, Reason.BUDGET}
+        puts_off = reason in {Reason.WINDOW_CLOSED, Reason.BUDGET, Reason.PRESSURE}
         return Skip(self.instance.directory, reason, f"no rotation: {detail}", until_us, puts_off=puts_off)
 
 
@@ -129,6 +134,8 @@ def too_many(question: Question) -> Skip | None:
     no_matter = question.request.now and not (question.request.ending and allowed == 0)
     if no_matter or made < allowed:
         return None
+    if allowed == 0:
+        return question.skip(Reason.NOT_ASKED, "RotationsPerDay=0")
     until_us = question.host.now_us + AGAIN_US
     return question.skip(Reason.BUDGET, f"{made} of RotationsPerDay={allowed} in the last 24 hours", until_us)
 
@@ -250,7 +257,8 @@ def to_apply(question: Question, *, nocow: bool) -> Order | Skip | None:
 
     The file that comes of a rotation is not rotated again for that: it did not inherit.
     """
-    old = [file for file in question.actives if not file.nocow and file.problem is None and file.links == 1]
+    fine = [file for file in question.actives if file.problem is None and file.links == 1 and file.uid == 0]
+    old = [file for file in fine if not file.nocow]
     if not nocow or not old:
         return None
     file = min(old, key=lambda file: (file.owner != "system", file.path))
@@ -266,14 +274,22 @@ def to_apply(question: Question, *, nocow: bool) -> Order | Skip | None:
 
 def if_cheaper(question: Question, actions: Sequence[Action]) -> Order | Skip | None:
     """A rotation where that costs less than leaving the active files to `actions`, which may be none."""
-    files = [file for file in question.actives if file.problem is None and file.links == 1]
+    files = [file for file in question.actives if file.path in question.may_end]
     paths = {file.path for file in files}
     actions = [action for action in actions if action.path in paths]
     threshold = question.config.defrag.extents_per_mib
     if not files or rotation_price(question, threshold) >= price_without(question, actions, threshold):
         return None
     file = min(files, key=lambda file: (-file.extents.total, file.path))
-    return veto(question) or too_young(question, file) or _order(question, file, Reason.CHEAPER)
+    return veto(question) or busy(question) or too_young(question, file) or _order(question, file, Reason.CHEAPER)
+
+
+def busy(question: Question) -> Skip | None:
+    """A flush more, while others need the disk; --now does not wait, and somebody waits for a shutdown."""
+    if question.request.now:
+        return None
+    skip = volume_busy(question.instance.directory, question.instance.device, question.host, question.config)
+    return None if skip is None else question.skip(skip.reason, skip.detail, skip.until_us)
 
 
 def too_young(question: Question, file: JournalFile) -> Skip | None:

@@ -94,13 +94,14 @@ def still_written(case: Case) -> Skip | None:
     """An archive whose state byte is not yet ARCHIVED is still in journald's hands.
 
     journald sets it when all of the file is on the disk, and no event tells of it: it is looked at again, a
-    young one soon.
+    young one soon. After a day nobody will: its journald was killed before.
     """
     if case.file.kind is not Kind.ARCHIVED or case.file.state is State.ARCHIVED:
         return None
     watch = case.config.watch
-    young = abs(case.now_us - case.file.ctime_ns // 1000) < watch.nocow_settle_us
-    until_us = case.now_us + (max(watch.settle_us, LOOK_AGAIN_US) if young else AGAIN_US)
+    age_us = abs(case.now_us - case.file.ctime_ns // 1000)
+    again_us = max(watch.settle_us, LOOK_AGAIN_US) if age_us < watch.nocow_settle_us else AGAIN_US
+    until_us = case.now_us + again_us if age_us < DAY_US else None
     detail = f"named as an archive, but its state is {case.file.state}"
     return Skip(case.file.path, Reason.IN_USE, detail, until_us=until_us)
 
@@ -188,10 +189,25 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def veto(case: Case) -> Skip | None:
-    """The first rule's answer, or None if the file may be worked on."""
+FINAL: tuple[Rule, ...] = (problem, not_asked, not_btrfs)
+"""Rules after whose answer no other is asked."""
+
+
+def vetoes(case: Case) -> list[Skip]:
+    """The first rule's answer, which counts, and those of the rules behind it; none if the file may be worked on.
+
+    A file that could not be judged, or was not asked for, has one veto: the others have nothing to go by.
+    """
+    found: list[Skip] = []
     for rule in RULES:
         skip = rule(case)
         if skip is not None:
-            return skip
-    return None
+            found.append(skip)
+            if rule in FINAL:
+                break
+    return found
+
+
+def veto(case: Case) -> Skip | None:
+    """The first rule's answer, or None if the file may be worked on."""
+    return next(iter(vetoes(case)), None)

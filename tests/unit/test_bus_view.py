@@ -86,7 +86,7 @@ def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = (), since_us: int | No
     return view.findings(host, Plan((Window("m", True, None, ""),), (), skipped), outcomes, STATUS, long)
 
 
-WAITS = Skip(PATH, Reason.WINDOW_CLOSED, "soon", until_us=5)
+WAITS = Skip(PATH, Reason.WINDOW_CLOSED, "soon", until_us=5, puts_off=True)
 LEFT = Skip(PATH, Reason.IDEAL, "is whole")
 CALM = Snapshot((TOP,), findings=found(LEFT))
 

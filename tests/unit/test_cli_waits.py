@@ -12,8 +12,10 @@ NOW_US = 1_700_000_000_000_000
 SECOND_US = 1_000_000
 
 
-def skip(reason: Reason, after_us: int | None = None, *, now: bool = True, puts_off: bool = False) -> Skip:
-    return Skip("/j/a", reason, "", None if after_us is None else NOW_US + after_us, now, puts_off)
+def skip(reason: Reason, after_us: int | None = None, *, now: bool = True, puts_off: bool | None = None) -> Skip:
+    """What --now would do at once is put off; what is put off may be out of its reach."""
+    until_us = None if after_us is None else NOW_US + after_us
+    return Skip("/j/a", reason, "", until_us, now, now if puts_off is None else puts_off)
 
 
 SETTLING = skip(Reason.SETTLING, 32 * SECOND_US)
@@ -43,6 +45,9 @@ FULL = skip(Reason.FREE_SPACE, 3600 * SECOND_US, now=False, puts_off=True)
         ([skip(Reason.BUDGET, 60)], "1 file waits for the budget of another day; --now does it at once"),
         ([skip(Reason.PRESSURE, 60)], "1 file waits for a less busy disk; --now does it at once"),
         ([FULL], "1 file waits for free space"),
+        ([skip(Reason.INTERNAL_ERROR, now=False, puts_off=True)], "1 file waits until it changes"),
+        ([skip(Reason.NOT_TAKEN)], "1 file waits; --now does it at once"),  # of which nobody knows what ends it
+        ([skip(Reason.SHARED, 9, now=True, puts_off=False)], ""),  # done for another reason, as by a rotation
         ([skip(Reason.IN_USE, now=False, puts_off=True)], "1 file waits until nobody writes to it"),
         ([skip(Reason.BUDGET, 60, now=False, puts_off=True)], "1 file waits for the budget of another day"),
         (

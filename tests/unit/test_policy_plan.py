@@ -303,6 +303,8 @@ def test_no_plan_spends_more_than_there_is(seed: int) -> None:
 
 # what time brings
 
+DAY_US = 24 * 3600 * SECOND_US
+
 SETTLING = fragmented("settling", ctime_ns=(NOW_US - SECOND_US) * 1000)
 AHEAD = fragmented("ahead", ctime_ns=(NOW_US + SECOND_US) * 1000)
 UNSYNCED = file(
@@ -334,7 +336,7 @@ def test_what_time_alone_ends_is_done_at_the_moment_that_the_plan_names(before: 
 @pytest.mark.parametrize(
     ("before", "reason"),
     [
-        (host(fragmented("a", state=State.ONLINE)), Reason.IN_USE),
+        (host(fragmented("a", state=State.ONLINE, ctime_ns=(NOW_US - DAY_US + 1) * 1000)), Reason.IN_USE),
         (host(fragmented("a"), volumes=(volume(maintenance="scrub"),)), Reason.PRESSURE),
         (host(fragmented("a"), volumes=(volume(busy_percent=100),)), Reason.PRESSURE),
         (host(fragmented("a"), volumes=(volume(free_bytes=0),)), Reason.FREE_SPACE),
@@ -352,6 +354,32 @@ def test_only_what_would_be_done_is_put_off() -> None:
     whole = file(extents=extents(8, MIB, encoded_bytes=MIB), size_bytes=MIB, ctime_ns=NOW_US * 1000)
     assert [(skip.reason, skip.puts_off) for skip in plan_of(whole).skipped] == [(Reason.SETTLING, False)]
     assert [skip.puts_off for skip in plan_of(fragmented("a", links=2)).skipped] == [False]
+    # and nothing else is behind what ends
+    settling = fragmented("a", ctime_ns=(NOW_US - SECOND_US) * 1000)
+    known = {(settling.device, settling.inode): past(settling)}
+    for given, puts_off in ((host(settling), True), (host(settling, past=known), False)):
+        assert [(skip.reason, skip.puts_off) for skip in plan(given, Request(), Config()).skipped] == [
+            (Reason.SETTLING, puts_off)
+        ]
+
+
+def test_an_archive_that_nobody_will_finish_is_not_waited_for() -> None:
+    """A power cut left it so: its state byte is stored by no journald any more."""
+    left = fragmented("a", state=State.ONLINE, ctime_ns=(NOW_US - DAY_US) * 1000)
+    (skip,) = plan_of(left).skipped
+    assert (skip.reason, skip.until_us, skip.puts_off) == (Reason.IN_USE, None, False)
+
+
+def test_a_budget_of_nothing_is_no_wait() -> None:
+    found = plan(host(fragmented("a")), Request(), configured("budget", bytes_per_day=0))
+    assert [(skip.reason, skip.until_us, skip.puts_off) for skip in found.skipped] == [(Reason.BUDGET, None, False)]
+
+
+def test_a_shared_file_that_needs_nothing_waits_for_no_snapshot() -> None:
+    whole = file(Kind.ACTIVE, extents=extents(2, shared_bytes=32 * MIB))
+    torn = file(Kind.ACTIVE, extents=extents(900, per_mib=(30,) * 30, shared_bytes=32 * MIB))
+    assert [skip.reason for skip in plan_of(whole).skipped] == [Reason.NO_GAIN]
+    assert [skip.reason for skip in plan_of(torn).skipped] == [Reason.SHARED]
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -9,7 +9,7 @@ import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.model import GIB, MIB, Host, Instance, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Verb
-from journalkeeper.policy import plan
+from journalkeeper.policy import plan, with_now
 from journalkeeper.values import INFINITY_US
 from tests.hosts import DEVICE, DIRECTORY, MINUTE_US, NAME, NOW_US, extents, file, host, instance, past, volume
 
@@ -67,6 +67,10 @@ def decided(given: Host, request: Request = UPKEEP, config: Config = Config()) -
 def said(found: Plan) -> list[tuple[Reason, str]]:
     """What is said of the directory."""
     return [(skip.reason, skip.detail) for skip in found.skipped if skip.path == DIRECTORY]
+
+
+def tools(found: Plan) -> list[Verb]:
+    return [order.action for order in found.orders] + [action.action for action in found.actions]
 
 
 def rotations(found: Plan) -> list[tuple[str, Reason]]:
@@ -333,6 +337,53 @@ def test_a_shared_file_is_rotated_in_an_open_window_only() -> None:
     one = one._replace(extents=one.extents._replace(shared_bytes=MIB))
     found = decided(host(one, instances=(young(nocow=False),)), config=KEEP_DATACOW)
     assert (found.orders, [reason for reason, _ in said(found)]) == ((), [Reason.WINDOW_CLOSED])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{"uid": 1000}, {"links": 2}, {"problem": Reason.BAD_HEADER}],
+    ids=["foreign", "linked", "broken"],
+)
+def test_a_file_that_may_not_be_touched_is_no_reason_to_rotate(words: dict[str, Any]) -> None:
+    assert rotations(decided(host(active(per_mib=40, **words), instances=(young(),)), config=KEEP_DATACOW)) == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "defrag", "options"),
+    [
+        (UPKEEP._replace(active=False), {}, ("rw",)),
+        (UPKEEP, {"active": False}, ("rw",)),
+        (UPKEEP, {}, ("ro",)),
+    ],
+    ids=["archived only", "Active=no", "read-only"],
+)
+def test_what_was_not_asked_for_or_cannot_be_is_not_rotated_by_price(
+    request_: Request, defrag: dict[str, Any], options: tuple[str, ...]
+) -> None:
+    config = KEEP_DATACOW._replace(defrag=KEEP_DATACOW.defrag._replace(**defrag))
+    given = host(active(per_mib=40), instances=(young(nocow=False),), volumes=(volume(options=options),))
+    assert rotations(decided(given, request_, config)) == []
+
+
+@pytest.mark.parametrize("words", [{"maintenance": "scrub"}, {"busy_percent": 90}])
+def test_a_busy_volume_brings_no_rotation_about_and_is_given_none(words: dict[str, Any]) -> None:
+    each = (100,) + (0,) * 47
+    one_dense_mib = active(size_mib=48, extents=extents(100, 48 * MIB, per_mib=each))
+    for one, tool in ((one_dense_mib, Verb.DEFRAGMENT), (active(per_mib=100), Verb.ROTATE)):
+        given = host(one, instances=(young(nocow=False),))
+        calm = decided(given, config=KEEP_DATACOW)
+        assert tools(calm) == [tool]
+        found = decided(given._replace(volumes=(volume(**words),)), config=KEEP_DATACOW)
+        assert (found.orders, found.actions) == ((), ())
+        at_once = decided(given._replace(volumes=(volume(**words),)), UPKEEP._replace(now=True), KEEP_DATACOW)
+        assert tools(at_once) == [tool]
+
+
+def test_a_rotation_that_waits_is_marked_where_now_would_make_it() -> None:
+    one = active(per_mib=100, state=State.ONLINE, mtime_ns=NOW_US * 1000)
+    given = host(one, instances=(young(nocow=False),))
+    found = with_now(decided(given, config=KEEP_DATACOW), given, UPKEEP, KEEP_DATACOW)
+    assert {skip.path: (skip.reason, skip.now) for skip in found.skipped}[DIRECTORY] == (Reason.WINDOW_CLOSED, True)
 
 
 def test_a_file_is_not_made_nocow_where_snapshots_are_taken() -> None:
