@@ -275,7 +275,9 @@ def test_a_stop_comes_before_an_order(bed: Bed, tmp_path: Path) -> None:
 def looked_at(bed: Bed, **instance: object) -> Plan:
     """What would be ordered if the journald here could be asked."""
     seen = Observer().look((str(bed.directory),), now_us=0)
-    changed = tuple(one._replace(rotatable=True)._replace(**instance) for one in seen.instances)  # type: ignore[arg-type]
+    roomy = {"rotatable": True, "system_max_use_bytes": 4 << 30, "system_max_file_size_bytes": 128 << 20}
+    roomy["available_bytes"] = 100 << 30  # of which one small archive more takes no entry away
+    changed = tuple(one._replace(**{**roomy, **instance}) for one in seen.instances)  # type: ignore[arg-type]
     keeper = Keeper(Config(), directories=(str(bed.directory),))
     return plan(keeper.look(Request())._replace(instances=changed), Request(upkeep=True, now=True), Config())
 
