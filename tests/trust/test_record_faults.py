@@ -19,10 +19,12 @@ from journalkeeper.ledger import Ledger
 from journalkeeper.model import Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.record import Record
 from journalkeeper.state import DAEMON_LOCK, lock
+from journalkeeper.waiting import Wait, sentence
 from tests import hosts
 
 VOLUME = ("uuid-a", 256)
 ROWS = 5
+GAIN = ("extents_before", "extents_expected", "bytes_written", "compress")
 FOREVER = "1+"
 
 READ = """
@@ -209,7 +211,39 @@ def test_a_name_that_is_no_text_is_kept_in_words_as_well(state: Path) -> None:
 
 def test_a_row_that_went_in_comes_out(state: Path) -> None:
     with Record(state) as record:
-        assert record.past(VOLUME)[3] == Past(Verb.COMPRESS, 3, 1, 1, 1)
+        assert record.past(VOLUME)[3] == Past(Verb.COMPRESS, 3, 1, 1, 1, extents_before=9, bytes_written=100)
+
+
+@pytest.mark.parametrize("row", ["(7, 1, 'x')", "(x'2f62', 'soon', 'x')", "(x'2f62', -1, 'x')", "(x'2f62', NULL, 'x')"])
+def test_a_damaged_wait_is_left_out_and_said(state: Path, row: str) -> None:
+    with Record(state) as record:
+        record.wait([Wait("/j/a.journal", 5, "pressure")])
+    damage(state, f"INSERT INTO waiting VALUES {row}")  # noqa: S608 - a row of the table above
+    with Record(state) as record:
+        assert record.waiting() == {"/j/a.journal": Wait("/j/a.journal", 5, "pressure")}
+        assert len(record.ignored) == 1
+        assert sentence(record.waiting().values(), 3 * 86400 * 1_000_000) == "1 file has waited for 2d: pressure"
+
+
+def test_a_damaged_path_is_no_directory_with_snapshots(state: Path) -> None:
+    damage(state, "UPDATE outcomes SET path = 7, unshared_bytes = 5 WHERE when_us = 3")
+    damage(state, "UPDATE outcomes SET unshared_bytes = 5 WHERE when_us = 4")
+    with Record(state) as record:
+        assert record.unshared_since(0) == {"/j"}
+
+
+def test_a_text_that_is_none_ends_no_reader_of_an_older_versions_record(state: Path) -> None:
+    damage(
+        state,
+        "UPDATE outcomes SET detail = CAST(x'ff' AS TEXT) WHERE when_us = 3",
+        "ALTER TABLE outcomes DROP COLUMN unshared_bytes",
+        "DROP TABLE waiting",
+        *[f"ALTER TABLE rewrites DROP COLUMN {name}" for name in GAIN],
+        "PRAGMA user_version = 2",
+    )
+    with Record(state, read_only=True) as record:
+        assert [entry.outcome.unshared_bytes for entry in record.history()] == [0] * len(record.history())
+        assert record.history()
 
 
 # The state directory
