@@ -156,31 +156,62 @@ def _bearing(fd: int) -> tuple[int, ...]:
 
 
 def _take_place(held: Held, file: JournalFile, directory: int, copy: int) -> None:
-    """Exchange the names, or leave all as it was if the original is no longer the one that was copied."""
+    """Exchange the names, or leave all as it was if the original is no longer the one that was copied.
+
+    The original is compared once more when nobody can open it by its name any longer: what was written to it
+    until then is seen, and what a program could still write that has it open.
+    """
     temporary = f"{names.TEMPORARY_PREFIX}{file.inode}{names.TEMPORARY_SUFFIX}"
     os.link(f"/proc/self/fd/{copy}", temporary, dst_dir_fd=directory, follow_symlinks=True)
     try:
         os.fsync(copy)
-        _still_the_same(held, file)
+        _still_the_same(held, file, exchanged=False)
         rename.exchange(directory, temporary, held.name)
     except BaseException:
         os.unlink(temporary, dir_fd=directory)
         raise
-    displaced = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
-    if (displaced.st_dev, displaced.st_ino) != (file.device, file.inode):
-        # journald put another file there between the look and the exchange: it gets its name back,
-        # in one step that needs no room, and the copy goes.
-        os.rename(temporary, held.name, src_dir_fd=directory, dst_dir_fd=directory)
-        raise Refused(Reason.CHANGED, "another file took the name during the exchange")
+    try:
+        if _inode(temporary, directory) != (file.device, file.inode):
+            raise Refused(Reason.CHANGED, "another file took the name during the exchange")
+        _still_the_same(held, file, exchanged=True)
+    except Refused:
+        _undo_exchange(held, directory, temporary, copy)
+        raise
     os.fsync(directory)
     os.unlink(temporary, dir_fd=directory)
 
 
-def _still_the_same(held: Held, file: JournalFile) -> None:
+def _undo_exchange(held: Held, directory: int, temporary: str, copy: int) -> None:
+    """Give what was displaced its name back, and remove the copy.
+
+    A file that took the name from the copy meanwhile keeps it, and a name that was removed stays so: what was
+    displaced would be gone, too, if nothing had been exchanged.
+    """
+    status = os.fstat(copy)
+    try:
+        rename.exchange(directory, temporary, held.name)
+        if _inode(temporary, directory) != (status.st_dev, status.st_ino):
+            rename.exchange(directory, temporary, held.name)
+    except FileNotFoundError:
+        os.unlink(temporary, dir_fd=directory)
+        raise
+    os.fsync(directory)
+    os.unlink(temporary, dir_fd=directory)
+
+
+def _inode(name: str, directory: int) -> tuple[int, int]:
+    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    return status.st_dev, status.st_ino
+
+
+def _still_the_same(held: Held, file: JournalFile, *, exchanged: bool) -> None:
+    """Raises: Refused if anybody was at the original; an exchange moves the ctime."""
     now = os.fstat(held.fd)
     if now.st_nlink == 0:
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-    unchanged = ("st_size", "st_mtime_ns", "st_ctime_ns", "st_nlink", "st_uid", "st_gid", "st_mode")
+    unchanged = ["st_size", "st_mtime_ns", "st_nlink", "st_uid", "st_gid", "st_mode"]
+    if not exchanged:
+        unchanged.append("st_ctime_ns")
     if any(getattr(now, field) != getattr(held.status, field) for field in unchanged):
         raise Refused(Reason.CHANGED, "the file changed while it was copied")
     if file.kind is not Kind.ACTIVE and being_written(held.fd):
