@@ -45,6 +45,7 @@ def rewrite(held: Held, action: Action, pace: Pace) -> int:
     try:
         copy = os.open(".", COPY_FLAGS, 0o600, dir_fd=directory)
         try:
+            _give_owner(copy, held.status)
             _strip(held.fd, copy)
             expected = max(action.extents_expected, _fill(held, copy, action, pace))
             if pace.ended is None:
@@ -57,6 +58,18 @@ def rewrite(held: Held, action: Action, pace: Pace) -> int:
     finally:
         os.close(directory)
     return expected
+
+
+def _give_owner(copy: int, status: os.stat_result) -> None:
+    """Give the copy the original's owner while it is empty: who may not would write all of it for nothing.
+
+    Raises: Refused without CAP_CHOWN, which the service does not have: an owner other than root, as in remote/.
+    """
+    try:
+        os.fchown(copy, status.st_uid, status.st_gid)
+    except PermissionError as error:
+        owner = f"user {status.st_uid}, group {status.st_gid}"
+        raise Refused(Reason.FOREIGN_OWNER, f"a copy cannot be given to {owner} without CAP_CHOWN") from error
 
 
 def _strip(original: int, copy: int) -> None:
@@ -107,8 +120,7 @@ def _write(fd: int, data: bytes, offset: int) -> None:
 
 
 def _bear(original: int, copy: int, status: os.stat_result) -> None:
-    """Give the copy all that the original bears: owner, mode, flags, ACL and other xattrs, times."""
-    os.fchown(copy, status.st_uid, status.st_gid)
+    """Give the copy all else that the original bears: mode, flags, ACL and other xattrs, times."""
     os.fchmod(copy, status.st_mode & 0o7777)
     kept = _flags(original)
     if kept != _flags(copy):
