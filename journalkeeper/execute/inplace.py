@@ -114,7 +114,7 @@ def compact(held: Held, action: Action, pace: Pace) -> Moved:
     if inode.get_flags(held.fd) != flags:  # NOCOMPRESS, the kernel's note that a piece did not become smaller
         inode.set_flags(held.fd, flags)
     if pace.ended is None and (left or len(after) > expected * WORSE):
-        read_through(held.fd, near(runs))
+        read_through(held.fd, near(runs), pace)
     return Moved(left, expected)
 
 
@@ -167,15 +167,15 @@ def near(runs: list[tuple[int, int]]) -> tuple[Range, ...]:
     return tuple(ranges)
 
 
-def read_through(fd: int, ranges: tuple[Range, ...]) -> None:
-    """Read what was rewritten, most of it from memory.
+def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
+    """Read what was rewritten, most of it from memory, unless `pace` ends before.
 
     The kernel leaves the rest of a piece when it cannot read a block of it, and calls that success.
 
     Raises: OSError: EIO.
     """
-    for part in ranges:
-        offset, end = part.offset, part.offset + part.length
+    for start, length in pace.reads(ranges):
+        offset, end = start, start + length
         while offset < end and (data := os.pread(fd, min(READ_BYTES, end - offset), offset)):
             offset += len(data)
 
