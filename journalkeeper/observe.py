@@ -55,7 +55,7 @@ KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER, Reason.INTERNAL_ERROR
 
 
 class Seen(NamedTuple):
-    """What one look found; `leftovers` are the paths of temporary files of ours."""
+    """What one look found; `leftovers` are the paths of temporary files of ours and of files with a note of ours."""
 
     files: tuple[JournalFile, ...]
     instances: tuple[Instance, ...]
@@ -95,9 +95,9 @@ class _Gathered:
         self.leftovers: list[str] = []
 
     def seen(self) -> Seen:
-        return Seen(
-            tuple(self.files), tuple(self.instances.values()), tuple(self.volumes.values()), tuple(self.leftovers)
-        )
+        noted = [file.path for file in self.files if file.mtime_noted]
+        volumes, leftovers = tuple(self.volumes.values()), (*self.leftovers, *noted)
+        return Seen(tuple(self.files), tuple(self.instances.values()), volumes, leftovers)
 
 
 class Observer:
@@ -223,7 +223,7 @@ class Observer:
                 for one, row in zip(opened, self._completed(opened), strict=True):
                     rows[one.number] = row
                     self._kept.pop(row.path, None)
-                    known = row.problem in KEPT_PROBLEMS
+                    known = row.problem in KEPT_PROBLEMS and not row.mtime_noted
                     if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > COARSE_NS:
                         until_us = now_us + SHARED_US if row.extents.shared_bytes else None
                         self._kept[row.path] = _Kept(row, until_us)

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from journalkeeper import mtime_note
 from journalkeeper.btrfs import defrag, fiemap, inode, writeback
 from journalkeeper.btrfs.fiemap import Extent
 from journalkeeper.compression import Compression, parse_compression
@@ -218,14 +219,15 @@ def punch_unwritten(held: Held) -> None:
     """Free what journald allocated ahead and never wrote; each remnant pins its whole 8 MiB.
 
     It reads as zeros before and after. Nobody writes to an archive, so no range can have
-    been written since it was listed; the times are put back.
+    been written since it was listed; the times are put back, by the next run if this one is killed.
     """
     ranges = fiemap.unwritten(held.fd, sync=True)
     if not ranges:
         return
     with writable(held) as fd:
+        mtime_note.make(fd, held.status)
         try:
             for offset, length in ranges:
                 writeback.punch_hole(fd, offset, length)
         finally:
-            os.utime(fd, ns=(held.status.st_atime_ns, held.status.st_mtime_ns))
+            mtime_note.put_back(fd, held.status)

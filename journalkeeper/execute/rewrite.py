@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
+from journalkeeper import mtime_note
 from journalkeeper.btrfs import fiemap, inode, rename, writeback
 from journalkeeper.compression import parse_compression
 from journalkeeper.execute.held import Held, Refused, being_written
@@ -137,7 +138,8 @@ def _flags(fd: int) -> int:
 
 
 def _xattrs(fd: int) -> dict[str, bytes]:
-    return {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
+    """All but a note about this one inode's mtime, which the copy is given."""
+    return {name: os.getxattr(fd, name) for name in os.listxattr(fd) if name != mtime_note.NAME}
 
 
 def _verify(original: int, copy: int, pace: Pace) -> None:
