@@ -159,9 +159,12 @@ class Observer:
         return rows
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
-        """These files alone, in their order; each gets a row, with a problem where it is no journal file."""
+        """These files alone, in their order; each gets a row, with a problem where it is no journal file.
+
+        `paths` are absolute, and no link on the way is followed: see `resolved`.
+        """
         gathered = _Gathered()
-        for path in dict.fromkeys(map(_resolved, paths)):
+        for path in dict.fromkeys(paths):
             gathered.files.append(self._named(path, now_us, gathered))
         for directory in gathered.instances:
             gathered.leftovers += [f"{directory}/{name}" for name in layout.listing(directory).leftovers]
@@ -313,7 +316,7 @@ def _unchanged(kept: _Kept, status: os.stat_result, now_us: int) -> bool:
     return now == (file.inode, file.size_bytes, file.mtime_ns, file.ctime_ns, file.links)
 
 
-def _resolved(given: str) -> str:
+def resolved(given: str) -> str:
     """The absolute path of a file, links followed up to its directory."""
     parent, name = os.path.split(os.path.abspath(given))
     return f"{os.path.realpath(parent).rstrip('/')}/{name}"
