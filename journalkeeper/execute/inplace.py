@@ -93,7 +93,7 @@ def compact(held: Held, action: Action, pace: Pace) -> Moved:
     Raises: as `defragment`.
     """
     flags, compression = inode.get_flags(held.fd), parse_compression(action.compress)
-    punch_unwritten(held)
+    punch_unwritten(held, pace)
     # A hole that ends within a block dirtied the rest of it, and the kernel skips what is dirty.
     before = fiemap.extents(held.fd, sync=True)
     runs = fiemap.data(held.fd, sync=False)
@@ -215,8 +215,8 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def punch_unwritten(held: Held) -> None:
-    """Free what journald allocated ahead and never wrote; each remnant pins its whole 8 MiB.
+def punch_unwritten(held: Held, pace: Pace) -> None:
+    """Free what journald allocated ahead and never wrote, as far as `pace` goes; each remnant pins its whole 8 MiB.
 
     It reads as zeros before and after. Nobody writes to an archive, so no range can have
     been written since it was listed; the times are put back, by the next run if this one is killed.
@@ -228,6 +228,8 @@ def punch_unwritten(held: Held) -> None:
         mtime_note.make(fd, held.status)
         try:
             for offset, length in ranges:
+                if not pace.goes_on():
+                    break
                 writeback.punch_hole(fd, offset, length)
         finally:
             mtime_note.put_back(fd, held.status)

@@ -64,12 +64,16 @@ class Pace:
         for part in ranges:
             offset, end = part.offset, part.offset + part.length
             while offset < end:
-                self.ended = self._ask(self._expected_us)
-                if self.ended is not None:
+                if not self.goes_on():
                     return
                 length = min(self._length, end - offset, most_bytes or self._length)
                 yield offset, length
                 offset += length
+
+    def goes_on(self) -> bool:
+        """Ask for leave to go on, for what is neither read nor written; False: it `ended`."""
+        self.ended = self._ask(self._expected_us)
+        return self.ended is None
 
     def _finished(self, length: int, took_us: int) -> None:
         self.written_bytes += length

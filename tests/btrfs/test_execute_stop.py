@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from journalkeeper.btrfs import writeback
 from journalkeeper.execute import Done, inplace
 from journalkeeper.model import GIB, MIB, Reason, Result
-from tests.btrfs.journals import action, bearing, do, is_nocow, put
+from tests.btrfs.journals import OLD_NS, action, bearing, do, is_nocow, put
+from tests.btrfs.test_execute import with_unwritten
 
 pytestmark = pytest.mark.root
 
@@ -83,4 +85,24 @@ def test_a_stop_while_a_compacted_archive_is_read_through_is_heard(
     done = stopped_when_all_is_written(path, reads.clear)
     assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
     assert sum(reads) < 2 * PIECE_BYTES
+    assert bearing(path) == before
+
+
+def test_a_stop_between_two_holes_is_heard(place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(place, journal_bytes)
+    os.truncate(path, 32 * MIB)
+    os.utime(path, ns=(OLD_NS, OLD_NS + 1))
+    for number in range(8):
+        with_unwritten(path, (8 + 2 * number) * MIB, MIB)
+    before, what = bearing(path), action(path)
+    real, punched = writeback.punch_hole, []
+
+    def punch_hole(fd: int, offset: int, length: int) -> None:
+        punched.append(offset)
+        real(fd, offset, length)
+
+    monkeypatch.setattr(writeback, "punch_hole", punch_hole)
+    done = do(what, stop=lambda: len(punched) == 2)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
+    assert len(punched) == 2
     assert bearing(path) == before
