@@ -34,7 +34,7 @@ from journalkeeper.model import (
     Result,
     Volume,
 )
-from journalkeeper.observe import Observer, Seen
+from journalkeeper.observe import Observer, Seen, resolved
 from journalkeeper.slowest import Slowest
 from journalkeeper.waiting import Wait, waits
 
@@ -145,18 +145,19 @@ class Keeper:
 
         Raises: NotBtrfsError; FileError for a directory; NeedsRootError if no file may be read.
         """
-        seen = self._see(request, self.directories)
+        seen = self._see(request, self.directories, ask=False)
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
     def plan(self, request: Request) -> Plan:
-        """What `run` would do now.
+        """What `run` would do now; journald is not asked for a sync for it.
 
         Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
         """
         from journalkeeper.record import Record  # noqa: PLC0415 - not for `scan`
 
         with closing(Record(self.state_directory, read_only=True)) as record:
-            planned = self._planned(self._host(self._see(request, self.directories), record), request, marked=True)[1]
+            seen = self._see(request, self.directories, ask=False)
+            planned = self._planned(self._host(seen, record), request, marked=True)[1]
             return planned._replace(notices=record.ignored)
 
     def _planned(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
@@ -253,7 +254,7 @@ class Keeper:
 
     def _looking(self, request: Request, *, watching: bool) -> Meanwhile[Seen]:
         """A look; the service has all imported already, so it needs nobody who looks meanwhile."""
-        return Meanwhile(partial(self._see, request, self._there(watching=watching)), apart=not watching)
+        return Meanwhile(partial(self._see, request, self._there(watching=watching), ask=True), apart=not watching)
 
     def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
         """The record, which `stack` closes, and what is to be said: one that was there must be there still."""
@@ -278,25 +279,27 @@ class Keeper:
             self._pruned_s = time.monotonic()
             record.prune(now_us(), history.keep_us, max_rows=history.max_rows)
 
-    def _see(self, request: Request, directories: tuple[str, ...]) -> Seen:
+    def _see(self, request: Request, directories: tuple[str, ...], *, ask: bool) -> Seen:
+        """What there is of `request`. The paths of who follows flushes come from the bus: links are not followed."""
         now = now_us()
         if request.paths and self._follows:
-            known = {one.directory: one for one in self._timed(self._observer.look(directories, now_us=now)).instances}
+            everything = self._timed(self._observer.look(directories, now_us=now), ask=ask)
+            known = {one.directory: one for one in everything.instances}
             some = self._observer.look_at(request.paths, now_us=now)
             volumes = {volume.device: volume for volume in (*self._last.volumes, *some.volumes)}
             self._last = self._last._replace(volumes=tuple(volumes.values()))  # a subvolume below may be named
             return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
         if request.paths:
-            return self._timed(self._observer.look_at(request.paths, now_us=now))
+            return self._timed(self._observer.look_at(map(resolved, request.paths), now_us=now), ask=ask)
         seen = self._observer.look(directories, now_us=now)
         if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
             where = " and ".join(directories)
             raise NeedsRootError(f"the journal files in {where} may be read by root and the group systemd-journal only")
-        return self._timed(seen)
+        return self._timed(seen, ask=ask)
 
-    def _timed(self, seen: Seen) -> Seen:
+    def _timed(self, seen: Seen, *, ask: bool) -> Seen:
         """The same with what is known of each instance's flushes and of our pieces there."""
-        instances = self.flushes.look(seen.instances, seen.files)
+        instances = self.flushes.look(seen.instances, seen.files, ask=ask)
         slowest = self._slowest.us
         self._last = seen._replace(
             instances=tuple(one._replace(slowest_piece_us=slowest(one.directory)) for one in instances)

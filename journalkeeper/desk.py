@@ -12,6 +12,7 @@ import os
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final, Protocol
 
+from journalkeeper import opening
 from journalkeeper.bus.view import Findings, Snapshot, Tally, findings
 from journalkeeper.cycle import Keeper, Report, now_us
 from journalkeeper.errors import KeeperError, UsageError
@@ -190,8 +191,8 @@ class Desk:
     def _planned(self, request: Request) -> str:
         from journalkeeper.cli.documents import plan_document  # noqa: PLC0415 - for who is asked
 
-        _check_places(request, self._house.keeper)
-        return _json(plan_document(self._house.keeper.plan(request)))
+        keeper = self._house.keeper
+        return _json(plan_document(keeper.plan(_placed(request, keeper.directories))))
 
     async def _do(self, job: Job) -> Ended:
         loop = asyncio.get_running_loop()
@@ -203,9 +204,8 @@ class Desk:
     def _done(self, job: Job) -> Ended:
         keeper = self._house.keeper
         try:
-            _check_places(job.request, keeper)
             report = keeper.run(
-                job.request,
+                _placed(job.request, keeper.directories),
                 on_progress=job.tell,
                 stop=lambda: job.canceled or self._house.stopping,
                 door=DOOR,
@@ -243,10 +243,23 @@ def _json(document: object) -> str:
     return json.dumps(document, separators=(",", ":"))
 
 
-def _check_places(request: Request, keeper: Keeper) -> None:
-    """Raises: UsageError if a link on the way leads a path out of the directories that are watched."""
-    tops = [os.path.realpath(directory) for directory in keeper.directories]
-    for path in request.paths:
-        place = os.path.realpath(os.path.dirname(path))
-        if not any(place == top or place.startswith(f"{top}/") for top in tops):
-            raise UsageError(f"{path} leads to {place}, which is not watched")
+def _placed(request: Request, directories: tuple[str, ...]) -> Request:
+    """The same with paths below the places that the watched `directories` are.
+
+    Raises: UsageError where a link is on the way of one, below the directory: it is not followed, here or later.
+    """
+    return request._replace(paths=tuple(dict.fromkeys(_place(path, directories) for path in request.paths)))
+
+
+def _place(path: str, directories: tuple[str, ...]) -> str:
+    top = next((one for one in directories if path.startswith(f"{one.rstrip('/')}/")), None)
+    if top is None:
+        raise UsageError(f"{path} is not below {' or '.join(directories)}")
+    found = f"{os.path.realpath(top).rstrip('/')}{path[len(top.rstrip('/')) :]}"
+    try:
+        with opening.directory(os.path.dirname(found)):
+            return found
+    except NotADirectoryError as error:
+        raise UsageError(f"{path} is behind a link, or no directory: what is there is not watched") from error
+    except OSError:
+        return found  # the look says of the file itself what it is

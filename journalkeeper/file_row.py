@@ -7,6 +7,7 @@ import errno
 import os
 from typing import Final
 
+from journalkeeper import mtime_note
 from journalkeeper.btrfs import inode
 from journalkeeper.journald import header
 from journalkeeper.journald.layout import Directory
@@ -40,6 +41,7 @@ def begun(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
         raise FileNotFoundError(errno.ENOENT, "removed while it was looked at")
     if beyond(status):
         raise OSError(errno.ESTALE, "changed while it was looked at")  # the next look sees what it is
+    noted = mtime_note.is_there(fd)
     trouble, detail, head = None, "", NO_HEADER
     try:
         head = header.read(fd, status.st_size)
@@ -63,10 +65,11 @@ def begun(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
         tail_time_us=head.tail_time_us,
         links=status.st_nlink,
         uid=status.st_uid,
-        mtime_ns=status.st_mtime_ns,
+        mtime_ns=mtime_note.mtime_ns(fd, status) if noted else status.st_mtime_ns,
         ctime_ns=status.st_ctime_ns,
         problem=trouble,
         problem_detail=detail,
+        mtime_noted=noted,
     )
 
 

@@ -72,8 +72,13 @@ class Flushes:
             if directory in self._beats:
                 self._beats[directory].moved_by_us()
 
-    def look(self, instances: Iterable[Instance], files: Iterable[JournalFile]) -> tuple[Instance, ...]:
-        """Look at the active ones of `files`, which are all; `instances` with what is known of their timers."""
+    def look(
+        self, instances: Iterable[Instance], files: Iterable[JournalFile], *, ask: bool = True
+    ) -> tuple[Instance, ...]:
+        """Look at the active ones of `files`, which are all; `instances` with what is known of their timers.
+
+        No journald is asked for a sync unless `ask`.
+        """
         actives: dict[str, tuple[str, ...]] = {}
         for file in files:
             if file.kind is Kind.ACTIVE and file.problem is None:
@@ -86,7 +91,7 @@ class Flushes:
             self._instances = {instance.directory: instance for instance in known}
             for instance in known:
                 self._beats[instance.directory].interval_us = instance.sync_interval_us
-        self.look_again()
+        self.look_again(ask=ask)
         return tuple(instance._replace(online_since_us=self._since_us(instance.directory)) for instance in known)
 
     def _since_us(self, directory: str) -> int | None:
@@ -95,12 +100,12 @@ class Flushes:
             since = self._beats[directory].since
             return None if since is None else self._wall() - self._clock() + since.earliest_us
 
-    def look_again(self, directory: str | None = None) -> None:
+    def look_again(self, directory: str | None = None, *, ask: bool = True) -> None:
         """Look at the same files' states now, or at those of one directory."""
         for one in list(self._beats):
             if directory in {None, one} and self._look(one):
                 self._news = True
-            if directory is None and self._learn(self._instances[one]):
+            if ask and directory is None and self._learn(self._instances[one]):
                 self._news = True
 
     def passed(self) -> bool:

@@ -55,7 +55,7 @@ KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER, Reason.INTERNAL_ERROR
 
 
 class Seen(NamedTuple):
-    """What one look found; `leftovers` are the paths of temporary files of ours."""
+    """What one look found; `leftovers` are the paths of temporary files of ours and of files with a note of ours."""
 
     files: tuple[JournalFile, ...]
     instances: tuple[Instance, ...]
@@ -95,9 +95,9 @@ class _Gathered:
         self.leftovers: list[str] = []
 
     def seen(self) -> Seen:
-        return Seen(
-            tuple(self.files), tuple(self.instances.values()), tuple(self.volumes.values()), tuple(self.leftovers)
-        )
+        noted = [file.path for file in self.files if file.mtime_noted]
+        volumes, leftovers = tuple(self.volumes.values()), (*self.leftovers, *noted)
+        return Seen(tuple(self.files), tuple(self.instances.values()), volumes, leftovers)
 
 
 class Observer:
@@ -159,9 +159,12 @@ class Observer:
         return rows
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
-        """These files alone, in their order; each gets a row, with a problem where it is no journal file."""
+        """These files alone, in their order; each gets a row, with a problem where it is no journal file.
+
+        `paths` are absolute, and no link on the way is followed: see `resolved`.
+        """
         gathered = _Gathered()
-        for path in dict.fromkeys(map(_resolved, paths)):
+        for path in dict.fromkeys(paths):
             gathered.files.append(self._named(path, now_us, gathered))
         for directory in gathered.instances:
             gathered.leftovers += [f"{directory}/{name}" for name in layout.listing(directory).leftovers]
@@ -223,7 +226,7 @@ class Observer:
                 for one, row in zip(opened, self._completed(opened), strict=True):
                     rows[one.number] = row
                     self._kept.pop(row.path, None)
-                    known = row.problem in KEPT_PROBLEMS
+                    known = row.problem in KEPT_PROBLEMS and not row.mtime_noted
                     if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > COARSE_NS:
                         until_us = now_us + SHARED_US if row.extents.shared_bytes else None
                         self._kept[row.path] = _Kept(row, until_us)
@@ -313,7 +316,7 @@ def _unchanged(kept: _Kept, status: os.stat_result, now_us: int) -> bool:
     return now == (file.inode, file.size_bytes, file.mtime_ns, file.ctime_ns, file.links)
 
 
-def _resolved(given: str) -> str:
+def resolved(given: str) -> str:
     """The absolute path of a file, links followed up to its directory."""
     parent, name = os.path.split(os.path.abspath(given))
     return f"{os.path.realpath(parent).rstrip('/')}/{name}"

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_file(name: str, dir_fd: int) -> int:
@@ -41,11 +42,19 @@ def opened(name: str, dir_fd: int) -> Iterator[int]:
 
 @contextmanager
 def directory(path: str) -> Iterator[int]:
-    """A readable descriptor of a directory, which must not be a symbolic link itself.
+    """A readable descriptor of a directory, to which no symbolic link leads: each part is opened from the one before.
 
-    Raises: OSError: ENOENT, EACCES, ENOTDIR, ELOOP.
+    Raises: OSError: ENOENT, EACCES; ENOTDIR something on the way is a link, or no directory.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    way, _, name = path.rstrip("/").rpartition("/")
+    at = os.open("/" if path.startswith("/") else ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in filter(None, way.split("/")):
+            at, before = os.open(part, STEP, dir_fd=at), at
+            os.close(before)
+        fd = os.open(name or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    finally:
+        os.close(at)
     try:
         yield fd
     finally:

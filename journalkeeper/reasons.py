@@ -39,7 +39,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.SWAPFILE: "The file is in use as swap space and the kernel refuses to move it.",
     Reason.BAD_HEADER: "The header contradicts the file; journalctl --verify --file=PATH says more.",
     Reason.UNREADABLE: "The file could not be opened or read with the rights that this process has.",
-    Reason.FOREIGN_OWNER: "The file belongs to somebody else than journald, so somebody else may be at it.",
+    Reason.FOREIGN_OWNER: "The file belongs to somebody else than journald, so somebody else may be at it, or a copy"
+    " could not be given to its owner: the service does not have CAP_CHOWN.",
     Reason.VANISHED: "The file is gone: journald renamed or vacuumed it, or it was never there.",
     Reason.CHANGED: "The file is no longer what the plan saw, so the next plan judges it anew.",
     Reason.NOT_ASKED: "The request leaves this kind of file or this path out.",

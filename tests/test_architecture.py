@@ -55,6 +55,7 @@ HANDS = {
     "conffiles",
     "textfile",
     "measure",
+    "mtime_note",
 }
 WAY = {"cycle", "feedback", "publish", "slowest", "watch", "work"}
 DOORS = {"cli", "daemon", "desk", "jobs", "log", "notify", "once", "bus", "probe", "lab", "__main__"}

@@ -62,8 +62,16 @@ def for_request(asked: Request, args: argparse.Namespace, session: Session) -> S
 def _keeps(service: Service, asked: Request, session: Session) -> bool:
     """Whether the service has the directories that our configuration names, and every path is below one."""
     directories = service.properties().get("Directories", [])
-    below = all(any(path.startswith(f"{top.rstrip('/')}/") for top in directories) for path in asked.paths)
+    below = all(any(_is_below(path, top) for top in directories) for path in asked.paths)
     return below and set(directories) == set(session.config().watch.directories)
+
+
+def _is_below(path: str, top: str) -> bool:
+    """Whether `path` is below `top` without a link on its way, which the service does not follow."""
+    way, below = os.path.dirname(path), top.rstrip("/")
+    if not path.startswith(f"{below}/"):
+        return False
+    return os.path.realpath(way) == f"{os.path.realpath(top).rstrip('/')}{way[len(below) :]}"
 
 
 def _can_be_sent(path: str) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from journalkeeper import mtime_note
 from journalkeeper.btrfs import defrag, fiemap, inode, writeback
 from journalkeeper.btrfs.fiemap import Extent
 from journalkeeper.compression import Compression, parse_compression
@@ -92,7 +93,7 @@ def compact(held: Held, action: Action, pace: Pace) -> Moved:
     Raises: as `defragment`.
     """
     flags, compression = inode.get_flags(held.fd), parse_compression(action.compress)
-    punch_unwritten(held)
+    punch_unwritten(held, pace)
     # A hole that ends within a block dirtied the rest of it, and the kernel skips what is dirty.
     before = fiemap.extents(held.fd, sync=True)
     runs = fiemap.data(held.fd, sync=False)
@@ -114,7 +115,7 @@ def compact(held: Held, action: Action, pace: Pace) -> Moved:
     if inode.get_flags(held.fd) != flags:  # NOCOMPRESS, the kernel's note that a piece did not become smaller
         inode.set_flags(held.fd, flags)
     if pace.ended is None and (left or len(after) > expected * WORSE):
-        read_through(held.fd, near(runs))
+        read_through(held.fd, near(runs), pace)
     return Moved(left, expected)
 
 
@@ -167,15 +168,15 @@ def near(runs: list[tuple[int, int]]) -> tuple[Range, ...]:
     return tuple(ranges)
 
 
-def read_through(fd: int, ranges: tuple[Range, ...]) -> None:
-    """Read what was rewritten, most of it from memory.
+def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
+    """Read what was rewritten, most of it from memory, unless `pace` ends before.
 
     The kernel leaves the rest of a piece when it cannot read a block of it, and calls that success.
 
     Raises: OSError: EIO.
     """
-    for part in ranges:
-        offset, end = part.offset, part.offset + part.length
+    for start, length in pace.reads(ranges):
+        offset, end = start, start + length
         while offset < end and (data := os.pread(fd, min(READ_BYTES, end - offset), offset)):
             offset += len(data)
 
@@ -214,18 +215,21 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def punch_unwritten(held: Held) -> None:
-    """Free what journald allocated ahead and never wrote; each remnant pins its whole 8 MiB.
+def punch_unwritten(held: Held, pace: Pace) -> None:
+    """Free what journald allocated ahead and never wrote, as far as `pace` goes; each remnant pins its whole 8 MiB.
 
     It reads as zeros before and after. Nobody writes to an archive, so no range can have
-    been written since it was listed; the times are put back.
+    been written since it was listed; the times are put back, by the next run if this one is killed.
     """
     ranges = fiemap.unwritten(held.fd, sync=True)
     if not ranges:
         return
     with writable(held) as fd:
+        mtime_note.make(fd, held.status)
         try:
             for offset, length in ranges:
+                if not pace.goes_on():
+                    break
                 writeback.punch_hole(fd, offset, length)
         finally:
-            os.utime(fd, ns=(held.status.st_atime_ns, held.status.st_mtime_ns))
+            mtime_note.put_back(fd, held.status)

@@ -54,17 +54,26 @@ class Pace:
 
     def pieces(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
         """(offset, length) of each piece of `ranges`, of `most_bytes`; finished when the next is asked for."""
+        for offset, length in self.reads(ranges, most_bytes):
+            began = time.monotonic_ns()
+            yield offset, length
+            self._finished(length, (time.monotonic_ns() - began) // 1000)
+
+    def reads(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
+        """The same of what is only read: each piece is asked for, and none is counted."""
         for part in ranges:
             offset, end = part.offset, part.offset + part.length
             while offset < end:
-                self.ended = self._ask(self._expected_us)
-                if self.ended is not None:
+                if not self.goes_on():
                     return
                 length = min(self._length, end - offset, most_bytes or self._length)
-                began = time.monotonic_ns()
                 yield offset, length
-                self._finished(length, (time.monotonic_ns() - began) // 1000)
                 offset += length
+
+    def goes_on(self) -> bool:
+        """Ask for leave to go on, for what is neither read nor written; False: it `ended`."""
+        self.ended = self._ask(self._expected_us)
+        return self.ended is None
 
     def _finished(self, length: int, took_us: int) -> None:
         self.written_bytes += length

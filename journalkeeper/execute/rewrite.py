@@ -13,9 +13,11 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
+from journalkeeper import mtime_note
 from journalkeeper.btrfs import fiemap, inode, rename, writeback
 from journalkeeper.compression import parse_compression
 from journalkeeper.execute.held import Held, Refused, being_written
+from journalkeeper.execute.inplace import near
 from journalkeeper.execute.pace import Pace
 from journalkeeper.gain import least_extents
 from journalkeeper.journald import names
@@ -34,7 +36,7 @@ class MismatchError(Exception):
 
 
 def rewrite(held: Held, action: Action, pace: Pace) -> int:
-    """Put a datacow copy in the place of `held`, unless `pace` ends before the copy is whole.
+    """Put a datacow copy in the place of `held`, unless `pace` ends before the copy is whole and verified.
 
     Returns the number of extents that can be expected.
 
@@ -45,18 +47,32 @@ def rewrite(held: Held, action: Action, pace: Pace) -> int:
     try:
         copy = os.open(".", COPY_FLAGS, 0o600, dir_fd=directory)
         try:
+            _give_owner(copy, held.status)
             _strip(held.fd, copy)
             expected = max(action.extents_expected, _fill(held, copy, action, pace))
             if pace.ended is None:
                 _bear(held.fd, copy, held.status)
                 os.fsync(copy)
-                _verify(held.fd, copy)
+                _verify(held.fd, copy, pace)
+            if pace.ended is None:
                 _take_place(held, action.file, directory, copy)
         finally:
             os.close(copy)
     finally:
         os.close(directory)
     return expected
+
+
+def _give_owner(copy: int, status: os.stat_result) -> None:
+    """Give the copy the original's owner while it is empty: who may not would write all of it for nothing.
+
+    Raises: Refused without CAP_CHOWN, which the service does not have: an owner other than root, as in remote/.
+    """
+    try:
+        os.fchown(copy, status.st_uid, status.st_gid)
+    except PermissionError as error:
+        owner = f"user {status.st_uid}, group {status.st_gid}"
+        raise Refused(Reason.FOREIGN_OWNER, f"a copy cannot be given to {owner} without CAP_CHOWN") from error
 
 
 def _strip(original: int, copy: int) -> None:
@@ -107,8 +123,7 @@ def _write(fd: int, data: bytes, offset: int) -> None:
 
 
 def _bear(original: int, copy: int, status: os.stat_result) -> None:
-    """Give the copy all that the original bears: owner, mode, flags, ACL and other xattrs, times."""
-    os.fchown(copy, status.st_uid, status.st_gid)
+    """Give the copy all else that the original bears: mode, flags, ACL and other xattrs, times."""
     os.fchmod(copy, status.st_mode & 0o7777)
     kept = _flags(original)
     if kept != _flags(copy):
@@ -123,15 +138,19 @@ def _flags(fd: int) -> int:
 
 
 def _xattrs(fd: int) -> dict[str, bytes]:
-    return {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
+    """All but a note about this one inode's mtime, which the copy is given."""
+    return {name: os.getxattr(fd, name) for name in os.listxattr(fd) if name != mtime_note.NAME}
 
 
-def _verify(original: int, copy: int) -> None:
-    """Compare what was stored with what was to be stored: read back from the disk, checksums and all."""
+def _verify(original: int, copy: int, pace: Pace) -> None:
+    """Compare what was stored with what was to be stored: read back from the disk, checksums and all.
+
+    Holes are compared as such, and only data is read, piece by piece; unless `pace` ends before the last.
+    """
     os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
+    runs = fiemap.data(original, sync=True)
     pairs = {
-        "content": (_digest(original), _digest(copy)),
-        "holes": (fiemap.data(original, sync=True), fiemap.data(copy, sync=True)),
+        "holes": (runs, fiemap.data(copy, sync=True)),
         "attributes": (_xattrs(original), _xattrs(copy)),
         "flags": (_flags(original), _flags(copy)),
         "owner, mode, size and times": (_bearing(original), _bearing(copy)),
@@ -139,15 +158,10 @@ def _verify(original: int, copy: int) -> None:
     for what, (wanted, found) in pairs.items():
         if wanted != found:
             raise MismatchError(f"{what} of the copy are not those of the original")
-
-
-def _digest(fd: int) -> bytes:
-    import hashlib  # noqa: PLC0415 - 3 ms of OpenSSL that only a rewrite needs
-
-    digest = hashlib.blake2b()
-    for _, data in _read(fd, 0, os.fstat(fd).st_size):
-        digest.update(data)
-    return digest.digest()
+    for offset, length in pace.reads(near(runs)):
+        for wanted, found in zip(_read(original, offset, length), _read(copy, offset, length), strict=True):
+            if wanted != found:
+                raise MismatchError("content of the copy is not that of the original")
 
 
 def _bearing(fd: int) -> tuple[int, ...]:
@@ -156,31 +170,62 @@ def _bearing(fd: int) -> tuple[int, ...]:
 
 
 def _take_place(held: Held, file: JournalFile, directory: int, copy: int) -> None:
-    """Exchange the names, or leave all as it was if the original is no longer the one that was copied."""
+    """Exchange the names, or leave all as it was if the original is no longer the one that was copied.
+
+    The original is compared once more when nobody can open it by its name any longer: what was written to it
+    until then is seen, and what a program could still write that has it open.
+    """
     temporary = f"{names.TEMPORARY_PREFIX}{file.inode}{names.TEMPORARY_SUFFIX}"
     os.link(f"/proc/self/fd/{copy}", temporary, dst_dir_fd=directory, follow_symlinks=True)
     try:
         os.fsync(copy)
-        _still_the_same(held, file)
+        _still_the_same(held, file, exchanged=False)
         rename.exchange(directory, temporary, held.name)
     except BaseException:
         os.unlink(temporary, dir_fd=directory)
         raise
-    displaced = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
-    if (displaced.st_dev, displaced.st_ino) != (file.device, file.inode):
-        # journald put another file there between the look and the exchange: it gets its name back,
-        # in one step that needs no room, and the copy goes.
-        os.rename(temporary, held.name, src_dir_fd=directory, dst_dir_fd=directory)
-        raise Refused(Reason.CHANGED, "another file took the name during the exchange")
+    try:
+        if _inode(temporary, directory) != (file.device, file.inode):
+            raise Refused(Reason.CHANGED, "another file took the name during the exchange")
+        _still_the_same(held, file, exchanged=True)
+    except Refused:
+        _undo_exchange(held, directory, temporary, copy)
+        raise
     os.fsync(directory)
     os.unlink(temporary, dir_fd=directory)
 
 
-def _still_the_same(held: Held, file: JournalFile) -> None:
+def _undo_exchange(held: Held, directory: int, temporary: str, copy: int) -> None:
+    """Give what was displaced its name back, and remove the copy.
+
+    A file that took the name from the copy meanwhile keeps it, and a name that was removed stays so: what was
+    displaced would be gone, too, if nothing had been exchanged.
+    """
+    status = os.fstat(copy)
+    try:
+        rename.exchange(directory, temporary, held.name)
+        if _inode(temporary, directory) != (status.st_dev, status.st_ino):
+            rename.exchange(directory, temporary, held.name)
+    except FileNotFoundError:
+        os.unlink(temporary, dir_fd=directory)
+        raise
+    os.fsync(directory)
+    os.unlink(temporary, dir_fd=directory)
+
+
+def _inode(name: str, directory: int) -> tuple[int, int]:
+    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    return status.st_dev, status.st_ino
+
+
+def _still_the_same(held: Held, file: JournalFile, *, exchanged: bool) -> None:
+    """Raises: Refused if anybody was at the original; an exchange moves the ctime."""
     now = os.fstat(held.fd)
     if now.st_nlink == 0:
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-    unchanged = ("st_size", "st_mtime_ns", "st_ctime_ns", "st_nlink", "st_uid", "st_gid", "st_mode")
+    unchanged = ["st_size", "st_mtime_ns", "st_nlink", "st_uid", "st_gid", "st_mode"]
+    if not exchanged:
+        unchanged.append("st_ctime_ns")
     if any(getattr(now, field) != getattr(held.status, field) for field in unchanged):
         raise Refused(Reason.CHANGED, "the file changed while it was copied")
     if file.kind is not Kind.ACTIVE and being_written(held.fd):

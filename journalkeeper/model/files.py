@@ -50,6 +50,7 @@ class JournalFile(NamedTuple):
 
     `owner` is "system", "user:UID" or "remote"; `instance` the name of the directory
     (machine id, machine id "." namespace, or "remote") that one journald writes.
+    `mtime_noted`: a run that was killed had moved the mtime; `mtime_ns` is what it was, and the next run puts it back.
     `problem` is the Reason for which the file cannot be judged, with `problem_detail`
     in words; the numbers that were not learned are then 0.
     """
@@ -75,6 +76,7 @@ class JournalFile(NamedTuple):
     ctime_ns: int
     problem: Reason | None = None
     problem_detail: str = ""
+    mtime_noted: bool = False
 
     @property
     def compressed(self) -> bool:

@@ -27,14 +27,15 @@ Rule = Callable[[Action, Host, Config], Skip | None]
 def refused(action: Action, host: Host, _config: Config) -> Skip | None:
     """What failed fails again, until the file changes or somebody had the time to mend it.
 
-    A mistake of ours nobody mends before the next start: no time is long enough.
+    A mistake of ours nobody mends before the next start, nor does the process get a right: no time is long enough.
     """
     file = action.file
     last = host.refused.get((file.device, file.inode))
     changed = last is not None and (last.size_bytes, last.mtime_ns) != (file.size_bytes, file.mtime_ns)
     if last is None or (changed and file.kind is not Kind.ACTIVE):
         return None
-    if last.reason is Reason.INTERNAL_ERROR and not changed:
+    for_good = last.reason is Reason.INTERNAL_ERROR or (last.reason is Reason.FOREIGN_OWNER and file.uid != 0)
+    if for_good and not changed:
         return Skip(action.path, last.reason, last.detail)
     age_us = host.now_us - last.when_us
     if not 0 <= age_us < AGAIN_US:

@@ -196,7 +196,7 @@ def test_whatever_call_fails_the_original_stays(
 
 
 CALLS = ("open", "link", "rename", "unlink", "fsync", "fchown", "fchmod", "setxattr", "removexattr", "utime", "pwrite")
-KERNEL_CALLS = ("ioctl", "renameat2", "sync_file_range")
+KERNEL_CALLS = ("ioctl", "renameat2", "sync_file_range", "fallocate")
 
 
 def before_each_call(monkeypatch: pytest.MonkeyPatch, event: Callable[[], None]) -> None:

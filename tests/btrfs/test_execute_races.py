@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from journalkeeper.lab.journald import ONLINE, SIGNAL_SYNC
 from journalkeeper.lab.volume import run
 from journalkeeper.model import MIB, Reason, Result, Verb
 from tests.btrfs.journals import (
+    OLD_NS,
     action,
     archive_name,
     bearing,
@@ -32,19 +34,23 @@ from tests.btrfs.journals import (
 pytestmark = pytest.mark.root
 
 Hook = Callable[[], object]
+MORE = b"one entry more"
 
 
 @pytest.fixture
 def around_exchange(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Have something happen right before or right after the names are exchanged."""
+    """Have something happen once, right before or right after the names are exchanged; they may be exchanged back."""
 
     def hook(*, before: Hook = lambda: None, after: Hook = lambda: None) -> None:
-        real = rename.exchange
+        real, exchanges = rename.exchange, iter(range(9))
 
-        def exchange(*args: object) -> None:
-            before()
-            real(*args)  # type: ignore[arg-type]  # the same ones
-            after()
+        def exchange(dir_fd: int, name_a: str, name_b: str) -> None:
+            first = next(exchanges) == 0
+            if first:
+                before()
+            real(dir_fd, name_a, name_b)
+            if first:
+                after()
 
         monkeypatch.setattr(rename, "exchange", exchange)
 
@@ -138,6 +144,75 @@ def test_another_file_that_takes_the_name_right_before_the_exchange_keeps_it(
     assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.CHANGED)
     assert (bearing(path), path.stat().st_ino) == was
     assert list(place.iterdir()) == [path]
+
+
+def append(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(MORE)
+
+
+def touch(path: Path) -> None:
+    os.utime(path, ns=(OLD_NS, OLD_NS + 2))
+
+
+@pytest.mark.parametrize("change", [append, touch], ids=lambda change: change.__name__)
+def test_a_change_right_before_the_exchange_is_kept_and_not_called_done(
+    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None], change: Callable[[Path], None]
+) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    what, was = action(path), path.stat().st_ino
+    around_exchange(before=lambda: change(path))
+    done = do(what)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.CHANGED)
+    assert path.stat().st_ino == was == done.inode
+    assert is_nocow(path)
+    assert path.read_bytes() == journal_bytes + (MORE if change is append else b"")
+    assert list(place.iterdir()) == [path]
+
+
+def test_who_opened_the_original_for_writing_right_before_the_exchange_keeps_its_name(
+    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None]
+) -> None:
+    """Nothing has changed when it is looked at again, but will."""
+    path = put(place, journal_bytes, nocow=True)
+    what = action(path)
+    with ExitStack() as stack:
+
+        def open_for_writing() -> None:
+            file = stack.enter_context(open(path, "ab", buffering=0))
+            stack.callback(lambda: file.write(MORE))
+
+        around_exchange(before=open_for_writing)
+        done = do(what)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.IN_USE)
+    assert path.read_bytes() == journal_bytes + MORE
+    assert list(place.iterdir()) == [path]
+
+
+def test_who_takes_the_name_from_the_copy_before_the_exchange_is_undone_keeps_it(
+    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None]
+) -> None:
+    """Its rename would have removed the original, if nothing had been exchanged."""
+    path = put(place, journal_bytes, nocow=True)
+    what = action(path)
+    other = put(place, b"LPKSHHRH and nothing that we know", "other", torn=False)
+    was = bearing(other), other.stat().st_ino
+    around_exchange(before=lambda: append(path), after=lambda: other.rename(path))
+    done = do(what)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.CHANGED)
+    assert (bearing(path), path.stat().st_ino) == was
+    assert list(place.iterdir()) == [path]
+
+
+def test_what_is_vacuumed_before_the_exchange_is_undone_stays_removed(
+    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None]
+) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    what = action(path)
+    around_exchange(before=lambda: append(path), after=path.unlink)
+    done = do(what)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.VANISHED)
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import pickle
 import socket
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,6 +25,8 @@ from tests.btrfs.journals import action, archive_name, bearing, do, export, look
 pytestmark = pytest.mark.root
 
 UNCLEAN = "system@0000000000000001-0000000000000001.journal~"
+LINUX_CAPABILITY_VERSION_3 = 0x20080522
+CAP_CHOWN = 0
 FORMS = pytest.mark.parametrize("nocow", [False, True], ids=["in place", "rewrite"])
 
 
@@ -363,3 +368,42 @@ def test_kinds_are_as_the_names_say(place: Path, journal_bytes: bytes) -> None:
         Kind.ARCHIVED,
         Kind.ACTIVE,
     ]
+
+
+# rights that are missing
+
+
+def without_cap_chown(work: Callable[[], Done]) -> Done:
+    """Do `work` in a child with root's capabilities but CAP_CHOWN, as the service has none."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            header, data = struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
+            libc = ctypes.CDLL(None)
+            libc.capget(header, data)
+            effective, *rest = struct.unpack("=6I", data.raw)
+            libc.capset(header, struct.pack("=6I", effective & ~(1 << CAP_CHOWN), *rest))
+            os.write(writable, pickle.dumps(work()))
+        finally:
+            os._exit(0)
+    os.close(writable)
+    with os.fdopen(readable, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    done = pickle.loads(answer)  # noqa: S301 - from our own child
+    assert isinstance(done, Done)
+    return done
+
+
+def test_a_copy_that_could_not_be_given_to_its_owner_is_not_written(place: Path, journal_bytes: bytes) -> None:
+    path = put(place, journal_bytes, archive_name(stem="remote-host"), nocow=True)
+    os.chown(path, 998, 998)
+    before, what = bearing(path), action(path)
+    done = without_cap_chown(lambda: do(what))
+    expect(done, Result.SKIPPED, Reason.FOREIGN_OWNER)
+    assert "CAP_CHOWN" in done.outcome.detail
+    assert bearing(path) == before
+    assert list(place.iterdir()) == [path]
+    assert do(what).outcome.result is Result.DONE
+    assert bearing(path) == before

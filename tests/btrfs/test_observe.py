@@ -18,7 +18,7 @@ from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE
 from journalkeeper.lab.volume import PREFIX, disk_bytes, run
 from journalkeeper.model import JournalFile, Kind, Reason, State
-from journalkeeper.observe import COARSE_NS, Observer, Seen
+from journalkeeper.observe import COARSE_NS, Observer, Seen, resolved
 from tests.btrfs.conftest import NOBODY
 from tests.btrfs.journals import archive_name, bearing, do, eventually, extents, planned, put
 
@@ -285,7 +285,8 @@ def test_many_spellings_of_one_path_are_one_file(top: Path) -> None:
     link = top.with_name(f"{top.name}-link")
     link.symlink_to(top)
     spellings: list[Path | str] = [path, f"{top}/./{MACHINE}/../{MACHINE}//{NAMES[0]}", link / MACHINE / NAMES[0]]
-    assert [file.path for file in look_at(*spellings)] == [str(path)]
+    assert [file.path for file in look_at(*map(resolved, map(str, spellings)))] == [str(path)]
+    assert look_at(link / MACHINE / NAMES[0])[0].problem is Reason.VANISHED  # no link is followed unless resolved
 
 
 def test_names_that_are_not_utf8_are_seen(top: Path, journal_bytes: bytes) -> None:

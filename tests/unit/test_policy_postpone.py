@@ -53,6 +53,14 @@ def test_what_was_refused_is_tried_again_after_an_hour(age_us: int, expected: tu
     assert reason(planned(refused=refusal(age_us))) == expected
 
 
+def test_what_lacks_a_right_is_not_tried_again_while_the_file_and_its_owner_are_the_same() -> None:
+    theirs = FRAGMENTED._replace(uid=998, owner="remote")
+    lacking = refusal(10 * AGAIN_US, reason=Reason.FOREIGN_OWNER)
+    assert reason(planned(theirs, refused=lacking)) == (Reason.FOREIGN_OWNER, None)
+    assert reason(planned(theirs._replace(mtime_ns=1), refused=lacking)) is None
+    assert reason(planned(theirs._replace(uid=0), refused=lacking)) is None
+
+
 @pytest.mark.parametrize("changed", [{"size_bytes": 1}, {"mtime_ns": 1}])
 def test_an_archive_that_changed_is_tried_at_once(changed: dict[str, Any]) -> None:
     assert reason(planned(refused=refusal(0, **changed))) is None

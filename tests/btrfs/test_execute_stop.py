@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A file of any size is left at once when somebody says so, also where it is only read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.btrfs import writeback
+from journalkeeper.execute import Done, inplace
+from journalkeeper.model import GIB, MIB, Reason, Result
+from tests.btrfs.journals import OLD_NS, action, bearing, do, is_nocow, put
+from tests.btrfs.test_execute import with_unwritten
+
+pytestmark = pytest.mark.root
+
+PIECE_BYTES = MIB
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of all reads from now on; one that reads holes is ended."""
+    real, lengths = os.pread, []
+
+    def pread(fd: int, length: int, offset: int) -> bytes:
+        lengths.append(length)
+        assert sum(lengths) < 64 * MIB, "a hole is read"
+        return real(fd, length, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    return lengths
+
+
+def stopped_when_all_is_written(path: Path, beforehand: Callable[[], object] = lambda: None) -> Done:
+    """What becomes of a file whose last byte of data was written when somebody said stop."""
+    what = action(path)
+    told: list[int] = []
+    beforehand()
+    return do(
+        what,
+        tell=told.append,
+        stop=lambda: sum(told) >= what.file.extents.data_bytes,
+        chunk_bytes=PIECE_BYTES,
+    )
+
+
+def test_a_hole_is_not_read(place: Path, journal_bytes: bytes, reads: list[int]) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    mtime_ns = path.stat().st_mtime_ns
+    os.truncate(path, 20 * GIB)
+    os.utime(path, ns=(mtime_ns, mtime_ns))
+    what = action(path)
+    reads.clear()
+    done = do(what)
+    assert done.outcome.result is Result.DONE, done.outcome.detail
+    assert sum(reads) <= 4 * len(journal_bytes)
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (20 * GIB, mtime_ns)
+    with open(path, "rb") as file:
+        assert file.read(len(journal_bytes)) == journal_bytes
+    assert not is_nocow(path)
+
+
+def test_a_stop_while_the_copy_is_verified_leaves_the_original(
+    place: Path, journal_bytes: bytes, reads: list[int]
+) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    before, was = bearing(path), path.stat().st_ino
+    done = stopped_when_all_is_written(path, reads.clear)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
+    assert sum(reads) < len(journal_bytes) + 4 * PIECE_BYTES
+    assert (bearing(path), path.stat().st_ino) == (before, was)
+    assert is_nocow(path)
+    assert list(place.iterdir()) == [path]
+
+
+def test_a_stop_while_a_compacted_archive_is_read_through_is_heard(
+    place: Path, journal_bytes: bytes, reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put(place, journal_bytes)
+    before = bearing(path)
+    monkeypatch.setattr(inplace, "WORSE", 0)  # what it then does for any number of extents, it does for many
+    done = stopped_when_all_is_written(path, reads.clear)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
+    assert sum(reads) < 2 * PIECE_BYTES
+    assert bearing(path) == before
+
+
+def test_a_stop_between_two_holes_is_heard(place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(place, journal_bytes)
+    os.truncate(path, 32 * MIB)
+    os.utime(path, ns=(OLD_NS, OLD_NS + 1))
+    for number in range(8):
+        with_unwritten(path, (8 + 2 * number) * MIB, MIB)
+    before, what = bearing(path), action(path)
+    real, punched = writeback.punch_hole, []
+
+    def punch_hole(fd: int, offset: int, length: int) -> None:
+        punched.append(offset)
+        real(fd, offset, length)
+
+    monkeypatch.setattr(writeback, "punch_hole", punch_hole)
+    done = do(what, stop=lambda: len(punched) == 2)
+    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
+    assert len(punched) == 2
+    assert bearing(path) == before

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A kill or a power cut while the mtime is moved: the next run puts it back, and nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.cycle import Keeper
+from journalkeeper.execute import leftovers
+from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.model import MIB, Result
+from tests.btrfs.journals import ALWAYS, NOW, OLD_NS, action, bearing, do, let_go, look, put
+from tests.btrfs.test_execute import with_unwritten
+from tests.btrfs.test_execute_failures import before_each_call, killed_before, leftovers_beside
+
+pytestmark = pytest.mark.root
+
+NOTE = "user.journalkeeper.mtime"
+MACHINE = "0123456789abcdef" * 2
+
+
+def allocated_ahead(directory: Path, journal_bytes: bytes) -> Path:
+    """An archive with space that journald allocated and never wrote, at two places."""
+    path = put(directory, journal_bytes)
+    os.truncate(path, len(journal_bytes) + 16 * MIB)
+    os.utime(path, ns=(OLD_NS, OLD_NS + 1))
+    with_unwritten(path, 8 * MIB, MIB)
+    with_unwritten(path, 16 * MIB, MIB)
+    return path
+
+
+def killed_while_its_mtime_was_moved(path: Path) -> None:
+    """Have a run killed right before it puts the mtime back."""
+    what = action(path)
+    os.setxattr(path, "user.crtime_usec", b"12345678")
+    number = 0
+    while killed_before(number, partial(do, what)) and path.stat().st_mtime_ns == OLD_NS + 1:
+        number += 1
+    assert path.stat().st_mtime_ns != OLD_NS + 1
+
+
+def test_killed_at_any_call_the_next_run_puts_the_mtime_back(place: Path, journal_bytes: bytes) -> None:
+    moved = number = 0
+    killed = True
+    while killed and number < 12:  # what comes then moves no mtime
+        path = allocated_ahead(place, journal_bytes)
+        before, what = bearing(path), action(path)
+        killed = killed_before(number, partial(do, what))
+        moved += path.stat().st_mtime_ns != before.times_ns[1]
+        leftovers.remove(leftovers_beside(path))
+        assert bearing(path) == before
+        path.unlink()
+        number += 1
+    assert moved >= 2
+
+
+def test_after_a_power_cut_the_next_run_puts_the_mtime_back(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, tmp_path: Path
+) -> None:
+    """The volume is committed before each call, and the image copied: that is the worst moment for it."""
+    volume = make_volume("256M")
+    path = allocated_ahead(volume.mountpoint, journal_bytes)
+    before, what = bearing(path), action(path)
+    images: list[Path] = []
+    busy = False
+
+    def cut() -> None:
+        nonlocal busy
+        if busy or len(images) >= 12:
+            return
+        busy = True
+        os.sync()
+        images.append(tmp_path / f"{len(images)}.img")
+        run("cp", "--sparse=always", volume.images[0], images[-1])
+        busy = False
+
+    with pytest.MonkeyPatch.context() as patch:
+        before_each_call(patch, cut)
+        assert do(what).outcome.result is Result.DONE
+    let_go(volume)
+    moved = 0
+    for image in images:
+        shutil.copyfile(image, volume.images[0])
+        volume.mount()
+        moved += path.stat().st_mtime_ns != before.times_ns[1]
+        leftovers.remove(leftovers_beside(path))
+        assert bearing(path) == before
+        let_go(volume)
+    volume.mount()
+    assert moved >= 1
+
+
+def test_a_run_that_finds_a_note_does_its_work_in_the_same_turn(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, tmp_path: Path
+) -> None:
+    top = make_volume("256M").mountpoint
+    (top / MACHINE).mkdir()
+    path = allocated_ahead(top / MACHINE, journal_bytes)
+    killed_while_its_mtime_was_moved(path)
+    assert look(path)[0].mtime_ns == OLD_NS + 1
+    keeper = Keeper(ALWAYS, directories=(str(top),), state_directory=str(tmp_path / "state"))
+    keeper.plan(NOW)
+    assert NOTE in os.listxattr(path)  # a plan changes nothing
+    report = keeper.run(NOW, on_progress=lambda _: None, stop=lambda: False)
+    assert report.notices == (f"{path}: its time was moved by a killed run, put back",)
+    assert [outcome.result for outcome in report.outcomes] == [Result.DONE]
+    assert path.stat().st_mtime_ns == OLD_NS + 1
+    assert os.listxattr(path) == ["user.crtime_usec"]
+    assert keeper.run(NOW, on_progress=lambda _: None, stop=lambda: False).notices == ()
+
+
+def touched(path: Path) -> None:
+    os.utime(path, ns=(OLD_NS, OLD_NS + 2))
+
+
+def touched_a_day_later(path: Path) -> None:
+    later_ns = time.time_ns() + 24 * 3600 * 10**9
+    os.utime(path, ns=(OLD_NS, later_ns))
+
+
+def appended_to(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(b"more")
+
+
+@pytest.mark.parametrize("change", [touched, touched_a_day_later, appended_to], ids=lambda function: function.__name__)
+def test_an_mtime_that_somebody_else_moved_since_stays(
+    place: Path, journal_bytes: bytes, change: Callable[[Path], None]
+) -> None:
+    path = allocated_ahead(place, journal_bytes)
+    killed_while_its_mtime_was_moved(path)
+    change(path)
+    mtime_ns = path.stat().st_mtime_ns
+    assert look(path)[0].mtime_ns == mtime_ns
+    said = leftovers.remove(leftovers_beside(path))
+    assert said == [f"{path}: a note left by a killed run, removed"]
+    assert path.stat().st_mtime_ns == mtime_ns
+    assert NOTE not in os.listxattr(path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"1", b"1 2", b"-1 -2 -3", b"9" * 60, b"9999999999999999999 %d %d", b"\xff\x00\n 1 2", b"1 2 3 4", b"1\n2 3"],
+)
+def test_a_note_of_somebody_elses_moves_nothing(place: Path, journal_bytes: bytes, value: bytes) -> None:
+    """remote/ is not ours alone."""
+    path = put(place, journal_bytes)
+    os.utime(path)
+    mtime_ns = path.stat().st_mtime_ns
+    os.setxattr(path, NOTE, value % (len(journal_bytes), mtime_ns) if b"%" in value else value)
+    assert look(path)[0].mtime_ns == mtime_ns
+    assert leftovers.remove(leftovers_beside(path)) == [f"{path}: a note left by a killed run, removed"]
+    assert path.stat().st_mtime_ns == mtime_ns
+    assert os.listxattr(path) == []
