@@ -49,8 +49,7 @@ DAEMON: Final = "daemon"
 HOUR_US: Final = 60 * 60 * 1_000_000
 DAY_US: Final = 24 * HOUR_US
 SNAPSHOTS_US: Final = 30 * DAY_US
-"""For how long a rewrite beside a snapshot is evidence that snapshots are taken of a journal: of a schedule by the
-month, one is missed in no time in which nothing happens to be shared."""
+"""For how long a rewrite beside a snapshot is evidence that snapshots are taken of a journal: some are, each month."""
 
 DAY_S: Final = 24 * 60 * 60.0
 
@@ -226,7 +225,15 @@ class Keeper:
             if publisher is not None:
                 notices += _tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
         took_s, waiting = time.monotonic() - began, tuple(self._waiting.values()) if self._waiting and watching else ()
-        return Report(chosen, tuple(outcomes), _written(outcomes), took_s, tuple(notices), host, waiting)
+        return Report(
+            chosen,
+            tuple(outcomes),
+            sum(outcome.bytes_written for outcome in outcomes),
+            took_s,
+            tuple(notices),
+            host,
+            waiting,
+        )
 
     def _wait(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
         """Know since when files wait; the record, of which each commit costs 14 I/Os, keeps waits of an hour.
@@ -345,10 +352,6 @@ class Keeper:
         if outcome.result is not Result.DONE and outcome.reason not in passing:
             seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
             self._refused[key] = Refusal(now_us(), *seen, outcome.reason, outcome.detail or outcome.reason)
-
-
-def _written(outcomes: list[Outcome]) -> int:
-    return sum(outcome.bytes_written for outcome in outcomes)
 
 
 def _either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:
