@@ -16,8 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper import state
+from journalkeeper.bookkeeping import begun_anew, kept, tried
 from journalkeeper.config import Config
-from journalkeeper.errors import KeeperError, NeedsRootError
+from journalkeeper.errors import NeedsRootError
 from journalkeeper.flushes import Flushes
 from journalkeeper.meanwhile import Meanwhile
 from journalkeeper.model import (
@@ -32,14 +33,12 @@ from journalkeeper.model import (
     Refusal,
     Request,
     Result,
-    Volume,
 )
 from journalkeeper.observe import Observer, Seen, resolved
 from journalkeeper.slowest import Slowest
 from journalkeeper.waiting import Wait, waits
 
 if TYPE_CHECKING:
-    from journalkeeper.execute import Done
     from journalkeeper.progress import Progress
     from journalkeeper.publish import Publisher
     from journalkeeper.record import Record
@@ -194,8 +193,7 @@ class Keeper:
         """
         began = time.monotonic()
         watching = door == DAEMON
-        # Not of some files only, and not when the host goes down: somebody waits, and nobody asks any more.
-        publisher = None if request.paths or request.ending else self._publisher
+        publisher = self._publisher_for(request)
         with ExitStack() as stack:
             if publisher is not None:
                 stack.push(publisher.left)
@@ -213,27 +211,24 @@ class Keeper:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
             if chosen.actions or chosen.orders or not watching:
-                run = record.begin_run(now_us(), door)
                 self._observer.forget(action.path for action in chosen.actions)  # it leaves no trace in stat
+                run = record.begin_run(now_us(), door)
                 for target, done in worker.carry_out(chosen, self._last, on_progress):
                     outcomes.append(done.outcome)
                     self._remember(target, done.outcome)
-                    notices += _kept(record, run, seen.volumes, target.device, done)
+                    notices += kept(record, run, seen.volumes, target.device, done)
                     on_outcome(done.outcome)
-                notices += _tried(lambda: record.end_run(run, now_us()))
+                notices += tried(lambda: record.end_run(run, now_us()))
             notices += self._looked_back(record, (chosen, outcomes), whole=not request.paths, rarely=watching)
             if publisher is not None:
-                notices += _tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
-        took_s, waiting = time.monotonic() - began, tuple(self._waiting.values()) if self._waiting and watching else ()
-        return Report(
-            chosen,
-            tuple(outcomes),
-            sum(outcome.bytes_written for outcome in outcomes),
-            took_s,
-            tuple(notices),
-            host,
-            waiting,
-        )
+                notices += tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
+        waiting = tuple(self._waiting.values()) if self._waiting and watching else ()
+        written = sum(outcome.bytes_written for outcome in outcomes)
+        return Report(chosen, tuple(outcomes), written, time.monotonic() - began, tuple(notices), host, waiting)
+
+    def _publisher_for(self, request: Request) -> Publisher | None:
+        """None of some files only, or when the host goes down: somebody waits, and nobody asks any more."""
+        return None if request.paths or request.ending else self._publisher
 
     def _wait(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
         """Know since when files wait; the record, of which each commit costs 14 I/Os, keeps waits of an hour.
@@ -275,9 +270,9 @@ class Keeper:
 
     def _looked_back(self, record: Record, done: tuple[Plan, list[Outcome]], *, whole: bool, rarely: bool) -> list[str]:
         """Bring the record to order, and what is to be said beside the outcomes of a run over all files, or not."""
-        said = _tried(partial(self._wait, record, *done, whole=whole))
-        said += _tried(lambda: self._prune(record, rarely=rarely))
-        return [*said, *_begun_anew(record), *self.flushes.troubles()]
+        said = tried(partial(self._wait, record, *done, whole=whole))
+        said += tried(lambda: self._prune(record, rarely=rarely))
+        return [*said, *begun_anew(record), *self.flushes.troubles()]
 
     def _prune(self, record: Record, *, rarely: bool) -> None:
         """Forget what is old: after each run that somebody asked for, once a day where nobody did."""
@@ -357,48 +352,6 @@ class Keeper:
 def _either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:
     """Whether to stop: also once the lock's file is gone, and another run may have begun."""
     return lambda: stop() or not lock.ours()
-
-
-def _tried(bookkeeping: Callable[[], None]) -> list[str]:
-    """Keep the books, after the work; what is to be said if that failed: what was done is to be told all the same."""
-    try:
-        bookkeeping()
-    except KeeperError as error:
-        return [str(error)]
-    return []
-
-
-def _begun_anew(record: Record) -> list[str]:
-    """What is to be said of a record that was not, or not any longer, what it should be."""
-    told = list(record.ignored)
-    if record.set_aside is not None:
-        told.append(f"the record was damaged and is now {record.set_aside}; a new one was begun")
-    if record.vanished:
-        told.append(f"{record.path}: the record was removed; a new one was begun")
-    return told
-
-
-def _kept(record: Record, run: int, volumes: tuple[Volume, ...], device: int, done: Done) -> list[str]:
-    """Record what became of an action or order on `device`; what is to be said if that failed.
-
-    The file is done and whole then; only the memory of it is lost, and the next look finds it ideal.
-    """
-    key = next((volume.uuid, volume.subvolume) for volume in volumes if volume.device == device)
-    try:
-        record.outcome(
-            run,
-            key,
-            done.inode,
-            done.outcome,
-            mtime_ns=done.mtime_ns,
-            size_bytes=done.size_bytes,
-            when_us=now_us(),
-            extents_expected=done.extents_expected,
-            compress=done.compress,
-        )
-    except KeeperError as error:
-        return [f"{done.outcome.path}: not recorded: {error}"]
-    return []
 
 
 def now_us() -> int:

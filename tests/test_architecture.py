@@ -57,7 +57,7 @@ HANDS = {
     "measure",
     "mtime_note",
 }
-WAY = {"cycle", "feedback", "publish", "slowest", "watch", "work"}
+WAY = {"bookkeeping", "cycle", "feedback", "publish", "slowest", "watch", "work"}
 DOORS = {"cli", "daemon", "desk", "jobs", "log", "notify", "once", "bus", "probe", "lab", "__main__"}
 
 PURE = GROUND | MIND
