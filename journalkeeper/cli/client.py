@@ -307,6 +307,7 @@ def report(document: dict[str, Any]) -> Report:
 
 
 def _outcome(row: dict[str, Any], detail: str) -> Outcome:
-    known = {name: row[name] for name in Outcome._fields if name != "detail"}
+    needed = set(Outcome._fields) - set(Outcome._field_defaults)  # what came later an older service does not say
+    known = {name: row[name] for name in Outcome._fields if name in needed or (name in row and name != "detail")}
     known |= {"action": Verb(row["action"]), "result": Result(row["result"]), "reason": Reason(row["reason"])}
     return Outcome(**known, detail=detail)

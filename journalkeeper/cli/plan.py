@@ -122,7 +122,7 @@ def _actions(actions: list[dict[str, Any]], output: Output) -> list[str]:
                 str(action["extents_before"]),
                 str(action["extents_expected"]),
                 format_size(action["bytes_to_write"]),
-                f"~{_seconds(action['read_seconds_saved'])} ~{format_size(action['disk_bytes_saved'])}",
+                _saves(action),
                 _range(action),
                 shown(action["path"]),
             ),
@@ -131,6 +131,13 @@ def _actions(actions: list[dict[str, Any]], output: Output) -> list[str]:
         for action in actions
     ]
     return render(_ACTIONS, rows, legend=output.legend, colours=output.colours) if rows else []
+
+
+def _saves(action: dict[str, Any]) -> str:
+    """What is estimated; a service of an older version does not say."""
+    if "read_seconds_saved" not in action:
+        return "-"
+    return f"~{_seconds(action['read_seconds_saved'])} ~{format_size(action['disk_bytes_saved'])}"
 
 
 def _seconds(seconds: float) -> str:
@@ -165,13 +172,16 @@ def _footer(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     before = sum(action["extents_before"] for action in actions)
     after = sum(action["extents_expected"] for action in actions)
     writes = format_size(sum(action["bytes_to_write"] for action in actions))
-    read = _seconds(sum(action["read_seconds_saved"] for action in actions))
-    freed = format_size(sum(action["disk_bytes_saved"] for action in actions))
     text = f"{counted(len(actions), 'file')} to do: {before:,} -> {after:,} extents, {writes} to write"
-    twice = sum(action["unshared_bytes"] for action in actions)
+    twice = sum(action.get("unshared_bytes", 0) for action in actions)
     if twice:
         text += f", ~{format_size(twice)} of it stored beside snapshots"
-    return f"{text}; saves ~{read} of a cold read at {READ_IOPS} IOPS and ~{freed} on disk; {left(skipped)}"
+    known = [action for action in actions if "read_seconds_saved" in action]
+    if known:
+        read = _seconds(sum(action["read_seconds_saved"] for action in known))
+        freed = format_size(sum(action["disk_bytes_saved"] for action in known))
+        text += f"; saves ~{read} of a cold read at {READ_IOPS} IOPS and ~{freed} on disk"
+    return f"{text}; {left(skipped)}"
 
 
 def nothing_done(skipped: tuple[Skip, ...]) -> str:

@@ -214,7 +214,7 @@ def test_nothing_to_do_is_said_only_where_nothing_waits(words: list[str], capsys
     assert run(words, FakeKeeper(plan=Plan((), (), (whole, SKIP)))) == 0
     assert capsys.readouterr().out.endswith("\n\nNothing to do, 2 files left alone.\n")
     # half a second more, as whole seconds begun are shown
-    soon = SKIP._replace(until_us=time.time_ns() // 1000 + 613_500_000, now=True)
+    soon = SKIP._replace(until_us=time.time_ns() // 1000 + 613_500_000, now=True, puts_off=True)
     assert run(words, FakeKeeper(plan=Plan((), (), (whole, soon)))) == 0
     out = capsys.readouterr().out
     assert out.endswith("\n\n2 files left alone. 1 file waits 10min 14s more; --now does it at once.\n")
@@ -222,7 +222,7 @@ def test_nothing_to_do_is_said_only_where_nothing_waits(words: list[str], capsys
 
 
 def test_what_waits_is_said_after_what_is_done(capsys: Captured) -> None:
-    waiting = Plan((), (ACTION,), (SKIP._replace(reason=Reason.WINDOW_CLOSED, now=True),))
+    waiting = Plan((), (ACTION,), (SKIP._replace(reason=Reason.WINDOW_CLOSED, now=True, puts_off=True),))
     for words in (["plan"], ["defrag"]):
         assert run(words, FakeKeeper(DONE, plan=waiting)) == 0
         said = "; 1 file left alone. 1 file waits for journald's next flush; --now does it at once.\n"
