@@ -72,7 +72,14 @@ PLAN: dict[str, Any] = {
         }
     ],
     "skipped": [
-        {"path": LEFT["path"], "reason": "window-closed", "detail": "unsynced", "until_us": None, "now": True},
+        {
+            "path": LEFT["path"],
+            "reason": "window-closed",
+            "detail": "unsynced",
+            "until_us": None,
+            "now": True,
+            "puts_off": True,
+        },
     ],
 }
 RUNNING = {"State": "running", "FileNumber": 1, "FileTotal": 2, "File": "/j/a", "BytesDone": 5, "BytesTotal": 10}
@@ -202,7 +209,7 @@ def test_a_jobs_document_becomes_the_report_of_a_run(fake: FakeService) -> None:
     assert list(answer.document) == ["outcomes", "totals"]
     assert not answer.canceled
     ((given,),) = [body for member, body in fake.calls if member == "DefragmentAll"]
-    assert {name: value.value for name, value in given.items()} == {"now": True}
+    assert {name: value.value for name, value in given.items()} == {"now": True, "puts_off": True}
 
 
 def test_progress_is_told_as_the_job_gets_on(fake: FakeService) -> None:
