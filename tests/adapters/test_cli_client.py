@@ -209,7 +209,7 @@ def test_a_jobs_document_becomes_the_report_of_a_run(fake: FakeService) -> None:
     assert list(answer.document) == ["outcomes", "totals"]
     assert not answer.canceled
     ((given,),) = [body for member, body in fake.calls if member == "DefragmentAll"]
-    assert {name: value.value for name, value in given.items()} == {"now": True, "puts_off": True}
+    assert {name: value.value for name, value in given.items()} == {"now": True}
 
 
 def test_progress_is_told_as_the_job_gets_on(fake: FakeService) -> None:
