@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,14 @@ def test_the_same_source_packs_to_the_same_bytes_whoever_packs_it_and_when(tmp_p
     third = pack(second, tmp_path / "cache")
     assert third["sha256"] != one["sha256"]
     assert [os.fspath(path) for path in Path(third["path"]).parent.iterdir()] == [third["path"]]
+
+
+def test_what_is_packed_can_be_uninstalled_from(tmp_path: Path) -> None:
+    """The script with which configs/install --uninstall ends stands with the role, of which nothing else is packed."""
+    (rest,) = re.findall(r"^rest=(.+)$", (CHECKOUT / "configs/install").read_text(), re.MULTILINE)
+    with tarfile.open(pack(CHECKOUT, tmp_path)["path"]) as archive:
+        names = archive.getnames()
+    assert [name for name in names if name.startswith("configs/ansible")] == [rest]
 
 
 def test_what_is_no_checkout_is_not_packed(tmp_path: Path) -> None:

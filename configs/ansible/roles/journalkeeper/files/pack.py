@@ -19,6 +19,13 @@ from pathlib import Path
 
 WANTED = ("LICENSE", "README.md", "configs", "journalkeeper", "pyproject.toml", "units")
 UNWANTED = {"__pycache__", "ansible", "packaging", ".ansible"}
+WANTED_ALL_THE_SAME = "configs/ansible/roles/journalkeeper/files/purge.sh"
+"""What configs/install --uninstall runs; it stands with the role, whose files are all that a controller has."""
+
+
+def wanted(path: Path) -> bool:
+    """Whether a host needs the file."""
+    return not UNWANTED & {*path.parts} or path.as_posix() == WANTED_ALL_THE_SAME
 
 
 def members(checkout: Path) -> list[Path]:
@@ -29,7 +36,7 @@ def members(checkout: Path) -> list[Path]:
         if not top.exists():
             raise SystemExit(f"{checkout} is no checkout of journalkeeper: it has no {name}")
         inside = top.rglob("*") if top.is_dir() else [top]
-        found += [path for path in inside if path.is_file() and not UNWANTED & {*path.relative_to(checkout).parts}]
+        found += [path for path in inside if path.is_file() and wanted(path.relative_to(checkout))]
     return sorted(found, key=lambda path: path.relative_to(checkout).as_posix())
 
 
