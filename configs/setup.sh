@@ -183,8 +183,8 @@ reaching="PATH LANG LC_ALL PYTHONPYCACHEPREFIX
 # $follow, if set, is a function to run the long parts under.
 reach() {
     if is_root; then
-        for name in $reaching; do
-            eval "[ -z \"\${$name+set}\" ] || set -- \"$name=\$$name\" \"\$@\""
+        for reached in $reaching; do # a name that no caller uses: a function's variables are theirs, too
+            eval "[ -z \"\${$reached+set}\" ] || set -- \"$reached=\$$reached\" \"\$@\""
         done
         set -- env -i "HOME=$(getent passwd 0 | cut -d: -f6)" "$@"
     fi
