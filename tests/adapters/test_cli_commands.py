@@ -209,12 +209,16 @@ def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(capsys: Ca
 
 
 @pytest.mark.parametrize("words", [["plan"], ["defrag"], ["defrag", "-n"]])
-def test_nothing_to_do_is_said_only_where_nothing_waits(words: list[str], capsys: Captured) -> None:
+def test_nothing_to_do_is_said_only_where_nothing_waits(
+    words: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)  # however long this takes
     whole = SKIP._replace(reason=Reason.IDEAL)
     assert run(words, FakeKeeper(plan=Plan((), (), (whole, SKIP)))) == 0
     assert capsys.readouterr().out.endswith("\n\nNothing to do, 2 files left alone.\n")
     # half a second more, as whole seconds begun are shown
-    soon = SKIP._replace(until_us=time.time_ns() // 1000 + 613_500_000, now=True, puts_off=True)
+    soon = SKIP._replace(until_us=now_ns // 1000 + 613_500_000, now=True, puts_off=True)
     assert run(words, FakeKeeper(plan=Plan((), (), (whole, soon)))) == 0
     out = capsys.readouterr().out
     assert out.endswith("\n\n2 files left alone. 1 file waits 10min 14s more; --now does it at once.\n")
