@@ -178,9 +178,12 @@ def for_reader(document: str, reads: Reads) -> str:
 
 
 def _owner(path: str) -> str:
-    """Whose journal it is; what is said of a directory may tell of any user's."""
-    name = classify(posixpath.basename(path))
-    return "user:?" if name is None else name.owner
+    """Whose journal it is; what is said of a directory, whose name is no file's, may tell of any user's."""
+    base = posixpath.basename(path)
+    name = classify(base)
+    if name is not None:
+        return name.owner
+    return "system" if ".journal" in base else "user:?"
 
 
 PRIVATE: Final = {"Entries": 0, "HeadTimeUSec": 0, "TailTimeUSec": 0, "Detail": ""}

@@ -72,7 +72,7 @@ class Guest:
         release: str = "bookworm",
         *,
         volume: ScratchVolume | None = None,
-        size: str = "4G",
+        size: str = "16G",
         name: str = "host",
         nocow: bool | None = None,
     ) -> None:
