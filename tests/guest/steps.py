@@ -29,9 +29,9 @@ def lend_checkout(guest: Guest) -> None:
         shutil.copy(CHECKOUT / name, place)
 
 
-def eventually(true: Callable[[], bool]) -> bool:
-    """Whether it becomes true within PATIENCE_S."""
-    deadline = time.monotonic() + PATIENCE_S
+def eventually(true: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
+    """Whether it becomes true within `patience_s`."""
+    deadline = time.monotonic() + patience_s
     while not true():
         if time.monotonic() > deadline:
             return False
