@@ -14,7 +14,7 @@ from journalkeeper.boundary import InternalError, guarded
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, Plan, Reason, Request, Skip, Volume
 from journalkeeper.policy.case import Case, cases
-from journalkeeper.policy.postpone import AGAIN_US, postponed
+from journalkeeper.policy.postpone import AGAIN_US, goes_beyond, postponed
 from journalkeeper.policy.price import propose
 from journalkeeper.policy.rules import vetoes
 from journalkeeper.policy.upkeep import Decided, with_orders
@@ -80,11 +80,6 @@ def _reward(action: Action) -> tuple[float, str]:
     """Sort key: extents saved for each byte written, most first, then the path."""
     saved = action.extents_before - action.extents_expected
     return (-saved / max(1, action.bytes_to_write), action.path)
-
-
-def goes_beyond(request: Request, budget: int) -> bool:
-    """Whether a day's budget does not count. That of 0 is a no, which a shutdown does not override."""
-    return request.now and not (request.ending and budget == 0)
 
 
 def available_bytes(volume: Volume) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, Kind, Reason, Skip
+from journalkeeper.model import Action, Host, Kind, Reason, Request, Skip
 from journalkeeper.values import format_span
 
 MINUTE_US: Final = 60 * 1_000_000
@@ -22,6 +22,11 @@ PRESSURE_US: Final = MINUTE_US
 MAINTENANCE_US: Final = 10 * MINUTE_US
 
 Rule = Callable[[Action, Host, Config], Skip | None]
+
+
+def goes_beyond(request: Request, budget: int) -> bool:
+    """Whether a day's budget does not count. That of 0 is a no, which a shutdown does not override."""
+    return request.now and not (request.ending and budget == 0)
 
 
 def refused(action: Action, host: Host, _config: Config) -> Skip | None:

@@ -45,7 +45,7 @@ from journalkeeper.model import (
     Window,
 )
 from journalkeeper.policy.nocow import refused
-from journalkeeper.policy.postpone import AGAIN_US, volume_busy
+from journalkeeper.policy.postpone import AGAIN_US, goes_beyond, volume_busy
 from journalkeeper.saving import EXPECTED_RATIO
 from journalkeeper.values import INFINITY_US, format_size, format_span
 
@@ -131,8 +131,7 @@ def too_many(question: Question) -> Skip | None:
     """RotationsPerDay=."""
     allowed = question.config.budget.rotations_per_day
     made = question.host.rotations + question.ordered
-    no_matter = question.request.now and not (question.request.ending and allowed == 0)
-    if no_matter or made < allowed:
+    if goes_beyond(question.request, allowed) or made < allowed:
         return None
     if allowed == 0:
         return question.skip(Reason.NOT_ASKED, "RotationsPerDay=0")
