@@ -42,8 +42,8 @@ SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE})
 class Done(NamedTuple):
     """An outcome, and the file as it is afterwards for the record.
 
-    `extents_expected` is what could be expected of the file's data; 0 where nothing was. `compress` is None of
-    what is no rewrite.
+    `extents_expected` is what could be expected of the file's data; 0 where nothing was. `compress` and
+    `kind`, what the file was at the beginning, are None of what is no rewrite.
     """
 
     outcome: Outcome
@@ -52,6 +52,7 @@ class Done(NamedTuple):
     mtime_ns: int
     extents_expected: int = 0
     compress: str | None = None
+    kind: Kind | None = None
 
 
 class _Measured(NamedTuple):
@@ -99,7 +100,7 @@ def execute(action: Action, pace: Pace) -> Done:
         detail=detail,
         unshared_bytes=_unshared(action, pace, after, whole=result is Result.DONE),
     )
-    return Done(outcome, file.inode, file.size_bytes, file.mtime_ns, expected, action.compress)
+    return Done(outcome, file.inode, file.size_bytes, file.mtime_ns, expected, action.compress, action.file.kind)
 
 
 def _unshared(action: Action, pace: Pace, after: _Measured, *, whole: bool) -> int:
