@@ -17,12 +17,12 @@ from dbus_fast import Message, NameFlag, RequestNameReply
 from journalkeeper.bus import names
 from journalkeeper.bus.callers import BUS, Callers
 from journalkeeper.bus.connection import Connection
-from journalkeeper.bus.interfaces import Interfaces, Service
-from journalkeeper.bus.news import News
+from journalkeeper.bus.dispatch import Interfaces, Service
+from journalkeeper.bus.objects import Tree
 from journalkeeper.bus.polkit import Authority
-from journalkeeper.bus.tree import Tree
-from journalkeeper.jobs import Job
+from journalkeeper.bus.signals import News
 from journalkeeper.model import Outcome
+from journalkeeper.service.jobs import Job
 
 FIRST_S: Final = 0.5
 """After this time a lost bus is tried again, ..."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from journalkeeper.cli.table import GREY, Column, Row, render
 from journalkeeper.cli.text import shown
-from journalkeeper.errors import ConfigError
+from journalkeeper.model.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
-    from journalkeeper.cli.session import Session
+    from journalkeeper.cli.context import Session
 
 DESCRIPTION = """\
 Reads journalkeeper.conf and its drop-ins as the service does and shows every directive with
@@ -39,7 +39,7 @@ def options(_: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace, session: Session) -> int:
     """Show the configuration; problems go to stderr, or into the JSON."""
-    from journalkeeper.config import describe  # noqa: PLC0415 - pydantic comes with it
+    from journalkeeper.config.validation import describe  # noqa: PLC0415 - pydantic comes with it
 
     output = session.output
     try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # a Protocol is words for mypy
     import argparse
     from typing import Protocol
 
-    from journalkeeper.cli.session import Session
+    from journalkeeper.cli.context import Session
 
     class CommandModule(Protocol):
         """What a command's module has."""

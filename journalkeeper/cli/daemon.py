@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
-    from journalkeeper.cli.session import Session
+    from journalkeeper.cli.context import Session
 
 DESCRIPTION = """\
 Watches the journal directories and keeps their files in order until SIGTERM. Archives are
@@ -36,8 +36,8 @@ def run(_args: argparse.Namespace, session: Session) -> int:
     import gc  # noqa: PLC0415
     import sys  # noqa: PLC0415
 
-    from journalkeeper.daemon import Daemon  # noqa: PLC0415
-    from journalkeeper.log import Log, to_journald  # noqa: PLC0415
+    from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
+    from journalkeeper.service.log import Log, to_journald  # noqa: PLC0415
 
     gc.enable()  # cli.main has no use for it, and is in a hurry
     sys.setswitchinterval(0.005)

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from journalkeeper.cli import plan as plans
-from journalkeeper.cli.documents import defrag_document, disk_sums
 from journalkeeper.cli.interrupts import Interrupts
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.outcomes import COLOURS, sizes, span
@@ -19,17 +18,18 @@ from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.model import Outcome, Reason, Result
-from journalkeeper.values import format_size
+from journalkeeper.model.units import format_size
+from journalkeeper.wire.documents import defrag_document, disk_sums
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from journalkeeper.cli.context import Session
     from journalkeeper.cli.output import Output
-    from journalkeeper.cli.session import Session
-    from journalkeeper.cycle import Report
+    from journalkeeper.engine import Report
     from journalkeeper.model import Request
-    from journalkeeper.progress import Progress
+    from journalkeeper.model.progress import Progress
 
 DESCRIPTION = """\
 Rewrites what is fragmented: archived files once, compressed; active files while journald
@@ -110,7 +110,7 @@ def _execute(asked: Request, session: Session) -> _Ran:
                 hint = "\nStopping after this chunk."
         service = session.service(asked)
         if service is not None:
-            from journalkeeper.cli.agent import for_terminal  # noqa: PLC0415 - for who asks the service
+            from journalkeeper.cli.polkit_agent import for_terminal  # noqa: PLC0415 - for who asks the service
 
             with service, for_terminal(), Interrupts(hint) as stop:
                 return _Ran(*service.defragment(asked, on_progress=draw, stop=stop))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from journalkeeper.cli.documents import plan_document, skips
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
@@ -18,15 +17,16 @@ from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.cli.waits import waits
 from journalkeeper.model import Reason, Request, Skip
-from journalkeeper.saving import READ_IOPS
-from journalkeeper.values import format_size, format_span
+from journalkeeper.model.units import format_size, format_span
+from journalkeeper.policy.saving import READ_IOPS
+from journalkeeper.wire.documents import plan_document, skips
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
+    from journalkeeper.cli.context import Session
     from journalkeeper.cli.output import Output
-    from journalkeeper.cli.session import Session
 
 DESCRIPTION = """\
 Shows what `defrag` would do with the same options: an action or a reason against it for
@@ -107,7 +107,7 @@ def skipped_lines(skipped: tuple[Skip, ...], output: Output) -> list[str]:
 
 def glossary(reasons: Iterable[Reason]) -> list[str]:
     """One sentence for each reason that occurs, in their fixed order."""
-    from journalkeeper.reasons import SENTENCES  # noqa: PLC0415 - not for JSON or --no-legend
+    from journalkeeper.model.reasons import SENTENCES  # noqa: PLC0415 - not for JSON or --no-legend
 
     occurring = set(reasons)
     return [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from journalkeeper.cli.commands import COMMANDS, Command
+from journalkeeper.cli.context import Session
 from journalkeeper.cli.output import Output, complain
 from journalkeeper.cli.parser import parse
-from journalkeeper.cli.session import Session
-from journalkeeper.errors import ConfigError, FileError, KeeperError, NeedsRootError, UsageError
+from journalkeeper.model.errors import ConfigError, FileError, KeeperError, NeedsRootError, UsageError
 
 if TYPE_CHECKING:
-    from journalkeeper.cli.session import Engine
+    from journalkeeper.cli.context import Engine
 
 DONE, FAILED, USAGE = 0, 1, 2
 

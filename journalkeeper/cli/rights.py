@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from journalkeeper.errors import NeedsRootError
 from journalkeeper.model import Reason
+from journalkeeper.model.errors import NeedsRootError
 
 if TYPE_CHECKING:
-    from journalkeeper.cli.session import Session
+    from journalkeeper.cli.context import Session
 
 
 def refuse_if_all_unreadable(session: Session, reasons: Sequence[Reason | None]) -> None:

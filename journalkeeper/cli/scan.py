@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from journalkeeper.cli.documents import scan_document
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import RED, Column, Row, render
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.model import JournalFile, Request
-from journalkeeper.values import format_size
+from journalkeeper.model.units import format_size
+from journalkeeper.wire.documents import scan_document
 
 if TYPE_CHECKING:
     import argparse
 
-    from journalkeeper.cli.session import Session
+    from journalkeeper.cli.context import Session
 
 DESCRIPTION = """\
 Shows every journal file: what it is, how many extents it has and how many it would have

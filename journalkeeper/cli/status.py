@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.cli.times import shown_time
-from journalkeeper.errors import KeeperError, NeedsRootError
-from journalkeeper.values import format_size, format_span
-from journalkeeper.waiting import Wait, long, sentence
+from journalkeeper.model.errors import KeeperError, NeedsRootError
+from journalkeeper.model.units import format_size, format_span
+from journalkeeper.model.waiting import Wait, long, sentence
 
 if TYPE_CHECKING:
     import argparse
 
-    from journalkeeper.cli.client import Service
-    from journalkeeper.cli.session import Session
-    from journalkeeper.rows import Run, Totals
+    from journalkeeper.bus.client import Service
+    from journalkeeper.cli.context import Session
+    from journalkeeper.history.rows import Run, Totals
 
 DESCRIPTION = """\
 Shows what the service does and sees now, if it runs, to any user; and from the record, which

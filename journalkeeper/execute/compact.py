@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 
 from journalkeeper.execute import inplace, rewrite
-from journalkeeper.execute.held import Held, Refused, being_written
 from journalkeeper.execute.pace import Pace
+from journalkeeper.execute.verified_file import Held, Refused, being_written
 from journalkeeper.model import Action, Reason
-from journalkeeper.values import format_size
+from journalkeeper.model.units import format_size
 
 
 def compact(held: Held, action: Action, pace: Pace) -> int:

@@ -19,14 +19,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from journalkeeper import mtime_note
-from journalkeeper.btrfs import defrag, fiemap, inode, writeback
+from journalkeeper.btrfs import defrag, fiemap, inode, mtime_note, writeback
 from journalkeeper.btrfs.fiemap import Extent
-from journalkeeper.compression import Compression, parse_compression
-from journalkeeper.execute.held import Held, writable
 from journalkeeper.execute.pace import LEAST_BYTES, Pace
-from journalkeeper.gain import fell_short, least_extents
+from journalkeeper.execute.verified_file import Held, writable
 from journalkeeper.model import MIB, Action, Range, Reason
+from journalkeeper.model.compression import Compression, parse_compression
+from journalkeeper.policy.gain import fell_short, least_extents
 
 FREEZER_TRIES: Final = 3
 """How often a piece is begun that a suspending machine's freezer refuses (EAGAIN), for which it needs no signal."""

@@ -13,15 +13,14 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from journalkeeper import mtime_note
-from journalkeeper.btrfs import fiemap, inode, rename, writeback
-from journalkeeper.compression import parse_compression
-from journalkeeper.execute.held import Held, Refused, being_written
+from journalkeeper.btrfs import fiemap, inode, mtime_note, rename, writeback
 from journalkeeper.execute.inplace import near
 from journalkeeper.execute.pace import Pace
-from journalkeeper.gain import least_extents
+from journalkeeper.execute.verified_file import Held, Refused, being_written
 from journalkeeper.journald import names
 from journalkeeper.model import MIB, Action, JournalFile, Kind, Range, Reason
+from journalkeeper.model.compression import parse_compression
+from journalkeeper.policy.gain import least_extents
 
 READ_BYTES: Final = MIB
 COMPRESSION_PROPERTY: Final = "btrfs.compression"

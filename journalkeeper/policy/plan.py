@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from journalkeeper.boundary import InternalError, guarded
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, Plan, Reason, Request, Skip, Volume
+from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.model.units import format_size
 from journalkeeper.policy.case import Case, cases
-from journalkeeper.policy.postpone import AGAIN_US, goes_beyond, postponed
-from journalkeeper.policy.price import propose
+from journalkeeper.policy.cost import propose
+from journalkeeper.policy.deferral import AGAIN_US, goes_beyond, postponed
+from journalkeeper.policy.directory_actions import Decided, with_orders
 from journalkeeper.policy.rules import vetoes
-from journalkeeper.policy.upkeep import Decided, with_orders
-from journalkeeper.values import format_size
 
 COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
 """How many bytes of a device a profile takes for each byte, at the most (mkfs.btrfs(8), PROFILES)."""

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.program import run
-from journalkeeper.cycle import Report
-from journalkeeper.errors import BusyError, FileError, KeeperError, NeedsRootError, NotBtrfsError
+from journalkeeper.engine import Report
+from journalkeeper.history.record import Record
 from journalkeeper.model import (
     Action,
     Extents,
@@ -33,8 +33,8 @@ from journalkeeper.model import (
     Verb,
     Window,
 )
-from journalkeeper.progress import Progress
-from journalkeeper.record import Record
+from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError, NotBtrfsError
+from journalkeeper.model.progress import Progress
 
 FILE = JournalFile(
     path="/j/abc/system.journal",

@@ -27,10 +27,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from journalkeeper.history.record import Record
 from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, disk_bytes
 from journalkeeper.model import ideal_extents
-from journalkeeper.record import Record
 from tests.bench.figures import (
     MIB,
     Figure,

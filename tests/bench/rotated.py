@@ -20,12 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.errors import KeeperError
+from journalkeeper.history.record import Record
 from journalkeeper.lab import traffic
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.journald import ARCHIVED, STATE_OFFSET
 from journalkeeper.lab.volume import disk_bytes, drop_caches
-from journalkeeper.record import Record
+from journalkeeper.model.errors import KeeperError
 from tests.bench.figures import Figure, at_most, count_is, keeper, mib, need_a_bed, parser, run, show
 from tests.bench.service import DATACOW, INSIDE, STATE, Service
 

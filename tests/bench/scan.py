@@ -28,7 +28,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from journalkeeper.lab.bed import Bed, bed
-from journalkeeper.observe import Observer
+from journalkeeper.observe.observer import Observer
 from tests.bench.figures import (
     Figure,
     at_least,

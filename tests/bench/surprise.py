@@ -36,9 +36,9 @@ from typing import NamedTuple
 
 import btrfsutil
 
-from journalkeeper import opening
 from journalkeeper.btrfs import volume
-from journalkeeper.directives import Config
+from journalkeeper.config.directives import Config
+from journalkeeper.journald import opening
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.journald import OFFLINE, ONLINE, PrivateJournald
 from journalkeeper.lab.volume import PREFIX, ScratchVolume

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs import writeback
-from journalkeeper.execute import Done, inplace
+from journalkeeper.execute import inplace
+from journalkeeper.execute.executor import Done
 from journalkeeper.model import GIB, MIB, Reason, Result
 from tests.btrfs.journals import OLD_NS, action, bearing, do, is_nocow, put
 from tests.btrfs.test_execute import with_unwritten

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.cycle import Keeper
+from journalkeeper.engine import Keeper
 from journalkeeper.execute import leftovers
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Result

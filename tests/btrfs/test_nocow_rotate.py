@@ -23,14 +23,14 @@ import pytest
 
 from journalkeeper.btrfs import inode
 from journalkeeper.config import Config
-from journalkeeper.cycle import Keeper
+from journalkeeper.engine import Keeper
 from journalkeeper.execute.orders import carry_out
 from journalkeeper.journald import control
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Instance, Order, Plan, Reason, Request, Result, Verb
-from journalkeeper.observe import Observer
+from journalkeeper.observe.observer import Observer
 from journalkeeper.policy import plan
 
 pytestmark = pytest.mark.root

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper import desk, flushes
-from journalkeeper.beat import Beat
-from journalkeeper.cycle import Keeper
-from journalkeeper.errors import UsageError
+from journalkeeper.engine import Keeper
 from journalkeeper.journald import control
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Request
+from journalkeeper.model.errors import UsageError
+from journalkeeper.observe import flushes
+from journalkeeper.policy.flush_timer import Beat
+from journalkeeper.service import api
 from tests.btrfs.journals import ALWAYS, NOW, put
 
 pytestmark = pytest.mark.root
@@ -63,7 +64,7 @@ def test_a_directory_that_became_a_link_after_it_was_checked_leads_nowhere(keepe
     """The owner of remote/ may exchange what is in it at any moment."""
     sub = top / "remote" / "sub"
     (name,) = os.listdir(sub)
-    checked = desk._placed(Request(paths=(f"{sub}/{name}",), now=True), keeper.directories)
+    checked = api._placed(Request(paths=(f"{sub}/{name}",), now=True), keeper.directories)
     assert [action.path for action in keeper.plan(checked).actions] == [f"{sub}/{name}"]
     sub.rename(top / "remote" / "moved")
     sub.symlink_to(top.parent / "elsewhere")
@@ -71,12 +72,12 @@ def test_a_directory_that_became_a_link_after_it_was_checked_leads_nowhere(keepe
     assert found.actions == ()
     assert [skip.path for skip in found.skipped] == [f"{sub}/{name}"]
     with pytest.raises(UsageError, match="behind a link"):
-        desk._placed(checked, keeper.directories)
+        api._placed(checked, keeper.directories)
 
 
 def test_a_watched_directory_itself_may_be_a_link(top: Path) -> None:
     link = top.with_name("link")
     link.symlink_to(top)
     given = Request(paths=(f"{link}/{MACHINE}/system.journal", f"{link}/{MACHINE}/not-there.journal"))
-    placed = desk._placed(given, (f"{link}/",))
+    placed = api._placed(given, (f"{link}/",))
     assert placed.paths == (f"{top}/{MACHINE}/system.journal", f"{top}/{MACHINE}/not-there.journal")

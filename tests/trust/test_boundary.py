@@ -13,26 +13,27 @@ from typing import NoReturn
 
 import pytest
 
-from journalkeeper import observe, work
-from journalkeeper.boundary import FRAMES, WORDS, InternalError, guarded
 from journalkeeper.btrfs import inode
 from journalkeeper.config import Config
-from journalkeeper.cycle import Keeper, Report
-from journalkeeper.execute import Done, inplace, orders
-from journalkeeper.execute.held import Held
+from journalkeeper.engine import Keeper, Report
+from journalkeeper.execute import inplace, orders, runner
+from journalkeeper.execute.executor import Done
 from journalkeeper.execute.pace import Pace
-from journalkeeper.flushes import Flushes
+from journalkeeper.execute.piece_times import Slowest
+from journalkeeper.execute.runner import Work
+from journalkeeper.execute.verified_file import Held
 from journalkeeper.lab.volume import ScratchVolume
-from journalkeeper.log import Event
 from journalkeeper.model import Action, Kind, Order, Outcome, Plan, Range, Reason, Refusal, Request, Result, Skip, Verb
-from journalkeeper.observe import Observer, Seen
-from journalkeeper.once import Told
+from journalkeeper.model.internal_error import FRAMES, WORDS, InternalError, guarded
+from journalkeeper.observe import observer as module
+from journalkeeper.observe.flushes import Flushes
+from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.policy import plan as planned
 from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case
-from journalkeeper.slowest import Slowest
-from journalkeeper.watch import Change, Watch
-from journalkeeper.work import Work
+from journalkeeper.service.log import Event
+from journalkeeper.service.repeats import Told
+from journalkeeper.service.watch import Change, Watch
 from tests import hosts
 from tests.btrfs.journals import archive_name, put
 
@@ -66,7 +67,7 @@ def test_any_exception_is_a_sentence_that_names_its_place(error: Exception) -> N
     assert isinstance(found, InternalError)
     assert found.detail.startswith(f"{type(error).__name__}: ")
     assert " in fail (trust/test_boundary.py:" in found.detail
-    assert "called from guarded (journalkeeper/boundary.py:" in found.detail
+    assert "called from guarded (model/internal_error.py:" in found.detail
 
 
 def test_a_message_is_one_line_of_bounded_length() -> None:
@@ -160,13 +161,13 @@ def test_an_action_that_raises_anything_is_an_outcome_and_the_next_is_done(monke
         outcome = Outcome(what.path, what.action, Result.DONE, what.reason, 9000, 1, None, None, 1, 0.0)
         return Done(outcome, 1, 1, 1)
 
-    monkeypatch.setattr(work, "execute", pretend)
+    monkeypatch.setattr(runner, "execute", pretend)
     monkeypatch.setattr(Work, "_attention", lambda *_: NoAttention())
     first, second = do(Plan((), (bad, good), ()))
     assert (first.path, first.result, first.reason) == (bad.path, Result.FAILED, Reason.INTERNAL_ERROR)
     assert (first.extents_before, first.extents_after, first.bytes_written) == (9000, 9000, 1000)
     assert first.detail.startswith("ZeroDivisionError: ours in mistake (trust/test_boundary.py:")
-    assert "called from _one (journalkeeper/work.py:" in first.detail
+    assert "called from _one (execute/runner.py:" in first.detail
     assert (second.path, second.result) == (good.path, Result.DONE)
 
 
@@ -205,13 +206,13 @@ def test_a_look_that_raises_anything_costs_one_file_and_is_not_repeated(
     top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
-    lie = observe._lie
+    lie = module._lie
 
-    def fail(opened: observe._Opened) -> observe.Fields:
+    def fail(opened: module._Opened) -> module.Fields:
         tried.append(os.path.basename(opened.row.path))
         return mistake() if opened.row.path.endswith(archive_name(2)) else lie(opened)
 
-    monkeypatch.setattr(observe, "_lie", fail)
+    monkeypatch.setattr(module, "_lie", fail)
     observer = Observer()
     later_us = (max(path.stat().st_ctime_ns for path in top.rglob("*")) // 1000) + 60_000_000
     for _ in range(2):

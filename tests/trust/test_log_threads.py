@@ -6,8 +6,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from journalkeeper.daemon import INFO, WARNING
-from journalkeeper.once import Told
+from journalkeeper.service.daemon import INFO, WARNING
+from journalkeeper.service.repeats import Told
 from tests.trust.services import listener
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.cycle import DAEMON, Keeper, Report
+from journalkeeper.engine import DAEMON, Keeper, Report
+from journalkeeper.history.record import Record
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import GIB, KIB, MAX_FILE_BYTES, MIB, Kind, Reason, Request
 from journalkeeper.policy import plan as planned
-from journalkeeper.record import Record
 from tests import hosts
 from tests.btrfs.journals import archive_name, put
 from tests.trust.test_boundary import CONTENT

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.program import run as command
-from journalkeeper.errors import BusyError, KeeperError
-from journalkeeper.ledger import Ledger
+from journalkeeper.history.counters import Ledger
+from journalkeeper.history.record import Record
+from journalkeeper.history.state import DAEMON_LOCK, lock
 from journalkeeper.model import Kind, Outcome, Past, Reason, Result, Verb
-from journalkeeper.record import Record
-from journalkeeper.state import DAEMON_LOCK, lock
-from journalkeeper.waiting import Wait, sentence
+from journalkeeper.model.errors import BusyError, KeeperError
+from journalkeeper.model.waiting import Wait, sentence
 from tests import hosts
 
 VOLUME = ("uuid-a", 256)
@@ -29,8 +29,8 @@ FOREVER = "1+"
 
 READ = """
 import sys
-from journalkeeper.errors import KeeperError
-from journalkeeper.record import Record
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.history.record import Record
 try:
     with Record(sys.argv[1], read_only=sys.argv[2] == "ro") as record:
         if sys.argv[2] == "rw":
