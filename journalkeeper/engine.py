@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from journalkeeper.config import Config
 from journalkeeper.execute.piece_times import Slowest
@@ -33,6 +33,7 @@ from journalkeeper.model import (
     Result,
 )
 from journalkeeper.model.errors import NeedsRootError
+from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import Wait, waits
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen, resolved
@@ -59,21 +60,6 @@ PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRE
 
 ORDERS_PASSING: Final = frozenset({Reason.INTERRUPTED})
 """The same for what is done to a directory: what did not fit it once will not fit it at once."""
-
-
-class Report(NamedTuple):
-    """What a run did. `notices` are sentences about the run itself, not about one file; `host` is what it saw.
-
-    `waiting` are the files with an action that was put off or came to nothing, after a run of the service.
-    """
-
-    plan: Plan
-    outcomes: tuple[Outcome, ...]
-    written_bytes: int
-    duration_s: float
-    notices: tuple[str, ...]
-    host: Host | None = None
-    waiting: tuple[Wait, ...] = ()
 
 
 class Keeper:
@@ -163,12 +149,12 @@ class Keeper:
 
         `marked`, for people: with what --now would do as well.
         """
-        from journalkeeper.execute import throttle  # noqa: PLC0415 - see above
+        from journalkeeper.observe import load  # noqa: PLC0415 - see above
         from journalkeeper.policy import plan, with_now  # noqa: PLC0415
 
         chosen = plan(host, request, self._config)
         if (chosen.actions or chosen.orders) and not request.now and self._config.window.pressure_max_percent < 100:
-            busy = throttle.others_busy_percent({volume.uuid for volume in host.volumes}, throttle.LOOK_S)
+            busy = load.others_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             host = host._replace(
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
             )

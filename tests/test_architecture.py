@@ -40,16 +40,10 @@ ORDER = (
 )
 """Each package imports itself and those before it; the package's version is open to all."""
 
-UPWARD = {
-    ("history/bookkeeping.py", "execute"),
-    ("observe/intake_delays.py", "execute"),
-    ("service/api.py", "bus"),
-    ("service/daemon.py", "bus"),
-    ("wire/documents.py", "engine"),
-}
-"""Imports that do not keep to the order yet: module and package."""
-
-PURE = ("model/", "config/", "policy/", "wire/", "report/", "metrics/prometheus.py", "metrics/status.py")
+PURE = (
+    *("model/", "config/", "policy/", "wire/", "report/", "metrics/prometheus.py", "metrics/status.py"),
+    *("service/snapshot.py", "service/backoff.py", "bus/properties.py", "bus/options.py", "bus/contract.py"),
+)
 """What does no I/O and reads no clock: packages and modules ..."""
 
 READS_FILES = "config/files.py"
@@ -58,7 +52,7 @@ READS_FILES = "config/files.py"
 PURE_STDLIB = {
     *("__future__", "abc", "base64", "bisect", "collections", "contextlib", "dataclasses", "difflib"),
     *("enum", "errno", "fractions", "functools", "heapq", "html", "itertools", "json", "math", "operator"),
-    *("re", "shlex", "statistics", "string", "textwrap", "types", "typing"),
+    *("posixpath", "re", "shlex", "statistics", "string", "textwrap", "types", "typing"),
 }
 """What pure modules may import from outside: nothing here reaches a file or a clock."""
 
@@ -172,8 +166,30 @@ def order(sources: list[Source]) -> list[str]:
         above = {*ORDER[: ORDER.index(source.package) + 1], "__version__"}
         for line, name in imports(source):
             other = name.split(".")[1] if name.startswith(f"{PACKAGE}.") else source.package
-            if other not in above and (source.inside, other) not in UPWARD:
+            if other not in above:
                 found.append(f"{source.path}:{line}: {source.package} may not import {other}")
+    return found
+
+
+def cycles(sources: list[Source]) -> list[str]:
+    """No module needs itself, by whatever way."""
+    named = {source.path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): source for source in sources}
+    needs = {
+        name: {
+            needed
+            for _, imported in imports(source)
+            if (needed := imported if imported in named else imported.rpartition(".")[0]) in named and needed != name
+        }
+        for name, source in named.items()
+        if source.python and source.inside
+    }
+    found = []
+    while needs:
+        ready = {name for name, needed in needs.items() if not needed & needs.keys()}
+        if not ready:
+            found.append(f"modules that need each other, and what needs those: {', '.join(sorted(needs))}")
+            break
+        needs = {name: needed for name, needed in needs.items() if name not in ready}
     return found
 
 
@@ -287,7 +303,7 @@ def top_level(sources: list[Source]) -> list[str]:
 
 Check = Callable[[list[Source]], list[str]]
 CHECKS: tuple[Check, ...] = (
-    *(order, purity, edges, lab_is_for_commands, top_modules),
+    *(order, cycles, purity, edges, lab_is_for_commands, top_modules),
     *(licensed, short, homeless, top_level),
 )
 
@@ -365,8 +381,16 @@ def test_a_stranger_at_the_top_level_is_found() -> None:
     ]
 
 
+def test_modules_that_need_each_other_are_found() -> None:
+    there = Source(f"{PACKAGE}/policy/a.py", "from journalkeeper.policy import b")
+    back = Source(f"{PACKAGE}/policy/b.py", "def late():\n    from journalkeeper.policy.a import c")
+    third = Source(f"{PACKAGE}/policy/c.py", "import journalkeeper.policy.a")
+    assert cycles([there, third]) == []
+    assert len(cycles([there, back, third])) == 1
+
+
 def test_every_check_has_been_seen_to_fail() -> None:
-    assert {check for check, *_ in BAD} | {top_level} == set(CHECKS)
+    assert {check for check, *_ in BAD} | {top_level, cycles} == set(CHECKS)
 
 
 def test_the_checks_saw_the_package() -> None:

@@ -24,7 +24,7 @@ from journalkeeper.model.progress import Progress
 from journalkeeper.wire.documents import skips
 
 if TYPE_CHECKING:
-    from journalkeeper.engine import Report
+    from journalkeeper.model.run import Report
 
 BUS: Final = "org.freedesktop.DBus"
 BUS_PATH: Final = "/org/freedesktop/DBus"
@@ -227,9 +227,9 @@ class Service:
 
 def _options(request: Request) -> dict[str, Variant]:
     """What is asked for, as Plan and DefragmentAll take it."""
-    from journalkeeper.bus import properties  # noqa: PLC0415 - the whole house comes with it
+    from journalkeeper.bus import options  # noqa: PLC0415 - the whole house comes with it
 
-    return {name: Variant(signature, value) for name, (signature, value) in properties.options(request).items()}
+    return {name: Variant(signature, value) for name, (signature, value) in options.options(request).items()}
 
 
 ERRORS: Final[dict[str, type[KeeperError]]] = {
@@ -291,7 +291,7 @@ def report(document: dict[str, Any]) -> Report:
 
     Raises: KeeperError if the service speaks of what this version does not know.
     """
-    from journalkeeper.engine import Report  # noqa: PLC0415 - the whole house comes with it
+    from journalkeeper.model.run import Report  # noqa: PLC0415 - the whole house comes with it
 
     try:
         skipped = skips(document)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dbus_fast import Message, MessageFlag, MessageType
 
-from journalkeeper.bus import contract, names, properties
+from journalkeeper.bus import contract, names, options, properties
 from journalkeeper.bus.callers import Caller, CallError, Callers
 from journalkeeper.bus.connection import MESSAGE_MOST, element
 from journalkeeper.bus.polkit import Authority
@@ -26,9 +26,9 @@ from journalkeeper.model.units import U64_MAX
 if TYPE_CHECKING:
     from journalkeeper.bus.contract import Method
     from journalkeeper.bus.objects import Tree
-    from journalkeeper.bus.properties import Snapshot
     from journalkeeper.model import Request
     from journalkeeper.service.jobs import Jobs
+    from journalkeeper.service.snapshot import Snapshot
 
 IN_A_TURN: Final = 100
 """Files that one turn of the event loop writes to a list, 50 us each."""
@@ -293,13 +293,13 @@ class Interfaces:
     # -- Work ------------------------------------------------------------------------------
 
     async def _plan(self, call: Message, caller: Caller) -> list[Any]:
-        request = properties.request(call.body[0], self._service.snapshot().directories)
+        request = options.request(call.body[0], self._service.snapshot().directories)
         document = await self._service.plan(request)
         return [document if caller.reads_all else properties.for_reader(document, caller.reads)]
 
     async def _defragment(self, call: Message, _: Caller) -> list[Any]:
-        *path, options = call.body
-        request = properties.request(options, self._service.snapshot().directories, *path)
+        *path, given = call.body
+        request = options.request(given, self._service.snapshot().directories, *path)
         return [names.job_path(self._service.jobs.add(request).number)]
 
     async def _cancel(self, call: Message, _: Caller) -> list[Any]:

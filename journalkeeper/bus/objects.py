@@ -12,11 +12,12 @@ from typing import Final
 
 from dbus_fast import Variant
 
-from journalkeeper.bus import contract, names, properties
+from journalkeeper.bus import contract, names, options, properties
 from journalkeeper.bus.contract import Interface
-from journalkeeper.bus.properties import Reads, Snapshot
+from journalkeeper.bus.properties import Reads
 from journalkeeper.model.errors import NoSuchJobError
 from journalkeeper.service.jobs import Job, Jobs
+from journalkeeper.service.snapshot import Snapshot
 
 Values = dict[str, Variant]
 
@@ -94,7 +95,7 @@ class Tree:
     def _file(self, path: str, reads: Reads) -> dict[str, object] | None:
         named = names.file_named(path) if path.startswith(names.FILE_PATHS) else None
         found = self._snapshot().findings
-        return None if named is None or found is None else found.file(named, reads)
+        return None if named is None or found is None else properties.file_of(found, named, reads)
 
     def _job(self, path: str) -> Job | None:
         number = names.job_number(path)
@@ -111,5 +112,5 @@ def variants(interface: Interface, plain: dict[str, object]) -> Values:
 
 def job_values(job: Job) -> Values:
     """The properties of a job."""
-    given = {name: Variant(*pair) for name, pair in properties.options(job.request).items()}
+    given = {name: Variant(*pair) for name, pair in options.options(job.request).items()}
     return variants(contract.JOB_INTERFACE, {**properties.job(job), "Options": given})

@@ -15,9 +15,9 @@ from dbus_fast import Message, MessageType
 
 from journalkeeper.bus import contract, names, properties
 from journalkeeper.bus.objects import Tree, Values, job_values, variants
-from journalkeeper.bus.properties import Findings, Snapshot
 from journalkeeper.model import Outcome, Result, Verb
 from journalkeeper.service.jobs import Job, Jobs
+from journalkeeper.service.snapshot import Findings, Snapshot, reclaimed_bytes
 
 COALESCE_S: Final = 0.25
 AT_ONCE: Final = 100
@@ -98,7 +98,7 @@ class News:
         with self._guard():
             if outcome.result is Result.DONE and outcome.action in REWRITES:
                 numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
-                body = [names.shown(outcome.path), *numbers, properties.reclaimed_bytes(outcome)]
+                body = [names.shown(outcome.path), *numbers, reclaimed_bytes(outcome)]
                 self._say(names.MANAGER, "FileDefragmented", body)
 
     async def _tell(self) -> None:

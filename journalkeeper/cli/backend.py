@@ -15,9 +15,9 @@ from journalkeeper.history import state
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from journalkeeper.bus.client import Service
-    from journalkeeper.cli.context import Session
     from journalkeeper.model import Request
 
 MOST_PATHS: Final = 1000
@@ -39,31 +39,33 @@ def running(args: argparse.Namespace, state_directory: str) -> Service | None:
     return Service.find()
 
 
-def for_request(asked: Request, args: argparse.Namespace, session: Session) -> Service | None:
+def for_request(
+    asked: Request, args: argparse.Namespace, state_directory: str, ours: Callable[[], tuple[str, ...]]
+) -> Service | None:
     """The service that does `asked` for us, to be closed; None where we have to do it ourselves.
 
-    It does what is about its own directories, by the configuration that it shares with us.
+    It does what is about its own directories, which are `ours` by the configuration that it shares with us.
     Before a shutdown nothing waits for a bus: it may be gone, and its socket still be there.
     """
     if asked.ending or len(asked.paths) > MOST_PATHS or not all(map(_can_be_sent, asked.paths)):
         return None
-    service = running(args, session.state_directory)
+    service = running(args, state_directory)
     if service is None:
         return None
-    ours = False
+    keeps = False
     try:
-        ours = _keeps(service, asked, session)
+        keeps = _keeps(service, asked, ours)
     finally:
-        if not ours:
+        if not keeps:
             service.close()
-    return service if ours else None
+    return service if keeps else None
 
 
-def _keeps(service: Service, asked: Request, session: Session) -> bool:
+def _keeps(service: Service, asked: Request, ours: Callable[[], tuple[str, ...]]) -> bool:
     """Whether the service has the directories that our configuration names, and every path is below one."""
     directories = service.properties().get("Directories", [])
     below = all(any(_is_below(path, top) for top in directories) for path in asked.paths)
-    return below and set(directories) == set(session.config().watch.directories)
+    return below and set(directories) == set(ours())
 
 
 def _is_below(path: str, top: str) -> bool:

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
     from journalkeeper.cli.output import Output
     from journalkeeper.config import Config
-    from journalkeeper.engine import Keeper, Report
+    from journalkeeper.engine import Keeper
     from journalkeeper.history.record import Record
     from journalkeeper.model import Host, Plan, Request
     from journalkeeper.model.progress import Progress
+    from journalkeeper.model.run import Report
 
     class Engine(Protocol):
         """The part of engine.Keeper that commands use."""
@@ -111,7 +112,13 @@ class Session:
         """
         from journalkeeper.cli import backend  # noqa: PLC0415 - only where files are rewritten
 
-        return None if self._engine is not None else backend.for_request(asked, self._args, self)
+        if self._engine is not None:
+            return None
+        return backend.for_request(asked, self._args, self.state_directory, self._watched)
+
+    def _watched(self) -> tuple[str, ...]:
+        """The directories that the configuration names."""
+        return self.config().watch.directories
 
     def record(self) -> Record:
         """The record, to be read. Raises: NeedsRootError without the right to; KeeperError if it is damaged."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import argparse
@@ -36,11 +36,17 @@ def run(_args: argparse.Namespace, session: Session) -> int:
     import gc  # noqa: PLC0415
     import sys  # noqa: PLC0415
 
+    from journalkeeper.bus import names  # noqa: PLC0415
+    from journalkeeper.bus.server import Server  # noqa: PLC0415
+    from journalkeeper.service.api import Desk  # noqa: PLC0415
     from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
     from journalkeeper.service.log import Log, to_journald  # noqa: PLC0415
+
+    def connect(desk: Desk, *say: Any) -> Server:
+        return Server(desk, names.named_address(), *say)
 
     gc.enable()  # cli.main has no use for it, and is in a hurry
     sys.setswitchinterval(0.005)
     with closing(Log(to_journald())) as log:
-        asyncio.run(Daemon(lambda: session.keeper(patient=True), log.say).run())
+        asyncio.run(Daemon(lambda: session.keeper(patient=True), log.say, connect).run())
     return 0

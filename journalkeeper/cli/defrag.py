@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from journalkeeper.cli.context import Session
     from journalkeeper.cli.output import Output
-    from journalkeeper.engine import Report
     from journalkeeper.model import Request
     from journalkeeper.model.progress import Progress
+    from journalkeeper.model.run import Report
 
 DESCRIPTION = """\
 Rewrites what is fragmented: archived files once, compressed; active files while journald

@@ -21,6 +21,7 @@ from journalkeeper.execute.verified_file import Held, Refused, hold
 from journalkeeper.journald import opening
 from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Verb
 from journalkeeper.model.errors import FileError
+from journalkeeper.model.run import Done
 from journalkeeper.observe import disk_usage
 from journalkeeper.policy.gain import fell_short
 
@@ -38,21 +39,6 @@ REASON_OF_ERRNO: Final = {
 
 SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE})
 """Errors that are nobody's failure: there is nothing left to do, or it must not be done."""
-
-
-class Done(NamedTuple):
-    """An outcome, and the file as it is afterwards for the record.
-
-    `extents_expected` is what could be expected of the file's data; 0 where nothing was. `compress` is None of
-    what is no rewrite.
-    """
-
-    outcome: Outcome
-    inode: int
-    size_bytes: int
-    mtime_ns: int
-    extents_expected: int = 0
-    compress: str | None = None
 
 
 class _Measured(NamedTuple):

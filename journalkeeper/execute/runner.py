@@ -15,7 +15,7 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.execute import leftovers, orders
-from journalkeeper.execute.executor import Done, execute, not_begun
+from journalkeeper.execute.executor import execute, not_begun
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.piece_times import Slowest
 from journalkeeper.execute.throttle import Attention, Place
@@ -23,6 +23,7 @@ from journalkeeper.journald import layout
 from journalkeeper.model import Action, Instance, JournalFile, Kind, Order, Outcome, Plan, Reason, Result
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.progress import Meter, Progress
+from journalkeeper.model.run import Done
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Seen
 

@@ -11,8 +11,8 @@ from journalkeeper.model import Volume
 from journalkeeper.model.errors import KeeperError
 
 if TYPE_CHECKING:
-    from journalkeeper.execute.executor import Done
     from journalkeeper.history.record import Record
+    from journalkeeper.model.run import Done
 
 
 def tried(bookkeeping: Callable[[], None]) -> list[str]:

@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.execute.throttle import Intake
 from journalkeeper.history.record import Record
 from journalkeeper.metrics import prometheus, textfile
 from journalkeeper.metrics.prometheus import Facts
 from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Kind, Outcome, Plan
 from journalkeeper.model.errors import BusyError, FileError, KeeperError
+from journalkeeper.observe.intake import Intake
 
 AGAIN_S: Final = 3600.0
 

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from journalkeeper.execute.throttle import Intake
 from journalkeeper.model import JournalFile, Kind
+from journalkeeper.observe.intake import Intake
 
 KEPT: Final = 1000
 ENTRIES: Final = 128

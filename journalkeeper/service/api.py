@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final, Protocol
 
-from journalkeeper.bus.properties import Findings, Snapshot, Tally, findings
-from journalkeeper.engine import Keeper, Report, now_us
+from journalkeeper.engine import Keeper, now_us
 from journalkeeper.journald import opening
 from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.reasons import NO_JOURNAL
+from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import sentence
 from journalkeeper.service.jobs import Ended, Job, Jobs
+from journalkeeper.service.snapshot import Findings, Snapshot, Tally, findings
 
 if TYPE_CHECKING:
     from journalkeeper.observe.intake_delays import Delays
@@ -32,8 +34,9 @@ REST_MOST_S: Final = 5.0
 
 
 class Listener(Protocol):
-    """Who is told, in the event loop."""
+    """Who is told, in the event loop, while it `run`s."""
 
+    async def run(self) -> None: ...
     def changed(self) -> None: ...
     def job_new(self, job: Job) -> None: ...
     def job_removed(self, job: Job, result: str) -> None: ...
@@ -51,6 +54,10 @@ class House(Protocol):
     def rescan(self) -> None: ...
     async def reload(self) -> None: ...
     def tell_job(self, report: Report) -> None: ...
+
+
+Connect = Callable[["Desk", Callable[[str], None], Callable[[], None], Callable[[str], None]], Listener]
+"""Makes a listener of a desk; it is given where to say why it has no bus, that it has one again, and mistakes."""
 
 
 class Desk:

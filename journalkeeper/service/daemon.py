@@ -19,17 +19,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from journalkeeper.bus import names
-from journalkeeper.engine import DAEMON, PASSING, Keeper, Report, now_us
+from journalkeeper.engine import DAEMON, PASSING, Keeper, now_us
 from journalkeeper.history import state
 from journalkeeper.model import Kind, Outcome, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import sentence
 from journalkeeper.policy import nocow
 from journalkeeper.policy.deferral import AGAIN_US
-from journalkeeper.service.api import Desk
+from journalkeeper.service.api import Connect, Desk
 from journalkeeper.service.backoff import RETRY_S, Backoff, CpuShare
 from journalkeeper.service.log import Event
 from journalkeeper.service.notify import Notify
@@ -51,11 +51,13 @@ class Daemon:
     """Keeps journals in order until it is told to stop.
 
     `load` makes a keeper from the configuration as it is now; `say` takes a syslog priority
-    (3 error, 4 warning, 6 information) and a sentence, and takes no time. `cycles` counts the whole looks.
+    (3 error, 4 warning, 6 information) and a sentence, and takes no time; `connect`
+    makes what serves on the system bus. `cycles` counts the whole looks.
     """
 
-    def __init__(self, load: Callable[[], Keeper], say: Say) -> None:
+    def __init__(self, load: Callable[[], Keeper], say: Say, connect: Connect | None = None) -> None:
         self._load = load
+        self._connect = connect
         self._say = say
         self._told = Told(say)
         self._keeper = load()
@@ -102,7 +104,8 @@ class Daemon:
 
     def _door(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[None]]:
         """Serve on the system bus, as soon as there is one."""
-        from journalkeeper.bus.server import Server  # noqa: PLC0415 - 4 MiB, for the service only
+        if self._connect is None:
+            return []
 
         def well() -> None:
             if self._told.forget("bus"):
@@ -111,11 +114,9 @@ class Daemon:
         def mistake(text: str) -> None:
             self._say(ERROR, text)
 
-        server = Server(
-            self._desk, names.named_address(), lambda text: self._told.tell("bus", WARNING, text), well, mistake
-        )
-        self._desk.open(loop, server)
-        return [loop.create_task(server.run())]
+        listener = self._connect(self._desk, lambda text: self._told.tell("bus", WARNING, text), well, mistake)
+        self._desk.open(loop, listener)
+        return [loop.create_task(listener.run())]
 
     @property
     def keeper(self) -> Keeper:

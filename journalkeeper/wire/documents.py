@@ -14,7 +14,7 @@ from journalkeeper.policy.saving import disk_bytes_saved, read_seconds_saved
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from journalkeeper.engine import Report
+    from journalkeeper.model.run import Report
 
 
 def scan_document(files: tuple[JournalFile, ...]) -> list[dict[str, object]]:

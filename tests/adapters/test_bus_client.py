@@ -24,7 +24,6 @@ from dbus_fast.aio import MessageBus
 
 from journalkeeper.bus import client, names
 from journalkeeper.bus.client import Service
-from journalkeeper.cli import backend
 from journalkeeper.cli.context import Session
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import parse
@@ -390,7 +389,7 @@ def test_root_looks_for_itself(fake: FakeService) -> None:
 def asked(*words: str) -> bool:
     """Whether a command line is for the service; nothing is done."""
     args = parse(["defrag", *words])
-    service = backend.for_request(request(args), args, Session(args, Output(args)))
+    service = Session(args, Output(args)).service(request(args))
     if service is not None:
         service.close()
     return service is not None

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.program import run
-from journalkeeper.engine import Report
 from journalkeeper.history.record import Record
 from journalkeeper.model import (
     Action,
@@ -35,6 +34,7 @@ from journalkeeper.model import (
 )
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Report
 
 FILE = JournalFile(
     path="/j/abc/system.journal",

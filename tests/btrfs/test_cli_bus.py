@@ -53,7 +53,7 @@ AS_NOBODY = (
     # all that it needs is imported before: the user may not be able to read the checkout
     "import os, sys, dbus_fast.aio, dbus_fast.signature;"
     "from journalkeeper import engine;"
-    "from journalkeeper.bus import client, properties;"
+    "from journalkeeper.bus import client, options;"
     "from journalkeeper.cli import backend, defrag, main, plan, program, progress, status, interrupts, waits;"
     "from journalkeeper.config import files, validation;"
     "from journalkeeper.history import record;"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.engine import Keeper, Report
+from journalkeeper.engine import Keeper
 from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
@@ -25,6 +25,7 @@ from journalkeeper.lab.volume import PREFIX, run
 from journalkeeper.model import KIB, MIB, Outcome, Reason, Request, Result, Verb
 from journalkeeper.model.errors import BusyError, FileError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Report
 from tests.btrfs.journals import NOW, PAGE, Bearing, archive_name, bearing, export, extents, fill, put
 
 pytestmark = pytest.mark.root

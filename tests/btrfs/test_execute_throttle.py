@@ -18,13 +18,16 @@ import pytest
 from journalkeeper.btrfs.maintenance import disks, maintenance
 from journalkeeper.config import Config
 from journalkeeper.engine import Keeper
-from journalkeeper.execute.throttle import Attention, Intake, Place, Syncs, others_busy_percent
+from journalkeeper.execute.throttle import Attention, Place
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Action, Kind, Reason, Request, Verb
 from journalkeeper.observe.flushes import Flushes
+from journalkeeper.observe.intake import Intake
+from journalkeeper.observe.load import others_busy_percent
 from journalkeeper.observe.observer import Observer, Seen
+from journalkeeper.observe.syncs import Syncs
 from tests.btrfs.journals import ALWAYS, put
 
 pytestmark = pytest.mark.root

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.engine import DAEMON, Keeper, Report
+from journalkeeper.engine import DAEMON, Keeper
 from journalkeeper.history import state
 from journalkeeper.lab.bed import Bed
 from journalkeeper.metrics import publisher
 from journalkeeper.metrics.textfile import NAME
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError
+from journalkeeper.model.run import Report
 from tests.btrfs.journals import NOW, archive_name, extents, put
 
 pytestmark = pytest.mark.root

@@ -12,11 +12,11 @@ import json
 import os
 import sys
 
-from journalkeeper.bus.properties import Findings, Snapshot
 from journalkeeper.bus.server import Server
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, Request, Skip, State
 from journalkeeper.service.jobs import Ended, Job, Jobs
+from journalkeeper.service.snapshot import Findings, Snapshot
 
 TOP = "/var/log/journal"
 OWNERS = ("system", "user:1000", "user:65534")

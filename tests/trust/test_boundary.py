@@ -15,9 +15,8 @@ import pytest
 
 from journalkeeper.btrfs import inode
 from journalkeeper.config import Config
-from journalkeeper.engine import Keeper, Report
+from journalkeeper.engine import Keeper
 from journalkeeper.execute import inplace, orders, runner
-from journalkeeper.execute.executor import Done
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.piece_times import Slowest
 from journalkeeper.execute.runner import Work
@@ -25,6 +24,7 @@ from journalkeeper.execute.verified_file import Held
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Action, Kind, Order, Outcome, Plan, Range, Reason, Refusal, Request, Result, Skip, Verb
 from journalkeeper.model.internal_error import FRAMES, WORDS, InternalError, guarded
+from journalkeeper.model.run import Done, Report
 from journalkeeper.observe import observer as module
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen

@@ -20,6 +20,7 @@ from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Reason
 from journalkeeper.observe.observer import Observer
 from journalkeeper.service.backoff import CpuShare
+from journalkeeper.service.snapshot import Snapshot
 from tests.trust.services import Quiet, quiet
 
 NAMES = 20_000
@@ -106,7 +107,7 @@ def test_what_is_left_out_is_a_row_with_its_number(volume: ScratchVolume, monkey
 
 def test_a_limit_that_is_reached_is_in_the_status() -> None:
     reached = ("/j/remote: 12,832 journal files more than the 7,168 that are looked at", "/j: no more watches")
-    live = properties.manager(properties.Snapshot(directories=("/j",), limits=reached))
+    live = properties.manager(Snapshot(directories=("/j",), limits=reached))
     assert live["Limits"] == list(reached)
     assert status._service_document(live)["limits"] == list(reached)
     assert [words for name, words in status._service_facts(live) if name == "Limit"] == list(reached)

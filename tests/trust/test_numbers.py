@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.engine import DAEMON, Keeper, Report
+from journalkeeper.engine import DAEMON, Keeper
 from journalkeeper.history.record import Record
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import GIB, KIB, MAX_FILE_BYTES, MIB, Kind, Reason, Request
+from journalkeeper.model.run import Report
 from journalkeeper.policy import plan as planned
 from tests import hosts
 from tests.btrfs.journals import archive_name, put

@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from journalkeeper.bus import contract, properties
-from journalkeeper.bus.properties import Findings, Snapshot, Tally
-from journalkeeper.engine import Report
+from journalkeeper.bus import contract, options, properties
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import (
     Extents,
@@ -29,9 +27,12 @@ from journalkeeper.model import (
 )
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Report
 from journalkeeper.observe.intake_delays import p99
+from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.api import result
 from journalkeeper.service.jobs import Job
+from journalkeeper.service.snapshot import Findings, Snapshot, Tally
 
 TOP = "/var/log/journal"
 PATH = f"{TOP}/m/system.journal"
@@ -83,7 +84,7 @@ class Value(NamedTuple):
 def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = (), since_us: int | None = None, long: str = "") -> Findings:
     instance = INSTANCE._replace(online_since_us=since_us)
     host = Host(0, (FILE,), (instance,), (), {}, 0)
-    return properties.findings(host, Plan((Window("m", True, None, ""),), (), skipped), outcomes, STATUS, long)
+    return snapshots.findings(host, Plan((Window("m", True, None, ""),), (), skipped), outcomes, STATUS, long)
 
 
 WAITS = Skip(PATH, Reason.WINDOW_CLOSED, "soon", until_us=5, puts_off=True)
@@ -105,7 +106,7 @@ STATES = [
 
 @pytest.mark.parametrize(("snapshot", "word", "reason"), STATES)
 def test_the_state_is_what_matters_most(snapshot: Snapshot, word: str, reason: str) -> None:
-    assert properties.state(snapshot) == (word, reason)
+    assert snapshots.state(snapshot) == (word, reason)
 
 
 def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
@@ -141,20 +142,20 @@ def test_the_next_flush_is_an_interval_after_the_first_append(since_us: int | No
 
 def test_a_journald_that_never_flushes_by_a_timer_has_no_next_flush() -> None:
     endless = INSTANCE._replace(online_since_us=1, sync_interval_us=(1 << 64) - 1)
-    assert properties.next_flush_us((endless,)) == 0
+    assert snapshots.next_flush_us((endless,)) == 0
 
 
 def test_a_file_is_shown_with_what_is_done_about_it() -> None:
-    left = found(LEFT).file(PATH)
+    left = properties.file_of(found(LEFT), PATH)
     assert left is not None
     assert (left["Action"], left["Reason"], left["Detail"], left["Extents"]) == ("", "ideal", "is whole", 50)
-    done = found(LEFT, outcomes=(DONE,)).file(PATH)
+    done = properties.file_of(found(LEFT, outcomes=(DONE,)), PATH)
     assert done is not None
     assert (done["Action"], done["Reason"], done["Extents"]) == ("defragment", "fragmented", 3)
-    failed = found(outcomes=(DONE._replace(result=Result.FAILED),)).file(PATH)
+    failed = properties.file_of(found(outcomes=(DONE._replace(result=Result.FAILED),)), PATH)
     assert failed is not None
     assert failed["Extents"] == 50
-    assert found().file("/elsewhere") is None
+    assert properties.file_of(found(), "/elsewhere") is None
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_a_file_is_shown_with_what_is_done_about_it() -> None:
 )
 def test_only_what_is_known_to_be_less_was_reclaimed(before: int | None, after: int | None, reclaimed: int) -> None:
     outcome = DONE._replace(disk_bytes_before=before, disk_bytes_after=after)
-    assert properties.reclaimed_bytes(outcome) == reclaimed
+    assert snapshots.reclaimed_bytes(outcome) == reclaimed
     assert Tally(1, 10, 5).add(outcome, 8) == Tally(8, 87, 5 + reclaimed)
 
 
@@ -192,20 +193,20 @@ GIVEN: list[tuple[dict[str, Value], Request]] = [
 
 @pytest.mark.parametrize(("given", "request_"), GIVEN)
 def test_options_mean_what_they_mean_at_the_command_line(given: dict[str, Value], request_: Request) -> None:
-    assert properties.request(given, (TOP,)) == request_
+    assert options.request(given, (TOP,)) == request_
 
 
 @pytest.mark.parametrize(("given", "request_"), GIVEN)
 def test_what_a_job_shows_as_its_options_asks_for_the_same_again(given: dict[str, Value], request_: Request) -> None:
-    shown = {name: Value(*pair) for name, pair in properties.options(request_).items()}
-    assert properties.request(shown, (TOP,)) == request_
+    shown = {name: Value(*pair) for name, pair in options.options(request_).items()}
+    assert options.request(shown, (TOP,)) == request_
 
 
 def test_defragment_takes_one_path_and_no_options_of_all() -> None:
-    assert properties.request({}, (TOP,), PATH) == Request(paths=(PATH,))
+    assert options.request({}, (TOP,), PATH) == Request(paths=(PATH,))
     for name in ("paths", "upkeep", "before-shutdown"):
         with pytest.raises(UsageError, match=f"'{name}' is no option; allowed are active"):
-            properties.request({name: Value("b", True)}, (TOP,), PATH)
+            options.request({name: Value("b", True)}, (TOP,), PATH)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ def test_defragment_takes_one_path_and_no_options_of_all() -> None:
 )
 def test_a_wrong_option_is_refused_with_what_is_allowed(given: dict[str, Value], words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
-        properties.request(given, (TOP,))
+        options.request(given, (TOP,))
     assert len(str(caught.value)) < 500
 
 
@@ -248,12 +249,12 @@ def test_a_wrong_option_is_refused_with_what_is_allowed(given: dict[str, Value],
 )
 def test_a_path_that_is_no_files_below_a_directory_is_refused(wrong: str) -> None:
     with pytest.raises(UsageError):
-        properties.checked_path(wrong, (TOP,))
+        options.checked_path(wrong, (TOP,))
 
 
 @pytest.mark.parametrize("directory", [TOP, f"{TOP}/", "/"])
 def test_a_path_below_a_directory_is_taken(directory: str) -> None:
-    assert properties.checked_path(PATH, ("/srv", directory)) == PATH
+    assert options.checked_path(PATH, ("/srv", directory)) == PATH
 
 
 @pytest.mark.parametrize(

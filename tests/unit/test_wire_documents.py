@@ -8,7 +8,6 @@ import os
 
 import pytest
 
-from journalkeeper.engine import Report
 from journalkeeper.model import (
     Action,
     Extents,
@@ -24,6 +23,7 @@ from journalkeeper.model import (
     Verb,
     Window,
 )
+from journalkeeper.model.run import Report
 from journalkeeper.wire.documents import defrag_document, disk_sums, plan_document, scan_document, skips
 
 FILE = JournalFile(
