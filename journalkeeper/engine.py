@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from journalkeeper.config import Config
-from journalkeeper.execute.piece_times import Slowest
+from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.history import state
 from journalkeeper.history.bookkeeping import begun_anew, kept, tried
 from journalkeeper.model import (
@@ -37,7 +37,7 @@ from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import Wait, waits
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen, resolved
-from journalkeeper.observe.parallel import Meanwhile
+from journalkeeper.observe.parallel import Background
 
 if TYPE_CHECKING:
     from journalkeeper.history.record import Record
@@ -62,7 +62,7 @@ ORDERS_PASSING: Final = frozenset({Reason.INTERRUPTED})
 """The same for what is done to a directory: what did not fit it once will not fit it at once."""
 
 
-class Keeper:
+class Engine:
     """One journal directory's cycle.
 
     `directories` stands in for Directories= of `config`, `state_directory` for
@@ -87,7 +87,7 @@ class Keeper:
         self.state_directory = state_directory or state.default_directory()
         self._observer = Observer(root, with_disk_bytes=disk_bytes)
         self.flushes = Flushes(may_ask=follows)
-        self._slowest = Slowest()
+        self._piece_times = PieceTimes()
         self._refused: dict[tuple[int, int], Refusal] = {}
         self._waiting: dict[str, Wait] | None = None
         self._last = Seen((), (), (), ())
@@ -103,10 +103,10 @@ class Keeper:
 
             self._publisher = Publisher(config, self.state_directory)
 
-    def take_over(self, before: Keeper) -> None:
+    def take_over(self, before: Engine) -> None:
         """Know what `before` learned: the flushes, the disk's pace, what was refused."""
         self.flushes = before.flushes
-        self._slowest, self._refused = before._slowest, before._refused
+        self._piece_times, self._refused = before._piece_times, before._refused
         self._record_seen, self._pruned_s = before._record_seen, before._pruned_s
         self._waiting = before._waiting
 
@@ -185,13 +185,13 @@ class Keeper:
                 stack.push(publisher.left)
             lock = stack.enter_context(state.lock(self.state_directory))
             looking = stack.enter_context(self._looking(request, watching=watching))
-            from journalkeeper.execute.runner import Work  # noqa: PLC0415 - see above
+            from journalkeeper.execute.runner import Runner  # noqa: PLC0415 - see above
 
             record, notices = self._opened_record(stack)
             seen = looking.result()
             host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
             again, stopped = partial(self._planned_again, host, request), _either(stop, lock)
-            worker = Work(self._config, self.flushes, self._slowest, hurry=request.now, stop=stopped, again=again)
+            worker = Runner(self._config, self.flushes, self._piece_times, hurry=request.now, stop=stopped, again=again)
             notices += worker.clean(seen.leftovers)
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
@@ -240,9 +240,9 @@ class Keeper:
         actions = plan(host._replace(now_us=now, files=files), request, self._config).actions
         return next((one for one in actions if one.path == action.path), None)
 
-    def _looking(self, request: Request, *, watching: bool) -> Meanwhile[Seen]:
+    def _looking(self, request: Request, *, watching: bool) -> Background[Seen]:
         """A look; the service has all imported already, so it needs nobody who looks meanwhile."""
-        return Meanwhile(partial(self._see, request, self._there(watching=watching), ask=True), apart=not watching)
+        return Background(partial(self._see, request, self._there(watching=watching), ask=True), apart=not watching)
 
     def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
         """The record, which `stack` closes, and what is to be said: one that was there must be there still."""
@@ -288,7 +288,7 @@ class Keeper:
     def _timed(self, seen: Seen, *, ask: bool) -> Seen:
         """The same with what is known of each instance's flushes and of our pieces there."""
         instances = self.flushes.look(seen.instances, seen.files, ask=ask)
-        slowest = self._slowest.us
+        slowest = self._piece_times.longest_us
         self._last = seen._replace(
             instances=tuple(one._replace(slowest_piece_us=slowest(one.directory)) for one in instances)
         )
@@ -301,7 +301,7 @@ class Keeper:
 
     def next_flush_look_us(self) -> int | None:
         """When to ask `flush_passed`, by CLOCK_MONOTONIC; None: not before something happens."""
-        return self.flushes.next_look_us(self._config.window.margin_us + self._slowest.us())
+        return self.flushes.next_look_us(self._config.window.margin_us + self._piece_times.longest_us())
 
     def _host(self, seen: Seen, record: Record) -> Host:
         now = now_us()

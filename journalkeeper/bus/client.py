@@ -57,7 +57,7 @@ class Service:
         self._runner = runner
         self._bus = bus
         self._owner = owner
-        self._told: asyncio.Queue[Message] = asyncio.Queue()
+        self._received: asyncio.Queue[Message] = asyncio.Queue()
         self._listens = False
         self._gone: asyncio.Future[None] | None = None
 
@@ -147,9 +147,9 @@ class Service:
                 result = message.body[2]
             elif message.path == job and message.member == "PropertiesChanged":
                 await self._tell(job, on_progress)
-        told = json.loads((await self._manager("Result", "o", [job]))[0])
-        document = {name: told[name] for name in ("outcomes", "totals") if name in told}
-        return Answer(report(told), document, result == "canceled")
+        answer = json.loads((await self._manager("Result", "o", [job]))[0])
+        document = {name: answer[name] for name in ("outcomes", "totals") if name in answer}
+        return Answer(report(answer), document, result == "canceled")
 
     async def _cancel(self, job: str) -> None:
         try:
@@ -173,8 +173,8 @@ class Service:
         if await self._listen():
             return
         await self._next(None)
-        while not self._told.empty():  # what came together is shown together
-            self._told.get_nowait()
+        while not self._received.empty():  # what came together is shown together
+            self._received.get_nowait()
 
     async def _listen(self) -> bool:
         """Have the service's signals come, and what happens to its name; False if they do already."""
@@ -192,7 +192,7 @@ class Service:
     def _hear(self, message: Message) -> None:
         """Take what the service or the bus says; anybody can send us a signal of any name."""
         if message.message_type is MessageType.SIGNAL and message.sender in {BUS, self._owner}:
-            self._told.put_nowait(message)
+            self._received.put_nowait(message)
 
     async def _next(self, patience_s: float | None) -> Message | None:
         """The next signal, None if there is none for so long.
@@ -202,7 +202,7 @@ class Service:
         if self._gone is None:
             # once, for all waits: who cancels it cancels the bus's own
             self._gone = asyncio.ensure_future(self._bus.wait_for_disconnect())  # type: ignore[no-untyped-call]
-        getting = asyncio.ensure_future(self._told.get())
+        getting = asyncio.ensure_future(self._received.get())
         waits: set[asyncio.Future[Any]] = {getting, self._gone}
         await asyncio.wait(waits, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         message = getting.result() if getting.done() else None

@@ -27,7 +27,7 @@ from dbus_fast.aio import MessageBus
 
 from journalkeeper.bus.callers import CallError
 from journalkeeper.bus.names import LIMITS_EXCEEDED
-from journalkeeper.bus.size_guard import Inlet
+from journalkeeper.bus.size_guard import SizeGuard
 
 SIGNATURES_MOST: Final = 1000
 MESSAGE_MOST: Final = 16 << 20
@@ -67,7 +67,7 @@ class Connection(MessageBus):
     async def _authenticate(self) -> None:
         """Introduce ourselves; what is read from then on are messages."""
         await super()._authenticate()
-        self._own._sock = self._own._stream = Inlet(self._own._sock, self._loop)
+        self._own._sock = self._own._stream = SizeGuard(self._own._sock, self._loop)
 
     def close(self, error: Exception | None = None) -> None:
         """End the connection, in whatever state it is, because of `error`; the bus gives the name to the next."""

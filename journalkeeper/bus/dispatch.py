@@ -25,7 +25,7 @@ from journalkeeper.model.units import U64_MAX
 
 if TYPE_CHECKING:
     from journalkeeper.bus.contract import Method
-    from journalkeeper.bus.objects import Tree
+    from journalkeeper.bus.objects import Objects
     from journalkeeper.model import Request
     from journalkeeper.service.jobs import Jobs
     from journalkeeper.service.snapshot import Snapshot
@@ -64,8 +64,8 @@ class Send(Protocol):
     def __call__(self, message: Message, elements: bytes | bytearray = b"") -> None: ...
 
 
-class Interfaces:
-    """Answers calls of `callers` to `service`, whose objects are in `tree`, by `send`.
+class Dispatcher:
+    """Answers calls of `callers` to `service`, whose objects are in `objects`, by `send`.
 
     `drained` waits until all is sent; `complain` is told of our own mistakes.
     """
@@ -73,7 +73,7 @@ class Interfaces:
     def __init__(
         self,
         service: Service,
-        tree: Tree,
+        objects: Objects,
         callers: Callers,
         authority: Authority,
         *,
@@ -82,7 +82,7 @@ class Interfaces:
         complain: Callable[[str, Exception], None],
     ) -> None:
         self._service = service
-        self._tree = tree
+        self._objects = objects
         self._callers = callers
         self._authority = authority
         self._send = send
@@ -194,10 +194,10 @@ class Interfaces:
         """Answer with all objects, which are made into bytes one by one."""
         (_, signature), *_ = method.gives
         listed = bytearray()
-        for number, (path, interfaces) in enumerate(self._tree.objects(caller.reads), 1):
+        for number, (path, interfaces) in enumerate(self._objects.objects(caller.reads), 1):
             listed += bytes(-len(listed) % 8) + element(signature, {path: interfaces})
             if len(listed) > MESSAGE_MOST:
-                count = sum(1 for _ in self._tree.children(names.FILE_PATHS))
+                count = sum(1 for _ in self._objects.children(names.FILE_PATHS))
                 text = f"{count} files are more than one answer carries; the manager's properties count them all"
                 raise CallError(names.LIMITS_EXCEEDED, f"{text}, and each can be read by its path")
             if number % IN_A_TURN == 0:
@@ -205,7 +205,7 @@ class Interfaces:
         self._answer(call, method, [{}], listed)
 
     def _method(self, call: Message) -> Method:
-        interfaces = (contract.PEER,) if call.interface == names.PEER else self._tree.interfaces(call.path or "")
+        interfaces = (contract.PEER,) if call.interface == names.PEER else self._objects.interfaces(call.path or "")
         if interfaces is None:
             raise CallError(f"{DBUS_ERROR}.UnknownObject", f"there is no object {_short(call.path)}")
         for interface in interfaces:
@@ -256,10 +256,10 @@ class Interfaces:
     def _values(self, call: Message, caller: Caller) -> dict[str, Any]:
         """The properties that are asked for; of a standard interface there are none."""
         wanted = call.body[0]
-        interfaces = self._tree.interfaces(call.path or "") or ()
+        interfaces = self._objects.interfaces(call.path or "") or ()
         if wanted not in {one.name for one in interfaces}:
             raise CallError(f"{DBUS_ERROR}.UnknownInterface", f"{_short(call.path)} has no interface {_short(wanted)}")
-        return self._tree.values(call.path or "", wanted, caller.reads)
+        return self._objects.values(call.path or "", wanted, caller.reads)
 
     def _get(self, call: Message, caller: Caller) -> list[Any]:
         values = self._values(call, caller)
@@ -277,12 +277,12 @@ class Interfaces:
     def _introspect(self, call: Message, _: Caller) -> list[Any]:
         path, left = call.path or "", MESSAGE_MOST
         children: list[str] = []
-        for child in self._tree.children(path):
+        for child in self._objects.children(path):
             children.append(child)
             left -= len(child)
             if left < 0:
                 raise CallError(names.LIMITS_EXCEEDED, "the files' names are more than one answer carries")
-        return [contract.introspection(self._tree.interfaces(path) or (), children)]
+        return [contract.introspection(self._objects.interfaces(path) or (), children)]
 
     def _result(self, call: Message, caller: Caller) -> list[Any]:
         ended = self._service.jobs.ended(_job(call.body[0]))

@@ -28,7 +28,7 @@ BRANCHES: Final = {"/": ("org",), "/org": ("journalkeeper1",)}
 OURS: Final = {interface.name: interface for interface in (contract.MANAGER, contract.FILE, contract.JOB_INTERFACE)}
 
 
-class Tree:
+class Objects:
     """The objects of a service, by its `snapshot` and `jobs`."""
 
     def __init__(self, snapshot: Callable[[], Snapshot], jobs: Jobs) -> None:

@@ -57,13 +57,13 @@ def anybody(owner: str) -> bool:
 
 def for_reader(document: str, reads: Reads) -> str:
     """The JSON `document` of a plan or of a job as one who `reads` may see it: details of others' files are empty."""
-    told = json.loads(document)
-    for row in told.get("skipped", ()):
+    parsed = json.loads(document)
+    for row in parsed.get("skipped", ()):
         if not reads(_owner(row["path"])):
             row |= {"detail": "", "until_us": None}
-    if "details" in told:
-        told["details"] = {path: text for path, text in told["details"].items() if reads(_owner(path))}
-    return json.dumps(told, separators=(",", ":"))
+    if "details" in parsed:
+        parsed["details"] = {path: text for path, text in parsed["details"].items() if reads(_owner(path))}
+    return json.dumps(parsed, separators=(",", ":"))
 
 
 def _owner(path: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from dbus_fast import Message, MessageType
 
 from journalkeeper.bus import contract, names, properties
-from journalkeeper.bus.objects import Tree, Values, job_values, variants
+from journalkeeper.bus.objects import Objects, Values, job_values, variants
 from journalkeeper.model import Outcome, Result, Verb
 from journalkeeper.service.jobs import Job, Jobs
 from journalkeeper.service.snapshot import Findings, Snapshot, reclaimed_bytes
@@ -36,8 +36,8 @@ def _everything(_: str) -> bool:
     return True
 
 
-class News:
-    """Says by `send` how `snapshot` and the jobs of `tree` change; what there is now is known already.
+class Signals:
+    """Says by `send` how `snapshot` and the jobs of `objects` change; what there is now is known already.
 
     `drained` waits until all is sent; `complain` is told of our own mistakes. Everybody hears it: of a user's
     journal only that something changed.
@@ -46,7 +46,7 @@ class News:
     def __init__(
         self,
         snapshot: Callable[[], Snapshot],
-        tree: Tree,
+        objects: Objects,
         jobs: Jobs,
         *,
         send: Callable[[Message], object],
@@ -54,13 +54,13 @@ class News:
         complain: Callable[[str, Exception], None],
     ) -> None:
         self._snapshot = snapshot
-        self._tree = tree
+        self._objects = objects
         self._send = send
         self._drained = drained
         self._complain = complain
         self._stale = False
         self._task: asyncio.Task[None] | None = None
-        self._manager = tree.manager()
+        self._manager = objects.manager()
         self._findings = snapshot().findings
         self._jobs = {job.number: (job, job_values(job)) for job in jobs.queue}
 
@@ -71,7 +71,7 @@ class News:
 
     def changed(self) -> None:
         """Something is different: said together with what else becomes different meanwhile."""
-        self._tree.changed()
+        self._objects.changed()
         self._stale = True
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._tell())
@@ -106,7 +106,7 @@ class News:
             await asyncio.sleep(COALESCE_S)
             self._stale = False
             with self._guard():
-                before, self._manager = self._manager, self._tree.manager()
+                before, self._manager = self._manager, self._objects.manager()
                 self._differ(names.MANAGER_PATH, names.MANAGER, before, self._manager)
             for number, (job, said) in list(self._jobs.items()):
                 with self._guard():

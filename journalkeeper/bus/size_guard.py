@@ -38,7 +38,7 @@ NUMBER_TYPE: Final = ord("u")
 TEXT_TYPES: Final = frozenset(b"so")
 
 
-class Inlet:
+class SizeGuard:
     """A socket that gives what `source` gives, less bodies that are too long; as a socket and as a stream."""
 
     def __init__(self, source: socket, loop: asyncio.AbstractEventLoop) -> None:

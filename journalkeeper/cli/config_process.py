@@ -26,7 +26,7 @@ from journalkeeper.model.errors import ConfigError, KeeperError
 if TYPE_CHECKING:
     from journalkeeper.config.validation import Assigned
 
-HOUSE: Final = os.fspath(Path(__file__).parents[2])
+CODE: Final = os.fspath(Path(__file__).parents[2])
 PROGRAM: Final = "import sys; sys.path[:] = {path!r}; from journalkeeper.cli.config_process import main; main()"
 TIMEOUT_S: Final = 300.0
 """At 150 IOPS and with nothing in memory it takes some 10 s."""
@@ -41,7 +41,7 @@ def from_assignments(assignments: Iterable[Assigned]) -> Config:
     if not given:
         return validation.from_assignments(given)
     # From where this process imports, and no directory in which somebody happens to be.
-    argv = [sys.executable, "-I", "-c", PROGRAM.format(path=[*filter(None, sys.path), HOUSE])]
+    argv = [sys.executable, "-I", "-c", PROGRAM.format(path=[*filter(None, sys.path), CODE])]
     text = repr([tuple(line) for line in given])
     try:
         done = subprocess.run(argv, input=text.encode(), capture_output=True, check=False, timeout=TIMEOUT_S)

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
     from journalkeeper.cli.output import Output
     from journalkeeper.config import Config
-    from journalkeeper.engine import Keeper
+    from journalkeeper.engine import Engine
     from journalkeeper.history.record import Record
     from journalkeeper.model import Host, Plan, Request
     from journalkeeper.model.progress import Progress
     from journalkeeper.model.run import Report
 
-    class Engine(Protocol):
-        """The part of engine.Keeper that commands use."""
+    class EngineLike(Protocol):
+        """The part of engine.Engine that commands use."""
 
         def look(self, request: Request) -> Host: ...
         def plan(self, request: Request) -> Plan: ...
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
         ) -> Report: ...
 
 
-class Session:
-    """One run of a command. `engine` stands in for the keeper that the configuration asks for."""
+class Context:
+    """One run of a command. `engine` stands in for the engine that the configuration asks for."""
 
-    def __init__(self, args: argparse.Namespace, output: Output, engine: Engine | None = None) -> None:
+    def __init__(self, args: argparse.Namespace, output: Output, engine: EngineLike | None = None) -> None:
         self._args = args
         self._engine = engine
         self.output = output
@@ -67,25 +67,25 @@ class Session:
             return from_assignments(files.assignments("journalkeeper.conf", subdir=""))
         return from_assignments(files.parse_file(self._args.config))
 
-    def engine(self) -> Engine:
-        """The keeper, with the configuration, -D, and for root what files occupy on disk.
+    def engine(self) -> EngineLike:
+        """The engine, with the configuration, -D, and for root what files occupy on disk.
 
         Raises: as `config`; KeeperError for a -D that is no directory; PermissionError (EACCES).
         """
         if self._engine is not None:
             return self._engine
-        return self.keeper(disk_bytes=self.privileged)
+        return self.new_engine(disk_bytes=self.privileged)
 
-    def keeper(self, *, disk_bytes: bool = False, patient: bool = False) -> Keeper:
-        """The keeper itself, anew with the configuration as it is now.
+    def new_engine(self, *, disk_bytes: bool = False, patient: bool = False) -> Engine:
+        """The engine itself, anew with the configuration as it is now.
 
         A `patient` one, the service's, stays, and its -D may come to be later.
 
         Raises: as `engine`.
         """
-        from journalkeeper.engine import Keeper  # noqa: PLC0415 - the whole house comes with it
+        from journalkeeper.engine import Engine  # noqa: PLC0415 - the whole house comes with it
 
-        return Keeper(
+        return Engine(
             self.config(staying=patient),
             directories=self._directories(patient=patient),
             state_directory=self.state_directory,

@@ -22,7 +22,7 @@ from journalkeeper.wire.documents import disk_sums, outcome_document
 if TYPE_CHECKING:
     import argparse
 
-    from journalkeeper.cli.context import Session
+    from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
     from journalkeeper.history.rows import Entry, Sample
 
@@ -69,16 +69,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", metavar="TIME", help="nothing from this time on")
 
 
-def run(args: argparse.Namespace, session: Session) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Show the record's rows."""
-    since_us, until_us = _time_us(args.since, session), _time_us(args.until, session)
+    since_us, until_us = _time_us(args.since, context), _time_us(args.until, context)
     paths = absolute(args.paths or ([args.directory] if args.directory else []))
-    with session.record() as record:
+    with context.record() as record:
         entries = record.history(paths, since_us, until_us)
         samples = record.samples(paths, since_us, until_us)
         unknown = [path for path in paths if not (record.history([path]) or record.samples([path]))]
         ignored = record.ignored
-    output = session.output
+    output = context.output
     for sentence in ignored:
         output.note(sentence)
     problems = ((path, _problem(path), "nothing is recorded of it") for path in unknown)
@@ -111,11 +111,11 @@ def _problem(path: str) -> Reason | None:
     return Reason.NOT_JOURNAL if classify(os.path.basename(path)) is None else None
 
 
-def _time_us(text: str | None, session: Session) -> int | None:
+def _time_us(text: str | None, context: Context) -> int | None:
     if text is None:
         return None
     try:
-        return parse_time_us(text, session.now_us)
+        return parse_time_us(text, context.now_us)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

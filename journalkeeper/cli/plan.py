@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from journalkeeper.cli.context import Session
+    from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
 
 DESCRIPTION = """\
@@ -62,16 +62,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
 
 
-def run(args: argparse.Namespace, session: Session) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Show the plan."""
-    return show(request(args), session)
+    return show(request(args), context)
 
 
-def show(asked: Request, session: Session) -> int:
+def show(asked: Request, context: Context) -> int:
     """Write the plan for `asked` as the options say."""
-    document = _document(asked, session)
+    document = _document(asked, context)
     skipped = skips(document)
-    output = session.output
+    output = context.output
     status = complain_of_named(asked, ((skip.path, skip.reason, skip.detail) for skip in skipped), output)
     if output.json != "off":
         output.document(document)
@@ -85,17 +85,17 @@ def show(asked: Request, session: Session) -> int:
     return status
 
 
-def _document(asked: Request, session: Session) -> dict[str, Any]:
+def _document(asked: Request, context: Context) -> dict[str, Any]:
     """The plan, as `plan -j` writes it."""
-    service = None if session.privileged else session.service(asked)
+    service = None if context.privileged else context.service(asked)
     if service is not None:
         with service:
             return service.plan(asked)
-    plan = session.engine().plan(asked)
+    plan = context.engine().plan(asked)
     doing = [None for _ in (*plan.orders, *plan.actions)]
-    refuse_if_all_unreadable(session, [*doing, *(skip.reason for skip in plan.skipped)])
+    refuse_if_all_unreadable(context, [*doing, *(skip.reason for skip in plan.skipped)])
     for notice in plan.notices:
-        session.output.note(notice)
+        context.output.note(notice)
     return plan_document(plan)
 
 

@@ -17,7 +17,7 @@ from journalkeeper.btrfs import disk, fiemap
 from journalkeeper.execute import inplace, rewrite
 from journalkeeper.execute.compact import compact
 from journalkeeper.execute.pace import Pace
-from journalkeeper.execute.verified_file import Held, Refused, hold
+from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold
 from journalkeeper.journald import opening
 from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Verb
 from journalkeeper.model.errors import FileError
@@ -107,7 +107,7 @@ def not_begun(action: Action) -> Done:
     return Done(outcome, action.file.inode, action.file.size_bytes, action.file.mtime_ns)
 
 
-def _work(action: Action) -> Callable[[Held, Action, Pace], int]:
+def _work(action: Action) -> Callable[[VerifiedFile, Action, Pace], int]:
     """What does the action, and returns how many extents can be expected of it."""
     if action.action is Verb.REWRITE:
         return rewrite.rewrite
@@ -131,7 +131,7 @@ def _measure(fd: int, kind: Kind) -> _Measured:
     return _Measured(fiemap.count(fd, sync=True), disk_usage.disk_bytes(fd))
 
 
-def _look_after(held: Held, file: JournalFile) -> tuple[_Measured, JournalFile]:
+def _look_after(held: VerifiedFile, file: JournalFile) -> tuple[_Measured, JournalFile]:
     """The file as it is now, whatever journald renamed it to meanwhile; after an exchange what has taken its name."""
     if os.fstat(held.fd).st_nlink:
         return _looked_at(held.fd, file)

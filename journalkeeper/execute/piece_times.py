@@ -13,13 +13,13 @@ HALVED_S: Final = 600.0
 """In this time a slow piece comes to count for half: one stall must not close windows for ever."""
 
 
-class Slowest:
+class PieceTimes:
     """The longest that a piece took, by directory, forgotten by halves."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, tuple[int, float]] = {}
 
-    def us(self, directory: str | None = None) -> int:
+    def longest_us(self, directory: str | None = None) -> int:
         """Microseconds, of one directory or the most of all."""
         now_s = time.monotonic()
         return max(
@@ -33,5 +33,5 @@ class Slowest:
 
     def add(self, directory: str, took_us: int) -> None:
         """One more piece, or several of which the longest took so long."""
-        if took_us > self.us(directory):
+        if took_us > self.longest_us(directory):
             self._pieces[directory] = took_us, time.monotonic()

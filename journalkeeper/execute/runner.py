@@ -17,8 +17,8 @@ from journalkeeper.config import Config
 from journalkeeper.execute import leftovers, orders
 from journalkeeper.execute.executor import execute, not_begun
 from journalkeeper.execute.pace import Pace
-from journalkeeper.execute.piece_times import Slowest
-from journalkeeper.execute.throttle import Attention, Place
+from journalkeeper.execute.piece_times import PieceTimes
+from journalkeeper.execute.throttle import Place, Throttle
 from journalkeeper.journald import layout
 from journalkeeper.model import Action, Instance, JournalFile, Kind, Order, Outcome, Plan, Reason, Result
 from journalkeeper.model.internal_error import InternalError, guarded
@@ -32,10 +32,10 @@ FINISHED_S: Final = 0.3
 """journald's last touch of a file that it archived comes up to 250 ms after its last append."""
 
 
-class Work:
+class Runner:
     """The work of one run, until `stop` says so between two pieces.
 
-    `flushes` and `slowest` are told what was done and how long it took; who is in a `hurry` waits for no flush.
+    `flushes` and `piece_times` are told what was done and how long it took; who is in a `hurry` waits for no flush.
     `again` plans anew for the file of an action: None if there is nothing to do, or not yet.
     """
 
@@ -43,7 +43,7 @@ class Work:
         self,
         config: Config,
         flushes: Flushes,
-        slowest: Slowest,
+        piece_times: PieceTimes,
         *,
         hurry: bool,
         stop: Callable[[], bool],
@@ -52,7 +52,7 @@ class Work:
         self._again = again
         self._config = config
         self._flushes = flushes
-        self._slowest = slowest
+        self._piece_times = piece_times
         self._hurry = hurry
         self._stop = stop
 
@@ -115,17 +115,17 @@ class Work:
 
     def _execute(self, action: Action, seen: Seen, meter: Meter) -> Done:
         """Do one action, asking for leave before each piece."""
-        with closing(self._attention(action, seen)) as attention:
+        with closing(self._throttle(action, seen)) as throttle:
             pace = Pace(
                 most_bytes=self._config.defrag.chunk_bytes,
                 piece_us=self._piece_us(action),
-                ask=attention,
+                ask=throttle,
                 tell=meter.add,
             )
             done = execute(action, pace)
-            attention.let_pass()
+            throttle.let_pass()
         if action.file.kind is Kind.ACTIVE:
-            self._slowest.add(action.path.rpartition("/")[0], pace.slowest_us)
+            self._piece_times.add(action.path.rpartition("/")[0], pace.slowest_us)
         return done
 
     def _piece_us(self, action: Action) -> int | None:
@@ -137,7 +137,7 @@ class Work:
             return self._config.defrag.chunk_us
         return None if self._hurry or action.compress == "no" else self._config.window.margin_us
 
-    def _attention(self, action: Action, seen: Seen) -> Attention:
+    def _throttle(self, action: Action, seen: Seen) -> Throttle:
         """Who is asked before each piece of `action`."""
         ours = [one for one in seen.instances if one.device == action.file.device and one.name != layout.REMOTE]
         directories = {one.directory for one in ours}
@@ -147,9 +147,9 @@ class Work:
             if file.kind is Kind.ACTIVE and file.problem is None and file.path.rpartition("/")[0] in directories
         )
         uuid = next(volume.uuid for volume in seen.volumes if volume.device == action.file.device)
-        margin_us = self._config.window.margin_us + self._slowest.us()
+        margin_us = self._config.window.margin_us + self._piece_times.longest_us()
         place = Place(uuid, actives)
-        return Attention(
+        return Throttle(
             action, self._config, self._flushes, place, margin_us=margin_us, hurry=self._hurry, stop=self._stop
         )
 

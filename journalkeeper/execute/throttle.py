@@ -44,7 +44,7 @@ class Place(NamedTuple):
     actives: tuple[str, ...]
 
 
-class Attention:
+class Throttle:
     """What is asked before each piece of one action: the reason to end here, or None.
 
     `stop` ends it at once, and so does a window that would close before the piece is over, by

@@ -35,7 +35,7 @@ class Refused(Exception):  # noqa: N818 - it is an answer, not an error
         super().__init__(detail)
 
 
-class Held(NamedTuple):
+class VerifiedFile(NamedTuple):
     """The directory (`dir_fd`), the file in it (`fd`, read-only), and its name there."""
 
     dir_fd: int
@@ -45,7 +45,7 @@ class Held(NamedTuple):
 
 
 @contextmanager
-def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> Iterator[Held]:
+def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> Iterator[VerifiedFile]:
     """Open `file` and look again at all that the plan was made from.
 
     `replacing` if another inode will take its place, `moving` if its data will be written elsewhere.
@@ -63,7 +63,7 @@ def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> 
             raise
         try:
             status = _same(fd, file, replacing=replacing, moving=moving)
-            yield Held(dir_fd, name, fd, status)
+            yield VerifiedFile(dir_fd, name, fd, status)
         finally:
             os.close(fd)
     finally:
@@ -145,7 +145,7 @@ def being_written(fd: int) -> bool:
 
 
 @contextmanager
-def writable(held: Held) -> Iterator[int]:
+def writable(held: VerifiedFile) -> Iterator[int]:
     """The same inode open for writing, too: through /proc, so that no name is walked again.
 
     Raises: OSError: EROFS, EPERM immutable, ETXTBSY.

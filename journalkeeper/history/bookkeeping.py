@@ -26,12 +26,12 @@ def tried(bookkeeping: Callable[[], None]) -> list[str]:
 
 def begun_anew(record: Record) -> list[str]:
     """What is to be said of a record that was not, or not any longer, what it should be."""
-    told = list(record.ignored)
+    notices = list(record.ignored)
     if record.set_aside is not None:
-        told.append(f"the record was damaged and is now {record.set_aside}; a new one was begun")
+        notices.append(f"the record was damaged and is now {record.set_aside}; a new one was begun")
     if record.vanished:
-        told.append(f"{record.path}: the record was removed; a new one was begun")
-    return told
+        notices.append(f"{record.path}: the record was removed; a new one was begun")
+    return notices
 
 
 def kept(record: Record, run: int, volumes: tuple[Volume, ...], device: int, done: Done) -> list[str]:

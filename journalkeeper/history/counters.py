@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Ledger(NamedTuple):
+class Counters(NamedTuple):
     """Outcomes by result, runs that came to nothing as a whole, and what the work cost and brought.
 
     `bytes_reclaimed` is None while no outcome knew what its file occupies: only CAP_SYS_ADMIN may

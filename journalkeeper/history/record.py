@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from journalkeeper.history import samples
-from journalkeeper.history.counters import Ledger
+from journalkeeper.history.counters import Counters
 from journalkeeper.history.database import Database
 from journalkeeper.history.rows import (
     COUNT_LIMIT,
@@ -254,12 +254,12 @@ class Record:
             lambda connection: connection.execute("UPDATE ever SET times = times + 1 WHERE what = 'failed-run'")
         )
 
-    def ledger(self) -> Ledger:
+    def counters(self) -> Counters:
         """What was ever done, by numbers that only grow."""
         counts = dict(self._understood("ever", self._rows("SELECT * FROM ever", ()), counted))
         times = {what: numbers[0] for what, numbers in counts.items()}
         written, removed, reclaimed, known = (sum(row[column] for row in counts.values()) for column in range(1, 5))
-        return Ledger(
+        return Counters(
             done=times.get("done", 0),
             skipped=times.get("skipped", 0),
             failed=times.get("failed", 0),

@@ -14,14 +14,14 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from journalkeeper import __version__
-from journalkeeper.history.counters import Ledger
+from journalkeeper.history.counters import Counters
 from journalkeeper.metrics.status import Status
 
 PREFIX = "journalkeeper"
 
 
 class Facts(NamedTuple):
-    """All that is rendered; `status` is None where no run of this process has come to an end, `ledger`
+    """All that is rendered; `status` is None where no run of this process has come to an end, `counters`
     where no record could be read: a counter that is 0 for a while seems to begin anew.
 
     `succeeded` is about the last run, also of one that had nothing to do; `last_run_us` is the
@@ -29,7 +29,7 @@ class Facts(NamedTuple):
     """
 
     succeeded: bool
-    ledger: Ledger | None = None
+    counters: Counters | None = None
     status: Status | None = None
     last_run_us: int | None = None
     intake_delay_us: int | None = None
@@ -60,9 +60,11 @@ def _gauge(name: str, text: str, value: Callable[[Status], int | None]) -> Famil
     return Family(name, Type.GAUGE, text, lambda facts: [("", None if facts.status is None else value(facts.status))])
 
 
-def _counter(name: str, text: str, value: Callable[[Ledger], int | None]) -> Family:
-    """A number of the ledger."""
-    return Family(name, Type.COUNTER, text, lambda facts: [("", None if facts.ledger is None else value(facts.ledger))])
+def _counter(name: str, text: str, value: Callable[[Counters], int | None]) -> Family:
+    """A number of the counters."""
+    return Family(
+        name, Type.COUNTER, text, lambda facts: [("", None if facts.counters is None else value(facts.counters))]
+    )
 
 
 def _seconds(time_us: int | None) -> str | None:
@@ -71,10 +73,10 @@ def _seconds(time_us: int | None) -> str | None:
 
 
 def _actions(facts: Facts) -> list[Sample]:
-    ledger = facts.ledger
-    if ledger is None:
+    counters = facts.counters
+    if counters is None:
         return []
-    tally = {"done": ledger.done, "failed": ledger.failed, "skipped": ledger.skipped}
+    tally = {"done": counters.done, "failed": counters.failed, "skipped": counters.skipped}
     return [(f'{{result="{result}"}}', count) for result, count in tally.items()]
 
 
@@ -96,17 +98,17 @@ FAMILIES: tuple[Family, ...] = (
         "When the last run that had something to do ended.",
         lambda facts: [("", _seconds(facts.last_run_us))],
     ),
-    _counter("run_failures_total", "Runs that came to nothing as a whole.", lambda ledger: ledger.failed_runs),
+    _counter("run_failures_total", "Runs that came to nothing as a whole.", lambda counters: counters.failed_runs),
     Family("actions_total", Type.COUNTER, "What was begun on a file or directory, by how it ended.", _actions),
     _counter(
-        "written_bytes_total", "Written to journal files, before compression.", lambda ledger: ledger.bytes_written
+        "written_bytes_total", "Written to journal files, before compression.", lambda counters: counters.bytes_written
     ),
     _counter(
         "reclaimed_bytes_total",
         "Given back to the disk, by the runs that may measure it.",
-        lambda ledger: ledger.bytes_reclaimed,
+        lambda counters: counters.bytes_reclaimed,
     ),
-    _counter("removed_extents_total", "Extents fewer by rewrites.", lambda ledger: ledger.extents_removed),
+    _counter("removed_extents_total", "Extents fewer by rewrites.", lambda counters: counters.extents_removed),
     _gauge("files", "Journal files.", lambda status: status.files),
     _gauge("problem_files", "Journal files that could not be judged.", lambda status: status.problem_files),
     _gauge(

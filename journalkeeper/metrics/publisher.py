@@ -58,7 +58,7 @@ class Publisher:
         host, plan = seen
         run = record.last_run()
         self._facts = Facts(
-            ledger=record.ledger(),
+            counters=record.counters(),
             succeeded=True,
             status=status(host, plan, outcomes, self._config),
             last_run_us=None if run is None else run.ended_us or run.began_us,
@@ -73,7 +73,7 @@ class Publisher:
         try:
             with Record(self._state_directory) as record:
                 record.run_failed()
-                self._facts = self._facts._replace(ledger=record.ledger())
+                self._facts = self._facts._replace(counters=record.counters())
         except KeeperError as second:  # which is then most likely the first, too
             error.add_note(f"not counted: {second}")
         self._facts = self._facts._replace(succeeded=False, intake_delay_us=None)

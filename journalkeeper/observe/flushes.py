@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Following the flushes of every instance: looking at its files when its beat may have changed.
+"""Following the flushes of every instance: looking at its files when its timer may have changed.
 
 The one rule: a look costs a few system calls for each file that is unsynced, and it is made
 only when the flush timer (policy/flush_timer.py) names a moment for it.
@@ -17,7 +17,7 @@ from journalkeeper.btrfs import fiemap, inode, volume, writeback
 from journalkeeper.journald import control, header, opening
 from journalkeeper.model import Instance, JournalFile, Kind, State
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.policy.flush_timer import Beat, Generations
+from journalkeeper.policy.flush_timer import FlushTimer, Generations
 
 ASKED_LOOKS: Final = 20
 ASKED_S: Final = 0.25
@@ -35,7 +35,7 @@ NONE_READ: Final = Generations(1 << 64, 0)
 
 
 class Flushes:
-    """The beats of all instances, by directory.
+    """The timers of all instances, by directory.
 
     `clock` is CLOCK_MONOTONIC, `wall` CLOCK_REALTIME, both in microseconds. With `may_ask` a journald
     of which nothing can be learned otherwise is asked for a sync. `appended` is for the event loop,
@@ -53,7 +53,7 @@ class Flushes:
         self._wall = wall or (lambda: time.time_ns() // 1000)
         self._may_ask = may_ask
         self._instances: dict[str, Instance] = {}
-        self._beats: dict[str, Beat] = {}
+        self._timers: dict[str, FlushTimer] = {}
         self._actives: dict[str, tuple[str, ...]] = {}
         self._news = False
         self._lock = Lock()
@@ -62,14 +62,14 @@ class Flushes:
     def appended(self, directory: str) -> bool:
         """inotify says that journald appended; True if `next_look_us` is another now."""
         with self._lock:
-            beat = self._beats.get(directory)
-            return beat is not None and beat.appended(self._clock())
+            timer = self._timers.get(directory)
+            return timer is not None and timer.appended(self._clock())
 
     def moved_by_us(self, directory: str) -> None:
         """We rewrote an active file there: where its first block lies now says nothing of journald."""
         with self._lock:
-            if directory in self._beats:
-                self._beats[directory].moved_by_us()
+            if directory in self._timers:
+                self._timers[directory].moved_by_us()
 
     def look(
         self, instances: Iterable[Instance], files: Iterable[JournalFile], *, ask: bool = True
@@ -85,23 +85,25 @@ class Flushes:
                 actives[directory] = (*actives.get(directory, ()), name)
         known = tuple(instances)
         with self._lock:
-            self._beats = {instance.directory: self._beats.get(instance.directory, Beat()) for instance in known}
+            self._timers = {
+                instance.directory: self._timers.get(instance.directory, FlushTimer()) for instance in known
+            }
             self._actives = actives
             self._instances = {instance.directory: instance for instance in known}
             for instance in known:
-                self._beats[instance.directory].interval_us = instance.sync_interval_us
+                self._timers[instance.directory].interval_us = instance.sync_interval_us
         self.look_again(ask=ask)
         return tuple(instance._replace(online_since_us=self._since_us(instance.directory)) for instance in known)
 
     def _since_us(self, directory: str) -> int | None:
         """Since when the instance is ONLINE, by the wall clock."""
         with self._lock:
-            since = self._beats[directory].since
+            since = self._timers[directory].since
             return None if since is None else self._wall() - self._clock() + since.earliest_us
 
     def look_again(self, directory: str | None = None, *, ask: bool = True) -> None:
         """Look at the same files' states now, or at those of one directory."""
-        for one in list(self._beats):
+        for one in list(self._timers):
             if directory in {None, one} and self._look(one):
                 self._news = True
             if ask and directory is None and self._learn(self._instances[one]):
@@ -118,9 +120,9 @@ class Flushes:
         return told
 
     def _look(self, directory: str) -> bool:
-        beat = self._beats[directory]
+        timer = self._timers[directory]
         with self._lock:
-            beat.ask()
+            timer.ask()
             now_us = self._clock()
         present: set[int] = set()
         online: dict[int, int | None] = {}
@@ -133,7 +135,7 @@ class Flushes:
                     present.add(status.st_ino)
                     age_us = self._wall() - status.st_mtime_ns // 1000
                     ages_us.append(age_us)
-                    if header.state(fd) is State.ONLINE and beat.may_be_live(status.st_ino, age_us, now_us):
+                    if header.state(fd) is State.ONLINE and timer.may_be_live(status.st_ino, age_us, now_us):
                         first = volume.generation(fd)
                         online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.physical(fd, 0)
                         generations = Generations(min(first, generations.before), volume.generation(fd))
@@ -141,19 +143,19 @@ class Flushes:
                 # Gone, or about to be said of the file by the next whole look: nothing to wait for.
                 continue
         with self._lock:
-            known = beat.state is State.ONLINE
-            over = beat.online(online, now_us, generations) if online else beat.offline(frozenset(present), now_us)
-            due = beat.untimed(min(ages_us, default=None), now_us)
+            known = timer.state is State.ONLINE
+            over = timer.online(online, now_us, generations) if online else timer.offline(frozenset(present), now_us)
+            due = timer.untimed(min(ages_us, default=None), now_us)
         if over and known:
             self._wait(directory)
         return over or due
 
     def _learn(self, instance: Instance) -> bool:
         """Ask journald for a sync where nothing else tells when its next flush is due; True if that is over now."""
-        beat, before_us = self._beats[instance.directory], self._clock()
-        if not (self._may_ask and instance.rotatable and beat.worth_a_sync(before_us)):
+        timer, before_us = self._timers[instance.directory], self._clock()
+        if not (self._may_ask and instance.rotatable and timer.worth_a_sync(before_us)):
             return False
-        beat.asked(before_us)
+        timer.asked(before_us)
         try:
             control.synchronize(instance.namespace)
         except KeeperError as error:
@@ -165,8 +167,8 @@ class Flushes:
                 return True
             time.sleep(ASKED_S)
         with self._lock:
-            if beat.since is None:
-                beat.synced(before_us, self._clock())
+            if timer.since is None:
+                timer.synced(before_us, self._clock())
         return True
 
     def _wait(self, directory: str) -> None:
@@ -183,16 +185,16 @@ class Flushes:
     def closes_us(self, directory: str, margin_us: int) -> int | None:
         """Until when work on the active files of `directory` may go on, by CLOCK_MONOTONIC; None: no limit is known."""
         with self._lock:
-            beat = self._beats.get(directory)
-            return None if beat is None else beat.closes_us(margin_us)
+            timer = self._timers.get(directory)
+            return None if timer is None else timer.closes_us(margin_us)
 
     def due(self, margin_us: int) -> bool:
         """Whether any instance's flush is near or under way."""
         with self._lock:
-            return any(beat.due(margin_us, self._clock()) for beat in self._beats.values())
+            return any(timer.due(margin_us, self._clock()) for timer in self._timers.values())
 
     def next_look_us(self, margin_us: int) -> int | None:
         """When to `look_again`, by CLOCK_MONOTONIC."""
         with self._lock:
-            moments = [beat.next_look_us(margin_us) for beat in self._beats.values()]
+            moments = [timer.next_look_us(margin_us) for timer in self._timers.values()]
         return min((moment for moment in moments if moment is not None), default=None)

@@ -18,7 +18,7 @@ ENTRIES: Final = 128
 """Looked at after each flush, at the most: some 13 ms."""
 
 
-class Delays:
+class IntakeDelays:
     """The waits of the newest KEPT messages."""
 
     def __init__(self) -> None:

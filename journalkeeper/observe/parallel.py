@@ -13,13 +13,13 @@ from typing import Generic, Self, TypeVar
 T = TypeVar("T")
 
 
-class Meanwhile(Generic[T]):
+class Background(Generic[T]):
     """`work` on a thread of its own, from entering the context on; `result` waits for it.
 
     Not `apart` it is done on entering: who has nothing to get ready, and stays, needs no thread
     each time, whose memory the C library keeps (5 MiB after 10 min of 300 messages a second).
 
-    >>> with Meanwhile(lambda: 6 * 7) as question:
+    >>> with Background(lambda: 6 * 7) as question:
     ...     question.result()
     42
     """
@@ -28,7 +28,7 @@ class Meanwhile(Generic[T]):
         self._work = work
         self._made: list[T] = []
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="meanwhile") if apart else None
+        self._thread = threading.Thread(target=self._run, name="background") if apart else None
 
     def _run(self) -> None:
         try:
@@ -78,7 +78,7 @@ def by_two(searches: Sequence[Callable[[], T]], *, apart: bool) -> list[T]:
         finally:
             left.clear()  # for the other thread, if this one was ended early
 
-    with Meanwhile(work, apart=apart) as second:
+    with Background(work, apart=apart) as second:
         work()
         second.result()
     return [found[number] for number in range(len(searches))]

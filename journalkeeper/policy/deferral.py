@@ -24,7 +24,7 @@ MAINTENANCE_US: Final = 10 * MINUTE_US
 Rule = Callable[[Action, Host, Config], Skip | None]
 
 
-def goes_beyond(request: Request, budget: int) -> bool:
+def ignores_budget(request: Request, budget: int) -> bool:
     """Whether a day's budget does not count. That of 0 is a no, which a shutdown does not override."""
     return request.now and not (request.ending and budget == 0)
 

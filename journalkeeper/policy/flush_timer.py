@@ -78,7 +78,7 @@ class Generations(NamedTuple):
 UNTOLD: Final = Generations(0, 0)
 
 
-class Beat:
+class FlushTimer:
     """What is known of one instance's timer. Pure: the times are arguments.
 
     `state` is OFFLINE (nothing is unsynced), ONLINE (the timer was started within `since`),

@@ -16,7 +16,7 @@ from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.units import format_size
 from journalkeeper.policy.case import Case, cases
 from journalkeeper.policy.cost import propose
-from journalkeeper.policy.deferral import AGAIN_US, goes_beyond, postponed
+from journalkeeper.policy.deferral import AGAIN_US, ignores_budget, postponed
 from journalkeeper.policy.directory_actions import Decided, with_orders
 from journalkeeper.policy.rules import vetoes
 
@@ -95,7 +95,7 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
     end, which may come after (fs/btrfs/transaction.c).
     """
     budget = config.budget.bytes_per_day
-    left = None if budget is None or goes_beyond(request, budget) else budget - host.written_bytes
+    left = None if budget is None or ignores_budget(request, budget) else budget - host.written_bytes
     uuids = {volume.device: volume.uuid for volume in host.volumes}
     room = {volume.uuid: available_bytes(volume) - config.budget.keep_free_bytes for volume in host.volumes}
     chosen: list[Action] = []
@@ -105,7 +105,7 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
         if need > room[uuid]:
             space = f"{format_size(need)} are needed, {format_size(max(0, room[uuid]))} are to spare"
             skipped.append(Skip(action.path, Reason.FREE_SPACE, space, host.now_us + AGAIN_US, puts_off=True))
-        elif budget == 0 and not goes_beyond(request, budget):
+        elif budget == 0 and not ignores_budget(request, budget):
             skipped.append(Skip(action.path, Reason.BUDGET, "BytesPerDay=0: nothing is rewritten"))
         elif left is not None and need > left:
             money = f"{format_size(need)} to write, {format_size(max(0, left))} are left of today's budget"

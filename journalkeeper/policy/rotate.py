@@ -45,7 +45,7 @@ from journalkeeper.model import (
     Window,
 )
 from journalkeeper.model.units import INFINITY_US, format_size, format_span
-from journalkeeper.policy.deferral import AGAIN_US, goes_beyond, volume_busy
+from journalkeeper.policy.deferral import AGAIN_US, ignores_budget, volume_busy
 from journalkeeper.policy.nocow import refused
 from journalkeeper.policy.saving import EXPECTED_RATIO
 
@@ -131,7 +131,7 @@ def too_many(question: Question) -> Skip | None:
     """RotationsPerDay=."""
     allowed = question.config.budget.rotations_per_day
     made = question.host.rotations + question.ordered
-    if goes_beyond(question.request, allowed) or made < allowed:
+    if ignores_budget(question.request, allowed) or made < allowed:
         return None
     if allowed == 0:
         return question.skip(Reason.NOT_ASKED, "RotationsPerDay=0")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final, Protocol
 
-from journalkeeper.engine import Keeper, now_us
+from journalkeeper.engine import Engine, now_us
 from journalkeeper.journald import opening
 from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.model.errors import KeeperError, UsageError
@@ -24,7 +24,7 @@ from journalkeeper.service.jobs import Ended, Job, Jobs
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally, findings
 
 if TYPE_CHECKING:
-    from journalkeeper.observe.intake_delays import Delays
+    from journalkeeper.observe.intake_delays import IntakeDelays
 
 DOOR: Final = "bus"
 
@@ -44,11 +44,11 @@ class Listener(Protocol):
     def complain(self, what: str, error: Exception) -> None: ...
 
 
-class House(Protocol):
+class DaemonControl(Protocol):
     """The daemon, as far as it is asked from here. `tell_job` is for the worker."""
 
     @property
-    def keeper(self) -> Keeper: ...
+    def engine(self) -> Engine: ...
     @property
     def stopping(self) -> bool: ...
     def rescan(self) -> None: ...
@@ -56,19 +56,19 @@ class House(Protocol):
     def tell_job(self, report: Report) -> None: ...
 
 
-Connect = Callable[["Desk", Callable[[str], None], Callable[[], None], Callable[[str], None]], Listener]
-"""Makes a listener of a desk; it is given where to say why it has no bus, that it has one again, and mistakes."""
+Connect = Callable[["Api", Callable[[str], None], Callable[[], None], Callable[[str], None]], Listener]
+"""Makes a listener of an API; it is given where to say why it has no bus, that it has one again, and mistakes."""
 
 
-class Desk:
-    """Takes requests for `house`, whose blocking work is done by `worker`."""
+class Api:
+    """Takes requests for `daemon`, whose blocking work is done by `worker`."""
 
-    def __init__(self, house: House, worker: Executor) -> None:
-        self._house = house
+    def __init__(self, daemon: DaemonControl, worker: Executor) -> None:
+        self._daemon = daemon
         self._worker = worker
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: Listener | None = None
-        self._delays: Delays | None = None
+        self._intake_delays: IntakeDelays | None = None
         self._plans: dict[Request, asyncio.Task[str]] = {}
         self._turn = asyncio.Lock()
         self._plan_after_s = 0.0
@@ -85,9 +85,9 @@ class Desk:
 
     def open(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
         """From now on `listener` is told in `loop`; before, nobody looks and nothing is kept."""
-        from journalkeeper.observe.intake_delays import Delays  # noqa: PLC0415 - only where somebody listens
+        from journalkeeper.observe.intake_delays import IntakeDelays  # noqa: PLC0415 - only where somebody listens
 
-        self._loop, self._listener, self._delays = loop, listener, Delays()
+        self._loop, self._listener, self._intake_delays = loop, listener, IntakeDelays()
         self.jobs.listener = listener
 
     # -- What callers ask, in the event loop --------------------------------------------------
@@ -95,7 +95,7 @@ class Desk:
     def snapshot(self) -> Snapshot:
         """How things are."""
         return Snapshot(
-            directories=self._house.keeper.directories,
+            directories=self._daemon.engine.directories,
             missing=self._missing,
             findings=self._findings,
             tally=self._tally,
@@ -109,7 +109,7 @@ class Desk:
     async def plan(self, request: Request) -> str:
         """The document of `plan -j`; who asks for the same meanwhile gets the same.
 
-        Raises: KeeperError, OSError as Keeper.plan.
+        Raises: KeeperError, OSError as Engine.plan.
         """
         future = self._plans.get(request)
         if future is None:
@@ -145,16 +145,16 @@ class Desk:
             self._resume = None
         if self.paused:
             self.paused = False
-            self._house.rescan()
+            self._daemon.rescan()
             self._changed()
 
     def rescan(self) -> None:
         """Look at everything, soon."""
-        self._house.rescan()
+        self._daemon.rescan()
 
     async def reload(self) -> None:
         """Read the configuration again. Raises: KeeperError, OSError if it is wrong."""
-        await self._house.reload()
+        await self._daemon.reload()
         self._changed()
 
     # -- What the daemon tells, from its worker ----------------------------------------------------
@@ -164,15 +164,15 @@ class Desk:
         self._working = True
         self._changed()
 
-    def looked(self, keeper: Keeper, report: Report) -> None:
+    def looked(self, engine: Engine, report: Report) -> None:
         """A look at everything is over, and what came of it."""
         self._working, self._problem = False, ""
-        if self._delays is not None and report.host is not None:
-            numbers = keeper.status(report.host, report.plan, report.outcomes)
+        if self._intake_delays is not None and report.host is not None:
+            numbers = engine.status(report.host, report.plan, report.outcomes)
             long = sentence(report.waiting, now_us())
             self._findings = findings(report.host, report.plan, report.outcomes, numbers, long)
-            self._missing = tuple(sorted(keeper.missing()))
-            self._intake_p99_us = self._delays.look(report.host.files)
+            self._missing = tuple(sorted(engine.missing()))
+            self._intake_p99_us = self._intake_delays.look(report.host.files)
         self._changed()
 
     def failed(self, sentence: str) -> None:
@@ -198,29 +198,29 @@ class Desk:
     def _planned(self, request: Request) -> str:
         from journalkeeper.wire.documents import plan_document  # noqa: PLC0415 - for who is asked
 
-        keeper = self._house.keeper
-        return _json(plan_document(keeper.plan(_placed(request, keeper.directories))))
+        engine = self._daemon.engine
+        return _json(plan_document(engine.plan(_placed(request, engine.directories))))
 
     async def _do(self, job: Job) -> Ended:
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._worker, self._done, job)
         finally:
-            self._house.rescan()
+            self._daemon.rescan()
 
     def _done(self, job: Job) -> Ended:
-        keeper = self._house.keeper
+        engine = self._daemon.engine
         try:
-            report = keeper.run(
-                _placed(job.request, keeper.directories),
+            report = engine.run(
+                _placed(job.request, engine.directories),
                 on_progress=job.tell,
-                stop=lambda: job.canceled or self._house.stopping,
+                stop=lambda: job.canceled or self._daemon.stopping,
                 door=DOOR,
                 on_outcome=self.outcome,
             )
         except (KeeperError, OSError) as error:
             return Ended("failed", error=error)
-        self._house.tell_job(report)
+        self._daemon.tell_job(report)
         return Ended(result(report, job.request), _document(report))
 
 

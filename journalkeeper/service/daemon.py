@@ -4,7 +4,7 @@
 The one rule: the event loop never blocks and nothing polls. One worker thread looks and
 works; the loop only takes wakes in and names the next. What wakes: a change that the
 watch saw, the moment at which a plan can differ (Plan.wake_at_us), the moments around a
-due flush (Keeper.next_flush_look_us), a signal, and systemd's watchdog.
+due flush (Engine.next_flush_look_us), a signal, and systemd's watchdog.
 
 All moments are kept by the monotonic clock, so that a clock that is set wakes nobody early
 and lets nobody oversleep.
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from journalkeeper.engine import DAEMON, PASSING, Keeper, now_us
+from journalkeeper.engine import DAEMON, PASSING, Engine, now_us
 from journalkeeper.history import state
 from journalkeeper.model import Kind, Outcome, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError
@@ -29,11 +29,11 @@ from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import sentence
 from journalkeeper.policy import nocow
 from journalkeeper.policy.deferral import AGAIN_US
-from journalkeeper.service.api import Connect, Desk
+from journalkeeper.service.api import Api, Connect
 from journalkeeper.service.backoff import RETRY_S, Backoff, CpuShare
+from journalkeeper.service.daily_log import DailyLog, Say
 from journalkeeper.service.log import Event
 from journalkeeper.service.notify import Notify
-from journalkeeper.service.repeats import Say, Told
 from journalkeeper.service.watch import Change, Watch
 
 LOOK_SHARE: Final = 0.05
@@ -50,22 +50,22 @@ ERROR, WARNING, INFO = 3, 4, 6
 class Daemon:
     """Keeps journals in order until it is told to stop.
 
-    `load` makes a keeper from the configuration as it is now; `say` takes a syslog priority
+    `load` makes an engine from the configuration as it is now; `say` takes a syslog priority
     (3 error, 4 warning, 6 information) and a sentence, and takes no time; `connect`
     makes what serves on the system bus. `cycles` counts the whole looks.
     """
 
-    def __init__(self, load: Callable[[], Keeper], say: Say, connect: Connect | None = None) -> None:
+    def __init__(self, load: Callable[[], Engine], say: Say, connect: Connect | None = None) -> None:
         self._load = load
         self._connect = connect
         self._say = say
-        self._told = Told(say)
-        self._keeper = load()
+        self._daily = DailyLog(say)
+        self._engine = load()
         self._notify = Notify()
         self._wake = asyncio.Event()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="worker")
-        self._desk = Desk(self, self._worker)
-        self._watch = Watch(self._keeper.directories, self._changed)
+        self._api = Api(self, self._worker)
+        self._watch = Watch(self._engine.directories, self._changed)
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
         self._reload_error: KeeperError | OSError | None = None
@@ -85,7 +85,7 @@ class Daemon:
         """
         loop = asyncio.get_running_loop()
         try:
-            with state.lock(self._keeper.state_directory, state.DAEMON_LOCK) as lock:
+            with state.lock(self._engine.state_directory, state.DAEMON_LOCK) as lock:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     loop.add_signal_handler(number, self._end)
                 loop.add_signal_handler(signal.SIGHUP, self._reload)
@@ -95,7 +95,7 @@ class Daemon:
                     await self._work(loop, lock)
                 finally:
                     self._notify.stopping()
-                    await self._desk.jobs.close()
+                    await self._api.jobs.close()
                     for task in beside:
                         task.cancel()
                     self._worker.shutdown(wait=True)
@@ -108,20 +108,20 @@ class Daemon:
             return []
 
         def well() -> None:
-            if self._told.forget("bus"):
+            if self._daily.clear("bus"):
                 self._say(INFO, "on the system bus again", Event.RECOVERED)
 
         def mistake(text: str) -> None:
             self._say(ERROR, text)
 
-        listener = self._connect(self._desk, lambda text: self._told.tell("bus", WARNING, text), well, mistake)
-        self._desk.open(loop, listener)
+        listener = self._connect(self._api, lambda text: self._daily.log("bus", WARNING, text), well, mistake)
+        self._api.open(loop, listener)
         return [loop.create_task(listener.run())]
 
     @property
-    def keeper(self) -> Keeper:
+    def engine(self) -> Engine:
         """By the configuration as it is now."""
-        return self._keeper
+        return self._engine
 
     @property
     def stopping(self) -> bool:
@@ -143,7 +143,7 @@ class Daemon:
 
     def _gives_way(self) -> bool:
         """Whether the service's own work is to end between two pieces. From any thread."""
-        return self._stop or self._desk.paused or self._desk.jobs.waiting
+        return self._stop or self._api.paused or self._api.jobs.waiting
 
     async def _work(self, loop: asyncio.AbstractEventLoop, lock: state.Lock) -> None:
         """Sleep until there is a reason, then look at the timers or at everything, and so on.
@@ -175,9 +175,9 @@ class Daemon:
         """Until something wakes us, or the next named moment."""
         if self._may_look(time.monotonic()):
             return
-        flush_us = self._keeper.next_flush_look_us()
+        flush_us = self._engine.next_flush_look_us()
         flush_s = None if flush_us is None else max(flush_us / 1e6, self._flush_looks.free_at_s)
-        look_s = self._looks.free_at_s if self._look and not self._desk.paused else None
+        look_s = self._looks.free_at_s if self._look and not self._api.paused else None
         next_s = _earliest(self._again_s, flush_s, look_s)
         try:
             await asyncio.wait_for(self._wake.wait(), None if next_s is None else max(0.0, next_s - time.monotonic()))
@@ -186,12 +186,12 @@ class Daemon:
 
     def _may_look(self, now_s: float) -> bool:
         """Whether a look at everything is due and its turn has come."""
-        return self._look and not self._desk.paused and now_s >= self._looks.free_at_s
+        return self._look and not self._api.paused and now_s >= self._looks.free_at_s
 
     def _flush_passed(self) -> bool:
         """Look at the flush timers, in the worker."""
         began_s = time.thread_time()
-        passed = self._keeper.flush_passed()
+        passed = self._engine.flush_passed()
         self._flush_looks.spend(time.thread_time() - began_s, time.monotonic())
         return passed
 
@@ -206,11 +206,11 @@ class Daemon:
         except KeeperError as error:
             self._refresh, self._watch_problem = True, str(error)
             self._watch_retry.failed(time.monotonic())
-            self._told.tell("watch", WARNING, f"{error}; looked at by the clock, and tried again, until that succeeds")
+            self._daily.log("watch", WARNING, f"{error}; looked at by the clock, and tried again, until that succeeds")
         else:
             self._watch_problem = ""
             self._watch_retry.succeeded()
-            if self._told.forget("watch"):
+            if self._daily.clear("watch"):
                 self._say(INFO, "every directory is watched again", Event.RECOVERED)
 
     def _cycle(self) -> float | None:
@@ -227,31 +227,31 @@ class Daemon:
         self.cycles += 1
         if self._refresh:
             self._watch_again()
-        keeper = self._keeper
+        engine = self._engine
         try:
-            report = keeper.run(
+            report = engine.run(
                 Request(upkeep=True),
                 on_progress=self._progress,
                 stop=self._gives_way,
                 door=DAEMON,
-                on_outcome=self._desk.outcome,
+                on_outcome=self._api.outcome,
             )
         except NotBtrfsError as error:
             # A mount will tell; until then there is nothing to do.
-            self._told.tell("cycle", WARNING, str(error))
+            self._daily.log("cycle", WARNING, str(error))
             self._notify.status(str(error))
-            self._desk.failed(str(error))
+            self._api.failed(str(error))
             return None
         except (KeeperError, OSError) as error:
             return self._failed(error)
         self._retry.succeeded()
-        if self._told.forget("cycle"):
+        if self._daily.clear("cycle"):
             self._say(INFO, "at work again", Event.RECOVERED)
-        self._tell(keeper, report)
+        self._tell(engine, report)
         reached = [f"{skip.path}: {skip.detail}" for skip in report.plan.skipped if skip.reason is Reason.TOO_MANY]
-        self._desk.limits = (*reached, *filter(None, [self._watch_problem]))
-        self._desk.looked(keeper, report)
-        if keeper.flush_passed():
+        self._api.limits = (*reached, *filter(None, [self._watch_problem]))
+        self._api.looked(engine, report)
+        if engine.flush_passed():
             return 0.0
         return _wait_s(report)
 
@@ -259,10 +259,10 @@ class Daemon:
         """The whole cycle came to nothing: try again, each time later; a run of somebody else's is no failure."""
         self._notify.status(str(error))
         if isinstance(error, BusyError):
-            self._desk.failed("")
+            self._api.failed("")
             return RETRY_S
-        self._desk.failed(str(error))
-        self._told.tell("cycle", ERROR, f"{error}; tried again later")
+        self._api.failed(str(error))
+        self._daily.log("cycle", ERROR, f"{error}; tried again later")
         now_s = time.monotonic()
         self._retry.failed(now_s)
         return (self._retry.at_s or now_s) - now_s
@@ -271,41 +271,41 @@ class Daemon:
         if self._work_began_cpu_s is None:
             self._work_began_cpu_s = time.thread_time()
         self._notify.status(f"working on {progress.path}")
-        self._desk.began()
+        self._api.began()
 
     def tell_job(self, report: Report) -> None:
         """What a job did; in the worker."""
         for notice in report.notices:
-            self._told.tell(notice, WARNING, notice)
+            self._daily.log(notice, WARNING, notice)
         for outcome in report.outcomes:
             self._tell_outcome(outcome, once_a_day=False)
 
-    def _tell(self, keeper: Keeper, report: Report) -> None:
+    def _tell(self, engine: Engine, report: Report) -> None:
         for notice in report.notices:
-            self._told.tell(notice, WARNING, notice)
+            self._daily.log(notice, WARNING, notice)
         again = {action.path for action in report.plan.actions if action.file.kind is Kind.ACTIVE}
         for outcome in report.outcomes:
             self._tell_outcome(outcome, once_a_day=outcome.path in again)
         for skip in report.plan.skipped:
             if skip.reason in {*nocow.UNWANTED, Reason.TOO_MANY}:
-                self._told.tell(f"{skip.reason} {skip.path}", WARNING, f"{skip.path}: {skip.detail}", same=skip.reason)
+                self._daily.log(f"{skip.reason} {skip.path}", WARNING, f"{skip.path}: {skip.detail}", same=skip.reason)
             elif skip.reason is Reason.INTERNAL_ERROR:
                 what = f"{skip.path}: left alone until it changes ({skip.reason}) {skip.detail}"
-                self._told.tell(skip.path, ERROR, what, same=skip.reason)
+                self._daily.log(skip.path, ERROR, what, same=skip.reason)
         long = sentence(report.waiting, now_us())
         if long:
-            self._told.tell("long", WARNING, f"{long}; journalkeeper plan says why", same=long.partition(":")[2])
-        elif self._told.forget("long"):
+            self._daily.log("long", WARNING, f"{long}; journalkeeper plan says why", same=long.partition(":")[2])
+        elif self._daily.clear("long"):
             self._say(INFO, "no file waits for longer than a day any more", Event.RECOVERED)
-        waiting = sorted(keeper.missing())
+        waiting = sorted(engine.missing())
         if waiting:
-            self._told.tell("waiting", INFO, f"waiting for {' and '.join(waiting)} to appear")
-        elif self._told.forget("waiting"):
-            self._say(INFO, f"{' and '.join(keeper.directories)}: there now", Event.RECOVERED)
+            self._daily.log("waiting", INFO, f"waiting for {' and '.join(waiting)} to appear")
+        elif self._daily.clear("waiting"):
+            self._say(INFO, f"{' and '.join(engine.directories)}: there now", Event.RECOVERED)
         here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
         here |= {order.path for order in report.plan.orders}
         conditions = {f"{skip.reason} {skip.path}" for skip in report.plan.skipped}
-        self._told.keep(frozenset({"bus", "watch", "waiting", "long", "event", *report.notices, *here, *conditions}))
+        self._daily.retain(frozenset({"bus", "watch", "waiting", "long", "event", *report.notices, *here, *conditions}))
         self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
 
     def _tell_outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
@@ -313,20 +313,20 @@ class Daemon:
         what = f"{outcome.path}: {outcome.action} {outcome.result} ({outcome.reason})"
         if outcome.result is Result.DONE:
             counts = f"{outcome.extents_before} to {outcome.extents_after} extents"
-            self._told.tell(
+            self._daily.log(
                 outcome.path, INFO, f"{what}, {counts}", same="done" if once_a_day else None, outcome=outcome
             )
         elif outcome.reason not in PASSING or outcome.reason is Reason.NO_GAIN:
             priority = ERROR if outcome.result is Result.FAILED else INFO
             same = outcome.reason if outcome.reason is Reason.INTERNAL_ERROR else None
-            self._told.tell(outcome.path, priority, f"{what} {outcome.detail}", same=same, outcome=outcome)
+            self._daily.log(outcome.path, priority, f"{what} {outcome.detail}", same=same, outcome=outcome)
 
     def _changed(self, change: Change) -> None:
         """The watch saw something: names need a look; an append only may begin an interval."""
-        began = guarded(lambda: [self._keeper.flushes.appended(directory) for directory in change.appended])
+        began = guarded(lambda: [self._engine.flushes.appended(directory) for directory in change.appended])
         trouble = began.detail if isinstance(began, InternalError) else change.trouble
         if trouble:
-            self._told.tell("event", ERROR, f"what changed is not known, so everything is looked at: {trouble}")
+            self._daily.log("event", ERROR, f"what changed is not known, so everything is looked at: {trouble}")
         if change.rescan or trouble:
             self._look = self._refresh = True
         if change.rescan or trouble or (not isinstance(began, InternalError) and any(began)):
@@ -348,14 +348,14 @@ class Daemon:
         self._notify.reloading()
         self._reload_error = None
         try:
-            keeper = await asyncio.to_thread(self._load)
-            watch = None if keeper.directories == self._watch.tops else Watch(keeper.directories, self._changed)
+            engine = await asyncio.to_thread(self._load)
+            watch = None if engine.directories == self._watch.tops else Watch(engine.directories, self._changed)
         except (KeeperError, OSError) as error:
             self._reload_error = error
             self._say(ERROR, f"not reloaded, the running configuration stays: {error}", Event.NOT_RELOADED)
         else:
-            keeper.take_over(self._keeper)
-            self._keeper = keeper
+            engine.take_over(self._engine)
+            self._engine = engine
             if watch is not None:
                 self._watch.close()
                 self._watch = watch

@@ -15,7 +15,7 @@ the priority of a line on stderr cannot be forged, a terminal cannot be steered,
 the catalog, into which `journalctl -x` copies fields as they are, neither.
 
 Our lines go into the files that we watch. That makes no loop: an appended line wakes a
-look at most once in a flush interval, what goes on being so is said once (repeats.Told),
+look at most once in a flush interval, what goes on being so is said once (daily_log.DailyLog),
 and nothing is said of a look that found nothing to do. LINES bounds what is left.
 
 Source: systemd's doc JOURNAL_NATIVE_PROTOCOL; src/libsystemd/sd-journal/journal-send.c;

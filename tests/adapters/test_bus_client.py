@@ -24,7 +24,7 @@ from dbus_fast.aio import MessageBus
 
 from journalkeeper.bus import client, names
 from journalkeeper.bus.client import Service
-from journalkeeper.cli.context import Session
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import parse
 from journalkeeper.cli.program import run
@@ -171,7 +171,7 @@ def bus() -> Iterator[PrivateBus]:
         yield private
 
 
-def _not_here(_: Session) -> None:
+def _not_here(_: Context) -> None:
     """This machine's own journals are nobody's test."""
     raise AssertionError("the work was to be done by the service")
 
@@ -183,7 +183,7 @@ def fake(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.setattr(state, "DEFAULT", os.fspath(tmp_path))
     (tmp_path / state.DAEMON_LOCK).touch()
-    monkeypatch.setattr(Session, "engine", _not_here)
+    monkeypatch.setattr(Context, "engine", _not_here)
     with FakeService(bus.address) as service:
         yield service
 
@@ -329,13 +329,13 @@ def test_the_table_and_the_json_are_those_of_a_run_of_ones_own(fake: FakeService
 @pytest.fixture
 def user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody without root's rights; the bus is not told."""
-    before = Session.__init__
+    before = Context.__init__
 
-    def init(session: Session, *words: Any, **named: Any) -> None:
-        before(session, *words, **named)
-        session.privileged = False
+    def init(context: Context, *words: Any, **named: Any) -> None:
+        before(context, *words, **named)
+        context.privileged = False
 
-    monkeypatch.setattr(Session, "__init__", init)
+    monkeypatch.setattr(Context, "__init__", init)
 
 
 @pytest.mark.usefixtures("user")
@@ -389,7 +389,7 @@ def test_root_looks_for_itself(fake: FakeService) -> None:
 def asked(*words: str) -> bool:
     """Whether a command line is for the service; nothing is done."""
     args = parse(["defrag", *words])
-    service = Session(args, Output(args)).service(request(args))
+    service = Context(args, Output(args)).service(request(args))
     if service is not None:
         service.close()
     return service is not None

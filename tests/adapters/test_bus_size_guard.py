@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from journalkeeper.bus.size_guard import BODY_MOST, HEADER_MOST, PATH_KEPT, READ_BYTES, Inlet, lengths, without_body
+from journalkeeper.bus.size_guard import BODY_MOST, HEADER_MOST, PATH_KEPT, READ_BYTES, SizeGuard, lengths, without_body
 from tests.bus import raw_call
 
 PLAIN = ("org.journalkeeper1", "/org/journalkeeper1", "org.journalkeeper1.Manager", "Plan")
@@ -22,14 +22,14 @@ CUT_PATH = raw_call("a.b", "/" + "x" * (PATH_KEPT + 1 - 3) + "__", "a.b", "C", "
 
 
 def through(data: bytes, pieces: list[int]) -> bytes:
-    """What comes out of an inlet that is given `data` in pieces."""
-    inlet = Inlet(socket.socket(), asyncio.new_event_loop())
+    """What comes out of a guard that is given `data` in pieces."""
+    guard = SizeGuard(socket.socket(), asyncio.new_event_loop())
     out, at = bytearray(), 0
     for length in [*pieces, len(data)]:
-        out += inlet._sorted(data[at : at + length])
+        out += guard._sorted(data[at : at + length])
         at += length
-    inlet._source.close()
-    inlet._loop.close()
+    guard._source.close()
+    guard._loop.close()
     return bytes(out)
 
 
@@ -80,10 +80,10 @@ def test_one_turn_of_the_loop_reads_what_one_read_gives() -> None:
     ours.setblocking(False)
 
     async def scenario() -> list[int]:
-        inlet = Inlet(ours, asyncio.get_running_loop())
+        guard = SizeGuard(ours, asyncio.get_running_loop())
         read = [0, 0, 0]
         for turn in range(3):
-            while (part := inlet.read(100)) is not None:
+            while (part := guard.read(100)) is not None:
                 read[turn] += len(part)
                 theirs.send(SMALL * (len(part) // len(SMALL) + 1))  # faster than it is read
             await asyncio.sleep(0)
@@ -100,15 +100,15 @@ def test_nothing_now_is_none_and_the_end_is_the_end() -> None:
     ours.setblocking(False)
 
     async def scenario() -> list[bytes | None]:
-        inlet = Inlet(ours, asyncio.get_running_loop())
-        answers = [inlet.read(5)]
+        guard = SizeGuard(ours, asyncio.get_running_loop())
+        answers = [guard.read(5)]
         theirs.send(SMALL)
-        answers += [inlet.read(1000), inlet.read(1)]
+        answers += [guard.read(1000), guard.read(1)]
         with pytest.raises(BlockingIOError):
-            inlet.recv(1)
+            guard.recv(1)
         theirs.close()
         await asyncio.sleep(0)
-        return [*answers, inlet.read(5)]
+        return [*answers, guard.read(5)]
 
     with ours:
         assert asyncio.run(scenario()) == [None, SMALL, None, b""]

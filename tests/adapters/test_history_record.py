@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.history.counters import Ledger
+from journalkeeper.history.counters import Counters
 from journalkeeper.history.database import Database
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.history.rows import Day, Run, Totals
@@ -424,17 +424,17 @@ def test_any_name_of_a_directory_will_do(tmp_path: Path) -> None:
 
 def test_the_ledger_counts_every_outcome_by_its_result(record: Record) -> None:
     keep(record, outcome(), outcome(result=Result.SKIPPED), outcome(result=Result.FAILED), outcome())
-    assert record.ledger()[:5] == (2, 1, 1, 0, 4000)
+    assert record.counters()[:5] == (2, 1, 1, 0, 4000)
 
 
 def test_the_ledger_only_grows_when_rows_are_forgotten(record: Record) -> None:
     keep(record, outcome(), outcome())
-    before = record.ledger()
+    before = record.counters()
     record.prune(DAY_US, HOUR_US)
     assert record.history() == []
-    assert record.ledger() == before
+    assert record.counters() == before
     keep(record, outcome())
-    assert record.ledger().done == 3
+    assert record.counters().done == 3
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ def test_the_ledger_only_grows_when_rows_are_forgotten(record: Record) -> None:
 )
 def test_only_a_rewrite_that_was_done_removed_extents(record: Record, one: Outcome, removed: int) -> None:
     keep(record, one)
-    assert record.ledger().extents_removed == removed
+    assert record.counters().extents_removed == removed
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_what_was_reclaimed_is_unknown_until_a_file_knows_it(
     record: Record, disk: tuple[int | None, int | None], reclaimed: int | None
 ) -> None:
     keep(record, outcome(disk=disk))
-    assert record.ledger().bytes_reclaimed == reclaimed
+    assert record.counters().bytes_reclaimed == reclaimed
 
 
 def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -> None:
@@ -474,7 +474,7 @@ def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -
 def test_a_run_that_came_to_nothing_is_counted(record: Record) -> None:
     record.run_failed()
     record.run_failed()
-    assert record.ledger() == Ledger(failed_runs=2)
+    assert record.counters() == Counters(failed_runs=2)
 
 
 def test_the_ledger_of_an_older_record_begins_with_what_it_remembers(tmp_path: Path) -> None:
@@ -484,9 +484,9 @@ def test_the_ledger_of_an_older_record_begins_with_what_it_remembers(tmp_path: P
     old.write(lambda connection: connection.execute(f"INSERT INTO outcomes VALUES {row}"))  # noqa: S608 - ours
     old.close()
     with Record(tmp_path, read_only=True) as record:
-        assert record.ledger() == Ledger(done=1, bytes_written=1000, extents_removed=460, bytes_reclaimed=800)
+        assert record.counters() == Counters(done=1, bytes_written=1000, extents_removed=460, bytes_reclaimed=800)
         assert [entry.outcome.unshared_bytes for entry in record.history()] == [0]
     with Record(tmp_path) as record:
         keep(record, outcome())
-        ledger = record.ledger()
-    assert ledger == Ledger(done=2, bytes_written=2000, extents_removed=460 + 4960, bytes_reclaimed=1600)
+        counters = record.counters()
+    assert counters == Counters(done=2, bytes_written=2000, extents_removed=460 + 4960, bytes_reclaimed=1600)

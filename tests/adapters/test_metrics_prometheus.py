@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.history.counters import Ledger
+from journalkeeper.history.counters import Counters
 from journalkeeper.metrics import textfile
 from journalkeeper.metrics.prometheus import FAMILIES, PREFIX, Facts, render
 from tests import figures
@@ -46,7 +46,7 @@ def metrics_in(text: str) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("facts", [figures.FACTS, Facts(succeeded=False), Facts(succeeded=False, ledger=Ledger())])
+@pytest.mark.parametrize("facts", [figures.FACTS, Facts(succeeded=False), Facts(succeeded=False, counters=Counters())])
 def test_promtool_has_nothing_to_say_against_any_metric(facts: Facts) -> None:
     done = promtool("check", "metrics", said=render(facts))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -160,7 +160,7 @@ def test_a_journald_that_came_back_is_found(tmp_path: Path, journald: socket.soc
     log.say(6, "before")
     journald.close()
     os.unlink(tmp_path / "socket")
-    log.say(6, "meanwhile")
+    log.say(6, "background")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as again:
         again.bind(os.fspath(tmp_path / "socket"))
         log.say(6, "after")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.engine import Keeper
+from journalkeeper.engine import Engine
 from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.root
 
 MACHINE = "0123456789abcdef0123456789abcdef"
 ARCHIVED = Request(active=False, now=True)
-Keep = Callable[..., Keeper]
+Keep = Callable[..., Engine]
 
 
 @pytest.fixture
@@ -44,23 +44,23 @@ def top(place: Path) -> Path:
 
 @pytest.fixture
 def keep(top: Path, tmp_path: Path) -> Keep:
-    """Make a keeper of `top`, or of another directory, with its record in tmp_path."""
+    """Make an engine of `top`, or of another directory, with its record in tmp_path."""
 
-    def make(directory: Path = top, config: Config | None = None, state_directory: Path | None = None) -> Keeper:
+    def make(directory: Path = top, config: Config | None = None, state_directory: Path | None = None) -> Engine:
         where = str(tmp_path / "state" if state_directory is None else state_directory)
-        return Keeper(config or Config(), directories=(str(directory),), state_directory=where)
+        return Engine(config or Config(), directories=(str(directory),), state_directory=where)
 
     return make
 
 
 def go(
-    keeper: Keeper,
+    engine: Engine,
     request: Request = NOW,
     *,
     on_progress: Callable[[Progress], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Report:
-    return keeper.run(request, on_progress=on_progress, stop=stop)
+    return engine.run(request, on_progress=on_progress, stop=stop)
 
 
 def what_became(report: Report) -> dict[str, Reason]:
@@ -457,7 +457,7 @@ def test_who_may_read_no_file_is_told_so(
 
     def attempt() -> str:
         try:
-            Keeper(Config(), directories=(str(top),), state_directory="/nonexistent").look(Request())
+            Engine(Config(), directories=(str(top),), state_directory="/nonexistent").look(Request())
         except NeedsRootError as error:
             return str(error)
         return "nothing"

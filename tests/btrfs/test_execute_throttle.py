@@ -17,8 +17,8 @@ import pytest
 
 from journalkeeper.btrfs.maintenance import disks, maintenance
 from journalkeeper.config import Config
-from journalkeeper.engine import Keeper
-from journalkeeper.execute.throttle import Attention, Place
+from journalkeeper.engine import Engine
+from journalkeeper.execute.throttle import Place, Throttle
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE
 from journalkeeper.lab.volume import ScratchVolume, run
@@ -148,23 +148,23 @@ def test_a_plan_waits_for_who_uses_its_own_disk_and_not_for_another(
     os.sync()
     at_once = ALWAYS._replace(watch=ALWAYS.watch._replace(settle_us=0))
     config = at_once._replace(window=at_once.window._replace(pressure_max_percent=0))
-    keeper = Keeper(config, directories=(f"{volumes[0].mountpoint}",), state_directory=f"{tmp_path}")
+    engine = Engine(config, directories=(f"{volumes[0].mountpoint}",), state_directory=f"{tmp_path}")
 
     def reasons() -> list[Reason]:
-        return [skip.reason for skip in keeper.plan(Request()).skipped]
+        return [skip.reason for skip in engine.plan(Request()).skipped]
 
     with writing(volumes[1]):
         assert eventually(lambda: reasons() == [])
     with writing(volumes[0]):
         assert eventually(lambda: reasons() == [Reason.PRESSURE])
-        assert keeper.plan(Request(now=True)).actions
+        assert engine.plan(Request(now=True)).actions
 
 
 # Before each piece
 
 
 class Asked:
-    """An Attention for one file of a bed, with what it was made of."""
+    """An Throttle for one file of a bed, with what it was made of."""
 
     def __init__(self, bed: Bed, kind: Kind, *, hurry: bool = False, not_after_us: int | None = None) -> None:
         self.flushes = Flushes()
@@ -173,7 +173,7 @@ class Asked:
         file = next(file for file in self.seen.files if file.kind is kind)
         action = Action(file.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, (), 0, 0, 0, "no", file, not_after_us)
         place = Place(self.seen.volumes[0].uuid, (str(bed.journald.active),))
-        self.attention = Attention(
+        self.throttle = Throttle(
             action, Config(), self.flushes, place, margin_us=500_000, hurry=hurry, stop=lambda: self.stopped
         )
 
@@ -192,7 +192,7 @@ def asked() -> Iterator[Callable[..., Asked]]:
 
         def make(bed: Bed, kind: Kind, **words: Any) -> Asked:
             made = Asked(bed, kind, **words)
-            stack.callback(made.attention.close)
+            stack.callback(made.throttle.close)
             return made
 
         yield make
@@ -209,7 +209,7 @@ def short(make_bed: Callable[..., Bed]) -> Bed:
 
 
 def test_with_nothing_unsynced_an_active_file_is_worked_on(short: Bed, asked: Callable[..., Asked]) -> None:
-    assert asked(short, Kind.ACTIVE).attention(0) is None
+    assert asked(short, Kind.ACTIVE).throttle(0) is None
 
 
 def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Bed, asked: Callable[..., Asked]) -> None:
@@ -217,17 +217,17 @@ def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Be
     one = asked(short, Kind.ACTIVE)
     short.journald.log("the timer starts")
     assert eventually(lambda: short.journald.state() == ONLINE)
-    assert one.attention(0) is None
-    assert one.attention(3_000_000) is Reason.WINDOW_CLOSED
-    assert eventually(lambda: one.attention(0) is Reason.WINDOW_CLOSED)
+    assert one.throttle(0) is None
+    assert one.throttle(3_000_000) is Reason.WINDOW_CLOSED
+    assert eventually(lambda: one.throttle(0) is Reason.WINDOW_CLOSED)
     assert short.journald.state() == ONLINE, "the flush came first"
 
 
 def test_the_plans_own_limit_holds_too(short: Bed, asked: Callable[..., Asked]) -> None:
     soon_us = time.time_ns() // 1000 + 2_000_000
     one = asked(short, Kind.ACTIVE, not_after_us=soon_us)
-    assert one.attention(0) is None
-    assert one.attention(2_000_000) is Reason.WINDOW_CLOSED
+    assert one.throttle(0) is None
+    assert one.throttle(2_000_000) is Reason.WINDOW_CLOSED
 
 
 def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed, asked: Callable[..., Asked]) -> None:
@@ -235,9 +235,9 @@ def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed, asked: Call
     short.journald.log("the timer starts")
     assert eventually(lambda: short.journald.state() == ONLINE)
     one.look(short)
-    assert one.attention(0) is None, "not yet due"
+    assert one.throttle(0) is None, "not yet due"
     assert eventually(lambda: one.flushes.due(500_000))
-    assert one.attention(0) is None
+    assert one.throttle(0) is None
     assert short.journald.state() != ONLINE
     assert one.flushes.passed()
 
@@ -251,7 +251,7 @@ def test_a_stop_ends_a_pause(short: Bed, asked: Callable[..., Asked]) -> None:
     os.kill(short.journald.pid, signal.SIGSTOP)  # the flush does not come
     try:
         threading.Timer(0.5, setattr, (one, "stopped", True)).start()
-        assert one.attention(0) is Reason.INTERRUPTED
+        assert one.throttle(0) is Reason.INTERRUPTED
     finally:
         os.kill(short.journald.pid, signal.SIGCONT)
 
@@ -259,7 +259,7 @@ def test_a_stop_ends_a_pause(short: Bed, asked: Callable[..., Asked]) -> None:
 def test_who_is_in_a_hurry_waits_for_no_flush(short: Bed, asked: Callable[..., Asked]) -> None:
     one = asked(short, Kind.ACTIVE, hurry=True, not_after_us=0)
     short.journald.log("the timer starts")
-    assert one.attention(10_000_000) is None
+    assert one.throttle(10_000_000) is None
 
 
 def test_a_sync_that_no_timer_foretold_is_seen(bed: Bed) -> None:

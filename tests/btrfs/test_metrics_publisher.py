@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.engine import DAEMON, Keeper
+from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history import state
 from journalkeeper.lab.bed import Bed
 from journalkeeper.metrics import publisher
@@ -25,7 +25,7 @@ from tests.btrfs.journals import NOW, archive_name, extents, put
 pytestmark = pytest.mark.root
 
 MACHINE = "0123456789abcdef0123456789abcdef"
-Keep = Callable[..., Keeper]
+Keep = Callable[..., Engine]
 
 
 @pytest.fixture
@@ -45,11 +45,11 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keep(top: Path, tmp_path: Path, out: Path) -> Keep:
-    """Make a keeper of `top` that writes to `out`."""
+    """Make an engine of `top` that writes to `out`."""
 
-    def make(**words: object) -> Keeper:
+    def make(**words: object) -> Engine:
         config = configured(top, out)
-        return Keeper(config, **{"state_directory": str(tmp_path / "state"), **words})  # type: ignore[arg-type]
+        return Engine(config, **{"state_directory": str(tmp_path / "state"), **words})  # type: ignore[arg-type]
 
     return make
 
@@ -61,8 +61,8 @@ def configured(top: Path, textfile: Path) -> Config:
     )
 
 
-def go(keeper: Keeper, request: Request = NOW, door: str = "defrag") -> Report:
-    return keeper.run(request, on_progress=lambda _: None, stop=lambda: False, door=door)
+def go(engine: Engine, request: Request = NOW, door: str = "defrag") -> Report:
+    return engine.run(request, on_progress=lambda _: None, stop=lambda: False, door=door)
 
 
 def found(out: Path) -> dict[str, float]:
@@ -97,28 +97,28 @@ def test_the_file_is_written_again_when_a_number_changed_or_it_is_gone_or_old(
     keep: Keep, top: Path, out: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(top / MACHINE, journal_bytes, archive_name(1))
-    keeper = keep()
-    go(keeper, door=DAEMON)
-    go(keeper, door=DAEMON)  # what was done in the first run is left alone from now on
+    engine = keep()
+    go(engine, door=DAEMON)
+    go(engine, door=DAEMON)  # what was done in the first run is left alone from now on
 
     def inode() -> int:
         return (out / NAME).stat().st_ino
 
     first = inode()
-    go(keeper, door=DAEMON)
+    go(engine, door=DAEMON)
     assert inode() == first
     put(top / MACHINE, journal_bytes, archive_name(2))
-    go(keeper, door=DAEMON)
+    go(engine, door=DAEMON)
     second = inode()
     assert second != first
-    go(keeper, door=DAEMON)
+    go(engine, door=DAEMON)
     third = inode()
     monkeypatch.setattr(publisher, "AGAIN_S", 0.0)
-    go(keeper, door=DAEMON)
+    go(engine, door=DAEMON)
     assert inode() != third
     monkeypatch.undo()
     (out / NAME).unlink()
-    go(keeper, door=DAEMON)
+    go(engine, door=DAEMON)
     assert found(out)["files"] == 2
 
 
@@ -136,18 +136,18 @@ def test_numbers_of_something_else_than_this_host_are_not_its_metrics(
 
 def test_a_run_that_came_to_nothing_is_told_and_counted(keep: Keep, top: Path, out: Path, journal_bytes: bytes) -> None:
     put(top / MACHINE, journal_bytes, archive_name(1))
-    keeper = keep()
-    go(keeper)
+    engine = keep()
+    go(engine)
     before = found(out)
     top.rename(top.with_name("away"))
     for failures in (1, 2):
         with pytest.raises(KeeperError):
-            go(keeper)
+            go(engine)
         says = found(out)
         assert (says["last_run_success"], says["run_failures_total"]) == (0, failures)
         assert says["files"] == before["files"]
     top.with_name("away").rename(top)
-    go(keeper)
+    go(engine)
     assert (found(out)["last_run_success"], found(out)["run_failures_total"]) == (1, 2)
 
 
@@ -169,15 +169,15 @@ def test_a_directory_that_is_not_there_is_a_notice_at_every_run_and_no_failure(
 ) -> None:
     put(top / MACHINE, journal_bytes, archive_name(1))
     out.rmdir()
-    keeper = keep()
-    first, second = go(keeper), go(keeper)
+    engine = keep()
+    first, second = go(engine), go(engine)
     assert [outcome.result for outcome in first.outcomes] == [Result.DONE]
     assert first.notices == second.notices
     (notice,) = first.notices
     assert notice.startswith(f"{out}/{NAME}: cannot write the metrics: ")
     assert "make the directory, or name another by Textfile=" in notice
     out.mkdir()
-    assert go(keeper).notices == ()
+    assert go(engine).notices == ()
     assert found(out)["files"] == 1
 
 
@@ -195,11 +195,11 @@ def test_a_directory_that_the_unit_may_not_write_to_is_said_with_the_words_for_a
 
 def test_the_service_says_how_long_messages_waited_since_its_last_look(bed: Bed, out: Path, tmp_path: Path) -> None:
     bed.journald.age(1)
-    keeper = Keeper(configured(bed.journald.journal, out), state_directory=str(tmp_path / "state"))
-    go(keeper, Request(now=True), DAEMON)
+    engine = Engine(configured(bed.journald.journal, out), state_directory=str(tmp_path / "state"))
+    go(engine, Request(now=True), DAEMON)
     assert "intake_delay_seconds" not in found(out)
     bed.journald.age(2)
-    go(keeper, Request(now=True), DAEMON)
+    go(engine, Request(now=True), DAEMON)
     assert 0 <= found(out)["intake_delay_seconds"] < 60
     open_files = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_open(fd)]
     assert [path for path in open_files if path.endswith(".journal")] == []

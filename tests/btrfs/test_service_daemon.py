@@ -27,7 +27,7 @@ import pytest
 
 import journalkeeper
 from journalkeeper.config import Config
-from journalkeeper.engine import DAEMON, Keeper
+from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history.record import Record
 from journalkeeper.history.rows import Entry
 from journalkeeper.journald import control, layout
@@ -619,15 +619,15 @@ def test_as_many_files_as_are_looked_at_are_one_look_and_the_next_opens_none(
             file.truncate(header_bytes + arena_bytes)
             os.utime(file.fileno(), (1, 1))
     os.sync()
-    keeper = Keeper(Config(), directories=(f"{copies.machine.parent}",), state_directory=f"{tmp_path / 'state'}")
+    engine = Engine(Config(), directories=(f"{copies.machine.parent}",), state_directory=f"{tmp_path / 'state'}")
     took = []
     for _ in range(3):
         time.sleep(1.1)  # what changed within the last second is not remembered
         began = time.monotonic()
-        report = keeper.run(Request(), on_progress=lambda progress: None, stop=lambda: False, door=DAEMON)
+        report = engine.run(Request(), on_progress=lambda progress: None, stop=lambda: False, door=DAEMON)
         took.append(time.monotonic() - began)
         assert len(report.plan.skipped) == layout.MOST_FILES
-    assert keeper._observer.opened == layout.MOST_FILES
+    assert engine._observer.opened == layout.MOST_FILES
     with capsys.disabled():
         sys.stdout.write(
             f"\ncycles over {layout.MOST_FILES:,} files: {', '.join(f'{seconds:.2f} s' for seconds in took)}\n"

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from journalkeeper.model import Outcome
+from journalkeeper.service.daily_log import Say
 from journalkeeper.service.log import Event
-from journalkeeper.service.repeats import Say
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.program import run as command
-from journalkeeper.history.counters import Ledger
+from journalkeeper.history.counters import Counters
 from journalkeeper.history.record import Record
 from journalkeeper.history.state import DAEMON_LOCK, lock
 from journalkeeper.model import Kind, Outcome, Past, Reason, Result, Verb
@@ -160,8 +160,10 @@ def test_counts_of_all_time_that_are_damaged_are_left_out(state: Path) -> None:
     many = "UPDATE ever SET bytes_written = 'many' WHERE what = 'failed'"
     damage(state, many, "DELETE FROM ever WHERE what = 'skipped'")
     with Record(state) as record:
-        found = record.ledger()
-        assert found == Ledger(done=ROWS, bytes_written=ROWS * 100, extents_removed=ROWS * 8, bytes_reclaimed=ROWS * 8)
+        found = record.counters()
+        assert found == Counters(
+            done=ROWS, bytes_written=ROWS * 100, extents_removed=ROWS * 8, bytes_reclaimed=ROWS * 8
+        )
         assert "row of ever was ignored" in record.ignored[0]
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from journalkeeper import __version__
-from journalkeeper.history.counters import Ledger
+from journalkeeper.history.counters import Counters
 from journalkeeper.metrics.prometheus import FAMILIES, Facts, Type, render
 from tests import figures
 
@@ -63,8 +63,8 @@ def test_this_table_leaves_no_sample_out() -> None:
 @pytest.mark.parametrize(
     ("facts", "gone"),
     [
-        (figures.FACTS._replace(ledger=None), "journalkeeper_actions_total"),
-        (figures.FACTS._replace(ledger=Ledger()), "journalkeeper_reclaimed_bytes_total"),
+        (figures.FACTS._replace(counters=None), "journalkeeper_actions_total"),
+        (figures.FACTS._replace(counters=Counters()), "journalkeeper_reclaimed_bytes_total"),
         (figures.FACTS._replace(status=None), "journalkeeper_files"),
         (figures.FACTS._replace(status=figures.STATUS._replace(skipped=())), "journalkeeper_skipped_files"),
         (figures.FACTS._replace(status=figures.STATUS._replace(disk_bytes=None)), "journalkeeper_disk_bytes"),
@@ -83,7 +83,7 @@ def test_what_is_not_known_is_not_there_nor_is_its_help(facts: Facts, gone: str)
 
 def test_counters_and_states_are_there_from_the_first_run_on() -> None:
     """An increase is seen from a first value only."""
-    found = samples(Facts(succeeded=False, ledger=Ledger()))
+    found = samples(Facts(succeeded=False, counters=Counters()))
     assert found["journalkeeper_last_run_success"] == "0"
     assert [found[f'journalkeeper_actions_total{{result="{one}"}}'] for one in ("done", "failed", "skipped")] == [
         "0"

@@ -15,7 +15,7 @@ from journalkeeper.policy.flush_timer import (
     RARELY_US,
     SEARCH_EVERY_US,
     SLACK_US,
-    Beat,
+    FlushTimer,
     Generations,
     Span,
 )
@@ -26,8 +26,8 @@ MINUTES_5 = 300 * S
 MARGIN = S
 
 
-def beat(interval_us: int = MINUTES_5) -> Beat:
-    made = Beat()
+def timer(interval_us: int = MINUTES_5) -> FlushTimer:
+    made = FlushTimer()
     made.interval_us = interval_us
     return made
 
@@ -36,25 +36,25 @@ def generation(number: int) -> Generations:
     return Generations(number, number)
 
 
-def offline(made: Beat, at_us: int, *present: int) -> bool:
+def offline(made: FlushTimer, at_us: int, *present: int) -> bool:
     made.ask()
     return made.offline(frozenset(present or (FILE,)), at_us)
 
 
-def online(made: Beat, at_us: int, block: int | None, file: int = FILE, number: int = 7) -> bool:
+def online(made: FlushTimer, at_us: int, block: int | None, file: int = FILE, number: int = 7) -> bool:
     made.ask()
     return made.online({file: block}, at_us, generation(number))
 
 
-def flushed(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> Beat:
-    """A beat whose flush is over at `at_us`: nothing is unsynced."""
-    made = beat(interval_us)
+def flushed(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> FlushTimer:
+    """A timer whose flush is over at `at_us`: nothing is unsynced."""
+    made = timer(interval_us)
     offline(made, at_us)
     return made
 
 
-def begun(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> Beat:
-    """A beat whose timer was seen to start at `at_us`, within no time."""
+def begun(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> FlushTimer:
+    """A timer that was seen to start at `at_us`, within no time."""
     made = flushed(interval_us, at_us)
     made.appended(at_us)
     assert made.since == Span(at_us, at_us)
@@ -65,12 +65,12 @@ def begun(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> Beat:
 
 
 def test_at_the_start_nothing_is_known() -> None:
-    assert beat().state is State.UNKNOWN
-    assert beat().closes_us(MARGIN) == 0
+    assert timer().state is State.UNKNOWN
+    assert timer().closes_us(MARGIN) == 0
 
 
 def test_finding_nothing_unsynced_is_news_once() -> None:
-    made = beat()
+    made = timer()
     assert offline(made, 10 * S)
     assert not offline(made, 20 * S)
     assert made.closes_us(MARGIN) is None
@@ -95,7 +95,7 @@ def test_a_later_append_changes_nothing() -> None:
 
 
 def test_an_append_that_is_heard_while_the_state_is_read_is_not_lost() -> None:
-    made = beat()
+    made = timer()
     made.ask()
     made.appended(1000 * S + 50_000)
     made.offline(frozenset({FILE}), 1000 * S)
@@ -104,7 +104,7 @@ def test_an_append_that_is_heard_while_the_state_is_read_is_not_lost() -> None:
 
 
 def test_an_append_heard_before_the_look_is_in_what_it_saw() -> None:
-    made = beat()
+    made = timer()
     made.appended(999 * S)
     offline(made, 1000 * S)
     assert made.state is State.OFFLINE
@@ -279,7 +279,7 @@ def test_after_the_old_timers_time_a_rotation_is_forgotten() -> None:
 
 
 def search(
-    made: Beat, moves: list[int], until_us: int, step_us: int = S, numbers: dict[int, int] | None = None
+    made: FlushTimer, moves: list[int], until_us: int, step_us: int = S, numbers: dict[int, int] | None = None
 ) -> None:
     """Look every `step_us` from 0; the block is another from each of the moments `moves` on."""
     for at_us in range(0, until_us + 1, step_us):
@@ -288,40 +288,40 @@ def search(
 
 
 def test_an_unknown_timer_is_searched_for() -> None:
-    made = beat()
+    made = timer()
     online(made, 10 * S, block=1)
     assert made.next_look_us(MARGIN) == 10 * S + SEARCH_EVERY_US
 
 
 def test_a_move_that_comes_too_soon_for_the_kernel_is_a_flush() -> None:
-    made = beat()
+    made = timer()
     search(made, [31 * S, 51 * S], until_us=53 * S)
     assert made.since == Span(50 * S, 51 * S)
     assert made.state is State.ONLINE
 
 
 def test_moves_as_far_apart_as_the_kernels_find_nothing() -> None:
-    made = beat()
+    made = timer()
     search(made, [31 * S, 62 * S, 93 * S], until_us=120 * S)
     assert made.state is State.UNKNOWN
 
 
 def test_a_short_interval_leaves_the_kernel_no_time() -> None:
-    made = beat(10 * S)
+    made = timer(10 * S)
     search(made, [4 * S], until_us=5 * S, step_us=S // 2)
     assert made.since == Span(3 * S + S // 2, 4 * S)
 
 
 @pytest.mark.parametrize("ended_us", [4 * S, 5 * S])
 def test_a_sync_that_ends_the_transaction_with_the_move_or_after_it_is_not_found(ended_us: int) -> None:
-    made = beat(10 * S)
+    made = timer(10 * S)
     search(made, [4 * S], until_us=8 * S, step_us=S // 2, numbers={ended_us: 2})
     assert made.state is State.UNKNOWN
 
 
 def test_a_file_whose_blocks_never_move_is_looked_at_once_an_interval() -> None:
     """NOCOW: all that can be seen of it is that it is OFFLINE."""
-    made = beat()
+    made = timer()
     online(made, 10 * S, block=None)
     assert made.next_look_us(MARGIN) == 10 * S + MINUTES_5
 
@@ -355,10 +355,10 @@ def test_what_is_appended_without_a_timer_is_looked_at_after_a_minute_and_a_minu
 
 
 def test_at_the_start_what_was_just_written_without_a_timer_is_looked_at_again() -> None:
-    made = beat(0)
+    made = timer(0)
     assert not made.untimed(20 * S, 1000 * S)
     assert made.next_look_us(MARGIN) == 1040 * S
-    other = beat(0)
+    other = timer(0)
     assert not other.untimed(-20 * S, 1000 * S)
     assert other.next_look_us(MARGIN) is None, "a change in the future is the clock's"
 
@@ -380,13 +380,13 @@ def test_a_window_that_the_margins_leave_nothing_of_is_only_looked_at_for_its_en
 
 
 def test_a_file_left_online_by_a_killed_journald_is_nobodys() -> None:
-    made = beat()
+    made = timer()
     assert made.may_be_live(FILE, MINUTES_5 + LATE_US, now_us=10 * S)
     assert not made.may_be_live(FILE, MINUTES_5 + LATE_US + 1, now_us=10 * S)
 
 
 def test_a_change_in_the_future_is_no_old_one() -> None:
-    assert beat().may_be_live(FILE, -MINUTES_5, now_us=10 * S)
+    assert timer().may_be_live(FILE, -MINUTES_5, now_us=10 * S)
 
 
 def test_a_clock_set_forward_does_not_make_a_followed_file_old() -> None:
@@ -401,9 +401,9 @@ def test_a_clock_set_forward_does_not_make_a_followed_file_old() -> None:
 # Asking for a sync
 
 
-def unknown(interval_us: int = MINUTES_5, at_us: int = 1000 * S, block: int | None = 5) -> Beat:
-    """A beat of which nothing is known at `at_us` but that something is unsynced."""
-    made = beat(interval_us)
+def unknown(interval_us: int = MINUTES_5, at_us: int = 1000 * S, block: int | None = 5) -> FlushTimer:
+    """A timer of which nothing is known at `at_us` but that something is unsynced."""
+    made = timer(interval_us)
     online(made, at_us, block)
     return made
 
@@ -419,11 +419,11 @@ def unknown(interval_us: int = MINUTES_5, at_us: int = 1000 * S, block: int | No
         (unknown(block=None), MINUTES_5 * 9, False),  # NOCOW
         (begun(), MINUTES_5 * 9, False),
         (flushed(), MINUTES_5 * 9, False),
-        (beat(), MINUTES_5 * 9, False),  # nobody looked yet
+        (timer(), MINUTES_5 * 9, False),  # nobody looked yet
     ],
 )
 def test_a_sync_is_worth_it_where_nothing_was_learned_for_longer_than_the_timer_takes(
-    made: Beat, after_us: int, worth: bool
+    made: FlushTimer, after_us: int, worth: bool
 ) -> None:
     assert made.worth_a_sync(1000 * S + after_us) is worth
 

@@ -22,7 +22,7 @@ class Say(Protocol):
     ) -> None: ...
 
 
-class Told:
+class DailyLog:
     """What was said already, so that nothing is said twice in a day.
 
     Our lines go into the journal that we watch: said at every cycle, a line would bring about
@@ -35,7 +35,7 @@ class Told:
         self._lock = Lock()
         self._said: dict[str, tuple[str, float]] = {}
 
-    def tell(
+    def log(
         self, about: str, priority: int, sentence: str, *, same: str | None = None, outcome: Outcome | None = None
     ) -> None:
         """Say `sentence` unless it, or what it comes to (`same`), is what was said `about` the thing last."""
@@ -46,12 +46,12 @@ class Told:
             self._said[about] = same or sentence, time.monotonic()
             self._say(priority, sentence, outcome=outcome)
 
-    def forget(self, about: str) -> bool:
+    def clear(self, about: str) -> bool:
         """It is over; True if something had been said about it."""
         with self._lock:
             return self._said.pop(about, None) is not None
 
-    def keep(self, about: frozenset[str]) -> None:
+    def retain(self, about: frozenset[str]) -> None:
         """Forget whatever else was talked about."""
         with self._lock:
             self._said = {one: said for one, said in self._said.items() if one in about}
