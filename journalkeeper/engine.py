@@ -167,18 +167,18 @@ class Engine:
         *,
         on_progress: Callable[[Progress], None],
         stop: Callable[[], bool],
-        door: str = "defrag",
+        origin: str = "defrag",
         on_outcome: Callable[[Outcome], None] = lambda _: None,
     ) -> Report:
         """Plan and do it, until it is done or `stop` says so between two pieces.
 
-        A `door` of "daemon" takes directories that are not there for empty, leaves no trace of
+        An `origin` of "daemon" takes directories that are not there for empty, leaves no trace of
         a run that had nothing to do, and keeps the extent counts, once an hour where they changed.
 
         Raises: as `look`; BusyError while another run is on; KeeperError where no record can be kept.
         """
         began = time.monotonic()
-        watching = door == DAEMON
+        watching = origin == DAEMON
         publisher = self._publisher_for(request)
         with ExitStack() as stack:
             if publisher is not None:
@@ -198,7 +198,7 @@ class Engine:
             outcomes: list[Outcome] = []
             if chosen.actions or chosen.orders or not watching:
                 self._observer.forget(action.path for action in chosen.actions)  # it leaves no trace in stat
-                run = record.begin_run(now_us(), door)
+                run = record.begin_run(now_us(), origin)
                 for target, done in worker.carry_out(chosen, self._last, on_progress):
                     outcomes.append(done.outcome)
                     self._remember(target, done.outcome)

@@ -121,7 +121,7 @@ def _time_us(text: str | None, context: Context) -> int | None:
 
 
 def _entry_document(entry: Entry) -> dict[str, object]:
-    return {"when_us": entry.when_us, "door": entry.door, **outcome_document(entry.outcome)}
+    return {"when_us": entry.when_us, "origin": entry.origin, **outcome_document(entry.outcome)}
 
 
 def _entries(entries: list[Entry], output: Output) -> list[str]:
@@ -129,7 +129,7 @@ def _entries(entries: list[Entry], output: Output) -> list[str]:
         Row(
             (
                 shown_time(when_us),
-                door or "-",
+                origin or "-",
                 outcome.action,
                 outcome.result,
                 outcome.reason,
@@ -140,7 +140,7 @@ def _entries(entries: list[Entry], output: Output) -> list[str]:
             ),
             COLOURS[outcome.result],
         )
-        for when_us, door, outcome in entries
+        for when_us, origin, outcome in entries
     ]
     return render(_OUTCOMES, rows, legend=output.legend, colours=output.colours) if rows else []
 

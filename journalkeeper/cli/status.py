@@ -206,7 +206,7 @@ def _service_facts(live: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _run(run: Run) -> str:
-    text = f"{shown(run.door)} at {shown_time(run.began_us)}"
+    text = f"{shown(run.origin)} at {shown_time(run.began_us)}"
     if run.ended_us is None:
         text += ", going on or killed"
     else:

@@ -115,9 +115,9 @@ class Record:
     ) -> None:
         self.close()
 
-    def begin_run(self, now_us: int, door: str) -> int:
-        """The id of a new run, begun through `door` ("defrag", "daemon", ...)."""
-        return self._database.write(lambda connection: _inserted(connection, "runs", (None, door, now_us, None)))
+    def begin_run(self, now_us: int, origin: str) -> int:
+        """The id of a new run, begun by `origin` ("defrag", "daemon", ...)."""
+        return self._database.write(lambda connection: _inserted(connection, "runs", (None, origin, now_us, None)))
 
     def end_run(self, run: int, now_us: int) -> None:
         """Say that a run came to its end by itself."""
@@ -272,7 +272,7 @@ class Record:
     def last_run(self) -> Run | None:
         """The run that began last, None if there was none."""
         rows = self._rows(
-            f"""SELECT runs.id, door, began_us, ended_us, count(*) FILTER (WHERE result = 'done'),
+            f"""SELECT runs.id, origin, began_us, ended_us, count(*) FILTER (WHERE result = 'done'),
                 count(*) FILTER (WHERE result = 'skipped'), count(*) FILTER (WHERE result = 'failed'),
                 {WRITTEN}
             FROM runs LEFT JOIN outcomes ON outcomes.run = runs.id
@@ -290,7 +290,7 @@ class Record:
         """
         where, values = _where(paths, since_us, until_us)
         rows = self._rows(
-            f"""SELECT when_us, coalesce(door, ''), path, action, result, reason, extents_before, extents_after,
+            f"""SELECT when_us, coalesce(origin, ''), path, action, result, reason, extents_before, extents_after,
                 disk_bytes_before, disk_bytes_after, bytes_written, duration_us, detail, unshared_bytes
             FROM outcomes LEFT JOIN runs ON runs.id = outcomes.run WHERE {where} ORDER BY when_us, outcomes.id""",  # noqa: S608 - _where's words are ours
             values,

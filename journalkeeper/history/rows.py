@@ -26,7 +26,7 @@ class Run(NamedTuple):
     """One run; `ended_us` is None if it was killed, or goes on."""
 
     id: int
-    door: str
+    origin: str
     began_us: int
     ended_us: int | None
     done: int
@@ -36,10 +36,10 @@ class Run(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One outcome, when it was, and which door it came through ("" if its run was lost)."""
+    """One outcome, when it was, and the origin of its run ("" if its run was lost)."""
 
     when_us: int
-    door: str
+    origin: str
     outcome: Outcome
 
 
@@ -98,9 +98,9 @@ def past(row: tuple[Any, ...]) -> tuple[int, Past]:
 
 
 def ran(row: tuple[Any, ...]) -> Run:
-    """One run, of (id, door, began_us, ended_us, four numbers)."""
-    number, door, began_us, ended_us, *numbers = row
-    return Run(number, str(door), _time(began_us), None if ended_us is None else _time(ended_us), *numbers)
+    """One run, of (id, origin, began_us, ended_us, four numbers)."""
+    number, origin, began_us, ended_us, *numbers = row
+    return Run(number, str(origin), _time(began_us), None if ended_us is None else _time(ended_us), *numbers)
 
 
 def counted(row: tuple[Any, ...]) -> tuple[str, list[int]]:
@@ -110,8 +110,8 @@ def counted(row: tuple[Any, ...]) -> tuple[str, list[int]]:
 
 
 def entry(row: tuple[Any, ...]) -> Entry:
-    """One outcome, of (when_us, door, path, action, result, reason, five numbers, duration_us, detail, a number)."""
-    when_us, door, path, action, result, reason, before, after, *rest = row
+    """One outcome, of (when_us, origin, path, action, result, reason, five numbers, duration_us, detail, a number)."""
+    when_us, origin, path, action, result, reason, before, after, *rest = row
     disk_before, disk_after, written, us, detail, unshared = rest
     outcome = Outcome(
         path=_path(path),
@@ -127,7 +127,7 @@ def entry(row: tuple[Any, ...]) -> Entry:
         detail=str(detail),
         unshared_bytes=_count(unshared),
     )
-    return Entry(_time(when_us), str(door), outcome)
+    return Entry(_time(when_us), str(origin), outcome)
 
 
 def named(row: tuple[Any, ...]) -> str:

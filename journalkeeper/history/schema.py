@@ -69,4 +69,8 @@ MIGRATIONS = (
         # Files that wait for an action that pays, as of the last look.
         "CREATE TABLE waiting (path BLOB PRIMARY KEY, since_us INTEGER, reason TEXT) WITHOUT ROWID",
     ),
+    (
+        # What began a run: "daemon", "bus" or "defrag".
+        "ALTER TABLE runs RENAME COLUMN door TO origin",
+    ),
 )

@@ -26,7 +26,7 @@ from journalkeeper.service.snapshot import Findings, Snapshot, Tally, findings
 if TYPE_CHECKING:
     from journalkeeper.observe.intake_delays import IntakeDelays
 
-DOOR: Final = "bus"
+ORIGIN: Final = "bus"
 
 REST: Final = 4
 REST_MOST_S: Final = 5.0
@@ -215,7 +215,7 @@ class Api:
                 _placed(job.request, engine.directories),
                 on_progress=job.tell,
                 stop=lambda: job.canceled or self._daemon.stopping,
-                door=DOOR,
+                origin=ORIGIN,
                 on_outcome=self.outcome,
             )
         except (KeeperError, OSError) as error:

@@ -233,7 +233,7 @@ class Daemon:
                 Request(upkeep=True),
                 on_progress=self._progress,
                 stop=self._gives_way,
-                door=DAEMON,
+                origin=DAEMON,
                 on_outcome=self._api.outcome,
             )
         except NotBtrfsError as error:

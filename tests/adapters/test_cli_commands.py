@@ -453,7 +453,7 @@ def test_history_is_of_the_paths_and_times_that_were_asked_for(
     rows = json.loads(capsys.readouterr().out)["outcomes"]
     assert [row["path"] for row in rows] == paths
     if rows:
-        keys = ["when_us", "door", "path", "action", "result", "reason", "extents_before", "extents_after"]
+        keys = ["when_us", "origin", "path", "action", "result", "reason", "extents_before", "extents_after"]
         assert list(rows[0])[:8] == keys
 
 

@@ -89,6 +89,18 @@ def test_in_an_older_record_nothing_waits(tmp_path: Path) -> None:
         assert old.waiting() == {}
 
 
+def test_the_runs_of_an_older_record_keep_their_origin(tmp_path: Path) -> None:
+    """It was called by another name there."""
+    old = Database(str(tmp_path / NAME), MIGRATIONS[:4], read_only=False)
+    old.write(lambda connection: connection.execute("INSERT INTO runs (door, began_us) VALUES ('bus', 100)"))
+    old.close()
+    for read_only in (True, False):
+        with Record(tmp_path, read_only=read_only) as record:
+            last = record.last_run()
+            assert last is not None
+            assert (last.origin, last.began_us) == ("bus", 100)
+
+
 # The past of files
 
 
@@ -219,14 +231,14 @@ def test_an_outcome_comes_back_as_it_was(record: Record) -> None:
     run = record.begin_run(1, "defrag")
     given = outcome("/j/\udcff\udcfe/\n'x.journal", disk=(None, None))
     keep(record, given, when_us=1_700_000_000_000_000, run=run)
-    ((when_us, door, kept),) = record.history()
-    assert (when_us, door, kept) == (1_700_000_000_000_000, "defrag", given)
+    ((when_us, origin, kept),) = record.history()
+    assert (when_us, origin, kept) == (1_700_000_000_000_000, "defrag", given)
     assert kept.path == "/j/\udcff\udcfe/\n'x.journal"
 
 
 def test_an_outcome_of_a_lost_run_has_no_door(record: Record) -> None:
     keep(record, outcome(), run=99)
-    assert [entry.door for entry in record.history()] == [""]
+    assert [entry.origin for entry in record.history()] == [""]
 
 
 def test_history_is_of_files_and_of_what_is_below_directories(record: Record) -> None:

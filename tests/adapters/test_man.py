@@ -121,7 +121,7 @@ def test_every_key_of_the_json_is_in_the_page(text: dict[str, str]) -> None:
     sources = [(CHECKOUT / f"journalkeeper/{place}.py").read_text() for place in places]
     keys = set(re.findall(r'[{ ]"(\w+)": ', "\n".join(sources)))
     keys |= {*Totals._fields, *Run._fields, *Sample._fields}
-    assert {"path", "head_time_us", "bytes_to_write", "closes_at_us", "door", "allowed"} <= keys
+    assert {"path", "head_time_us", "bytes_to_write", "closes_at_us", "origin", "allowed"} <= keys
     # of the totals only that they are there: they bear the same names
     assert [key for key in keys - {"files"} if not re.search(rf"\b{key}\b", text[MAIN])] == []
 

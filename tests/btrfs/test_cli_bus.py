@@ -113,7 +113,7 @@ class Host:
 
     def doors(self) -> list[str]:
         """Who did what is recorded, the oldest first."""
-        return [row["door"] for row in json.loads(self.does("history", "-j").stdout)["outcomes"]]
+        return [row["origin"] for row in json.loads(self.does("history", "-j").stdout)["outcomes"]]
 
 
 def extents(path: Path) -> int:

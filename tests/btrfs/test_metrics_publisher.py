@@ -61,8 +61,8 @@ def configured(top: Path, textfile: Path) -> Config:
     )
 
 
-def go(engine: Engine, request: Request = NOW, door: str = "defrag") -> Report:
-    return engine.run(request, on_progress=lambda _: None, stop=lambda: False, door=door)
+def go(engine: Engine, request: Request = NOW, origin: str = "defrag") -> Report:
+    return engine.run(request, on_progress=lambda _: None, stop=lambda: False, origin=origin)
 
 
 def found(out: Path) -> dict[str, float]:
@@ -98,27 +98,27 @@ def test_the_file_is_written_again_when_a_number_changed_or_it_is_gone_or_old(
 ) -> None:
     put(top / MACHINE, journal_bytes, archive_name(1))
     engine = keep()
-    go(engine, door=DAEMON)
-    go(engine, door=DAEMON)  # what was done in the first run is left alone from now on
+    go(engine, origin=DAEMON)
+    go(engine, origin=DAEMON)  # what was done in the first run is left alone from now on
 
     def inode() -> int:
         return (out / NAME).stat().st_ino
 
     first = inode()
-    go(engine, door=DAEMON)
+    go(engine, origin=DAEMON)
     assert inode() == first
     put(top / MACHINE, journal_bytes, archive_name(2))
-    go(engine, door=DAEMON)
+    go(engine, origin=DAEMON)
     second = inode()
     assert second != first
-    go(engine, door=DAEMON)
+    go(engine, origin=DAEMON)
     third = inode()
     monkeypatch.setattr(publisher, "AGAIN_S", 0.0)
-    go(engine, door=DAEMON)
+    go(engine, origin=DAEMON)
     assert inode() != third
     monkeypatch.undo()
     (out / NAME).unlink()
-    go(engine, door=DAEMON)
+    go(engine, origin=DAEMON)
     assert found(out)["files"] == 2
 
 

@@ -624,7 +624,7 @@ def test_as_many_files_as_are_looked_at_are_one_look_and_the_next_opens_none(
     for _ in range(3):
         time.sleep(1.1)  # what changed within the last second is not remembered
         began = time.monotonic()
-        report = engine.run(Request(), on_progress=lambda progress: None, stop=lambda: False, door=DAEMON)
+        report = engine.run(Request(), on_progress=lambda progress: None, stop=lambda: False, origin=DAEMON)
         took.append(time.monotonic() - began)
         assert len(report.plan.skipped) == layout.MOST_FILES
     assert engine._observer.opened == layout.MOST_FILES

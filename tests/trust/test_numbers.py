@@ -45,7 +45,7 @@ def engine(top: Path, tmp_path: Path) -> Engine:
 
 
 def go(engine: Engine) -> Report:
-    return engine.run(Request(), on_progress=lambda _: None, stop=lambda: False, door=DAEMON)
+    return engine.run(Request(), on_progress=lambda _: None, stop=lambda: False, origin=DAEMON)
 
 
 def reasons(report: Report) -> dict[str, Reason]:

@@ -240,6 +240,7 @@ def test_a_text_that_is_none_ends_no_reader_of_an_older_versions_record(state: P
         "UPDATE outcomes SET detail = CAST(x'ff' AS TEXT) WHERE when_us = 3",
         "ALTER TABLE outcomes DROP COLUMN unshared_bytes",
         "DROP TABLE waiting",
+        "ALTER TABLE runs RENAME COLUMN origin TO door",
         *[f"ALTER TABLE rewrites DROP COLUMN {name}" for name in GAIN],
         "PRAGMA user_version = 2",
     )
