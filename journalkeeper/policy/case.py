@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from journalkeeper.compression import Compression, parse_compression
 from journalkeeper.config import Config
 from journalkeeper.model import Host, Instance, JournalFile, Kind, Past, Request, Verb, Volume, Window
+from journalkeeper.model.compression import Compression, parse_compression
 from journalkeeper.policy.window import window
 
 

@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.errors import KeeperError
+from journalkeeper.history.record import Record
 from journalkeeper.lab import traffic
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.journald import ARCHIVED, STATE_OFFSET
 from journalkeeper.lab.volume import disk_bytes, drop_caches
-from journalkeeper.record import Record
-from tests.bench.figures import Figure, at_most, count_is, keeper, mib, need_a_bed, parser, run, show
+from journalkeeper.model.errors import KeeperError
+from tests.bench.figures import Figure, at_most, count_is, engine, mib, need_a_bed, parser, run, show
 from tests.bench.service import DATACOW, INSIDE, STATE, Service
 
 SIZES = ("8M", "16M", "32M", "64M", "128M")
@@ -94,7 +94,7 @@ def by_command(place: Bed, case: Case, path: Path, _state: Path) -> str:
     """Compact the file as a person does."""
     if case.cold:
         drop_caches()
-    run(*keeper("defrag", "--now", os.fspath(path)))
+    run(*engine("defrag", "--now", os.fspath(path)))
     return outcome(place.volume.base / STATE, os.fspath(path))
 
 
