@@ -93,7 +93,11 @@ HOW: tuple[tuple[str, str, How], ...] = (
     (r"README\.md .*", r"(sudo )?tests/run( --fast)?", By(".ci/run", "tests/run")),
     (r"README\.md .*", r"sudo sh -c 'findmnt .*", OnGuest()),
     # the page of figures
-    (r"journalkeeper-figures\.7 .*", r"configs/install --root DIR", By("tests/adapters/test_install_script.py", "--root")),
+    (
+        r"journalkeeper-figures\.7 .*",
+        r"configs/install --root DIR",
+        By("tests/adapters/test_install_script.py", "--root"),
+    ),
     (
         r"journalkeeper-figures\.7 .*",
         r"python -m tests\.bench\..*",

@@ -11,6 +11,8 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
+from journalkeeper.config import files
+from journalkeeper.config.validation import from_assignments
 from journalkeeper.history import state
 from journalkeeper.model.errors import KeeperError
 
@@ -49,20 +51,11 @@ class Context:
         self.privileged = os.geteuid() == 0
         self.now_us = time.time_ns() // 1000
 
-    def config(self, *, staying: bool = False) -> Config:
+    def config(self) -> Config:
         """The configuration: --config FILE, else the search path of journalkeeper.conf.
-
-        For who is `staying`, checked aside, so that what that takes does not stay, too.
 
         Raises: ConfigError; OSError for a --config FILE that cannot be read.
         """
-        from journalkeeper.config import files  # noqa: PLC0415 - status and history read no configuration
-
-        if staying:
-            from journalkeeper.cli.config_process import from_assignments  # noqa: PLC0415 - the service only
-        else:
-            from journalkeeper.config.validation import from_assignments  # noqa: PLC0415
-
         if self._args.config is None:
             return from_assignments(files.assignments("journalkeeper.conf", subdir=""))
         return from_assignments(files.parse_file(self._args.config))
@@ -86,7 +79,7 @@ class Context:
         from journalkeeper.engine import Engine  # noqa: PLC0415 - the whole house comes with it
 
         return Engine(
-            self.config(staying=patient),
+            self.config(),
             directories=self._directories(patient=patient),
             state_directory=self.state_directory,
             disk_bytes=disk_bytes,
