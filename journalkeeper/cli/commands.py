@@ -55,6 +55,8 @@ COMMANDS = (
     Command("plan", "what would be done to which file and why, and why not", "plan", _READS_FILES),
     Command("defrag", "do what plan shows", "defrag", "it rewrites files that belong to root"),
     Command("history", "what was done to each file over time", "history", _READS_STATE),
+    Command("pause", "no work of the service's own, for a while", "pause", "it needs polkit's leave"),
+    Command("resume", "end a pause", "resume", "it needs polkit's leave"),
     Command(
         "daemon",
         "the service: watch, and keep the journals in order",

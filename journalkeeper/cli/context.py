@@ -51,14 +51,15 @@ class Context:
         self.privileged = os.geteuid() == 0
         self.now_us = time.time_ns() // 1000
 
-    def config(self) -> Config:
-        """The configuration: --config FILE, else the search path of journalkeeper.conf.
+    def config(self, file: str | None = None) -> Config:
+        """The configuration: `file` or --config FILE, else the search path of journalkeeper.conf.
 
         Raises: ConfigError; OSError for a --config FILE that cannot be read.
         """
-        if self._args.config is None:
+        given = self._args.config if file is None else file
+        if given is None:
             return from_assignments(files.assignments("journalkeeper.conf", subdir=""))
-        return from_assignments(files.parse_file(self._args.config))
+        return from_assignments(files.parse_file(given))
 
     def engine(self) -> EngineLike:
         """The engine, with the configuration, -D, and for root what files occupy on disk.

@@ -51,14 +51,14 @@ _OUTCOMES = (
     Column("EXTENTS", right=True),
     Column("DISK", right=True),
     Column("WRITTEN", right=True),
-    Column("PATH"),
+    Column("PATH", gives="path"),
 )
 _SAMPLES = (
     Column("TIME"),
     Column("EXTENTS", right=True),
     Column("IDEAL", right=True),
     Column("SIZE", right=True),
-    Column("PATH"),
+    Column("PATH", gives="path"),
 )
 
 
@@ -142,7 +142,7 @@ def _entries(entries: list[Entry], output: Output) -> list[str]:
         )
         for when_us, origin, outcome in entries
     ]
-    return render(_OUTCOMES, rows, legend=output.legend, colours=output.colours) if rows else []
+    return render(_OUTCOMES, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
 
 
 def _samples(samples: list[Sample], output: Output) -> list[str]:
@@ -158,7 +158,7 @@ def _samples(samples: list[Sample], output: Output) -> list[str]:
         )
         for sample in samples
     ]
-    return render(_SAMPLES, rows, legend=output.legend, colours=output.colours) if rows else []
+    return render(_SAMPLES, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
 
 
 def _footer(entries: list[Entry], samples: list[Sample]) -> str:

@@ -23,7 +23,8 @@ class Output:
     """How the command line said that answers are to be written.
 
     `json` is "off", "short" or "pretty"; `legend` whether tables have headings and footers;
-    `terminal` whether a person reads along; `colours` whether that person's terminal has them.
+    `terminal` whether a person reads along; `colours` whether that person's terminal has them. `width` is how
+    many columns tables have: COLUMNS=, else the terminal's; None, nothing is shortened, where a program reads.
     """
 
     def __init__(self, args: argparse.Namespace, environ: Mapping[str, str] | None = None) -> None:
@@ -33,6 +34,7 @@ class Output:
         self.terminal = is_terminal(1)
         self._pager = self.terminal and not args.no_pager
         self.colours = self.terminal and colours_wanted(self._environ)
+        self.width = _width(self._environ, terminal=self.terminal)
 
     def document(self, value: object) -> None:
         r"""Write JSON: one line, or indented with --json=pretty.
@@ -47,7 +49,7 @@ class Output:
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
         """Write text, through a pager where a person reads and did not ask for none."""
-        if paged and self._pager:
+        if paged and self._pager and len(lines) >= _height():
             from journalkeeper.cli.pager import page  # noqa: PLC0415 - subprocess is for terminals only
 
             if page(lines, self._environ):
@@ -79,6 +81,26 @@ def write(text: str) -> None:
 def complain(text: str) -> None:
     """Write one line on stderr, whatever `text` contains."""
     print(f"journalkeeper: {shown(text)}", file=sys.stderr)
+
+
+def _width(environ: Mapping[str, str], *, terminal: bool) -> int | None:
+    """The columns that a table may have; at least 40."""
+    asked = environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return max(40, int(asked))
+    return max(40, _terminal_size().columns or 80) if terminal else None
+
+
+def _height() -> int:
+    """The lines of the terminal."""
+    return _terminal_size().lines or 24
+
+
+def _terminal_size() -> os.terminal_size:
+    try:
+        return os.get_terminal_size(1)
+    except OSError:
+        return os.terminal_size((0, 0))
 
 
 def is_terminal(descriptor: int) -> bool:

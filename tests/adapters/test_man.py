@@ -108,7 +108,7 @@ def test_every_command_and_option_is_in_the_page(text: dict[str, str]) -> None:
         below = parser([command.name])._subparsers._group_actions[0].choices[command.name]  # type: ignore[union-attr,index]
         for flag in below._option_string_actions:
             assert re.search(rf"(?m)^ +(-.*, )?{re.escape(flag)}\b", chapter[1] + text[MAIN]), flag
-    assert re.search(r"(?m)^ +--version", text[MAIN])
+    assert re.search(r"(?m)^ +-V, --version", text[MAIN])
 
 
 def test_every_reason_has_its_sentence(text: dict[str, str]) -> None:
