@@ -12,23 +12,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from dbus_fast import Message, MessageFlag, MessageType
 
 from journalkeeper.bus import contract, names, options, properties
 from journalkeeper.bus.callers import Caller, CallError, Callers
 from journalkeeper.bus.connection import MESSAGE_MOST, element
+from journalkeeper.bus.contract import Method
+from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.polkit import Authority
+from journalkeeper.model import Request
 from journalkeeper.model.errors import KeeperError, NoSuchJobError
 from journalkeeper.model.units import U64_MAX
-
-if TYPE_CHECKING:
-    from journalkeeper.bus.contract import Method
-    from journalkeeper.bus.objects import Objects
-    from journalkeeper.model import Request
-    from journalkeeper.service.jobs import Jobs
-    from journalkeeper.service.snapshot import Snapshot
+from journalkeeper.service.jobs import Jobs
+from journalkeeper.service.snapshot import Snapshot
 
 IN_A_TURN: Final = 100
 """Files that one turn of the event loop writes to a list, 50 us each."""

@@ -17,14 +17,11 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from journalkeeper.config import Config, validation
 from journalkeeper.config.files import Assignment
 from journalkeeper.model.errors import ConfigError, KeeperError
-
-if TYPE_CHECKING:
-    from journalkeeper.config.validation import Assigned
 
 CODE: Final = os.fspath(Path(__file__).parents[2])
 PROGRAM: Final = "import sys; sys.path[:] = {path!r}; from journalkeeper.cli.config_process import main; main()"
@@ -32,7 +29,7 @@ TIMEOUT_S: Final = 300.0
 """At 150 IOPS and with nothing in memory it takes some 10 s."""
 
 
-def from_assignments(assignments: Iterable[Assigned]) -> Config:
+def from_assignments(assignments: Iterable[Assignment]) -> Config:
     """As validation.from_assignments, with nothing of pydantic left in this process.
 
     Raises: ConfigError; KeeperError, OSError (EAGAIN, ENOMEM) if no process can be had.

@@ -6,36 +6,32 @@ The one rule: a door opens when it is first used, so a command pays only for wha
 
 from __future__ import annotations
 
+import argparse
 import os
 import stat
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
+from journalkeeper.bus.client import Service
+from journalkeeper.cli import backend, config_process
+from journalkeeper.cli.output import Output
+from journalkeeper.config import Config, files, validation
+from journalkeeper.engine import Engine
 from journalkeeper.history import state
+from journalkeeper.history.record import Record
+from journalkeeper.model import Host, Plan, Request
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Report
 
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-    from typing import Protocol
 
-    from journalkeeper.bus.client import Service
-    from journalkeeper.cli.output import Output
-    from journalkeeper.config import Config
-    from journalkeeper.engine import Engine
-    from journalkeeper.history.record import Record
-    from journalkeeper.model import Host, Plan, Request
-    from journalkeeper.model.progress import Progress
-    from journalkeeper.model.run import Report
+class EngineLike(Protocol):
+    """The part of engine.Engine that commands use."""
 
-    class EngineLike(Protocol):
-        """The part of engine.Engine that commands use."""
-
-        def look(self, request: Request) -> Host: ...
-        def plan(self, request: Request) -> Plan: ...
-        def run(
-            self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
-        ) -> Report: ...
+    def look(self, request: Request) -> Host: ...
+    def plan(self, request: Request) -> Plan: ...
+    def run(self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]) -> Report: ...
 
 
 class Context:
@@ -56,16 +52,10 @@ class Context:
 
         Raises: ConfigError; OSError for a --config FILE that cannot be read.
         """
-        from journalkeeper.config import files  # noqa: PLC0415 - status and history read no configuration
-
-        if staying:
-            from journalkeeper.cli.config_process import from_assignments  # noqa: PLC0415 - the service only
-        else:
-            from journalkeeper.config.validation import from_assignments  # noqa: PLC0415
-
+        check = config_process.from_assignments if staying else validation.from_assignments
         if self._args.config is None:
-            return from_assignments(files.assignments("journalkeeper.conf", subdir=""))
-        return from_assignments(files.parse_file(self._args.config))
+            return check(files.assignments("journalkeeper.conf", subdir=""))
+        return check(files.parse_file(self._args.config))
 
     def engine(self) -> EngineLike:
         """The engine, with the configuration, -D, and for root what files occupy on disk.
@@ -83,8 +73,6 @@ class Context:
 
         Raises: as `engine`.
         """
-        from journalkeeper.engine import Engine  # noqa: PLC0415 - the whole house comes with it
-
         return Engine(
             self.config(staying=patient),
             directories=self._directories(patient=patient),
@@ -95,14 +83,10 @@ class Context:
 
     def running(self) -> Service | None:
         """The running service, to be closed; None if there is none, or another host's journal is meant."""
-        from journalkeeper.cli import backend  # noqa: PLC0415 - only who asks for it
-
         return None if self._engine is not None else backend.running(self._args, self.state_directory)
 
     def means_service(self) -> bool:
         """Whether the command line is about this host's service: no -D, no --config, no state of its own."""
-        from journalkeeper.cli import backend  # noqa: PLC0415 - only who asks for it
-
         return backend.is_meant(self._args, self.state_directory)
 
     def service(self, asked: Request) -> Service | None:
@@ -110,8 +94,6 @@ class Context:
 
         Raises: as `config`.
         """
-        from journalkeeper.cli import backend  # noqa: PLC0415 - only where files are rewritten
-
         if self._engine is not None:
             return None
         return backend.for_request(asked, self._args, self.state_directory, self._watched)
@@ -122,8 +104,6 @@ class Context:
 
     def record(self) -> Record:
         """The record, to be read. Raises: NeedsRootError without the right to; KeeperError if it is damaged."""
-        from journalkeeper.history.record import Record  # noqa: PLC0415 - with sqlite3
-
         return Record(self.state_directory, read_only=True)
 
     def _directories(self, *, patient: bool) -> tuple[str, ...] | None:

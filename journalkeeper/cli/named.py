@@ -8,13 +8,11 @@ the other paths are done all the same.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from journalkeeper.cli.output import Output
 from journalkeeper.model import Reason, Request
 from journalkeeper.model.reasons import NO_JOURNAL
-
-if TYPE_CHECKING:
-    from journalkeeper.cli.output import Output
 
 NEXT: Final = {
     Reason.VANISHED: "`journalkeeper scan` lists the journal files",

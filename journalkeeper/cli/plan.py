@@ -7,26 +7,25 @@ plan: root's is made here, and another user's by the service, which may look whe
 
 from __future__ import annotations
 
+import argparse
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.named import complain_of_named
+from journalkeeper.cli.output import Output
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
+from journalkeeper.cli.times import shown_time
 from journalkeeper.cli.waits import waits
 from journalkeeper.model import Reason, Request, Skip
+from journalkeeper.model.reasons import SENTENCES
 from journalkeeper.model.units import format_size, format_span
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.wire.documents import plan_document, skips
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable
-
-    from journalkeeper.cli.context import Context
-    from journalkeeper.cli.output import Output
 
 DESCRIPTION = """\
 Shows what `defrag` would do with the same options: an action or a reason against it for
@@ -107,8 +106,6 @@ def skipped_lines(skipped: tuple[Skip, ...], output: Output) -> list[str]:
 
 def glossary(reasons: Iterable[Reason]) -> list[str]:
     """One sentence for each reason that occurs, in their fixed order."""
-    from journalkeeper.model.reasons import SENTENCES  # noqa: PLC0415 - not for JSON or --no-legend
-
     occurring = set(reasons)
     return [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]
 
@@ -160,8 +157,6 @@ def _range(action: dict[str, Any]) -> str:
 def _window(instance: str, window: dict[str, Any]) -> str:
     state = "open" if window["open"] else "closed"
     if window["open"] and window["closes_at_us"] is not None:
-        from journalkeeper.cli.times import shown_time  # noqa: PLC0415 - datetime, for this line only
-
         state += f" until {shown_time(window['closes_at_us'])}"
     return f"Window of {shown(instance)}: {state}, {shown(window['reason'])}."
 

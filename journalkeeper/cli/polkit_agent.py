@@ -8,6 +8,7 @@ Source: pkttyagent(1), --notify-fd and --fallback.
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,7 +23,6 @@ def for_terminal() -> Iterator[None]:
     if os.geteuid() == 0 or not is_terminal(0) or not is_terminal(2):
         yield
         return
-    import subprocess  # noqa: PLC0415 - for terminals of plain users only
 
     readable, writable = os.pipe()
     words = [PROGRAM, "--notify-fd", str(writable), "--fallback"]

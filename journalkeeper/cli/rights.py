@@ -7,13 +7,10 @@ The one rule: an answer that consists of "could not read it" for every file is a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from journalkeeper.cli.context import Context
 from journalkeeper.model import Reason
 from journalkeeper.model.errors import NeedsRootError
-
-if TYPE_CHECKING:
-    from journalkeeper.cli.context import Context
 
 
 def refuse_if_all_unreadable(context: Context, reasons: Sequence[Reason | None]) -> None:

@@ -10,6 +10,7 @@ import argparse
 import os
 
 from journalkeeper.model import Request
+from journalkeeper.model.compression import parse_compression
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +69,6 @@ def absolute(paths: list[str]) -> tuple[str, ...]:
 
 
 def _compression(text: str) -> str:
-    from journalkeeper.model.compression import parse_compression  # noqa: PLC0415 - only --compress needs it
 
     try:
         parse_compression(text)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+from journalkeeper.model.units import parse_span_us
+
 _DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _DATE = r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.(?P<fraction>\d{1,9}))?)?"
@@ -77,6 +79,5 @@ def _epoch_us(moment: datetime) -> int:
 
 
 def _span_us(text: str) -> int:
-    from journalkeeper.model.units import parse_span_us  # noqa: PLC0415 - only relative times need it
 
     return parse_span_us(text.strip())

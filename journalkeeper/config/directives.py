@@ -12,7 +12,7 @@ only when a file assigns something: it costs 60 to 100 ms, and most hosts set no
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_type_hints
 
 from journalkeeper.config.spec import DAY, MINUTE, MS, SECOND, Form, Spec
 from journalkeeper.model import GIB, KIB, MIB
@@ -344,8 +344,6 @@ class Directive(NamedTuple):
 @cache
 def directives() -> tuple[Directive, ...]:
     """Every directive, in the order of journalkeeper.conf."""
-    from typing import get_type_hints  # noqa: PLC0415 - evaluating the annotations is for who asks
-
     found: list[Directive] = []
     for section in Config._fields:
         part = getattr(Config(), section)

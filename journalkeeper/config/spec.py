@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from shlex import join, split
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from journalkeeper.model import GIB, KIB, MIB, compression
+from journalkeeper.model.units import parse_bool, parse_size, parse_span_us
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
@@ -79,8 +81,6 @@ class Spec(NamedTuple):
             case int():
                 return _scaled(value, UNITS.get(self.form, ()))
             case tuple():
-                from shlex import join  # noqa: PLC0415 - only who shows values needs it
-
                 return join(value)
         return str(value)
 
@@ -115,8 +115,6 @@ class Spec(NamedTuple):
 
 def _readers() -> dict[Form, Callable[[str], object]]:
     """How each form is read."""
-    from journalkeeper.model.units import parse_bool, parse_size, parse_span_us  # noqa: PLC0415
-
     return {
         Form.BOOL: parse_bool,
         Form.COMPRESSION: _compression,
@@ -156,6 +154,4 @@ def _absolute(text: str) -> str:
 
 def _paths(text: str) -> list[str]:
     """The paths in one line; quotes keep a path with spaces together, as in systemd's lists."""
-    from shlex import split  # noqa: PLC0415 - only a file that names directories needs it
-
     return [_absolute(path) for path in split(text)]

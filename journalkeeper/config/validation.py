@@ -3,41 +3,21 @@
 
 The one rule: an error names file, line and directive and says what is allowed; nothing
 is guessed, and no file is opened here. What the directives are is in directives.py.
-pydantic is imported only when a line assigns something: it costs 60 to 100 ms, and most
-hosts set nothing.
+pydantic is imported only when a line assigns something: it and its validators take 12 of
+the 48 MiB that the service may have, and most hosts set nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from journalkeeper.config.directives import Config, Directive, directives
+from journalkeeper.config.files import Assignment
 from journalkeeper.config.spec import Form
 from journalkeeper.model.errors import ConfigError
-
-if TYPE_CHECKING:  # nothing but words for mypy, and a Protocol takes 2 ms to make
-    from typing import Protocol
-
-    class Assigned(Protocol):
-        """One `key=value` line of a file, counted from 1, or a wrong line with its `problem`; what files.py reads."""
-
-        @property
-        def file(self) -> str: ...
-        @property
-        def line(self) -> int: ...
-        @property
-        def section(self) -> str: ...
-        @property
-        def key(self) -> str: ...
-        @property
-        def value(self) -> str: ...
-        @property
-        def problem(self) -> str: ...
-
-
-__all__ = ["Config", "Shown", "describe", "directives", "from_assignments"]
 
 Problem = tuple[str, int, str, str]
 
@@ -67,7 +47,7 @@ def describe(config: Config) -> list[Shown]:
     return shown
 
 
-def from_assignments(assignments: Iterable[Assigned]) -> Config:
+def from_assignments(assignments: Iterable[Assignment]) -> Config:
     """The configuration that the lines of all files make, given in the order in which they apply.
 
     A later line wins, an empty one resets to the default, the paths of a list add up. A
@@ -76,7 +56,7 @@ def from_assignments(assignments: Iterable[Assigned]) -> Config:
     Raises: ConfigError with every problem: unknown section or directive, bad value, out of
         range, values that contradict each other.
     """
-    lines: dict[Directive, list[Assigned]] = {}
+    lines: dict[Directive, list[Assignment]] = {}
     problems: list[Problem] = []
     order: dict[tuple[str, int], int] = {}
     for line in assignments:
@@ -108,10 +88,8 @@ def _value(config: Config, directive: Directive) -> Any:
     return getattr(getattr(config, directive.section.lower()), directive.field)
 
 
-def _unknown(line: Assigned) -> str:
+def _unknown(line: Assignment) -> str:
     """Why a line names nothing that we know, and what was probably meant."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only for who mistyped
-
     sections = list(dict.fromkeys(one.section for one in directives()))
     if line.section not in sections:
         near = get_close_matches(line.section.capitalize(), sections, n=1)
@@ -127,9 +105,9 @@ def _unknown(line: Assigned) -> str:
     return f"unknown in [{line.section}]; {meant}allowed are {', '.join(f'{name}=' for name in names.values())}"
 
 
-def _validated(lines: dict[Directive, list[Assigned]]) -> tuple[Config, list[Problem]]:
+def _validated(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[Problem]]:
     """The configuration by pydantic; where a value is wrong its default and the problem."""
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - see the module's docstring
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - 12 MiB; see above
 
     adapter = TypeAdapter(Config)
     problems: list[Problem] = []
@@ -143,7 +121,7 @@ def _validated(lines: dict[Directive, list[Assigned]]) -> tuple[Config, list[Pro
                 problems += _complaints(directive, good.pop(directive, []))
 
 
-def _as_words(lines: dict[Directive, list[Assigned]]) -> dict[str, dict[str, object]]:
+def _as_words(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, object]]:
     """What pydantic is given: sections of fields, each with the text that counts, or the texts of a list."""
     words: dict[str, dict[str, object]] = {}
     for directive, given in lines.items():
@@ -154,14 +132,14 @@ def _as_words(lines: dict[Directive, list[Assigned]]) -> dict[str, dict[str, obj
     return words
 
 
-def _complaints(directive: Directive, given: list[Assigned]) -> list[Problem]:
+def _complaints(directive: Directive, given: list[Assignment]) -> list[Problem]:
     """One problem for each wrong line of a directive that pydantic refused: of a list's lines some are right."""
     wrong = [line for line in given if directive.spec.form is not Form.PATHS or not _readable(directive, line)]
     what = f"is not allowed; allowed is {directive.spec.allowed}"
     return [(line.file, line.line, line.key, f"{line.value.strip()!r} {what}") for line in wrong]
 
 
-def _readable(directive: Directive, line: Assigned) -> bool:
+def _readable(directive: Directive, line: Assignment) -> bool:
     try:
         directive.spec.read([line.value])
     except ValueError:
@@ -169,7 +147,7 @@ def _readable(directive: Directive, line: Assigned) -> bool:
     return True
 
 
-def _contradictions(config: Config, lines: dict[Directive, list[Assigned]], wrong: list[Problem]) -> list[Problem]:
+def _contradictions(config: Config, lines: dict[Directive, list[Assignment]], wrong: list[Problem]) -> list[Problem]:
     """Pairs of values of which one must be no less than the other, where both could be read."""
     problems: list[Problem] = []
     bad = {(file, line) for file, line, _, _ in wrong}

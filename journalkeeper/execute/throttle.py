@@ -30,13 +30,6 @@ ENTRIES_EVERY_S: Final = 0.2
 MAINTENANCE_EVERY_S: Final = 5.0
 
 
-def prepare() -> None:
-    """Import what measuring takes, for who stays: its first window is not for reading modules from a slow disk,
-    and what it holds after ten minutes is what it holds for good (1.5 MiB came with the first piece)."""
-    import psutil  # noqa: F401, PLC0415 - not for a command, which may have nothing to do
-    import systemd.journal  # noqa: F401, PLC0415
-
-
 class Place(NamedTuple):
     """Where work goes on: the volume, and the active files of all instances there."""
 

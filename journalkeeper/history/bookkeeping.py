@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from journalkeeper.history.record import Record
 from journalkeeper.model import Volume
 from journalkeeper.model.errors import KeeperError
-
-if TYPE_CHECKING:
-    from journalkeeper.history.record import Record
-    from journalkeeper.model.run import Done
+from journalkeeper.model.run import Done
 
 
 def tried(bookkeeping: Callable[[], None]) -> list[str]:

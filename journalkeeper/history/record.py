@@ -13,11 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from journalkeeper.history import samples
 from journalkeeper.history.counters import Counters
-from journalkeeper.history.database import Database
+from journalkeeper.history.database import Connection, Database
 from journalkeeper.history.rows import (
     COUNT_LIMIT,
     Day,
@@ -38,9 +38,6 @@ from journalkeeper.history.rows import (
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.waiting import Wait
-
-if TYPE_CHECKING:
-    from journalkeeper.history.database import Connection
 
 NAME = "history.db"
 DAY_US = 24 * 3600 * 1_000_000

@@ -8,10 +8,11 @@ itself is; what is seen was put here by the last look, and is only ever replaced
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from journalkeeper.engine import Engine, now_us
 from journalkeeper.journald import opening
@@ -20,11 +21,10 @@ from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import sentence
+from journalkeeper.observe.intake_delays import IntakeDelays
 from journalkeeper.service.jobs import Ended, Job, Jobs
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally, findings
-
-if TYPE_CHECKING:
-    from journalkeeper.observe.intake_delays import IntakeDelays
+from journalkeeper.wire.documents import defrag_document, plan_document
 
 ORIGIN: Final = "bus"
 
@@ -85,8 +85,6 @@ class Api:
 
     def open(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
         """From now on `listener` is told in `loop`; before, nobody looks and nothing is kept."""
-        from journalkeeper.observe.intake_delays import IntakeDelays  # noqa: PLC0415 - only where somebody listens
-
         self._loop, self._listener, self._intake_delays = loop, listener, IntakeDelays()
         self.jobs.listener = listener
 
@@ -196,7 +194,6 @@ class Api:
     # -- In the worker -------------------------------------------------------------------------
 
     def _planned(self, request: Request) -> str:
-        from journalkeeper.wire.documents import plan_document  # noqa: PLC0415 - for who is asked
 
         engine = self._daemon.engine
         return _json(plan_document(engine.plan(_placed(request, engine.directories))))
@@ -234,8 +231,6 @@ def result(report: Report, request: Request) -> str:
 
 def _document(report: Report) -> str:
     """What Result answers: the document of `defrag -j`, and what else the command line says."""
-    from journalkeeper.wire.documents import defrag_document  # noqa: PLC0415 - for who is asked
-
     files = () if report.host is None else report.host.files
     document = defrag_document(report, {file.path: file.extents.total for file in files})
     skipped = [skip._asdict() for skip in report.plan.skipped]
@@ -245,8 +240,6 @@ def _document(report: Report) -> str:
 
 def _json(document: object) -> str:
     """As the command line writes it: ASCII in one line."""
-    import json  # noqa: PLC0415 - for who is asked
-
     return json.dumps(document, separators=(",", ":"))
 
 
