@@ -126,4 +126,4 @@ def case(one: JournalFile, request: Request | None = None, config: Config | None
 def configured(section: str, **words: Any) -> Config:
     """The defaults with some directives of one section changed, by field name."""
     config = Config()
-    return config._replace(**{section: getattr(config, section)._replace(**words)})
+    return config.model_copy(update={section: getattr(config, section).model_copy(update=words)})

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from journalkeeper.bus.client import Service
-from journalkeeper.cli import backend, config_process
+from journalkeeper.cli import backend
 from journalkeeper.cli.output import Output
-from journalkeeper.config import Config, files, validation
+from journalkeeper.config import Config, files
+from journalkeeper.config.validation import from_assignments
 from journalkeeper.engine import Engine
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
@@ -45,17 +46,14 @@ class Context:
         self.privileged = os.geteuid() == 0
         self.now_us = time.time_ns() // 1000
 
-    def config(self, *, staying: bool = False) -> Config:
+    def config(self) -> Config:
         """The configuration: --config FILE, else the search path of journalkeeper.conf.
-
-        For who is `staying`, checked aside, so that what that takes does not stay, too.
 
         Raises: ConfigError; OSError for a --config FILE that cannot be read.
         """
-        check = config_process.from_assignments if staying else validation.from_assignments
         if self._args.config is None:
-            return check(files.assignments("journalkeeper.conf", subdir=""))
-        return check(files.parse_file(self._args.config))
+            return from_assignments(files.assignments("journalkeeper.conf", subdir=""))
+        return from_assignments(files.parse_file(self._args.config))
 
     def engine(self) -> EngineLike:
         """The engine, with the configuration, -D, and for root what files occupy on disk.
@@ -74,7 +72,7 @@ class Context:
         Raises: as `engine`.
         """
         return Engine(
-            self.config(staying=patient),
+            self.config(),
             directories=self._directories(patient=patient),
             state_directory=self.state_directory,
             disk_bytes=disk_bytes,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """journalkeeper.conf: the directives, their check, and the files that they come from."""
 
-from journalkeeper.config.directives import Config
+from journalkeeper.config.directives import Budget, Config, Defrag, History, Metrics, Nocow, Watch, Window
 
-__all__ = ["Config"]
+__all__ = ["Budget", "Config", "Defrag", "History", "Metrics", "Nocow", "Watch", "Window"]

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """journalkeeper.conf as values: every directive with its default, range and reason, once.
 
-The one rule: a directive is defined in one place, the annotation of its field; the check
-of a file, `check-config`, journalkeeper.conf(5) and the Ansible argument specs all come
-from there. Text becomes values here; finding and reading files is the business of files.py.
-
-The annotations stay strings until somebody asks (`directives`), and pydantic is imported
-only when a file assigns something: it costs 60 to 100 ms, and most hosts set nothing.
+A directive is the annotation of its field; the check of a file, `check-config`,
+journalkeeper.conf(5), the completions and the Ansible argument specs are made from it. Finding
+and reading files is the business of files.py, text becomes values in validation.py.
 """
 
 from __future__ import annotations
@@ -14,11 +11,19 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Literal, NamedTuple, get_type_hints
 
+from pydantic import BaseModel, ConfigDict
+
 from journalkeeper.config.spec import DAY, MINUTE, MS, SECOND, Form, Spec
 from journalkeeper.model import GIB, KIB, MIB
 
 
-class Watch(NamedTuple):
+class Section(BaseModel):
+    """Values that do not change; a field has its value in the unit that its name ends with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Watch(Section):
     """[Watch]: which directories, and when a file there is at rest."""
 
     directories: Annotated[
@@ -55,7 +60,7 @@ class Watch(NamedTuple):
     ] = 10 * MINUTE
 
 
-class Nocow(NamedTuple):
+class Nocow(Section):
     """[Nocow]: whether journald's new files shall be overwritten in place."""
 
     nocow: Annotated[
@@ -87,7 +92,7 @@ class Nocow(NamedTuple):
     ] = True
 
 
-class Defrag(NamedTuple):
+class Defrag(Section):
     """[Defrag]: what is rewritten, how, and when the gain pays."""
 
     compress: Annotated[
@@ -194,7 +199,7 @@ class Defrag(NamedTuple):
     ] = 50 * MS
 
 
-class Window(NamedTuple):
+class Window(Section):
     """[Window]: when work on active files would be in journald's way."""
 
     margin_us: Annotated[
@@ -236,7 +241,7 @@ class Window(NamedTuple):
     ] = 40
 
 
-class Budget(NamedTuple):
+class Budget(Section):
     """[Budget]: what the work may cost."""
 
     bytes_per_day: Annotated[
@@ -276,7 +281,7 @@ class Budget(NamedTuple):
     ] = 256 * MIB
 
 
-class History(NamedTuple):
+class History(Section):
     """[History]: how much is remembered."""
 
     keep_us: Annotated[
@@ -304,7 +309,7 @@ class History(NamedTuple):
     ] = 50_000
 
 
-class Metrics(NamedTuple):
+class Metrics(Section):
     """[Metrics]: numbers for others."""
 
     textfile: Annotated[
@@ -320,7 +325,7 @@ class Metrics(NamedTuple):
     ] = ""
 
 
-class Config(NamedTuple):
+class Config(Section):
     """All directives with their values; `Config()` is the defaults."""
 
     watch: Watch = Watch()
@@ -345,7 +350,7 @@ class Directive(NamedTuple):
 def directives() -> tuple[Directive, ...]:
     """Every directive, in the order of journalkeeper.conf."""
     found: list[Directive] = []
-    for section in Config._fields:
+    for section in Config.model_fields:
         part = getattr(Config(), section)
         for field, hint in get_type_hints(type(part), include_extras=True).items():
             spec: Spec = hint.__metadata__[0]

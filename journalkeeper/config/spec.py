@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What a directive of journalkeeper.conf may be: its form, its range, how it is read and written.
 
-The one rule: reading and writing are inverse. What `written` says, `read` takes.
+Reading and writing are inverse: what `written` says, `read` takes.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from shlex import join, split
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from journalkeeper.model import GIB, KIB, MIB, compression
 from journalkeeper.model.units import parse_bool, parse_size, parse_span_us
-
-if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler
-    from pydantic_core import CoreSchema
 
 MS = 1_000
 SECOND = 1_000 * MS
@@ -85,12 +84,13 @@ class Spec(NamedTuple):
         return str(value)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """How pydantic makes a value of the text: first our reading of it, then its check of type and range."""
-        from pydantic import Field  # noqa: PLC0415 - pydantic is already loaded when it calls this
-        from pydantic_core import core_schema  # noqa: PLC0415
+        """How pydantic makes a value: a file's text is read by us, then type and range are checked."""
+
+        def value(given: object) -> object:
+            return self.read(given) if isinstance(given, str | list) else given
 
         bounded = source if self.high is None else Annotated[source, Field(ge=self.low, le=self.high)]
-        return core_schema.no_info_before_validator_function(self.read, handler.generate_schema(bounded))
+        return core_schema.no_info_before_validator_function(value, handler.generate_schema(bounded))
 
     def read(self, text: str | list[str]) -> object:
         """The value that the text of one directive stands for; a list's texts add up. Ranges are not looked at.
@@ -103,28 +103,14 @@ class Spec(NamedTuple):
             return None
         if {"yes", "no"} <= set(self.words) and text not in self.words:
             return self._yes_or_no(text)
-        return _readers()[self.form](text)
+        return READERS[self.form](text)
 
     def _yes_or_no(self, text: str) -> str:
         """The word that another of systemd's words for a boolean stands for; what is none is left to the check."""
         try:
-            return self.written(_readers()[Form.BOOL](text))
+            return self.written(READERS[Form.BOOL](text))
         except ValueError:
             return text
-
-
-def _readers() -> dict[Form, Callable[[str], object]]:
-    """How each form is read."""
-    return {
-        Form.BOOL: parse_bool,
-        Form.COMPRESSION: _compression,
-        Form.COUNT: _count,
-        Form.PATH: _absolute,
-        Form.PERCENT: lambda text: _count(text.removesuffix("%")),
-        Form.SIZE: parse_size,
-        Form.SPAN: parse_span_us,
-        Form.WORD: str,
-    }
 
 
 def _scaled(value: int, units: Iterable[tuple[int, str]]) -> str:
@@ -155,3 +141,16 @@ def _absolute(text: str) -> str:
 def _paths(text: str) -> list[str]:
     """The paths in one line; quotes keep a path with spaces together, as in systemd's lists."""
     return [_absolute(path) for path in split(text)]
+
+
+READERS: dict[Form, Callable[[str], object]] = {
+    Form.BOOL: parse_bool,
+    Form.COMPRESSION: _compression,
+    Form.COUNT: _count,
+    Form.PATH: _absolute,
+    Form.PERCENT: lambda text: _count(text.removesuffix("%")),
+    Form.SIZE: parse_size,
+    Form.SPAN: parse_span_us,
+    Form.WORD: str,
+}
+"""How each form but PATHS is read."""

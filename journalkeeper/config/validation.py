@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """From the lines of configuration files to a Config, or to every problem in them.
 
-The one rule: an error names file, line and directive and says what is allowed; nothing
-is guessed, and no file is opened here. What the directives are is in directives.py.
-pydantic is imported only when a line assigns something: it and its validators take 12 of
-the 48 MiB that the service may have, and most hosts set nothing.
+An error names file, line and directive and says what is allowed; no file is opened here.
 """
 
 from __future__ import annotations
@@ -14,10 +11,14 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from journalkeeper.config.directives import Config, Directive, directives
 from journalkeeper.config.files import Assignment
 from journalkeeper.config.spec import Form
 from journalkeeper.model.errors import ConfigError
+
+__all__ = ["Config", "Shown", "describe", "directives", "from_assignments"]
 
 Problem = tuple[str, int, str, str]
 
@@ -107,14 +108,11 @@ def _unknown(line: Assignment) -> str:
 
 def _validated(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[Problem]]:
     """The configuration by pydantic; where a value is wrong its default and the problem."""
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - 12 MiB; see above
-
-    adapter = TypeAdapter(Config)
     problems: list[Problem] = []
     good = dict(lines)
     while True:
         try:
-            return adapter.validate_python(_as_words(good)), problems
+            return Config.model_validate(_as_words(good)), problems
         except ValidationError as error:
             for wrong in error.errors(include_url=False, include_context=False):
                 directive = next(one for one in lines if (one.section.lower(), one.field) == wrong["loc"][:2])

@@ -86,7 +86,7 @@ def execute(action: Action, pace: Pace) -> Done:
         detail=detail,
         unshared_bytes=_unshared(action, pace, after, whole=result is Result.DONE),
     )
-    return Done(outcome, file.inode, file.size_bytes, file.mtime_ns, expected, action.compress)
+    return Done(outcome, file.inode, file.size_bytes, file.mtime_ns, expected, action.compress, action.file.kind)
 
 
 def _unshared(action: Action, pace: Pace, after: _Measured, *, whole: bool) -> int:

@@ -48,6 +48,7 @@ def kept(record: Record, run: int, volumes: tuple[Volume, ...], device: int, don
             when_us=time.time_ns() // 1000,
             extents_expected=done.extents_expected,
             compress=done.compress,
+            kind=done.kind,
         )
     except KeeperError as error:
         return [f"{done.outcome.path}: not recorded: {error}"]

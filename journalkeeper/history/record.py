@@ -36,7 +36,7 @@ from journalkeeper.history.rows import (
     waited,
 )
 from journalkeeper.history.schema import MIGRATIONS
-from journalkeeper.model import Host, Outcome, Past, Reason, Result, Verb
+from journalkeeper.model import Host, Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.waiting import Wait
 
 NAME = "history.db"
@@ -134,11 +134,13 @@ class Record:
         when_us: int,
         extents_expected: int = 0,
         compress: str | None = None,
+        kind: Kind | None = None,
     ) -> None:
         """Keep one outcome; a rewrite that was carried out, for good or in vain, is also the past of `inode`.
 
         `inode`, `mtime_ns` and `size_bytes` are the file's afterwards: what takes a name by a
-        rewrite or a rotation has another inode than the plan saw. `compress` is how it was compressed.
+        rewrite or a rotation has another inode than the plan saw. `compress` is how it was compressed, `kind` what the
+        file was when the rewrite began.
         """
 
         def keep(connection: Connection) -> None:
@@ -159,7 +161,7 @@ class Record:
             if outcome.action in REWRITES and (outcome.result is Result.DONE or outcome.reason is Reason.NO_GAIN):
                 after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
                 gain = (outcome.extents_before, extents_expected, outcome.bytes_written)
-                _inserted(connection, "rewrites", (*volume, inode, *after, *gain, compress))
+                _inserted(connection, "rewrites", (*volume, inode, *after, *gain, compress, kind))
 
         self._database.write(keep)
 
@@ -167,7 +169,7 @@ class Record:
         """The last rewrite of each file on a volume, by inode."""
         columns = "inode, verb, when_us, size_bytes, mtime_ns, extents, extents_before, extents_expected"
         rows = self._rows(
-            f"SELECT {columns}, bytes_written, compress FROM rewrites WHERE uuid = ? AND subvolume = ?",  # noqa: S608 - our words
+            f"SELECT {columns}, bytes_written, compress, kind FROM rewrites WHERE uuid = ? AND subvolume = ?",  # noqa: S608 - our words
             volume,
         )
         return dict(self._understood("rewrites", rows, past))

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from journalkeeper.model import Outcome, Past, Reason, Result, Verb
+from journalkeeper.model import Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.waiting import Wait
 
 TIME_LIMIT_US = 253_402_128_000 * 1_000_000
@@ -81,8 +81,8 @@ class Sample(NamedTuple):
 
 
 def past(row: tuple[Any, ...]) -> tuple[int, Past]:
-    """An inode and its last rewrite, of (inode, verb, when_us, size_bytes, mtime_ns, four counts, compress)."""
-    inode, verb, when_us, size_bytes, mtime_ns, *counts, compress = row
+    """An inode and its last rewrite, of (inode, verb, when_us, size_bytes, mtime_ns, four counts, compress, kind)."""
+    inode, verb, when_us, size_bytes, mtime_ns, *counts, compress, kind = row
     extents, before, expected, written = _counts(counts)
     return _integer(inode), Past(
         verb=Verb(verb),
@@ -94,6 +94,7 @@ def past(row: tuple[Any, ...]) -> tuple[int, Past]:
         extents_expected=expected,
         bytes_written=written,
         compress=None if compress is None else str(compress),
+        kind=None if kind is None else Kind(kind),
     )
 
 

@@ -62,6 +62,8 @@ MIGRATIONS = (
         "ALTER TABLE rewrites ADD COLUMN bytes_written INTEGER NOT NULL DEFAULT 0",
         # How a file was compressed, as --compress= says it; NULL in rows of before.
         "ALTER TABLE rewrites ADD COLUMN compress TEXT",
+        # What the file was then: active, archived or unclean; NULL in rows of before.
+        "ALTER TABLE rewrites ADD COLUMN kind TEXT",
         # What a rewrite stored beside a snapshot.
         "ALTER TABLE outcomes ADD COLUMN unshared_bytes INTEGER NOT NULL DEFAULT 0",
     ),

@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 from journalkeeper.model.plans import Host, Outcome, Plan
 from journalkeeper.model.waiting import Wait
+from journalkeeper.model.words import Kind
 
 
 class Done(NamedTuple):
     """An outcome, and the file as it is afterwards for the record.
 
-    `extents_expected` is what could be expected of the file's data; 0 where nothing was. `compress` is None of
-    what is no rewrite.
+    `extents_expected` is what could be expected of the file's data; 0 where nothing was. `compress` and
+    `kind`, what the file was at the beginning, are None of what is no rewrite.
     """
 
     outcome: Outcome
@@ -22,6 +23,7 @@ class Done(NamedTuple):
     mtime_ns: int
     extents_expected: int = 0
     compress: str | None = None
+    kind: Kind | None = None
 
 
 class Report(NamedTuple):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,18 @@ def test_what_is_typed_in_the_checkout_ends_well(command: Command) -> None:
     line = command.text.removeprefix("sudo ")
     done = subprocess.run(["sh", "-c", line], cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
+
+
+BENCHES = [one for one in documents.commands() if one.text.startswith("python -m tests.bench.")]
+
+
+@pytest.mark.parametrize("command", BENCHES, ids=lambda command: command.text)
+def test_a_bench_that_a_page_names_takes_those_words(command: Command) -> None:
+    _, _, module, *words = command.text.split()
+    known = subprocess.run(
+        [sys.executable, "-m", module, "--help"], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    ).stdout
+    assert [word for word in words if word.startswith("--") and word.partition("=")[0] not in known] == []
 
 
 # what tests/fresh-root takes from README

@@ -111,6 +111,12 @@ def test_a_done_rewrite_is_the_past_of_its_inode(record: Record, action: Verb) -
     assert record.past(VOLUME) == {7: seen}
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_what_the_file_was_is_kept(record: Record, kind: Kind) -> None:
+    record.outcome(0, VOLUME, 7, outcome(), mtime_ns=55, size_bytes=66, when_us=100, kind=kind)
+    assert record.past(VOLUME)[7].kind is kind
+
+
 def test_how_a_file_was_compressed_is_kept_and_unknown_in_an_older_record(record: Record, tmp_path: Path) -> None:
     record.outcome(0, VOLUME, 7, outcome(), mtime_ns=55, size_bytes=66, when_us=100, compress="zstd:9")
     assert record.past(VOLUME)[7].compress == "zstd:9"

@@ -99,12 +99,12 @@ def by_command(place: Bed, case: Case, path: Path, _state: Path) -> str:
 
 
 def by_service(_place: Bed, case: Case, path: Path, state: Path) -> str:
-    """Wait until the service has compacted the file."""
+    """Wait until the service has compacted the file; it may come to nothing first and be tried again."""
     if case.cold:
         drop_caches()
     known_as = f"{INSIDE}/{path.parent.name}/{path.name}"
     deadline = time.monotonic() + PATIENCE_S
-    while not (said := outcome(state, known_as)) and time.monotonic() < deadline:
+    while not (said := outcome(state, known_as)).startswith("done") and time.monotonic() < deadline:
         time.sleep(0.2)
     return said or "nothing"
 
@@ -181,7 +181,7 @@ def main() -> int:
         notes.append(f"{case}: {sizes}, disk bytes before / size at most "
                      f"{max(one.disk_before / one.size_bytes for one in some):.2f}, after {ratios}")  # fmt: skip
         notes += [f"  {one.by}: {one.outcome}" for one in some if one.outcome != "done"]
-        sys.stderr.write(f"{case}: {ratios}\n")
+        sys.stderr.write(f"{case}: {ratios}\n{'; '.join({one.outcome for one in some if one.outcome != 'done'})}\n")
     show(f"{len(found)} archives rotated by journald itself", notes, rows(found))
     return 0
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from journalkeeper.btrfs import fiemap
-from journalkeeper.config import Config
+from journalkeeper.config import Budget, Config, Defrag
 from journalkeeper.execute.executor import execute
 from journalkeeper.execute.pace import Pace
 from journalkeeper.lab.volume import ScratchVolume, run
@@ -26,10 +26,7 @@ from journalkeeper.policy import plan
 
 PAGE = 4096
 OLD_NS = 1_600_000_000_123_456_789
-ALWAYS = Config()._replace(
-    budget=Config().budget._replace(bytes_per_day=None, keep_free_bytes=0),
-    defrag=Config().defrag._replace(min_extents=1, min_reclaim_bytes=0),
-)
+ALWAYS = Config(budget=Budget(bytes_per_day=None, keep_free_bytes=0), defrag=Defrag(min_extents=1, min_reclaim_bytes=0))
 """A configuration by which every gain pays and every byte may be used."""
 
 NOW = Request(now=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Config
+from journalkeeper.config import Config, Defrag, Watch, Window
 from journalkeeper.engine import Engine
 from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
@@ -213,7 +213,7 @@ def test_with_now_an_archive_that_journald_just_finished_is_looked_at_again(
             path.touch()
         return executor.execute(*given)
 
-    config = Config()._replace(watch=Config().watch._replace(settle_us=0))
+    config = Config(watch=Watch(settle_us=0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "execute", just_before)
         report = go(keep(config=config), request)
@@ -239,7 +239,7 @@ def test_a_rewrite_that_the_kernel_made_nothing_of_is_not_repeated(top: Path, ke
     active = put(top / MACHINE, journal_bytes, "system.journal", torn=False)
     scatter(active)
     before = extents(active)
-    config = Config()._replace(defrag=Config().defrag._replace(extents_per_mib=4))
+    config = Config(defrag=Defrag(extents_per_mib=4))
     first = go(keep(config=config))
     (outcome,) = first.outcomes
     assert (outcome.result, outcome.reason, outcome.extents_after) == (Result.SKIPPED, Reason.NO_GAIN, before)
@@ -269,8 +269,7 @@ def test_the_plan_is_the_run_stopped_before_it_touches_anything(top: Path, keep:
 def test_without_now_a_young_archive_settles(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     (path,) = archives(top / MACHINE, journal_bytes, 1)
     assert what_became(go(keep(), Request())) == {path.name: Reason.SETTLING}
-    watch, window = Config().watch, Config().window._replace(pressure_max_percent=100)
-    settled = Config()._replace(watch=watch._replace(settle_us=0, nocow_settle_us=0), window=window)
+    settled = Config(watch=Watch(settle_us=0, nocow_settle_us=0), window=Window(pressure_max_percent=100))
     assert what_became(go(keep(config=settled), Request())) == {path.name: Reason.FRAGMENTED}
 
 
@@ -319,7 +318,7 @@ def test_the_progress_of_a_run_never_goes_back(top: Path, keep: Keep, journal_by
 
 
 def test_a_stop_ends_the_run_at_the_border_of_a_piece(top: Path, keep: Keep, journal_bytes: bytes) -> None:
-    small = Config()._replace(defrag=Config().defrag._replace(chunk_bytes=MIB))
+    small = Config(defrag=Defrag(chunk_bytes=MIB))
     archives(top / MACHINE, journal_bytes, 3)
     before = files_in(top / MACHINE)
     told: list[Progress] = []

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.btrfs.maintenance import disks, maintenance
-from journalkeeper.config import Config
+from journalkeeper.config import Config, Watch, Window
 from journalkeeper.engine import Engine
 from journalkeeper.execute.throttle import Place, Throttle
 from journalkeeper.lab.bed import Bed
@@ -146,8 +146,8 @@ def test_a_plan_waits_for_who_uses_its_own_disk_and_not_for_another(
     volumes = make_volume("1G"), make_volume("1G")
     put(volumes[0].mountpoint, journal_bytes)
     os.sync()
-    at_once = ALWAYS._replace(watch=ALWAYS.watch._replace(settle_us=0))
-    config = at_once._replace(window=at_once.window._replace(pressure_max_percent=0))
+    at_once = ALWAYS.model_copy(update={"watch": Watch(settle_us=0)})
+    config = at_once.model_copy(update={"window": Window(pressure_max_percent=0)})
     engine = Engine(config, directories=(f"{volumes[0].mountpoint}",), state_directory=f"{tmp_path}")
 
     def reasons() -> list[Reason]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs import fiemap
-from journalkeeper.config import Config
+from journalkeeper.config import Config, Defrag
 from journalkeeper.lab.volume import run
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Request
 from tests.btrfs.journals import look, planned
@@ -83,7 +83,7 @@ def test_an_active_file_of_alternating_blocks_gets_no_action(place: Path, journa
         header[16] = 0  # OFFLINE
         file.write(header)
     run("sync", "-f", path)
-    for config in (Config(), Config()._replace(defrag=Config().defrag._replace(extents_per_mib=3))):
+    for config in (Config(), Config(defrag=Defrag(extents_per_mib=3))):
         plan = planned(path, request=Request(now=True), config=config)
         assert plan.actions == ()
         assert [skip.reason for skip in plan.skipped] in ([Reason.IDEAL], [Reason.NO_GAIN])

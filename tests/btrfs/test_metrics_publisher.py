@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.config import Config
+from journalkeeper.config import Config, Metrics
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history import state
 from journalkeeper.lab.bed import Bed
@@ -56,8 +56,11 @@ def keep(top: Path, tmp_path: Path, out: Path) -> Keep:
 
 def configured(top: Path, textfile: Path) -> Config:
     config = Config()
-    return config._replace(
-        watch=config.watch._replace(directories=(str(top),)), metrics=config.metrics._replace(textfile=str(textfile))
+    return config.model_copy(
+        update={
+            "watch": config.watch.model_copy(update={"directories": (str(top),)}),
+            "metrics": Metrics(textfile=str(textfile)),
+        }
     )
 
 

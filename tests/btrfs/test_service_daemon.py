@@ -273,7 +273,7 @@ def test_what_has_waited_for_a_day_is_told_after_a_restart_too(
     day_us, now_us = 24 * 3600 * 1_000_000, time.time_ns() // 1000
     with Record(tmp_path / "state") as record:
         record.wait([Wait(os.fspath(path), now_us - 2 * day_us, "pressure"), Wait("/gone", 1, "pressure")])
-    (tmp_path / "journalkeeper.conf").write_text(QUICK + "[Budget]\nBytesPerDay=0\n")
+    (tmp_path / "journalkeeper.conf").write_text(QUICK + "[Budget]\nBytesPerDay=1\n")
     service = serve(copies.machine.parent).ready()
     assert eventually(lambda: service.heard("1 file has waited for 2d: budget")), service.lines
     environment = {**os.environ, "STATE_DIRECTORY": f"{service.state}"}

@@ -235,8 +235,9 @@ def test_a_row_that_raises_anything_costs_one_file_and_no_descriptor(
 
 @pytest.mark.root
 def test_a_run_records_a_mistake_and_does_the_rest(top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, window = Config().watch, Config().window._replace(pressure_max_percent=100)
-    config = Config()._replace(watch=watch._replace(settle_us=0, nocow_settle_us=0), window=window)
+    config = Config.model_validate(
+        {"watch": {"settle_us": 0, "nocow_settle_us": 0}, "window": {"pressure_max_percent": 100}}
+    )
     engine = Engine(config, directories=(str(top),), state_directory=str(tmp_path / "state"))
     compact = inplace.compact
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.config import Config
+from journalkeeper.config import Config, Nocow
 from journalkeeper.model import Host, Kind, Order, Reason, Refusal, Request, Skip, Verb
 from journalkeeper.policy import plan
 from journalkeeper.policy.nocow import judge
@@ -16,7 +16,7 @@ SINGLES = ("single", "raid0")
 
 
 def config(word: str) -> Config:
-    return Config()._replace(nocow=Config().nocow._replace(nocow=word))  # type: ignore[arg-type] # one of three words
+    return Config(nocow=Nocow(nocow=word))  # type: ignore[arg-type] # one of three words
 
 
 def answer(word: str, **words: object) -> Order | Skip | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Config
+from journalkeeper.config import Budget, Config, Defrag, Nocow
 from journalkeeper.model import GIB, MIB, Host, Instance, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Verb
 from journalkeeper.model.units import INFINITY_US
 from journalkeeper.policy import plan, with_now
@@ -16,7 +16,7 @@ from tests.hosts import DEVICE, DIRECTORY, MINUTE_US, NAME, NOW_US, extents, fil
 HOUR_US = 60 * MINUTE_US
 DAY_US = 24 * HOUR_US
 UPKEEP = Request(upkeep=True)
-KEEP_DATACOW = Config()._replace(nocow=Config().nocow._replace(nocow="no"))
+KEEP_DATACOW = Config(nocow=Nocow(nocow="no"))
 SYSTEM = f"{DIRECTORY}/system.journal"
 
 
@@ -127,7 +127,7 @@ def test_what_came_of_a_rotation_is_compacted_as_an_archive_all_the_same() -> No
 
 
 def test_rotate_to_apply_no_leaves_the_file_and_says_so() -> None:
-    config = Config()._replace(nocow=Config().nocow._replace(rotate_to_apply=False))
+    config = Config(nocow=Nocow(rotate_to_apply=False))
     found = decided(host(active(), instances=(young(),)), config=config)
     assert rotations(found) == []
     assert [reason for reason, _ in said(found)] == [Reason.NOT_ASKED]
@@ -270,12 +270,14 @@ def test_the_cheaper_tool_is_chosen(size_mib: int, dense_mib: int, dense: int, r
 def test_a_nocow_file_is_dearer_to_rotate_because_journald_copies_it() -> None:
     for nocow, tool in ((False, Verb.ROTATE), (True, Verb.DEFRAGMENT)):
         one = active(size_mib=32, per_mib=40, nocow=nocow)
-        found = decided(host(one, instances=(young(),)), config=KEEP_DATACOW._replace(nocow=no_rotation_to_apply()))
+        found = decided(
+            host(one, instances=(young(),)), config=KEEP_DATACOW.model_copy(update={"nocow": no_rotation_to_apply()})
+        )
         assert [order.action for order in found.orders] + [action.action for action in found.actions] == [tool]
 
 
 def no_rotation_to_apply() -> Any:
-    return Config().nocow._replace(nocow="no", rotate_to_apply=False)
+    return Nocow(nocow="no", rotate_to_apply=False)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +300,7 @@ def test_before_a_shutdown_its_own_messages_count(
 
 
 def test_no_rotations_a_day_are_none_before_a_shutdown_either() -> None:
-    none = KEEP_DATACOW._replace(budget=KEEP_DATACOW.budget._replace(rotations_per_day=0))
+    none = KEEP_DATACOW.model_copy(update={"budget": Budget(rotations_per_day=0)})
     one = active(size_mib=8, per_mib=100)
     for ending, tool in ((False, Verb.ROTATE), (True, Verb.DEFRAGMENT)):
         request = Request(upkeep=True, now=True, ending=ending)
@@ -360,7 +362,7 @@ def test_a_file_that_may_not_be_touched_is_no_reason_to_rotate(words: dict[str, 
 def test_what_was_not_asked_for_or_cannot_be_is_not_rotated_by_price(
     request_: Request, defrag: dict[str, Any], options: tuple[str, ...]
 ) -> None:
-    config = KEEP_DATACOW._replace(defrag=KEEP_DATACOW.defrag._replace(**defrag))
+    config = KEEP_DATACOW.model_copy(update={"defrag": Defrag(**defrag)})
     given = host(active(per_mib=40), instances=(young(nocow=False),), volumes=(volume(options=options),))
     assert rotations(decided(given, request_, config)) == []
 
