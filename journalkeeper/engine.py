@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The way of everything: observe, plan, execute, record.
+"""One run: observe, plan, execute, record.
 
-The one rule: data flows one way. One look with the time in it, one plan from it, and of
+Data flows one way. One look with the time in it, one plan from it, and of
 each action one outcome, recorded before the next begins. `plan` is `run` stopped before
 anything is touched.
 """
@@ -63,7 +63,7 @@ ORDERS_PASSING: Final = frozenset({Reason.INTERRUPTED})
 
 
 class Engine:
-    """One journal directory's cycle.
+    """Runs over some journal directories.
 
     `directories` stands in for Directories= of `config`, `state_directory` for
     $STATE_DIRECTORY or /var/lib/journalkeeper; journald's configuration is read below `root`.
@@ -264,9 +264,9 @@ class Engine:
     def _timed(self, seen: Seen, *, ask: bool) -> Seen:
         """The same with what is known of each instance's flushes and of our pieces there."""
         instances = self.flushes.look(seen.instances, seen.files, ask=ask)
-        slowest = self._piece_times.longest_us
+        longest_us = self._piece_times.longest_us
         self._last = seen._replace(
-            instances=tuple(one._replace(slowest_piece_us=slowest(one.directory)) for one in instances)
+            instances=tuple(one._replace(slowest_piece_us=longest_us(one.directory)) for one in instances)
         )
         return self._last
 

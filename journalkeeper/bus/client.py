@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The service as its clients see it: org.journalkeeper1 on the system bus.
 
-The one rule: every call ends, in an answer or in one of our errors, and never starts a
+Every call ends, in an answer or in one of our errors, and never starts a
 service: what is not running is not asked. The contract is org.journalkeeper1(5).
 """
 

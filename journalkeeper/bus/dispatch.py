@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Calls, and what is answered: what is short and for everybody at once, the rest in its turn.
 
-The one rule: it only delegates, and a caller gets an answer or one sentence of an error. `_refuse`
-is where whatever a call meets ends; what we did not foresee is told to `complain`.
+It only delegates, and a caller gets an answer or one sentence of an error. `_refuse`
+is where whatever a call meets ends; unexpected exceptions go to `complain`.
 Calls are looked up in the contract's tables. dbus-fast's own ServiceInterface is not used:
 each object of it takes some KiB, and old releases answer with tracebacks.
 """
@@ -65,7 +65,7 @@ class Send(Protocol):
 class Dispatcher:
     """Answers calls of `callers` to `service`, whose objects are in `objects`, by `send`.
 
-    `drained` waits until all is sent; `complain` is told of our own mistakes.
+    `drained` waits until all is sent; `complain` logs unexpected exceptions.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Dispatcher:
             method = self._method(call)
             if method.action is not None or not call.flags.value & SILENT:  # whoever reads wants an answer
                 self._take(call, caller, method)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and told
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and logged
             self._refuse(call, caller, error)
         return True
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Whether the running service is to be asked, and what for.
 
-The one rule: cheap. What talks to a bus is imported (50 ms) only where a bus and a service
-could be there; who names a directory or a configuration of its own means itself.
+A bus is asked only where a bus and a service could be there. With -D or --config the
+command works by itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper check-config`: what the configuration says, or all that is wrong in it.
 
-The one rule: it judges by the same code that the engine starts with.
+It judges by the same code that the engine starts with.
 """
 
 from __future__ import annotations

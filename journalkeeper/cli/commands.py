@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The commands, one row each.
 
-The one rule: a command is one module with EXAMPLES, `options` and `run`, and a row in
+A command is one module with EXAMPLES, `options` and `run`, and a row in
 COMMANDS; nothing else knows the list.
 """
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What every command is handed: its words, its output, and the doors to the rest of the house.
-
-The one rule: a door opens when it is first used, so a command pays only for what it needs.
-"""
+"""What every command is given: its arguments, its output, and ways to the engine, the service and the record."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper defrag`: does what `plan` shows.
 
-The one rule: a signal ends it at a chunk border, and it always says what it did.
+A signal ends it at a chunk border, and it always says what it did.
 """
 
 from __future__ import annotations

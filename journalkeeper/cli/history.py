@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper history`: what was done and seen over time. The one rule: it reads the record and nothing else."""
+"""`journalkeeper history`: what was done and seen over time. It reads the record and nothing else."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Paths that were named and are no journal files.
 
-The one rule: each is one line on stderr that says what to do next, and the exit status is 1;
+Each is one line on stderr that says what to do next, and the exit status is 1;
 the other paths are done all the same.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Where a command's words go: stdout, a pager, JSON, and notes on stderr.
 
-The one rule: stdout has the answer and nothing else; everything on stderr is one line each.
+Standard output has the answer and nothing else; everything on stderr is one line each.
 """
 
 from __future__ import annotations

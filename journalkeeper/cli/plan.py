@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper plan`: what `defrag` would do, and why not.
 
-The one rule: it changes nothing. What is shown is the document of `plan -j`, whoever made the
+It changes nothing. What is shown is the document of `plan -j`, whoever made the
 plan: root's is made here, and another user's by the service, which may look where the user may not.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Somebody who can ask for a password: polkit's agent for terminals, as systemctl starts it.
 
-The one rule: only where a person sits at a terminal who is not root; without it polkit says no.
+Only where a person sits at a terminal who is not root; without it polkit says no.
 Source: pkttyagent(1), --notify-fd and --fallback.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """From the words of a command line to an exit status.
 
-The one rule: whatever goes wrong ends as one line on stderr that says what to do next;
+Whatever goes wrong ends as one line on stderr that says what to do next;
 only a mistake in this program itself ends as a traceback.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """One line on the terminal that says how far a long run is.
 
-The one rule: it is drawn at most ten times a second, and leaves no trace.
+It is drawn at most ten times a second, and leaves no trace.
 """
 
 from __future__ import annotations

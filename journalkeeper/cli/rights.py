@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a user without the rights is told.
+"""Errors for users without the rights.
 
-The one rule: an answer that consists of "could not read it" for every file is an error, not an answer.
+An answer that consists of "could not read it" for every file is an error, not an answer.
 """
 
 from __future__ import annotations

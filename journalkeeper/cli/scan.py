@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper scan`: every journal file as it is. The one rule: it changes nothing."""
+"""`journalkeeper scan`: every journal file as it is. It changes nothing."""
 
 from __future__ import annotations
 

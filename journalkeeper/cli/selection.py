@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The options by which commands choose files and means, and the Request that they make.
 
-The one rule: `plan` and `defrag` take the same words, so that one shows what the other does.
+`plan` and `defrag` take the same words, so that one shows what the other does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper status`: how things are, from the service and the record. The one rule: any user gets an answer."""
+"""`journalkeeper status`: how things are, from the service and the record. Any user gets an answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Points in time as systemd writes them, for --since and --until.
 
-The one rule: pure; "now" is an argument, and words mean the local time zone unless they say UTC.
+Pure; "now" is an argument, and words mean the local time zone unless they say UTC.
 Source: systemd.time(7), "Parsing Timestamps"; fractions below the microsecond are dropped.
 """
 

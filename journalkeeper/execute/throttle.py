@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How journald and its disk are doing, asked before a run and before each piece of it.
+"""Whether the next piece of an action may begin, by how journald and its disk are doing.
 
-The one rule: measuring must cost less than what it saves: a few system calls a piece, more
+Measuring must cost less than what it saves: a few system calls a piece, more
 only a few times a second. What it means is for policy/backpressure.py.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """One SQLite file that survives: killed writers, a full disk, a corrupt or foreign file.
 
-The one rule: what SQLite says leaves here as one of our errors, or as a fresh database
+What SQLite says leaves here as one of our errors, or as a fresh database
 with the old one set aside; never both lost. Set aside is only what two tries found damaged
 while every byte could be read: SQLite reports a failed read as damage, too (EIO becomes
 SQLITE_IOERR_CORRUPTFS, and that SQLITE_CORRUPT; sqlite 3.40, os_unix.c and vdbe.c).

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What was done and seen, kept in the state directory: rewrites, runs, outcomes, extent counts.
 
-The one rule: one transaction per outcome, so that a run that is killed has recorded what it
+One transaction per outcome, so that a run that is killed has recorded what it
 finished, and nothing is written that says the same as the row before it.
 
 A file is known by (volume UUID, subvolume, inode), because st_dev is dealt out anew at each

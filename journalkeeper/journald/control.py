@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What a running journald does when it is asked to.
 
-The one rule: only the journald that writes the directory in question is asked. Whoever was
+Only the journald that writes the directory in question is asked. Whoever was
 given another machine's journal, or a copy, must never make the journald of this host rotate.
 
 Source: systemd 252 to 262, src/journal/journald-varlink.c (until 257 in journald-server.c);

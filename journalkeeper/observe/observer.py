@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """One look at journal files: what a plan is made from.
 
-The one rule: looking changes nothing. No file is written back for it, no access time
+Looking changes nothing. No file is written back for it, no access time
 moved, no link followed; what cannot be looked at is a problem in the file's row, with
 its reason, and the look goes on.
 

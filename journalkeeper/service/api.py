@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What others ask of the service and see of it: jobs, plans, a pause, and how things are.
 
-The one rule: whoever asks is served by the one worker thread, in turn, as the service
+Whoever asks is served by the one worker thread, in turn, as the service
 itself is; what is seen was put here by the last look, and is only ever replaced as a whole.
 """
 
@@ -34,7 +34,7 @@ REST_MOST_S: Final = 5.0
 
 
 class Listener(Protocol):
-    """Who is told, in the event loop, while it `run`s."""
+    """What serves on the bus: it receives events in the event loop, while it `run`s."""
 
     async def run(self) -> None: ...
     def changed(self) -> None: ...
@@ -84,7 +84,7 @@ class Api:
         self.jobs = Jobs(self._do, self._changed)
 
     def open(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
-        """From now on `listener` is told in `loop`; before, nobody looks and nothing is kept."""
+        """From now on `listener` gets events, in `loop`; before, no delays are kept."""
         self._loop, self._listener, self._intake_delays = loop, listener, IntakeDelays()
         self.jobs.listener = listener
 
@@ -105,7 +105,7 @@ class Api:
         )
 
     async def plan(self, request: Request) -> str:
-        """The document of `plan -j`; who asks for the same meanwhile gets the same.
+        """The document of `plan -j`; callers who ask for the same while it is made get the same.
 
         Raises: KeeperError, OSError as Engine.plan.
         """
@@ -137,7 +137,7 @@ class Api:
         self._changed()
 
     def resume(self) -> None:
-        """End a pause; what was due meanwhile is done now."""
+        """End a pause; what became due during it is done now."""
         if self._resume is not None:
             self._resume.cancel()
             self._resume = None

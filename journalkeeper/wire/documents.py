@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The JSON of `scan`, `plan` and `defrag`, to the letter of the contract.
 
-The one rule: keys are added at an object's end and never renamed; others script against them.
+Keys are added at an object's end and never renamed; others script against them.
 """
 
 from __future__ import annotations
