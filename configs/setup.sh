@@ -2,7 +2,7 @@
 # shellcheck shell=sh
 # How packages and a virtual environment come to be, for configs/install and for the
 # scripts under tests; sourced, from the checkout's top.
-# The one rule: packages come from the distribution where it has them, and everything
+# Packages come from the distribution where it has them, and everything
 # else goes into a virtual environment; nothing is written into the checkout.
 
 say() { printf '%s\n' "$*" >&2; }

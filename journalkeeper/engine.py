@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The way of everything: observe, plan, execute, record.
+"""One run: observe, plan, execute, record.
 
-The one rule: data flows one way. One look with the time in it, one plan from it, and of
+Data flows one way. One look with the time in it, one plan from it, and of
 each action one outcome, recorded before the next begins. `plan` is `run` stopped before
-anything is touched. What a look does not need is imported while the kernel looks.
+anything is touched.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.execute.piece_times import PieceTimes
+from journalkeeper.execute.runner import Runner
 from journalkeeper.history import state
 from journalkeeper.history.bookkeeping import begun_anew, kept, tried
+from journalkeeper.history.record import NAME, Record
+from journalkeeper.metrics.publisher import Publisher
+from journalkeeper.metrics.status import Status, status
 from journalkeeper.model import (
     Action,
     Host,
@@ -33,17 +37,13 @@ from journalkeeper.model import (
     Result,
 )
 from journalkeeper.model.errors import NeedsRootError
+from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import Wait, waits
+from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen, resolved
-from journalkeeper.observe.parallel import Background
-
-if TYPE_CHECKING:
-    from journalkeeper.history.record import Record
-    from journalkeeper.metrics.publisher import Publisher
-    from journalkeeper.metrics.status import Status
-    from journalkeeper.model.progress import Progress
+from journalkeeper.policy import plan, with_now
 
 DAEMON: Final = "daemon"
 HOUR_US: Final = 60 * 60 * 1_000_000
@@ -63,7 +63,7 @@ ORDERS_PASSING: Final = frozenset({Reason.INTERRUPTED})
 
 
 class Engine:
-    """One journal directory's cycle.
+    """Runs over some journal directories.
 
     `directories` stands in for Directories= of `config`, `state_directory` for
     $STATE_DIRECTORY or /var/lib/journalkeeper; journald's configuration is read below `root`.
@@ -94,13 +94,7 @@ class Engine:
         self._record_seen = False
         self._pruned_s = -DAY_S
         self._publisher: Publisher | None = None
-        if follows:
-            from journalkeeper.execute import throttle  # noqa: PLC0415 - for who stays
-
-            throttle.prepare()
         if config.metrics.textfile and self.directories == config.watch.directories:  # not of another directory, -D
-            from journalkeeper.metrics.publisher import Publisher  # noqa: PLC0415 - for who wants metrics
-
             self._publisher = Publisher(config, self.state_directory)
 
     def take_over(self, before: Engine) -> None:
@@ -120,8 +114,6 @@ class Engine:
 
     def status(self, host: Host, plan: Plan, outcomes: tuple[Outcome, ...]) -> Status:
         """The numbers of a run."""
-        from journalkeeper.metrics.status import status  # noqa: PLC0415 - for who has run
-
         return status(host, plan, outcomes, self._config)
 
     def look(self, request: Request) -> Host:
@@ -137,8 +129,6 @@ class Engine:
 
         Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
         """
-        from journalkeeper.history.record import Record  # noqa: PLC0415 - not for `scan`
-
         with closing(Record(self.state_directory, read_only=True)) as record:
             seen = self._see(request, self.directories, ask=False)
             planned = self._planned(self._host(seen, record), request, marked=True)[1]
@@ -149,9 +139,6 @@ class Engine:
 
         `marked`, for people: with what --now would do as well.
         """
-        from journalkeeper.observe import load  # noqa: PLC0415 - see above
-        from journalkeeper.policy import plan, with_now  # noqa: PLC0415
-
         chosen = plan(host, request, self._config)
         if (chosen.actions or chosen.orders) and not request.now and self._config.window.pressure_max_percent < 100:
             busy = load.others_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
@@ -184,11 +171,8 @@ class Engine:
             if publisher is not None:
                 stack.push(publisher.left)
             lock = stack.enter_context(state.lock(self.state_directory))
-            looking = stack.enter_context(self._looking(request, watching=watching))
-            from journalkeeper.execute.runner import Runner  # noqa: PLC0415 - see above
-
+            seen = self._see(request, self._there(watching=watching), ask=True)
             record, notices = self._opened_record(stack)
-            seen = looking.result()
             host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
             again, stopped = partial(self._planned_again, host, request), _either(stop, lock)
             worker = Runner(self._config, self.flushes, self._piece_times, hurry=request.now, stop=stopped, again=again)
@@ -232,22 +216,14 @@ class Engine:
 
     def _planned_again(self, host: Host, request: Request, action: Action) -> Action | None:
         """What to do about the file of `action` as it is now, on the `host` that was seen."""
-        from journalkeeper.policy import plan  # noqa: PLC0415 - see above
-
         now = now_us()
         files = self._observer.look_at((action.path,), now_us=now).files
         self._observer.forget((action.path,))  # it is about to be rewritten, which leaves no trace in stat
         actions = plan(host._replace(now_us=now, files=files), request, self._config).actions
         return next((one for one in actions if one.path == action.path), None)
 
-    def _looking(self, request: Request, *, watching: bool) -> Background[Seen]:
-        """A look; the service has all imported already, so it needs nobody who looks meanwhile."""
-        return Background(partial(self._see, request, self._there(watching=watching), ask=True), apart=not watching)
-
     def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
         """The record, which `stack` closes, and what is to be said: one that was there must be there still."""
-        from journalkeeper.history.record import NAME, Record  # noqa: PLC0415 - see above
-
         path = os.path.join(self.state_directory, NAME)
         removed = self._record_seen and not os.path.lexists(path)
         record = stack.enter_context(Record(self.state_directory))
@@ -288,9 +264,9 @@ class Engine:
     def _timed(self, seen: Seen, *, ask: bool) -> Seen:
         """The same with what is known of each instance's flushes and of our pieces there."""
         instances = self.flushes.look(seen.instances, seen.files, ask=ask)
-        slowest = self._piece_times.longest_us
+        longest_us = self._piece_times.longest_us
         self._last = seen._replace(
-            instances=tuple(one._replace(slowest_piece_us=slowest(one.directory)) for one in instances)
+            instances=tuple(one._replace(slowest_piece_us=longest_us(one.directory)) for one in instances)
         )
         return self._last
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Runs playbooks with this checkout's collection, on hosts that have no SSH.
 
-The one rule: Ansible sees nothing of this machine's own settings, and writes only below
+Ansible sees nothing of this machine's own settings, and writes only below
 the directory that it is given.
 """
 

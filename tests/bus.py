@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A system bus of one's own, with a real polkitd on it that knows our actions.
 
-The one rule: nothing of the machine's own bus is touched, and nothing is left behind.
+Nothing of the machine's own bus is touched, and nothing is left behind.
 """
 
 from __future__ import annotations

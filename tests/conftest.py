@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What every test can count on: beds that are there or a reason, and nothing left behind.
 
-The one rule: a session that leaves a mount, a loop device or a process behind fails,
+A session that leaves a mount, a loop device or a process behind fails,
 and with JOURNALKEEPER_NO_SKIP=1 (as CI runs it) so does a test that was skipped.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Every command that a document shows, and which test runs it.
 
-The one rule: a command that no row of HOW knows is a failure, and so is a row that no command
+A command that no row of HOW knows is a failure, and so is a row that no command
 needs. A row says who runs it: `Typed` at a journal of its own, `OnGuest` on a booted host,
 `Here` in the checkout, or `By` a test of its own, which must exist and have the words in it.
 """

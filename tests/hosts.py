@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Made-up hosts for the mind's tests: whole and at peace unless the words say otherwise.
 
-The one rule: a default passes every rule, so that a test names only what it is about.
+A default passes every rule, so that a test names only what it is about.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Writes what the role says of journalkeeper.conf's directives: python3 configs/ansible/regenerate.py [--check]
 
-The one rule: a directive is defined in journalkeeper/config/directives.py and nowhere else. The
+A directive is defined in journalkeeper/config/directives.py and nowhere else. The
 role's argument_specs.yml, its defaults' comments and its vars come from there; with
 --check nothing is written, and the exit status is 1 if a file would change.
 """

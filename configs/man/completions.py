@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Completions for bash, zsh and fish, made of the command line's grammar.
 
-The one rule: each shell's own manner, no helper program and no library: TAB starts nothing.
+Each shell's own manner, no helper program and no library: TAB starts nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The command line as data: what journalkeeper's parser knows, for who writes about it.
 
-The one rule: nothing is known here that the parser does not say.
+Nothing is known here that the parser does not say.
 """
 
 from __future__ import annotations

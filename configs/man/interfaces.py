@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The D-Bus interface as prose, from the XML that is its contract.
 
-The one rule: the XML documents itself (org.gtk.GDBus.DocString); here it is only laid out.
+The XML documents itself (org.gtk.GDBus.DocString); here it is only laid out.
 """
 
 from __future__ import annotations

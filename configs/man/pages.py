@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The man pages: prose from the *.in files beside this one, facts from the code.
 
-The one rule: what the code knows is not written a second time. In a template a line that
+What the code knows is not written a second time. In a template a line that
 begins with a dot is man(7); one of the form @word@ or @word argument@ stands for what a
 function of TOLD says; in `.EX` lines are as they are; all else is prose (roff.py has its marks).
 """

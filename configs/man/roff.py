@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Text as man(7) wants it.
 
-The one rule: what comes in is plain text, and nothing in it can become a macro by accident.
+What comes in is plain text, and nothing in it can become a macro by accident.
 Three marks are known: `so` is bold, *so* is italic, and a page such as journald.conf(5) is bold.
 Source: man(7), groff_char(7), "Fundamental character set" for what must be escaped.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """BTRFS_IOC_DEFRAG_RANGE: have a range of a file written anew.
 
-The one rule: success says that the kernel tried. It dirties pages, and what comes of them
+Success says that the kernel tried. It dirties pages, and what comes of them
 shows only when they are written back; and once it has dirtied a single page it reports
 success even if a signal, a full volume or an I/O error then made it stop. Measure.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """BTRFS_IOC_TREE_SEARCH_V2: the bytes that a file really keeps on the disk.
 
-The one rule: an extent counts whole, and once, however little of it the file still refers
+An extent counts whole, and once, however little of it the file still refers
 to. So compsize(8) counts, and so df(1) notices; st_blocks does not.
 
 Source: linux/btrfs.h, linux/btrfs_tree.h; fs/btrfs/ioctl.c, btrfs_ioctl_tree_search_v2 and search_ioctl.

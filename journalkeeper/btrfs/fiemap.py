@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """FIEMAP: where a file's data lies.
 
-The one rule: `sync` is the caller's decision and has no default. With it the kernel first
+`sync` is the caller's decision and has no default. With it the kernel first
 writes all dirty pages of the file and waits, on an active journal a flush that journald did
 not choose; without it a dirty page counts as what lies below it, or as DELALLOC over a
 hole or unwritten space. On a clean file the flag costs half a microsecond.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """An inode's flags, as lsattr(1) and chattr(1) show and set them.
 
-The one rule: a flag is believed when it was read back, never because the call returned 0.
+A flag is believed when it was read back, never because the call returned 0.
 
 Source: linux/fs.h; ioctl_iflags(2); fs/btrfs/ioctl.c, btrfs_fileattr_set.
 """

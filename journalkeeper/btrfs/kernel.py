@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The system calls that Python has no name for, through libc.
 
-The one rule: nothing here holds the interpreter's lock while the kernel works, so a call
+Nothing here holds the interpreter's lock while the kernel works, so a call
 that waits for a slow disk does not stop the event loop (fcntl.ioctl holds it for any
 buffer over 1,024 bytes; a ctypes call takes as long and does not).
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What btrfs or its tools do with a whole volume just now, and the disks that it lies on.
 
-The one rule: read without privilege, from files that are there anyway; what cannot be read is
+Read without privilege, from files that are there anyway; what cannot be read is
 not going on.
 
 Source: fs/btrfs/sysfs.c, exclusive_operation (Linux 5.10) and devices; btrfs-progs,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """renameat2: two names trade places in one step.
 
-The one rule: no file is without a name at any moment, also when the power goes.
+No file is without a name at any moment, also when the power goes.
 
 Source: renameat2(2); linux/fs.h; fs/btrfs/inode.c, btrfs_rename_exchange.
 """

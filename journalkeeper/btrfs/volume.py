@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The volume that a directory is on.
 
-The one rule: everything here is read without privilege, by a descriptor of the directory
+Everything here is read without privilege, by a descriptor of the directory
 and never by a path, so that it speaks of the same place as the work does.
 
 Source: linux/btrfs.h, linux/btrfs_tree.h; fs/btrfs/ioctl.c; proc(5), mountinfo and fdinfo.

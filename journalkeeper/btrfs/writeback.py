@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Write-back of a part of a file, and holes.
 
-The one rule: none of this makes data safe from a power cut; only fsync(2) does.
+None of this makes data safe from a power cut; only fsync(2) does.
 
 Source: sync_file_range(2), fallocate(2); linux/fs.h, linux/falloc.h; fs/btrfs/file.c, btrfs_punch_hole.
 """

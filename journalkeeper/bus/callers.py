@@ -59,7 +59,7 @@ User = int | str
 
 
 class CallError(Exception):
-    """What a caller is told: `name` is the error's on the bus, the text a sentence."""
+    """The error that a caller gets: `name` is its name on the bus, the text one sentence."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -170,7 +170,7 @@ class Callers:
         return self._unread[caller.user] > (UNREAD_LEAST if scarce else UNREAD_MOST)
 
     def may_refuse(self, caller: Caller) -> bool:
-        """Whether they get an answer to a call that is refused: who does not read is told that so often only."""
+        """Whether they get an answer to a call that is refused: one who does not read gets REFUSED_MOST of them."""
         if not self.is_full(caller):
             return True
         self._refused[caller.user] += 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The service as its clients see it: org.journalkeeper1 on the system bus.
 
-The one rule: every call ends, in an answer or in one of our errors, and never starts a
+Every call ends, in an answer or in one of our errors, and never starts a
 service: what is not running is not asked. The contract is org.journalkeeper1(5).
 """
 
@@ -11,20 +11,18 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from dbus_fast import Message, MessageFlag, MessageType, Variant
 from dbus_fast.aio import MessageBus
 from dbus_fast.errors import AuthError, InvalidAddressError
 
-from journalkeeper.bus import names
+from journalkeeper.bus import names, options
 from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Verb
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
 from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Report
 from journalkeeper.wire.documents import skips
-
-if TYPE_CHECKING:
-    from journalkeeper.model.run import Report
 
 BUS: Final = "org.freedesktop.DBus"
 BUS_PATH: Final = "/org/freedesktop/DBus"
@@ -235,8 +233,6 @@ class Service:
 
 def _options(request: Request) -> dict[str, Variant]:
     """What is asked for, as Plan and DefragmentAll take it."""
-    from journalkeeper.bus import options  # noqa: PLC0415 - the whole house comes with it
-
     return {name: Variant(signature, value) for name, (signature, value) in options.options(request).items()}
 
 
@@ -299,8 +295,6 @@ def report(document: dict[str, Any]) -> Report:
 
     Raises: KeeperError if the service speaks of what this version does not know.
     """
-    from journalkeeper.model.run import Report  # noqa: PLC0415 - the whole house comes with it
-
     try:
         skipped = skips(document)
         rows, details = document["outcomes"], document["details"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""dbus-fast's connection, made fit for a service that strangers may talk to.
+"""dbus-fast's connection, hardened for a service that any user may call.
 
-The one rule: whatever a stranger sends or leaves unread, the connection stays, messages go
+Whatever a stranger sends or leaves unread, the connection stays, messages go
 out in their order, and each turn of the event loop is a short one.
 
 Writing and the end of the connection are our own, because of what releases of dbus-fast do:
@@ -46,7 +46,7 @@ for _flags in range(1 << 8):
 
 
 class Connection(MessageBus):
-    """A MessageBus at `address`; `on_sent` is told the name and the bytes when something is sent to one connection."""
+    """A MessageBus at `address`; `on_sent` is called with the name and the bytes of each message to one connection."""
 
     def __init__(self, address: str) -> None:
         super().__init__(bus_address=address)

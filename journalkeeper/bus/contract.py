@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The interfaces as tables: what can be called and read, by which signature and by whom.
 
-The one rule: configs/dbus/*.xml is the contract and says the same with its meaning; a test
-compares the two. Pure.
+Pure. The contract is configs/dbus/*.xml, which has the same names with their meaning; a test
+compares the two.
 """
 
 from __future__ import annotations

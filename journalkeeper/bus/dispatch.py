@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Calls, and what is answered: what is short and for everybody at once, the rest in its turn.
 
-The one rule: it only delegates, and a caller gets an answer or one sentence of an error. `_refuse`
-is where whatever a call meets ends; what we did not foresee is told to `complain`.
+It only delegates, and a caller gets an answer or one sentence of an error. `_refuse`
+is where whatever a call meets ends; unexpected exceptions go to `complain`.
 Calls are looked up in the contract's tables. dbus-fast's own ServiceInterface is not used:
 each object of it takes some KiB, and old releases answer with tracebacks.
 """
@@ -12,23 +12,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from dbus_fast import Message, MessageFlag, MessageType
 
 from journalkeeper.bus import contract, names, options, properties
 from journalkeeper.bus.callers import Caller, CallError, Callers
 from journalkeeper.bus.connection import MESSAGE_MOST, element
+from journalkeeper.bus.contract import Method
+from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.polkit import Authority
+from journalkeeper.model import Request
 from journalkeeper.model.errors import KeeperError, NoSuchJobError
 from journalkeeper.model.units import U64_MAX
-
-if TYPE_CHECKING:
-    from journalkeeper.bus.contract import Method
-    from journalkeeper.bus.objects import Objects
-    from journalkeeper.model import Request
-    from journalkeeper.service.jobs import Jobs
-    from journalkeeper.service.snapshot import Snapshot
+from journalkeeper.service.jobs import Jobs
+from journalkeeper.service.snapshot import Snapshot
 
 IN_A_TURN: Final = 100
 """Files that one turn of the event loop writes to a list, 50 us each."""
@@ -67,7 +65,7 @@ class Send(Protocol):
 class Dispatcher:
     """Answers calls of `callers` to `service`, whose objects are in `objects`, by `send`.
 
-    `drained` waits until all is sent; `complain` is told of our own mistakes.
+    `drained` waits until all is sent; `complain` logs unexpected exceptions.
     """
 
     def __init__(
@@ -118,7 +116,7 @@ class Dispatcher:
             method = self._method(call)
             if method.action is not None or not call.flags.value & SILENT:  # whoever reads wants an answer
                 self._take(call, caller, method)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and told
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and logged
             self._refuse(call, caller, error)
         return True
 

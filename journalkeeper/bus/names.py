@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Names of the contract: bus name, paths, interfaces, actions, errors.
 
-The one rule: no message library here, so that the command line can ask for a name at no cost.
+No message library here, so that the command line can ask for a name at no cost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The objects on the bus: which there are, with which interfaces and values.
 
-The one rule: an object is made when somebody asks for it. A host may have ten thousand
+An object is made when somebody asks for it. A host may have ten thousand
 files, and an object for each would take as many KiB.
 """
 

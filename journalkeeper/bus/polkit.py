@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whether a caller may: root may, and for the others polkit decides.
+"""Whether a caller may call a method: root may, and for the others polkit decides.
 
-The one rule: whatever goes wrong means no. The caller is known by its name on the bus, which
+Whatever goes wrong means no. The caller is known by its name on the bus, which
 the bus itself writes into each message and gives to nobody else afterwards.
 
 Source: polkit's interface org.freedesktop.PolicyKit1.Authority; D-Bus specification,

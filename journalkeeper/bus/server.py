@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The connection to the system bus: made, kept, and made again.
 
-The one rule: the service does not need it. Without a bus it works on; a bus that comes back
+The service does not need it. Without a bus it works on; a bus that comes back
 finds it with its work, its jobs and its pause as they were.
 """
 
@@ -38,8 +38,8 @@ MISTAKES_MOST: Final = 100
 class Server:
     """Serves `service` on the bus at `address`.
 
-    `trouble` is told why there is no bus, and may be told the same again; `well` that it is back; `mistake`
-    has the traceback of each exception that nobody foresaw, once.
+    `trouble` is called with the reason why there is no bus, maybe repeatedly; `well` when it is back; `mistake`
+    once with the traceback of each unexpected exception.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Server:
             began_s = clock()
             try:
                 await self._serve()
-            except Exception as error:  # noqa: BLE001 - a library of many releases has many; all of them are told
+            except Exception as error:  # noqa: BLE001 - a library of many releases has many; all of them are logged
                 self._trouble(f"no system bus: {error or type(error).__name__}; the work goes on without")
             if clock() - began_s > self._wait_s:
                 self._wait_s = FIRST_S

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What changed, said to everybody: at once what happened, a few times a second what is.
+"""Signals: events are sent at once, changed properties a few times a second.
 
-The one rule: a value is said when it differs from what was said last, whatever happened in between.
+A property is sent when it differs from what was sent last, whatever happened in between.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from journalkeeper.service.snapshot import Findings, Snapshot, reclaimed_bytes
 
 COALESCE_S: Final = 0.25
 AT_ONCE: Final = 100
-"""Files of which news are told in one turn of the event loop."""
+"""Files whose signals are sent in one turn of the event loop."""
 
 REWRITES: Final = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE)
 
@@ -37,9 +37,9 @@ def _everything(_: str) -> bool:
 
 
 class Signals:
-    """Says by `send` how `snapshot` and the jobs of `objects` change; what there is now is known already.
+    """Sends by `send` how `snapshot` and the jobs of `objects` change from now on.
 
-    `drained` waits until all is sent; `complain` is told of our own mistakes. Everybody hears it: of a user's
+    `drained` waits until all is sent; `complain` logs unexpected exceptions. Every client receives it: of a user's
     journal only that something changed.
     """
 
@@ -143,7 +143,7 @@ class Signals:
         """Have a mistake of ours cost no more than this one thing its news."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged
             self._complain("a signal was not sent", error)
 
     def _differ(self, path: str, interface: str, before: Values, now: Values, hidden: tuple[str, ...] = ()) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What is read from the bus, before the library makes objects of it.
 
-The one rule: what a stranger sends costs little. A bus takes 32 MiB of anybody, and 28 MiB
+What a stranger sends costs little. A bus takes 32 MiB of anybody, and 28 MiB
 of empty arrays became 520 MiB of lists that stayed: so a body that nothing of ours needs is
 not read. The call arrives without it, its signature is then a wrong one, and the answer says so.
 

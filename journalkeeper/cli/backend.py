@@ -1,24 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Whether the running service is to be asked, and what for.
 
-The one rule: cheap. What talks to a bus is imported (50 ms) only where a bus and a service
-could be there; who names a directory or a configuration of its own means itself.
+A bus is asked only where a bus and a service could be there. With -D or --config the
+command works by itself.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from journalkeeper.bus import names
+from journalkeeper.bus.client import Service
 from journalkeeper.history import state
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
-    from journalkeeper.bus.client import Service
-    from journalkeeper.model import Request
+from journalkeeper.model import Request
 
 MOST_PATHS: Final = 1000
 """A request with more is not sent: the service takes no more."""
@@ -34,7 +31,6 @@ def running(args: argparse.Namespace, state_directory: str) -> Service | None:
     could_be = names.bus_address() is not None and _service_could_be_there(state_directory)
     if not (could_be and is_meant(args, state_directory)):
         return None
-    from journalkeeper.bus.client import Service  # noqa: PLC0415 - see the module's docstring
 
     return Service.find()
 

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper check-config`: what the configuration says, or all that is wrong in it.
 
-The one rule: it judges by the same code that the engine starts with.
+It judges by the same code that the engine starts with.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.table import GREY, Column, Row, render
 from journalkeeper.cli.text import shown
+from journalkeeper.config.validation import describe
 from journalkeeper.model.errors import ConfigError
-
-if TYPE_CHECKING:
-    import argparse
-
-    from journalkeeper.cli.context import Context
 
 DESCRIPTION = """\
 Reads journalkeeper.conf and its drop-ins as the service does and shows every directive with
@@ -41,8 +38,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the configuration; problems go to stderr, or into the JSON."""
-    from journalkeeper.config.validation import describe  # noqa: PLC0415 - pydantic comes with it
-
     output = context.output
     try:
         config = context.config(args.file)

@@ -1,35 +1,33 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The commands, one row each.
 
-The one rule: a command is one module with EXAMPLES, `options` and `run`, and a row in
+A command is one module with EXAMPLES, `options` and `run`, and a row in
 COMMANDS; nothing else knows the list.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
-if TYPE_CHECKING:  # a Protocol is words for mypy
-    import argparse
-    from typing import Protocol
+from journalkeeper.cli.context import Context
 
-    from journalkeeper.cli.context import Context
 
-    class CommandModule(Protocol):
-        """What a command's module has."""
+class CommandModule(Protocol):
+    """What a command's module has."""
 
-        DESCRIPTION: str
-        """The paragraph above the options in the command's --help."""
+    DESCRIPTION: str
+    """The paragraph above the options in the command's --help."""
 
-        EXAMPLES: str
-        """Two or three command lines, each with what it is good for, and what exit codes mean."""
+    EXAMPLES: str
+    """Two or three command lines, each with what it is good for, and what exit codes mean."""
 
-        def options(self, parser: argparse.ArgumentParser) -> None:
-            """Add the options that only this command has."""
+    def options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options that only this command has."""
 
-        def run(self, args: argparse.Namespace, context: Context) -> int:
-            """Do it, and return the exit status."""
+    def run(self, args: argparse.Namespace, context: Context) -> int:
+        """Do it, and return the exit status."""
 
 
 class Command(NamedTuple):

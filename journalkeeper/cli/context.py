@@ -1,43 +1,35 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What every command is handed: its words, its output, and the doors to the rest of the house.
-
-The one rule: a door opens when it is first used, so a command pays only for what it needs.
-"""
+"""What every command is given: its arguments, its output, and ways to the engine, the service and the record."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import stat
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
-from journalkeeper.config import files
+from journalkeeper.bus.client import Service
+from journalkeeper.cli import backend
+from journalkeeper.cli.output import Output
+from journalkeeper.config import Config, files
 from journalkeeper.config.validation import from_assignments
+from journalkeeper.engine import Engine
 from journalkeeper.history import state
+from journalkeeper.history.record import Record
+from journalkeeper.model import Host, Plan, Request
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Report
 
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-    from typing import Protocol
 
-    from journalkeeper.bus.client import Service
-    from journalkeeper.cli.output import Output
-    from journalkeeper.config import Config
-    from journalkeeper.engine import Engine
-    from journalkeeper.history.record import Record
-    from journalkeeper.model import Host, Plan, Request
-    from journalkeeper.model.progress import Progress
-    from journalkeeper.model.run import Report
+class EngineLike(Protocol):
+    """The part of engine.Engine that commands use."""
 
-    class EngineLike(Protocol):
-        """The part of engine.Engine that commands use."""
-
-        def look(self, request: Request) -> Host: ...
-        def plan(self, request: Request) -> Plan: ...
-        def run(
-            self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
-        ) -> Report: ...
+    def look(self, request: Request) -> Host: ...
+    def plan(self, request: Request) -> Plan: ...
+    def run(self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]) -> Report: ...
 
 
 class Context:
@@ -77,8 +69,6 @@ class Context:
 
         Raises: as `engine`.
         """
-        from journalkeeper.engine import Engine  # noqa: PLC0415 - the whole house comes with it
-
         return Engine(
             self.config(),
             directories=self._directories(patient=patient),
@@ -89,14 +79,10 @@ class Context:
 
     def running(self) -> Service | None:
         """The running service, to be closed; None if there is none, or another host's journal is meant."""
-        from journalkeeper.cli import backend  # noqa: PLC0415 - only who asks for it
-
         return None if self._engine is not None else backend.running(self._args, self.state_directory)
 
     def means_service(self) -> bool:
         """Whether the command line is about this host's service: no -D, no --config, no state of its own."""
-        from journalkeeper.cli import backend  # noqa: PLC0415 - only who asks for it
-
         return backend.is_meant(self._args, self.state_directory)
 
     def service(self, asked: Request) -> Service | None:
@@ -104,8 +90,6 @@ class Context:
 
         Raises: as `config`.
         """
-        from journalkeeper.cli import backend  # noqa: PLC0415 - only where files are rewritten
-
         if self._engine is not None:
             return None
         return backend.for_request(asked, self._args, self.state_directory, self._watched)
@@ -116,8 +100,6 @@ class Context:
 
     def record(self) -> Record:
         """The record, to be read. Raises: NeedsRootError without the right to; KeeperError if it is damaged."""
-        from journalkeeper.history.record import Record  # noqa: PLC0415 - with sqlite3
-
         return Record(self.state_directory, read_only=True)
 
     def _directories(self, *, patient: bool) -> tuple[str, ...] | None:

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import argparse
-
-    from journalkeeper.cli.context import Context
+from journalkeeper.bus import names
+from journalkeeper.bus.server import Server
+from journalkeeper.cli.context import Context
+from journalkeeper.service.api import Api
+from journalkeeper.service.daemon import Daemon
+from journalkeeper.service.log import Log, to_journald
 
 DESCRIPTION = """\
 Watches the journal directories and keeps their files in order until SIGTERM. Archives are
@@ -32,21 +36,10 @@ def options(_parser: argparse.ArgumentParser) -> None:
 
 def run(_args: argparse.Namespace, context: Context) -> int:
     """Run until a signal ends it."""
-    import asyncio  # noqa: PLC0415 - no other command needs the service's modules
-    import gc  # noqa: PLC0415
-    import sys  # noqa: PLC0415
-
-    from journalkeeper.bus import names  # noqa: PLC0415
-    from journalkeeper.bus.server import Server  # noqa: PLC0415
-    from journalkeeper.service.api import Api  # noqa: PLC0415
-    from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
-    from journalkeeper.service.log import Log, to_journald  # noqa: PLC0415
 
     def connect(api: Api, *say: Any) -> Server:
         return Server(api, names.named_address(), *say)
 
-    gc.enable()  # cli.main has no use for it, and is in a hurry
-    sys.setswitchinterval(0.005)
     with closing(Log(to_journald())) as log:
         asyncio.run(Daemon(lambda: context.new_engine(patient=True), log.say, connect).run())
     return 0

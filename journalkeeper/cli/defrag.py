@@ -1,35 +1,33 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper defrag`: does what `plan` shows.
 
-The one rule: a signal ends it at a chunk border, and it always says what it did.
+A signal ends it at a chunk border, and it always says what it did.
 """
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from journalkeeper.cli import plan as plans
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.interrupts import Interrupts
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.outcomes import COLOURS, sizes, span
+from journalkeeper.cli.output import Output
+from journalkeeper.cli.polkit_agent import for_terminal
+from journalkeeper.cli.progress import on_terminal
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import Column, Row, render, stacked, wrapped
 from journalkeeper.cli.text import counted, shown
-from journalkeeper.model import Outcome, Reason, Result
+from journalkeeper.model import Outcome, Reason, Request, Result
+from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Report
 from journalkeeper.model.units import format_size
 from journalkeeper.wire.documents import defrag_document, disk_sums
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
-    from journalkeeper.cli.context import Context
-    from journalkeeper.cli.output import Output
-    from journalkeeper.model import Request
-    from journalkeeper.model.progress import Progress
-    from journalkeeper.model.run import Report
 
 DESCRIPTION = """\
 Rewrites what is fragmented: archived files once, compressed; active files while journald
@@ -102,16 +100,12 @@ def _execute(asked: Request, context: Context) -> _Ran:
         draw: Callable[[Progress], None] = _ignore
         hint = ""
         if context.output.json == "off":
-            from journalkeeper.cli.progress import on_terminal  # noqa: PLC0415 - not for programs
-
             line = on_terminal()
             if line is not None:
                 draw = stack.enter_context(line)
                 hint = "\nStopping after this chunk."
         service = context.service(asked)
         if service is not None:
-            from journalkeeper.cli.polkit_agent import for_terminal  # noqa: PLC0415 - for who asks the service
-
             with service, for_terminal(), Interrupts(hint) as stop:
                 return _Ran(*service.defragment(asked, on_progress=draw, stop=stop))
         engine = context.engine()

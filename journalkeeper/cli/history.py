@@ -1,30 +1,26 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper history`: what was done and seen over time. The one rule: it reads the record and nothing else."""
+"""`journalkeeper history`: what was done and seen over time. It reads the record and nothing else."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import stat
-from typing import TYPE_CHECKING
 
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.outcomes import COLOURS, sizes
+from journalkeeper.cli.output import Output
 from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.cli.times import parse_time_us, shown_time
+from journalkeeper.history.rows import Entry, Sample
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_size
 from journalkeeper.wire.documents import disk_sums, outcome_document
-
-if TYPE_CHECKING:
-    import argparse
-
-    from journalkeeper.cli.context import Context
-    from journalkeeper.cli.output import Output
-    from journalkeeper.history.rows import Entry, Sample
 
 DESCRIPTION = """\
 Shows what was done to files, the oldest first, and how the number of extents of active

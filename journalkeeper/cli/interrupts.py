@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Ctrl-C and SIGTERM while files are rewritten: a wish to stop, obeyed at the next chunk border.
 
-The one rule: a signal sets a flag and nothing else, however often it comes.
+A signal sets a flag and nothing else, however often it comes.
 """
 
 from __future__ import annotations

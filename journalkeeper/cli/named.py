@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Paths that were named and are no journal files.
 
-The one rule: each is one line on stderr that says what to do next, and the exit status is 1;
+Each is one line on stderr that says what to do next, and the exit status is 1;
 the other paths are done all the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from journalkeeper.cli.output import Output
 from journalkeeper.model import Reason, Request
 from journalkeeper.model.reasons import NO_JOURNAL
-
-if TYPE_CHECKING:
-    from journalkeeper.cli.output import Output
 
 NEXT: Final = {
     Reason.VANISHED: "`journalkeeper scan` lists the journal files",

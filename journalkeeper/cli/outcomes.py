@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How an outcome looks, for the commands that show some. The one rule: the same in each."""
+"""How an outcome looks, for the commands that show some. The same in each."""
 
 from __future__ import annotations
 

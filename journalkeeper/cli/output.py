@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Where a command's words go: stdout, a pager, JSON, and notes on stderr.
 
-The one rule: stdout has the answer and nothing else; everything on stderr is one line each.
+Standard output has the answer and nothing else; everything on stderr is one line each.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from journalkeeper.cli.pager import page
 from journalkeeper.cli.text import shown, switched
 from journalkeeper.model.errors import KeeperError
-
-if TYPE_CHECKING:
-    import argparse
 
 
 class Output:
@@ -42,18 +41,13 @@ class Output:
         Always ASCII: a byte of a path that is not UTF-8 is \udcXX, XX being the byte, which
         json.loads and os.fsencode turn back into it (PEP 383).
         """
-        import json  # noqa: PLC0415 - 5 ms that only --json needs
-
         pretty = self.json == "pretty"
         write(json.dumps(value, indent=2) if pretty else json.dumps(value, separators=(",", ":")))
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
         """Write text, through a pager where a person reads and did not ask for none."""
-        if paged and self._pager and len(lines) >= _height():
-            from journalkeeper.cli.pager import page  # noqa: PLC0415 - subprocess is for terminals only
-
-            if page(lines, self._environ):
-                return
+        if paged and self._pager and len(lines) >= _height() and page(lines, self._environ):
+            return
         if lines:
             write("\n".join(lines))
 
@@ -70,12 +64,26 @@ def write(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        # what is buffered would be tried again at exit, with a complaint of the interpreter's own
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         if isinstance(error, BrokenPipeError):
             raise
         raise KeeperError(f"cannot write the output: {error.strerror}") from error
+
+
+def flush() -> bool:
+    """Have stdout out before the process ends; False if nobody reads it any more, or its disk is full."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        _discard_output()
+        return False
+    return True
+
+
+def _discard_output() -> None:
+    """Let what is buffered go nowhere: the interpreter would try it again at exit, with a complaint of its own."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(text: str) -> None:

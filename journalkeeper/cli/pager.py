@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Long output goes through a pager, under the rules of journalctl.
 
-The one rule: a root tool starts no program that the environment names, unless
+A root tool starts no program that the environment names, unless
 SYSTEMD_PAGERSECURE says that the environment may be trusted.
 Source: systemd(1), "Environment": SYSTEMD_PAGER, SYSTEMD_PAGERSECURE, SYSTEMD_LESS.
 """

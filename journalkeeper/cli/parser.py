@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The words of the command line as argparse knows them.
 
-The one rule: only commands whose name is among the words are imported; `parser(None)` has
+Only commands whose name is among the words are imported; `parser(None)` has
 all of them, for who makes completions and man pages of it.
 """
 

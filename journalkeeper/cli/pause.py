@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
+from journalkeeper.cli.context import Context
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import format_span, parse_span_us
-
-if TYPE_CHECKING:
-    from journalkeeper.cli.context import Context
 
 DESCRIPTION = """\
 Has the running service do no work of its own, for SPAN or until `resume`. What is under way ends

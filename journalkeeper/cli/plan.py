@@ -1,33 +1,32 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper plan`: what `defrag` would do, and why not.
 
-The one rule: it changes nothing. What is shown is the document of `plan -j`, whoever made the
+It changes nothing. What is shown is the document of `plan -j`, whoever made the
 plan: root's is made here, and another user's by the service, which may look where the user may not.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from typing import Any, Final
 
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.named import complain_of_named
+from journalkeeper.cli.output import Output
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked, wrapped
 from journalkeeper.cli.text import counted, shown
+from journalkeeper.cli.times import shown_time
 from journalkeeper.cli.waits import waits
 from journalkeeper.model import Reason, Request, Skip
+from journalkeeper.model.reasons import SENTENCES
 from journalkeeper.model.units import format_size, format_span
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.wire.documents import plan_document, skips
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable
-
-    from journalkeeper.cli.context import Context
-    from journalkeeper.cli.output import Output
 
 DESCRIPTION = """\
 Shows what `defrag` would do with the same options: an action or a reason against it for
@@ -123,8 +122,6 @@ def skipped_lines(skipped: tuple[Skip, ...], output: Output) -> list[str]:
 
 def glossary(reasons: Iterable[Reason], width: int | None = None) -> list[str]:
     """One sentence for each reason that occurs, in their fixed order."""
-    from journalkeeper.model.reasons import SENTENCES  # noqa: PLC0415 - not for JSON or --no-legend
-
     occurring = set(reasons)
     told = [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]
     return [line for sentence in told for line in wrapped(sentence, width)]
@@ -177,8 +174,6 @@ def _range(action: dict[str, Any]) -> str:
 def _window(instance: str, window: dict[str, Any]) -> str:
     state = "open" if window["open"] else "closed"
     if window["open"] and window["closes_at_us"] is not None:
-        from journalkeeper.cli.times import shown_time  # noqa: PLC0415 - datetime, for this line only
-
         state += f" until {shown_time(window['closes_at_us'])}"
     return f"Window of {shown(instance)}: {state}, {shown(window['reason'])}."
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Somebody who can ask for a password: polkit's agent for terminals, as systemctl starts it.
 
-The one rule: only where a person sits at a terminal who is not root; without it polkit says no.
+Only where a person sits at a terminal who is not root; without it polkit says no.
 Source: pkttyagent(1), --notify-fd and --fallback.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,7 +23,6 @@ def for_terminal() -> Iterator[None]:
     if os.geteuid() == 0 or not is_terminal(0) or not is_terminal(2):
         yield
         return
-    import subprocess  # noqa: PLC0415 - for terminals of plain users only
 
     readable, writable = os.pipe()
     words = [PROGRAM, "--notify-fd", str(writable), "--fallback"]

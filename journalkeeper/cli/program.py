@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """From the words of a command line to an exit status.
 
-The one rule: whatever goes wrong ends as one line on stderr that says what to do next;
+Whatever goes wrong ends as one line on stderr that says what to do next;
 only a mistake in this program itself ends as a traceback.
 """
 
@@ -12,16 +12,12 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from journalkeeper.cli.commands import COMMANDS, Command
-from journalkeeper.cli.context import Context
-from journalkeeper.cli.output import Output, complain
+from journalkeeper.cli.context import Context, EngineLike
+from journalkeeper.cli.output import Output, complain, flush
 from journalkeeper.cli.parser import parse
 from journalkeeper.model.errors import ConfigError, FileError, KeeperError, NeedsRootError, UsageError
-
-if TYPE_CHECKING:
-    from journalkeeper.cli.context import EngineLike
 
 DONE, FAILED, USAGE = 0, 1, 2
 
@@ -31,7 +27,8 @@ def run(words: Sequence[str], engine: EngineLike | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return _run(words, engine)
+        status = _run(words, engine)
+        return status if flush() else status or FAILED
     except BrokenPipeError:  # the reader has seen enough
         return FAILED
     except OSError as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """One line on the terminal that says how far a long run is.
 
-The one rule: it is drawn at most ten times a second, and leaves no trace.
+It is drawn at most ten times a second, and leaves no trace.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import Self, TextIO
 
 from journalkeeper.cli.text import elided, shown
 from journalkeeper.model import MIB
+from journalkeeper.model.progress import Progress
 from journalkeeper.model.units import US_PER_SECOND, format_span
-
-if TYPE_CHECKING:
-    from journalkeeper.model.progress import Progress
 
 REDRAW_S = 0.1
 _ERASE = "\r\x1b[K"

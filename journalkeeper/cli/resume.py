@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.pause import NOT_RUNNING
 from journalkeeper.model.errors import KeeperError
-
-if TYPE_CHECKING:
-    import argparse
-
-    from journalkeeper.cli.context import Context
 
 DESCRIPTION = """\
 Ends what `pause` began; what was due meanwhile is done now."""

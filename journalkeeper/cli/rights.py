@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a user without the rights is told.
+"""Errors for users without the rights.
 
-The one rule: an answer that consists of "could not read it" for every file is an error, not an answer.
+An answer that consists of "could not read it" for every file is an error, not an answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from journalkeeper.cli.context import Context
 from journalkeeper.model import Reason
 from journalkeeper.model.errors import NeedsRootError
-
-if TYPE_CHECKING:
-    from journalkeeper.cli.context import Context
 
 
 def refuse_if_all_unreadable(context: Context, reasons: Sequence[Reason | None]) -> None:

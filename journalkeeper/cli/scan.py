@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper scan`: every journal file as it is. The one rule: it changes nothing."""
+"""`journalkeeper scan`: every journal file as it is. It changes nothing."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import absolute, add_paths
@@ -13,11 +14,6 @@ from journalkeeper.cli.text import counted, shown
 from journalkeeper.model import JournalFile, Request
 from journalkeeper.model.units import format_size
 from journalkeeper.wire.documents import scan_document
-
-if TYPE_CHECKING:
-    import argparse
-
-    from journalkeeper.cli.context import Context
 
 DESCRIPTION = """\
 Shows every journal file, the worst first: what it is, how many extents it has and how many it would have

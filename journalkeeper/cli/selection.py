@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The options by which commands choose files and means, and the Request that they make.
 
-The one rule: `plan` and `defrag` take the same words, so that one shows what the other does.
+`plan` and `defrag` take the same words, so that one shows what the other does.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import os
 
 from journalkeeper.model import Request
+from journalkeeper.model.compression import parse_compression
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +69,6 @@ def absolute(paths: list[str]) -> tuple[str, ...]:
 
 
 def _compression(text: str) -> str:
-    from journalkeeper.model.compression import parse_compression  # noqa: PLC0415 - only --compress needs it
 
     try:
         parse_compression(text)

@@ -1,26 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper status`: how things are, from the service and the record. The one rule: any user gets an answer."""
+"""`journalkeeper status`: how things are, from the service and the record. Any user gets an answer."""
 
 from __future__ import annotations
 
+import argparse
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from journalkeeper import __version__
+from journalkeeper.bus.client import Service
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.table import wrapped
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.cli.times import shown_time
+from journalkeeper.history.rows import Run, Totals
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.units import format_size, format_span
 from journalkeeper.model.waiting import Wait, long, sentence
-
-if TYPE_CHECKING:
-    import argparse
-
-    from journalkeeper.bus.client import Service
-    from journalkeeper.cli.context import Context
-    from journalkeeper.history.rows import Run, Totals
 
 DESCRIPTION = """\
 Shows what the service does and sees now, if it runs, to any user; and from the record, which

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Plain aligned tables in systemd's manner.
 
-The one rule: a table is text; whoever prints it decides about colour, legend and pager.
+A table is text; whoever prints it decides about colour, legend and pager.
 """
 
 from __future__ import annotations

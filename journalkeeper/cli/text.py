@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Names and numbers as people read them.
 
-The one rule: nothing that came from the disk reaches a terminal unescaped.
+Nothing that came from the disk reaches a terminal unescaped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Points in time as systemd writes them, for --since and --until.
 
-The one rule: pure; "now" is an argument, and words mean the local time zone unless they say UTC.
+Pure; "now" is an argument, and words mean the local time zone unless they say UTC.
 Source: systemd.time(7), "Parsing Timestamps"; fractions below the microsecond are dropped.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+
+from journalkeeper.model.units import parse_span_us
 
 _DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _DATE = r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
@@ -77,6 +79,5 @@ def _epoch_us(moment: datetime) -> int:
 
 
 def _span_us(text: str) -> int:
-    from journalkeeper.model.units import parse_span_us  # noqa: PLC0415 - only relative times need it
 
     return parse_span_us(text.strip())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What the files that a plan leaves alone wait for, in one sentence.
 
-The one rule: pure; only work that waits is counted. A file that is whole waits for nothing.
+Pure; only work that waits is counted. A file that is whole waits for nothing.
 """
 
 from __future__ import annotations

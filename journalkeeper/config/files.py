@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Configuration files found, merged and read as systemd does it.
 
-The one rule: what is wrong in a file is data, in its place among the assignments; the
+What is wrong in a file is data, in its place among the assignments; the
 reader decides whether to refuse it (our own configuration) or to pass over it as
 journald does. Only a file that cannot be read is an exception.
 Source: systemd 255, src/shared/conf-parser.c and src/basic/conf-files.c; journald.conf(5).

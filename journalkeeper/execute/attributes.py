@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The attribute C of a directory.
 
-The one rule: it was set when it is read back, whatever the call returned.
+It was set when it is read back, whatever the call returned.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The hands that change files: one Action in, one Done out.
+"""Changes one file: one Action in, one Done out.
 
-The one rule: observe, decide, look again, act. The look again happens on the very file
+Observe, decide, look again, act. The look again happens on the very file
 descriptor that is then worked on, and whatever fails leaves the file as it was or better.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Defragmenting a datacow file where it is, compressed if it is an archive.
 
-The one rule: the kernel moves the data under the inode's lock, so the content cannot
+The kernel moves the data under the inode's lock, so the content cannot
 change; all that is ours is to leave no dirty page behind, and the times as they were.
 The kernel reports success for data that it left in place, so an archive's extents are
 compared before and after, and what was left is done again.

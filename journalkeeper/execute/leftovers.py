@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What a killed run left behind, removed by the next.
 
-The one rule: only our own names, and only while we hold the lock. A temporary file is a copy
+Only our own names, and only while we hold the lock. A temporary file is a copy
 that was not exchanged yet or an original that was: in both cases the journal's own name
 leads to a whole file (execute.rewrite), so nothing is lost with it. A journal file has a note
 of the mtime that its work had moved.

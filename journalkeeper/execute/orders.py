@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One Order in, one Done out. The one rule: as for an Action, what fails is an outcome and ends nothing else."""
+"""One Order in, one Done out. As for an Action, what fails is an outcome and ends nothing else."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """How work on one file is cut into pieces, counted, and stopped.
 
-The one rule: between two pieces everything is written back, so a stop there costs nothing,
+Between two pieces everything is written back, so a stop there costs nothing,
 and whoever waits for the disk waits for one piece at the most.
 """
 

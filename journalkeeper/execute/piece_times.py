@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """How slow this disk can be: the longest that one piece of our work took.
 
-The one rule: it is forgotten by halves, so that one stall does not close windows for ever.
+It is forgotten by halves, so that one stall does not close windows for ever.
 """
 
 from __future__ import annotations

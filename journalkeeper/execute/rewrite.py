@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """An archive copied to a datacow file that takes its place: NOCOW ones, and those that the kernel does not move.
 
-The one rule: the name leads to a whole file at every moment. The copy has no name until
+The name leads to a whole file at every moment. The copy has no name until
 it is finished, verified and on the disk; then the two trade places in one step, and only
 then does the old one go.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Asking journald to rotate, and seeing that it did.
 
-The one rule: it was done when the name leads to another file, or to none until the next
+It was done when the name leads to another file, or to none until the next
 message; an answer alone may come from somebody who writes elsewhere.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Carrying a plan out: its orders, then its actions, one after the other.
 
-The one rule: whoever is asked before a piece is asked anew for every action: which window is
+Whoever is asked before a piece is asked anew for every action: which window is
 open, who waits for this disk, what the last pieces took.
 """
 
@@ -35,7 +35,7 @@ FINISHED_S: Final = 0.3
 class Runner:
     """The work of one run, until `stop` says so between two pieces.
 
-    `flushes` and `piece_times` are told what was done and how long it took; who is in a `hurry` waits for no flush.
+    `flushes` and `piece_times` learn what was done and how long it took; with `hurry` no flush is waited for.
     `again` plans anew for the file of an action: None if there is nothing to do, or not yet.
     """
 

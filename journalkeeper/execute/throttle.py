@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How journald and its disk are doing, asked before a run and before each piece of it.
+"""Whether the next piece of an action may begin, by how journald and its disk are doing.
 
-The one rule: measuring must cost less than what it saves: a few system calls a piece, more
+Measuring must cost less than what it saves: a few system calls a piece, more
 only a few times a second. What it means is for policy/backpressure.py.
 """
 
@@ -28,13 +28,6 @@ REST_EVERY_S: Final = 1.0
 
 ENTRIES_EVERY_S: Final = 0.2
 MAINTENANCE_EVERY_S: Final = 5.0
-
-
-def prepare() -> None:
-    """Import what measuring takes, for who stays: its first window is not for reading modules from a slow disk,
-    and what it holds after ten minutes is what it holds for good (1.5 MiB came with the first piece)."""
-    import psutil  # noqa: F401, PLC0415 - not for a command, which may have nothing to do
-    import systemd.journal  # noqa: F401, PLC0415
 
 
 class Place(NamedTuple):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A journal file held by descriptor, proven to be the one that the plan saw.
 
-The one rule: no path is walked twice. The directory is opened once, the file from it
+No path is walked twice. The directory is opened once, the file from it
 without following links, and everything after works on these two descriptors.
 """
 

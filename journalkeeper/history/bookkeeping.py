@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Keeping the record of a run: what cannot be recorded is said, and no run fails for it."""
+"""Recording a run: what cannot be recorded becomes a notice, and no run fails for it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from journalkeeper.history.record import Record
 from journalkeeper.model import Volume
 from journalkeeper.model.errors import KeeperError
-
-if TYPE_CHECKING:
-    from journalkeeper.history.record import Record
-    from journalkeeper.model.run import Done
+from journalkeeper.model.run import Done
 
 
 def tried(bookkeeping: Callable[[], None]) -> list[str]:
-    """Keep the books, after the work; what is to be said if that failed: what was done is to be told all the same."""
+    """Do some bookkeeping after the work; the notice if that failed: what was done is reported all the same."""
     try:
         bookkeeping()
     except KeeperError as error:
@@ -25,7 +22,7 @@ def tried(bookkeeping: Callable[[], None]) -> list[str]:
 
 
 def begun_anew(record: Record) -> list[str]:
-    """What is to be said of a record that was not, or not any longer, what it should be."""
+    """Notices about a record that was damaged or removed."""
     notices = list(record.ignored)
     if record.set_aside is not None:
         notices.append(f"the record was damaged and is now {record.set_aside}; a new one was begun")
@@ -35,7 +32,7 @@ def begun_anew(record: Record) -> list[str]:
 
 
 def kept(record: Record, run: int, volumes: tuple[Volume, ...], device: int, done: Done) -> list[str]:
-    """Record what became of an action or order on `device`; what is to be said if that failed.
+    """Record what became of an action or order on `device`; the notice if that failed.
 
     The file is done and whole then; only the memory of it is lost, and the next look finds it ideal.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What was ever done, in numbers.
 
-The one rule: they only grow, as a counter must, until the record is lost and all begin at 0 again.
+They only grow, as a counter must, until the record is lost and all begin at 0 again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """One SQLite file that survives: killed writers, a full disk, a corrupt or foreign file.
 
-The one rule: what SQLite says leaves here as one of our errors, or as a fresh database
+What SQLite says leaves here as one of our errors, or as a fresh database
 with the old one set aside; never both lost. Set aside is only what two tries found damaged
 while every byte could be read: SQLite reports a failed read as damage, too (EIO becomes
 SQLITE_IOERR_CORRUPTFS, and that SQLITE_CORRUPT; sqlite 3.40, os_unix.c and vdbe.c).
@@ -18,17 +18,15 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, TypeVar
+from sqlite3 import Connection as Connection  # noqa: PLC0414 - record names it, and only this module knows sqlite3
+from typing import TypeVar
 
 from journalkeeper.history import state
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
-
-if TYPE_CHECKING:
-    import sqlite3
-    from sqlite3 import Connection as Connection  # noqa: PLC0414 - record names it, and only this module knows sqlite3
 
 T = TypeVar("T")
 
@@ -125,7 +123,6 @@ class Database:
             raise
 
     def _tried(self, doing: str, work: Callable[[Connection], T]) -> T:
-        import sqlite3  # noqa: PLC0415 - 10 ms that `scan` does not need
 
         with ExitStack() as undo:
             undo.callback(self.close)
@@ -155,7 +152,6 @@ class Database:
 
     def _connect(self, *, exists: bool) -> Connection:
         """A connection to the file, brought up to date if we may write, or to an empty database in memory."""
-        import sqlite3  # noqa: PLC0415 - see _tried
 
         # A reader who has the right to write opens for writing all the same, or it could
         # not roll back what a killed writer has left half done.
@@ -235,8 +231,6 @@ def _version(connection: Connection, newest: int) -> int:
 
 def _translated(error: sqlite3.DatabaseError, doing: str, path: str) -> Exception:
     """Our error for one of SQLite's; the same error where only a mistake of ours can be the reason."""
-    import sqlite3  # noqa: PLC0415 - see Database._tried
-
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _UnusableError("corrupt")

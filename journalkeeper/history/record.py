@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What was done and seen, kept in the state directory: rewrites, runs, outcomes, extent counts.
 
-The one rule: one transaction per outcome, so that a run that is killed has recorded what it
+One transaction per outcome, so that a run that is killed has recorded what it
 finished, and nothing is written that says the same as the row before it.
 
 A file is known by (volume UUID, subvolume, inode), because st_dev is dealt out anew at each
@@ -13,11 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from journalkeeper.history import samples
 from journalkeeper.history.counters import Counters
-from journalkeeper.history.database import Database
+from journalkeeper.history.database import Connection, Database
 from journalkeeper.history.rows import (
     COUNT_LIMIT,
     Day,
@@ -38,9 +38,6 @@ from journalkeeper.history.rows import (
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.waiting import Wait
-
-if TYPE_CHECKING:
-    from journalkeeper.history.database import Connection
 
 NAME = "history.db"
 DAY_US = 24 * 3600 * 1_000_000

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The rows of the record, and what is made of those that SQLite gives.
 
-The one rule: a row is believed only after a look at it. A column of SQLite's takes any type, a newer
+A row is believed only after a look at it. A column of SQLite's takes any type, a newer
 version knows other words, a bad disk flips bits: what cannot be is a ValueError here, and the reader of
 the record leaves that one row out.
 """

@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
+from journalkeeper.history.database import Connection
 from journalkeeper.model import Host, JournalFile, Kind
-
-if TYPE_CHECKING:
-    from journalkeeper.history.database import Connection
 
 
 def news(connection: Connection, now_us: int, host: Host, every_us: int) -> list[tuple[str, tuple[object, ...]]]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The record's tables, version by version.
 
-The one rule: what was shipped is never changed; a new version is one more group of statements.
+What was shipped is never changed; a new version is one more group of statements.
 """
 
 from __future__ import annotations

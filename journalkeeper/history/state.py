@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The state directory: making it, and the lock in it that keeps two executors apart.
 
-The one rule: the kernel holds the lock and drops it when the holder dies, however it
+The kernel holds the lock and drops it when the holder dies, however it
 dies; the file's content, the holder's pid, is only for people. A lock is worth something
 only while its file is the one at its path: who holds one for long asks again (`Lock.ours`).
 

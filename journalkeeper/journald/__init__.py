@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The journald hands: file names, headers, directories and settings as journald has them.
+"""File names, headers, directories and settings as journald has them.
 
-The one rule: all knowledge of systemd-journald's formats is in here; nothing here
+All knowledge of systemd-journald's formats is in here; nothing here
 writes, and nothing here knows btrfs.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The settings that a journald runs by, read from its configuration as it reads them.
 
-The one rule: what journald would ignore is ignored here too, and where it would stop
+What journald would ignore is ignored here too, and where it would stop
 reading, we stop: the answer is what it does and not what the admin meant.
 Source: systemd 255, src/journal/journald-server.c and journald-gperf.gperf; journald.conf(5).
 """

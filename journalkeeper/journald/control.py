@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What a running journald does when it is asked to.
 
-The one rule: only the journald that writes the directory in question is asked. Whoever was
+Only the journald that writes the directory in question is asked. Whoever was
 given another machine's journal, or a copy, must never make the journald of this host rotate.
 
 Source: systemd 252 to 262, src/journal/journald-varlink.c (until 257 in journald-server.c);
@@ -10,17 +10,16 @@ varlink.org: messages are JSON objects, each ended by a zero byte.
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import stat
 import struct
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from journalkeeper.journald import layout
 from journalkeeper.model.errors import FileError, KeeperError
-
-if TYPE_CHECKING:
-    import socket
 
 RUNTIME: Final = "/run/systemd/journal"
 TIMEOUT_S: Final = 30.0
@@ -84,9 +83,6 @@ def synchronize(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
 
 def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
     """One call without parameters, as `rotate` says; `what` is the word for it in errors."""
-    import json  # noqa: PLC0415 - control is imported for every look, and nearly none rotates
-    import socket  # noqa: PLC0415
-
     path = socket_path(namespace)
     call = json.dumps({"method": f"io.systemd.Journal.{method}", "parameters": {}}).encode() + b"\0"
     try:

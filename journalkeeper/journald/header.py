@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The header of a journal file, checked before a word of it is believed.
 
-The one rule: whatever the bytes, `parse` returns a Header that journald itself would
+Whatever the bytes, `parse` returns a Header that journald itself would
 accept or raises HeaderError; it is on the hot path of every scan.
 Source: systemd 255, src/libsystemd/sd-journal/journal-def.h (struct Header) and
 journal-file.c (journal_file_verify_header()); the fields are the same from 187 on.

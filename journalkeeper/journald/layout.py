@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Where journals are: the directories below a journal directory and the files in them.
 
-The one rule: nothing here follows a link below the top, and what vanishes while we
+Nothing here follows a link below the top, and what vanishes while we
 look was never there.
 """
 

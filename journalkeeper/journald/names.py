@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What the name of a file in a journal directory says.
 
-The one rule: a name is judged by itself, whatever bytes it has; the file is not looked at.
+A name is judged by itself, whatever bytes it has; the file is not looked at.
 """
 
 from __future__ import annotations

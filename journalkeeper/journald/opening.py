@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """How a journal file is opened: from a directory's handle, and without a trace.
 
-The one rule: no link is followed, no FIFO waited for, no terminal taken, no access time moved.
+No link is followed, no FIFO waited for, no terminal taken, no access time moved.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A scratch btrfs with a private journald that writes on it.
 
-The one rule: journald ends before its volume goes.
+Journald ends before its volume goes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Shows on a scratch volume what journalkeeper does to an aged journal: `python -m journalkeeper.lab.demo`.
 
-The one rule: what is claimed is measured by others (filefrag, compsize, journalctl, a
+What is claimed is measured by others (filefrag, compsize, journalctl, a
 clock), and nothing of it stays on the machine, also when it is interrupted.
 """
 

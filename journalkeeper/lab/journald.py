@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A private systemd-journald on a directory of ours, in a mount namespace of its own.
 
-The one rule: the host's own journald, /run and /var/log/journal are never touched.
+The host's own journald, /run and /var/log/journal are never touched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Messages as a web service logs them, the same ones at every run.
 
-The one rule: what ages a journal is not bytes but old pages patched everywhere, so some
+What ages a journal is not bytes but old pages patched everywhere, so some
 fields are new in every message and some come back after a thousand others.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A scratch btrfs in a file, mounted through a loop device and gone afterwards.
 
-The one rule: whatever was mounted here is unmounted here, also after an error. The
+Whatever was mounted here is unmounted here, also after an error. The
 loop devices go by themselves (autoclear) when the last of us and the mount has gone,
 so that even SIGKILL in a mount namespace of our own leaves nothing behind.
 """

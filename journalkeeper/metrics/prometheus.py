@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The status of a host in Prometheus's text format, for node_exporter's textfile collector.
 
-The one rule: a name says its unit, a counter ends in _total and never falls, and a number that
+A name says its unit, a counter ends in _total and never falls, and a number that
 is not known is not there. There are no time stamps, which the collector refuses, no label
 `instance` or `job`, which a scrape adds itself, and no machine id, which is nobody else's business
 (machine-id(5)). Source: prometheus.io, "Metric and label naming", "Exposition formats".

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Metrics after each run: what is known goes into the file that Textfile= names.
 
-The one rule: it is never a run's fault. A file that cannot be written is something to say,
+It is never a run's fault. A file that cannot be written is something to say,
 and a run that failed is in the metrics all the same.
 
 The file is written when a number changed, and after an hour at the latest, so that its time of
@@ -51,7 +51,7 @@ class Publisher:
         self._watched: list[str] = []
 
     def done(self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, *, watching: bool) -> None:
-        """A run came to its end. Only one that is `watching` will be back to see how long messages waited meanwhile.
+        """A run came to its end. Only one that is `watching` comes back to see how long messages waited since.
 
         Raises: FileError, KeeperError with what to do about it.
         """

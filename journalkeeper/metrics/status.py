@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How a host's journals are, in numbers: one source for whoever shows them.
+"""How a host's journals are, in numbers: the one source for all that show them.
 
-The one rule: a number that is not known is None, never 0.
+A number that is not known is None, never 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A file that others read while it is written anew: node_exporter's textfile.
 
-The one rule: whoever opens the name finds a whole file, the old one or the new one.
+Whoever opens the name finds a whole file, the old one or the new one.
 """
 
 from __future__ import annotations

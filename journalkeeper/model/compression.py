@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The words for a compression, as in `Compress=` and `--compress=`.
 
-The one rule: only what btrfs itself can do is a value here, so nobody below has to doubt it.
+Only what btrfs itself can do is a value here, so it need not be checked again.
 """
 
 from __future__ import annotations

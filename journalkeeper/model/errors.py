@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What can go wrong, split by whose business it is.
+"""Errors, by whose fault they are.
 
-The one rule: an error says what happened, to which file, and what to do next; the
-doors turn it into one line. A vanished file is an outcome, never an error here.
+An error says what happened, to which file, and what to do next; the
+command line and the bus turn it into one line. A vanished file is an outcome, never an error here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """How far a run is.
 
-The one rule: it is told when a file is begun and after every piece; who listens decides how
-often to say so.
+It is reported when a file is begun and after every piece; the receiver decides how
+often to show it.
 """
 
 from __future__ import annotations

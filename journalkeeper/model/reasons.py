@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What each Reason means, in one sentence for the person who reads `plan` or journalkeeper(1).
 
-The one rule: every Reason has exactly one sentence here.
+Every Reason has exactly one sentence here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Sizes, time spans and booleans as systemd writes and reads them.
 
-The one rule: what systemd takes is taken, with the same number, and what it refuses is
+What systemd takes is taken, with the same number, and what it refuses is
 refused, so that one habit serves journald.conf and journalkeeper.conf.
 Source: systemd 252, src/basic/parse-util.c, time-util.c, format-util.c; unchanged in 255.
 """

@@ -14,7 +14,7 @@ from journalkeeper.model import Outcome, Plan, Result
 from journalkeeper.model.units import format_span
 
 LONG_US: Final = 24 * 60 * 60 * 1_000_000
-"""What waits for longer than this is told."""
+"""A longer wait is reported."""
 
 
 class Wait(NamedTuple):

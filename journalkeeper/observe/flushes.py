@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Following the flushes of every instance: looking at its files when its timer may have changed.
 
-The one rule: a look costs a few system calls for each file that is unsynced, and it is made
+A look costs a few system calls for each file that is unsynced, and it is made
 only when the flush timer (policy/flush_timer.py) names a moment for it.
 """
 
@@ -116,8 +116,8 @@ class Flushes:
 
     def troubles(self) -> list[str]:
         """What is to be said since this was asked last."""
-        told, self._troubles = self._troubles, []
-        return told
+        troubles, self._troubles = self._troubles, []
+        return troubles
 
     def _look(self, directory: str) -> bool:
         timer = self._timers[directory]

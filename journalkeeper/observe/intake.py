@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from systemd.journal import Reader
+from systemd.journal import Reader
 
 ENTRIES: Final = 16
 """How many of the newest entries are read at a time, some 0.1 ms each."""
@@ -75,8 +74,6 @@ class Intake:
             self.close()
             self._inodes = inodes
         if self._reader is None:
-            from systemd.journal import Reader  # noqa: PLC0415 - only where work is done
-
             times = ("_SOURCE_REALTIME_TIMESTAMP", "__REALTIME_TIMESTAMP")
             self._reader = Reader(files=self._paths, converters=dict.fromkeys(times, int))
         return self._reader

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """How long messages wait for journald, over the last ones that were looked at.
 
-The one rule: nothing stays open between two looks: a file that is deleted must not keep its space.
+Nothing stays open between two looks: a file that is deleted must not keep its space.
 """
 
 from __future__ import annotations

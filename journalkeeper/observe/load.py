@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
+from psutil import disk_io_counters
+
 from journalkeeper.btrfs.maintenance import disks
 
 LOOK_S: Final = 0.25
@@ -32,6 +34,4 @@ def others_busy_percent(uuids: Iterable[str], length_s: float) -> dict[str, int]
 
 def _busy_ms() -> dict[str, int]:
     """For how long each block device has been busy since the machine started."""
-    from psutil import disk_io_counters  # noqa: PLC0415 - only where work is done
-
     return {name: one.busy_time for name, one in disk_io_counters(perdisk=True, nowrap=False).items()}

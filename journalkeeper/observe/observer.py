@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """One look at journal files: what a plan is made from.
 
-The one rule: looking changes nothing. No file is written back for it, no access time
+Looking changes nothing. No file is written back for it, no access time
 moved, no link followed; what cannot be looked at is a problem in the file's row, with
 its reason, and the look goes on.
 
@@ -30,7 +30,7 @@ from journalkeeper.model import Instance, JournalFile, Kind, Reason, Volume
 from journalkeeper.model.errors import FileError, NotBtrfsError
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.observe import file_row
-from journalkeeper.observe.parallel import by_two
+from journalkeeper.observe.parallel import results
 
 COARSE_NS: Final = 1_000_000_000
 """A change this close to the look may be followed by another with the same time stamp:
@@ -275,7 +275,7 @@ class Observer:
             return []
         kinds = [_lie, _occupy] if self._with_disk_bytes else [_lie]
         searches = [partial(_searched, partial(search, one)) for search in kinds for one in opened]
-        found = by_two(searches, apart=self._with_disk_bytes or len(opened) >= WORTH_A_THREAD)
+        found = results(searches, parallel=self._with_disk_bytes or len(opened) >= WORTH_A_THREAD)
         lies, rest = found[: len(opened)], found[len(opened) :]
         fields = [one | other for one, other in zip(lies, rest, strict=True)] if rest else lies
         return [one.row._replace(**some) for one, some in zip(opened, fields, strict=True)]

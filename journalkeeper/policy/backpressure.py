@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Whether to go on with the next piece of a file, as things are just now.
 
-The one rule: whoever waits for the disk comes first. Rules are asked in their order and
+Whoever waits for the disk comes first. Rules are asked in their order and
 the first that answers counts; what they have to go by is measured between two pieces.
 
 What journald's users feel is its intake delay, so that pauses us wherever it comes from.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """One file and all that a rule may look at to judge it.
 
-The one rule: a Case is complete; no rule has to look anything up elsewhere.
+A Case is complete; no rule has to look anything up elsewhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What a rewrite costs and brings, and whether it pays.
 
-The one rule: cost is bytes handed to the filesystem, gain is extents that a cold reader
+Cost is bytes handed to the filesystem, gain is extents that a cold reader
 no longer seeks for and bytes that the disk gets back; one without the other is no reason.
 
 Archives are priced whole: once, compressed, and then never again. Active files are

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Why an action that pays is left for later.
 
-The one rule: only what would be done is postponed, so that nobody wakes for a file that is
+Only what would be done is postponed, so that nobody wakes for a file that is
 whole. Each answer names the moment at which to think again.
 """
 

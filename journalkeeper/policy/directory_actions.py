@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Orders: what is done to a whole directory or asked of its journald, and what they make needless.
 
-The one rule: every file still appears once. The file for which journald rotates is the order's,
+Every file still appears once. The file for which journald rotates is the order's,
 and the other files that end with it are not rewritten as well.
 """
 

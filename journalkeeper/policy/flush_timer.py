@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What is known of one journald's sync timer: when it began to have something to flush, and when it will.
 
-The one rule: what is not known is taken to be early where a window closes, and late where
+What is not known is taken to be early where a window closes, and late where
 one opens. A flush awaited for too long keeps the window closed for nothing; one that comes
 while we take it for past has journald wait for us.
 
@@ -109,7 +109,7 @@ class FlushTimer:
         return self.interval_us not in {0, INFINITY_US}
 
     def appended(self, now_us: int) -> bool:
-        """Take in an append that inotify told of; True if `next_look_us` is another now."""
+        """Take in an append that inotify reported; True if `next_look_us` is another now."""
         if not self.timed:
             first = self._untimed_look_us is None
             if first:
@@ -129,7 +129,7 @@ class FlushTimer:
         return True
 
     def ask(self) -> None:
-        """A look begins: appends that are told of from here on may be newer than what it finds."""
+        """A look begins: appends that are reported from here on may be newer than what it finds."""
         self._appended_us = None
 
     def offline(self, present: frozenset[int], now_us: int) -> bool:
@@ -182,7 +182,7 @@ class FlushTimer:
         return due
 
     def worth_a_sync(self, now_us: int) -> bool:
-        """Whether to ask journald for a sync: nothing else has told for longer than its timer takes when one is due.
+        """Whether to ask journald for a sync: nothing else has shown for longer than its timer takes when one is due.
 
         Short timers are found by their flushes, and of NOCOW files nothing is to be done in a window.
         """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Whether a journal directory gets the attribute C, so that the files made in it are NOCOW.
 
-The one rule: NOCOW data has no checksums, so `auto` sets it only where a checksum could not
+NOCOW data has no checksums, so `auto` sets it only where a checksum could not
 have healed anything. Where the volume keeps copies (raid1, raid10, raid1c3, raid1c4, dup) or
 parity (raid5, raid6) only the checksum tells the good one: there files stay datacow, are kept
 whole by defragmenting and rotating, and `auto` says so.

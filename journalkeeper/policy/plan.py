@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """From a Host to a Plan: an action or a reason for every file.
 
-The one rule: every file of the Host appears exactly once, as an action or as a skip.
+Every file of the Host appears exactly once, as an action or as a skip.
 What is done first is what brings the most for what it writes, so that a short budget
 is well spent.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Why a file is left alone: one function a rule, in the order in which they are asked.
 
-The one rule: a veto wins. The first rule that answers ends the matter, so the table
+A veto wins. The first rule that answers ends the matter, so the table
 goes from what we cannot judge (broken, gone, not asked for), over what would do harm
 (journald or a writer is at it, data shared with a snapshot), to what is not worth it.
 Whether the gain pays is cost.py's question; it is asked only of files that pass here.

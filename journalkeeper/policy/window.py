@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """When work on an instance's active files is not in journald's way.
 
-The one rule: closed unless it is known to be open.
+Closed unless it is known to be open.
 
 journald arms its sync timer at the first append after a sync, SyncIntervalSec ahead, and
 no later append moves it (systemd, journald-server.c, server_schedule_sync). That append

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What others ask of the service and see of it: jobs, plans, a pause, and how things are.
 
-The one rule: whoever asks is served by the one worker thread, in turn, as the service
+Whoever asks is served by the one worker thread, in turn, as the service
 itself is; what is seen was put here by the last look, and is only ever replaced as a whole.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from journalkeeper.engine import Engine, now_us
 from journalkeeper.journald import opening
@@ -20,11 +21,10 @@ from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import sentence
+from journalkeeper.observe.intake_delays import IntakeDelays
 from journalkeeper.service.jobs import Ended, Job, Jobs
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally, findings
-
-if TYPE_CHECKING:
-    from journalkeeper.observe.intake_delays import IntakeDelays
+from journalkeeper.wire.documents import defrag_document, plan_document
 
 ORIGIN: Final = "bus"
 
@@ -34,7 +34,7 @@ REST_MOST_S: Final = 5.0
 
 
 class Listener(Protocol):
-    """Who is told, in the event loop, while it `run`s."""
+    """What serves on the bus: it receives events in the event loop, while it `run`s."""
 
     async def run(self) -> None: ...
     def changed(self) -> None: ...
@@ -84,9 +84,7 @@ class Api:
         self.jobs = Jobs(self._do, self._changed)
 
     def open(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
-        """From now on `listener` is told in `loop`; before, nobody looks and nothing is kept."""
-        from journalkeeper.observe.intake_delays import IntakeDelays  # noqa: PLC0415 - only where somebody listens
-
+        """From now on `listener` gets events, in `loop`; before, no delays are kept."""
         self._loop, self._listener, self._intake_delays = loop, listener, IntakeDelays()
         self.jobs.listener = listener
 
@@ -107,7 +105,7 @@ class Api:
         )
 
     async def plan(self, request: Request) -> str:
-        """The document of `plan -j`; who asks for the same meanwhile gets the same.
+        """The document of `plan -j`; callers who ask for the same while it is made get the same.
 
         Raises: KeeperError, OSError as Engine.plan.
         """
@@ -139,7 +137,7 @@ class Api:
         self._changed()
 
     def resume(self) -> None:
-        """End a pause; what was due meanwhile is done now."""
+        """End a pause; what became due during it is done now."""
         if self._resume is not None:
             self._resume.cancel()
             self._resume = None
@@ -196,7 +194,6 @@ class Api:
     # -- In the worker -------------------------------------------------------------------------
 
     def _planned(self, request: Request) -> str:
-        from journalkeeper.wire.documents import plan_document  # noqa: PLC0415 - for who is asked
 
         engine = self._daemon.engine
         return _json(plan_document(engine.plan(_placed(request, engine.directories))))
@@ -234,8 +231,6 @@ def result(report: Report, request: Request) -> str:
 
 def _document(report: Report) -> str:
     """What Result answers: the document of `defrag -j`, and what else the command line says."""
-    from journalkeeper.wire.documents import defrag_document  # noqa: PLC0415 - for who is asked
-
     files = () if report.host is None else report.host.files
     document = defrag_document(report, {file.path: file.extents.total for file in files})
     skipped = [skip._asdict() for skip in report.plan.skipped]
@@ -245,8 +240,6 @@ def _document(report: Report) -> str:
 
 def _json(document: object) -> str:
     """As the command line writes it: ASCII in one line."""
-    import json  # noqa: PLC0415 - for who is asked
-
     return json.dumps(document, separators=(",", ":"))
 
 

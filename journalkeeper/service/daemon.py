@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The service: an event or a named moment, one look, one plan, its actions, and asleep again.
+"""The service: it waits for an event or a named moment, runs the engine once, and waits again.
 
-The one rule: the event loop never blocks and nothing polls. One worker thread looks and
-works; the loop only takes wakes in and names the next. What wakes: a change that the
+The event loop never blocks and nothing polls. One worker thread looks and
+works; the loop takes events and names the next moment. What wakes it: a change that the
 watch saw, the moment at which a plan can differ (Plan.wake_at_us), the moments around a
 due flush (Engine.next_flush_look_us), a signal, and systemd's watchdog.
 
@@ -168,7 +168,7 @@ class Daemon:
                 self._again_s = _earliest(again_s, self._watch_retry.at_s)
             elif time.monotonic() >= self._flush_looks.free_at_s:
                 passed = await loop.run_in_executor(self._worker, self._flush_passed)
-                if passed:  # and not `|=`, which would forget a look that was asked for meanwhile
+                if passed:  # and not `|=`, which would forget a look that was asked for in the worker
                     self._look = True
 
     async def _sleep(self) -> None:
@@ -337,7 +337,7 @@ class Daemon:
         self._wake.set()
 
     def _reload(self) -> None:
-        """Read the configuration again, aside; a signal that comes meanwhile has it read once more."""
+        """Read the configuration again, in a thread; another signal during that has it read once more."""
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.get_running_loop().create_task(self._reloaded())
         else:

@@ -11,7 +11,7 @@ from journalkeeper.model import Outcome
 from journalkeeper.service.log import Event
 
 SAY_AGAIN_S: Final = 86400.0
-"""What goes on being wrong is said once a day: every line that we log is one more flush to wake us."""
+"""What goes on being wrong is logged once a day: every line that we log is one more flush to wake us."""
 
 
 class Say(Protocol):
@@ -23,10 +23,10 @@ class Say(Protocol):
 
 
 class DailyLog:
-    """What was said already, so that nothing is said twice in a day.
+    """The messages of a day by topic, so that none is logged twice.
 
-    Our lines go into the journal that we watch: said at every cycle, a line would bring about
-    the flush that brings about the next cycle. For both threads: `say` does not wait, so a lock
+    Our lines go into the journal that we watch: logged at every look, a line would bring about
+    the flush that brings about the next look. For both threads: `say` does not wait, so a lock
     around it is short.
     """
 
@@ -38,7 +38,7 @@ class DailyLog:
     def log(
         self, about: str, priority: int, sentence: str, *, same: str | None = None, outcome: Outcome | None = None
     ) -> None:
-        """Say `sentence` unless it, or what it comes to (`same`), is what was said `about` the thing last."""
+        """Log `sentence` unless this topic logged the same one, or the same key `same`, in the last 24 hours."""
         with self._lock:
             last, when_s = self._said.get(about, ("", 0.0))
             if last == (same or sentence) and time.monotonic() - when_s < SAY_AGAIN_S:
@@ -47,11 +47,11 @@ class DailyLog:
             self._say(priority, sentence, outcome=outcome)
 
     def clear(self, about: str) -> bool:
-        """It is over; True if something had been said about it."""
+        """The condition is over; True if something had been logged about it."""
         with self._lock:
             return self._said.pop(about, None) is not None
 
     def retain(self, about: frozenset[str]) -> None:
-        """Forget whatever else was talked about."""
+        """Forget all other topics."""
         with self._lock:
             self._said = {one: said for one, said in self._said.items() if one in about}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Work that somebody asked for: a queue, one at a time.
 
-The one rule: a job belongs to the service and not to who asked. That one may leave, ask
+A job belongs to the service and not to who asked. That one may leave, ask
 again and be given the same job, or cancel it; what became of it can be asked for afterwards.
 
 All of it is for the event loop, but for Job.tell and Job.canceled.
@@ -60,7 +60,7 @@ class Ended(NamedTuple):
 
 
 class Listener(Protocol):
-    """Who is told of jobs."""
+    """Receives the events of jobs."""
 
     def job_new(self, job: Job) -> None: ...
     def job_removed(self, job: Job, result: str) -> None: ...
@@ -158,7 +158,7 @@ class Jobs:
     async def _done(self, job: Job) -> Ended:
         try:
             return await self._do(job)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and the next job begins
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged, and the next job begins
             if self.listener is not None:
                 self.listener.complain(f"job {job.number} failed", error)
             return Ended("failed", error=error)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The service's own log: to journald with fields, or to stderr where journald is not at its end.
+"""The service's own log: to journald with fields, or to stderr where that is no stream to journald.
 
-The one rule: it never waits. What journald does not take at once is lost, counted, and
+It never waits. What journald does not take at once is lost, counted, and
 said later. A logger that waits for a journald that waits for our own writes would hold
 up the very thing that journald waits for.
 

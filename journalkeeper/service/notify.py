@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the service manager hears: ready, what we do, still alive, about to end.
+"""Messages to the service manager: ready, status, alive, stopping.
 
-The one rule: without a service manager all of this says nothing and costs nothing.
+Without a service manager nothing is sent.
 
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
@@ -50,6 +50,6 @@ class Notify:
 
 
 def _send(message: str) -> None:
-    """One message; a service manager that has gone away meanwhile misses it, and our work does not."""
+    """One message; a service manager that has gone away misses it, and our work does not."""
     with suppress(OSError):
         daemon.notify(message)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """inotify and the mount table: what wakes the daemon.
 
-The one rule: a watch tells that something happened, never what there is. After names came
+A watch tells that something happened, never what there is. After names came
 or went, after a mount, after an overflow the answer is the same: look at everything again.
 
 pyinotify's watch manager makes the watches; its notifiers are not used: they hang on an

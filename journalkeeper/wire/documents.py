@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The JSON of `scan`, `plan` and `defrag`, to the letter of the contract.
 
-The one rule: keys are added at an object's end and never renamed; others script against them.
+Keys are added at an object's end and never renamed; others script against them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from journalkeeper.model import Action, JournalFile, Order, Outcome, Plan, Reason, Result, Skip, Verb
+from journalkeeper.model.run import Report
 from journalkeeper.policy.saving import disk_bytes_saved, read_seconds_saved
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from journalkeeper.model.run import Report
 
 
 def scan_document(files: tuple[JournalFile, ...]) -> list[dict[str, object]]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What configs/man/make makes, for the tests of it.
 
-The one rule: pages are read as a reader gets them, rendered by mandoc.
+Pages are read as a reader gets them, rendered by mandoc.
 """
 
 from __future__ import annotations

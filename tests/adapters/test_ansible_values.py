@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The collection's judge of values says what check-config would say, and writes what it would read.
 
-The one rule: Ansible is not needed here; the filters and the role's data are read as they are.
+Ansible is not needed here; the filters and the role's data are read as they are.
 """
 
 from __future__ import annotations

@@ -46,13 +46,13 @@ def address(tmp_path: Path) -> Iterator[str]:
         daemon.wait()
 
 
-def told(destination: str | None, signature_: str, *body: object) -> Message:
+def signal_to(destination: str | None, signature_: str, *body: object) -> Message:
     """A call that wants no answer: a bus keeps 128 questions of each caller."""
     return Message(
         destination=destination,
         path="/",
         interface="a.b",
-        member="Told",
+        member="News",
         flags=MessageFlag.NO_REPLY_EXPECTED,
         signature=signature_,
         body=list(body),
@@ -90,12 +90,12 @@ def test_messages_arrive_in_their_order_however_many_there_are_at_once(address: 
         heard: list[int] = []
 
         def hear(message: Message) -> bool:
-            heard.extend(message.body[:1] if message.member == "Told" else [])
-            return message.member == "Told"
+            heard.extend(message.body[:1] if message.member == "News" else [])
+            return message.member == "News"
 
         theirs.add_careful_handler(hear)
         for number in range(300):
-            ours.send(told(theirs.unique_name, "us", number, "x" * (number % 7) * 3000))
+            ours.send(signal_to(theirs.unique_name, "us", number, "x" * (number % 7) * 3000))
         deadline = asyncio.get_running_loop().time() + 20
         while len(heard) < 300 and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
@@ -138,14 +138,14 @@ def test_signatures_of_strangers_are_not_kept_for_ever(address: str, monkeypatch
 
         def count(message: Message) -> bool:
             nonlocal heard
-            heard += message.member == "Told"
-            return message.member == "Told"
+            heard += message.member == "News"
+            return message.member == "News"
 
         theirs.add_careful_handler(count)
         for number in range(200):
             kinds = "".join("su"[number >> bit & 1] for bit in range(8))
             body = ["x" if kind == "s" else 1 for kind in kinds]
-            ours.send(told(theirs.unique_name, kinds, *body))
+            ours.send(signal_to(theirs.unique_name, kinds, *body))
             await asyncio.sleep(0)
         while heard < 200:
             await asyncio.sleep(0.01)
@@ -165,13 +165,13 @@ def test_a_bus_that_takes_nothing_any_more_is_left(address: str, monkeypatch: py
         await ours.connect()
         async with stopped_bus(ours):
             for _ in range(20):
-                ours.send(told(BUS, "s", WORDS))
+                ours.send(signal_to(BUS, "s", WORDS))
             assert ours.connected
             ended: Awaitable[None] = ours.wait_for_disconnect()  # type: ignore[no-untyped-call]
             with pytest.raises(ConnectionResetError, match="taken nothing"):
                 await asyncio.wait_for(ended, 5)
             assert not ours.connected
-            ours.send(told(BUS, "s", WORDS))
+            ours.send(signal_to(BUS, "s", WORDS))
         ours.close()
 
     asyncio.run(scenario())
@@ -185,7 +185,7 @@ def test_more_than_may_wait_ends_the_connection(address: str, monkeypatch: pytes
         await ours.connect()
         async with stopped_bus(ours):
             for _ in range(40):
-                ours.send(told(BUS, "s", WORDS))
+                ours.send(signal_to(BUS, "s", WORDS))
             ended: Awaitable[None] = ours.wait_for_disconnect()  # type: ignore[no-untyped-call]
             with pytest.raises(ConnectionResetError, match="does not take"):
                 await asyncio.wait_for(ended, 5)
@@ -199,7 +199,7 @@ def test_a_message_that_the_bus_would_not_take_is_an_error(address: str) -> None
         ours = Connection(address)
         await ours.connect()
         with pytest.raises(CallError, match="16 MiB"):
-            ours.send(told(BUS, "s", "x" * (16 << 20)))
+            ours.send(signal_to(BUS, "s", "x" * (16 << 20)))
         assert await answer(ours, "NameHasOwner", BUS) == [True]
         ours.close()
 
@@ -217,7 +217,7 @@ def test_a_connection_that_is_closed_while_messages_wait_says_nothing_more(addre
         await ours.connect()
         async with stopped_bus(ours):
             for _ in range(500):
-                ours.send(Message.new_signal("/", "a.b", "Told", "s", ["x" * 1000]))
+                ours.send(Message.new_signal("/", "a.b", "News", "s", ["x" * 1000]))
             await asyncio.sleep(0.1)
             assert ours._writing
         assert eventually(lambda: bool(select.select([], [ours._own._sock], [], 0)[1]))

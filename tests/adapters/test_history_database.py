@@ -90,7 +90,7 @@ def tmpfs(where: Path, options: str) -> Iterator[Path]:
 
 def test_a_killed_run_has_recorded_all_that_it_finished(tmp_path: Path) -> None:
     """kill -9 at a random moment, ten times: nothing that was reported as kept is lost."""
-    told = 0
+    known = 0
     for _ in range(10):
         code = """
 record, number = Record(sys.argv[2]), int(sys.argv[3])
@@ -99,7 +99,7 @@ while True:
     print(number, flush=True)
     number += 1
 """
-        with child(code, tmp_path, str(told)) as process:
+        with child(code, tmp_path, str(known)) as process:
             assert process.stdout is not None
             numbers = [int(process.stdout.readline())]
             time.sleep(random.random() / 20)  # noqa: S311 - any moment will do
@@ -107,10 +107,10 @@ while True:
             numbers += [int(line) for line in process.stdout.read().split()]
         found = kept(tmp_path)
         assert found in (list(range(numbers[-1] + 1)), list(range(numbers[-1] + 2)))
-        told = found[-1] + 1
+        known = found[-1] + 1
     with Record(tmp_path) as record:
         assert record.set_aside is None
-        assert len(record.past(VOLUME)) == told
+        assert len(record.past(VOLUME)) == known
     with closing(sqlite3.connect(tmp_path / "history.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Packages of every kind, built from this checkout: what is in them, and what the lints say.
 
-The one rule: a package holds what configs/place writes, where it writes it. How packages
+A package holds what configs/place writes, where it writes it. How packages
 are installed and removed on booted hosts is in tests/guest/test_packages_on_hosts.py.
 """
 

@@ -38,18 +38,18 @@ class Scene:
         self.loop.close()
 
     def after(self, *doings: Callable[[], object]) -> Change:
-        """All that was told after the `doings`."""
+        """All changes after the `doings`."""
         self.changes.clear()
         for doing in doings:
             doing()
-        told = 0
+        seen = 0
         while True:
             self.loop.run_until_complete(asyncio.sleep(COALESCE_S * 1.5))
-            if len(self.changes) == told:
+            if len(self.changes) == seen:
                 break
-            if any(change.rescan for change in self.changes[told:]):
+            if any(change.rescan for change in self.changes[seen:]):
                 self.watch.refresh()
-            told = len(self.changes)
+            seen = len(self.changes)
         appended = frozenset[str]().union(*(change.appended for change in self.changes))
         return Change(appended, rescan=any(change.rescan for change in self.changes))
 
@@ -141,8 +141,8 @@ def test_a_name_that_is_not_utf8_does_not_hide_what_follows(top: Path, watching:
     strange = os.fsencode(top / MACHINE) + b"/user-\xff.journal"
     Path(os.fsdecode(strange)).touch()
     scene = watching(top)
-    told = scene.after(lambda: append(strange), lambda: append(top / MACHINE / "system.journal"))
-    assert told.appended == {str(top / MACHINE)}
+    seen = scene.after(lambda: append(strange), lambda: append(top / MACHINE / "system.journal"))
+    assert seen.appended == {str(top / MACHINE)}
 
 
 def test_a_directory_whose_own_name_is_not_utf8_is_watched(tmp_path: Path, watching: Callable[..., Scene]) -> None:
@@ -359,12 +359,12 @@ def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
         for number in range(files):
             os.close(os.open(top / MACHINE / f"user-{number}.journal", os.O_CREAT | os.O_WRONLY))
 
-    told = scene.after(burst)
-    assert told.rescan
+    seen = scene.after(burst)
+    assert seen.rescan
     assert sum(calls) >= min(files, QUEUE)
     assert max(calls) <= READ_BYTES // SMALLEST_EVENT
     listing = layout.listing(str(top / MACHINE))
     assert len(listing.journals) + listing.left_out == files + 1
     if files > QUEUE:
-        assert told.appended == {str(top / MACHINE)}, "an append may be among what was lost"
+        assert seen.appended == {str(top / MACHINE)}, "an append may be among what was lost"
     assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}

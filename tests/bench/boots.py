@@ -23,7 +23,7 @@ disk is then a sparse one of 64G.
 
 In a mount namespace of its own (unshare) nobody else's can keep our volumes in its cache.
 
-The one rule: every strategy starts from an equal host on a disk of its own, and only the
+Every strategy starts from an equal host on a disk of its own, and only the
 boots are throttled: what happens in between is the same, and quick.
 
 One round: boot from a cold, throttled disk; `after`; flushes of messages; a rest, as flushes are minutes

@@ -2,7 +2,7 @@
 # ruff: noqa: T201 - a bench prints
 """What the benches share: things that are timed in turn, ratios of them, and one plain table.
 
-The one rule: what is compared is measured in the same run and in turn, round after round,
+What is compared is measured in the same run and in turn, round after round,
 so that a busy machine is as busy for one as for the other; a ratio is the median of the
 rounds' ratios.
 """

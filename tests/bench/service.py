@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What the benches of the service share: a journal under load, and `journalkeeper daemon` beside it.
 
-The one rule: the service runs as on a host: in journald's own mount namespace, with its
+The service runs as on a host: in journald's own mount namespace, with its
 record on the journal's volume, its lines in the journal, and its unit's capabilities;
 nothing of it is replaced.
 """

@@ -8,7 +8,7 @@ then none until it is over (seen at 500: 49 at once, 100 ms of nothing). It is r
 wrong about milliseconds: one I/O too many costs 100. Here it costs its own two.
 
 It is a FUSE of one file (Source: include/uapi/linux/fuse.h, 7.12 to 7.23 of the protocol), mounted on
-the image, which loop devices take for it. The one rule: what is answered is on its way in the image;
+the image, which loop devices take for it. What is answered is on its way in the image;
 nothing is kept here, so that the end of this process is a disk pulled out, not data made up.
 """
 

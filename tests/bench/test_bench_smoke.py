@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Each bench runs, in a tiny size, and prints the figures that were asked for.
 
-The one rule: no figure that a clock made is judged here.
+No figure that a clock made is judged here.
 """
 
 from __future__ import annotations

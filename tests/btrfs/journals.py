@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Journal files in every form that the hands meet, and what an outsider sees of them.
 
-The one rule: what is compared is read with the system's own tools where there is one.
+What is compared is read with the system's own tools where there is one.
 """
 
 from __future__ import annotations

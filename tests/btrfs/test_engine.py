@@ -306,12 +306,12 @@ def test_what_a_killed_run_left_is_removed_and_said(top: Path, keep: Keep, journ
 
 def test_the_progress_of_a_run_never_goes_back(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     archives(top / MACHINE, journal_bytes, 3)
-    told: list[Progress] = []
-    go(keep(), on_progress=told.append)
-    assert [one.number for one in told] == sorted(one.number for one in told)
-    assert {one.number for one in told} == {1, 2, 3}
-    assert [one.done_bytes for one in told] == sorted(one.done_bytes for one in told)
-    assert told[-1].done_bytes == told[-1].total_bytes == 3 * len(journal_bytes)
+    steps: list[Progress] = []
+    go(keep(), on_progress=steps.append)
+    assert [one.number for one in steps] == sorted(one.number for one in steps)
+    assert {one.number for one in steps} == {1, 2, 3}
+    assert [one.done_bytes for one in steps] == sorted(one.done_bytes for one in steps)
+    assert steps[-1].done_bytes == steps[-1].total_bytes == 3 * len(journal_bytes)
 
 
 # stopped
@@ -321,8 +321,8 @@ def test_a_stop_ends_the_run_at_the_border_of_a_piece(top: Path, keep: Keep, jou
     small = Config(defrag=Defrag(chunk_bytes=MIB))
     archives(top / MACHINE, journal_bytes, 3)
     before = files_in(top / MACHINE)
-    told: list[Progress] = []
-    report = go(keep(config=small), on_progress=told.append, stop=lambda: len(told) >= 3)
+    steps: list[Progress] = []
+    report = go(keep(config=small), on_progress=steps.append, stop=lambda: len(steps) >= 3)
     assert {outcome.reason for outcome in report.outcomes} == {Reason.INTERRUPTED}
     assert len(report.outcomes) == 3
     begun, *others = report.outcomes

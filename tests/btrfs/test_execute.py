@@ -308,8 +308,8 @@ def test_a_stop_at_the_border_of_a_piece_leaves_the_rest(place: Path, journal_by
 
 def test_a_stopped_rewrite_leaves_the_original_alone(place: Path, journal_bytes: bytes) -> None:
     path = put(place, journal_bytes, nocow=True)
-    before, told = bearing(path), [0]
-    done = do(action(path), stop=lambda: len(told) > 2, tell=told.append, chunk_bytes=MIB)
+    before, pieces = bearing(path), [0]
+    done = do(action(path), stop=lambda: len(pieces) > 2, tell=pieces.append, chunk_bytes=MIB)
     assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
     assert done.inode == path.stat().st_ino
     assert bearing(path) == before

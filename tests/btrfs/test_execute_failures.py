@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Full volumes, bad disks, kills and power cuts: the name leads to the whole file, whatever happens.
 
-The one rule: failures are real ones; where a kernel cannot be made to fail, what is faked
+Failures are real ones; where a kernel cannot be made to fail, what is faked
 is said.
 """
 

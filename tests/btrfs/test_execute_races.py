@@ -77,12 +77,12 @@ def journalds_copy(path: Path) -> None:
 
 def at_first_piece(event: Hook) -> Callable[[int], None]:
     """`event` when the first piece is done."""
-    told: list[int] = []
+    pieces: list[int] = []
 
     def tell(length: int) -> None:
-        if not told:
+        if not pieces:
             event()
-        told.append(length)
+        pieces.append(length)
 
     return tell
 

@@ -38,12 +38,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def stopped_when_all_is_written(path: Path, beforehand: Callable[[], object] = lambda: None) -> Done:
     """What becomes of a file whose last byte of data was written when somebody said stop."""
     what = action(path)
-    told: list[int] = []
+    pieces: list[int] = []
     beforehand()
     return do(
         what,
-        tell=told.append,
-        stop=lambda: sum(told) >= what.file.extents.data_bytes,
+        tell=pieces.append,
+        stop=lambda: sum(pieces) >= what.file.extents.data_bytes,
         chunk_bytes=PIECE_BYTES,
     )
 

@@ -43,18 +43,18 @@ def eventually(true: Callable[[], bool], timeout_s: float = 30) -> bool:
 
 
 def after_stall(bed: Bed, seconds: float, intake: Intake) -> int:
-    """The worst delay that is told after a message has waited for journald for so long."""
+    """The worst delay that is measured after a message has waited for journald for so long."""
     os.kill(bed.journald.pid, signal.SIGSTOP)
     try:
         bed.journald.log("this one waits")
         time.sleep(seconds)
     finally:
         os.kill(bed.journald.pid, signal.SIGCONT)
-    return told(intake)
+    return next_delay(intake)
 
 
-def told(intake: Intake) -> int:
-    """The next delay that is told: journald takes a message in its own time."""
+def next_delay(intake: Intake) -> int:
+    """The next delay that is measured: journald takes a message in its own time."""
     worst: list[int] = []
 
     def came() -> bool:
@@ -74,7 +74,7 @@ def test_what_a_stall_cost_a_message_is_in_the_journal(bed: Bed) -> None:
     worst_us = after_stall(bed, 0.5, intake)
     assert 400_000 < worst_us < 30_000_000
     bed.journald.log("at once")
-    assert told(intake) < worst_us
+    assert next_delay(intake) < worst_us
     intake.close()
 
 

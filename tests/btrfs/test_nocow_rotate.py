@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """NOCOW directories and rotations, with a real journald on a real btrfs.
 
-The one rule: whatever asks journald runs in journald's mount namespace, where /run and
+Whatever asks journald runs in journald's mount namespace, where /run and
 /var/log/journal are its own; so nothing here can reach a journald of the host.
 """
 

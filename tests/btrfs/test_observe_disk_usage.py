@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who may not ask the disk is told by journalkeeper-measure's program, over a socket as its units have it."""
+"""A process that may not ask the disk asks journalkeeper-measure's program, over a socket as in its units."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def archive(place: Path, journal_bytes: bytes) -> Iterator[int]:
 
 def test_a_process_without_the_right_is_told_what_compsize_tells(archive: int, unit: Unit, as_nobody: AsNobody) -> None:
     assert as_nobody(lambda: disk_bytes(archive)) is None
-    told = as_nobody(lambda: disk_usage.disk_bytes(archive, unit.path))
-    assert told == disk_bytes(archive) == lab.disk_bytes(os.readlink(f"/proc/self/fd/{archive}"))
+    answer = as_nobody(lambda: disk_usage.disk_bytes(archive, unit.path))
+    assert answer == disk_bytes(archive) == lab.disk_bytes(os.readlink(f"/proc/self/fd/{archive}"))
     assert unit.words() == [""]
 
 

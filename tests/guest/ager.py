@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Runs inside a guest: lets a system.journal live through FLUSHES real flushes of MESSAGES messages.
 
-The one rule: journald itself does every flush and nothing but Python's own library is needed.
+Journald itself does every flush and nothing but Python's own library is needed.
 It is asked for each (SIGRTMIN+1); with --pause it flushes by its own timer, and after each
 flush nothing is logged for so many seconds.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The root of a small Debian, made once with mmdebstrap and kept as a tarball.
 
-The one rule: how this machine reaches its registries (mirrors, proxies, certificates)
+How this machine reaches its registries (mirrors, proxies, certificates)
 is taken from its own settings when it is needed, and never written in this repository.
 
 The tarball is `$XDG_CACHE_HOME/journalkeeper/guest-RELEASE-KEY.tar.zst`, or below

@@ -10,7 +10,7 @@
     sudo tests/guest/guest poweroff trixie
     sudo tests/guest/guest rm trixie
 
-The one rule: one background process holds a booted host and its mounts; the others ask
+One background process holds a booted host and its mounts; the others ask
 it through a socket, and when it ends nothing of the host runs or is mounted any more.
 Hosts are kept in $JOURNALKEEPER_GUESTS, by default /var/tmp/journalkeeper-guests; while
 one is booted, its root is NAME/mnt/host there.
@@ -56,22 +56,22 @@ def hold(name: str, iops: int) -> None:
         guest.throttle(iops)
         guest.drop_caches()
         guest.boot()
-        (folder / "door").unlink(missing_ok=True)
-        door = held.enter_context(socket.socket(socket.AF_UNIX))
-        door.bind(os.fspath(folder / "door"))
-        door.listen()
-        door.settimeout(0.5)
+        (folder / "control").unlink(missing_ok=True)
+        control = held.enter_context(socket.socket(socket.AF_UNIX))
+        control.bind(os.fspath(folder / "control"))
+        control.listen()
+        control.settimeout(0.5)
         print(f"{name} is up after {guest.boot_seconds():.1f} s; enter it with: guest shell {name}", flush=True)
-        serve(guest, door)
+        serve(guest, control)
 
 
-def serve(guest: Guest, door: socket.socket) -> None:
-    """Do what is asked through the door, one request at a time, and follow the guest's own reboots."""
+def serve(guest: Guest, control: socket.socket) -> None:
+    """Do what is asked through the control, one request at a time, and follow the guest's own reboots."""
     while guest.running or guest.wait() == REBOOTED:
         if not guest.running:
             guest.boot()
         try:
-            caller, _ = door.accept()
+            caller, _ = control.accept()
         except TimeoutError:
             continue
         with caller:
@@ -109,13 +109,13 @@ def ask(name: str, *words: str) -> str:
 
     Raises: CommandError if the host is not booted, or with what went wrong.
     """
-    with socket.socket(socket.AF_UNIX) as door:
+    with socket.socket(socket.AF_UNIX) as control:
         try:
-            door.connect(os.fspath(HOSTS / name / "door"))
+            control.connect(os.fspath(HOSTS / name / "control"))
         except OSError:
             raise CommandError(f"{name} is not booted; say: guest boot {name}") from None
-        door.sendall("\0".join(words).encode())
-        reply = b"".join(iter(lambda: door.recv(4096), b"")).decode()
+        control.sendall("\0".join(words).encode())
+        reply = b"".join(iter(lambda: control.recv(4096), b"")).decode()
     if reply.startswith("!"):
         raise CommandError(reply[1:])
     return reply

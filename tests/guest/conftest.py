@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Guests for tests: `guest` is a booted host of each release in turn, one for a whole module.
 
-The one rule: a test that changes what the next one counts on makes a host of its own,
+A test that changes what the next one counts on makes a host of its own,
 with `make_guest`, which costs two seconds.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Pulling a loop device's disk away under a mounted filesystem, and plugging it in again.
 
-The one rule: what is not on the disk at the moment of the cut is lost, as with a real one.
+What is not on the disk at the moment of the cut is lost, as with a real one.
 
 The device is shrunk to one sector: every write from that moment on fails, also those that
 the block layer's throttle still holds back, and what was in page caches never arrives.
@@ -57,7 +57,7 @@ def await_release(device: str, timeout_s: float = 30) -> None:
                 raise
         if time.monotonic() > deadline:
             raise RuntimeError(
-                f"{device} is still mounted in another mount namespace (made by `unshare --mount` meanwhile?): "
+                f"{device} is still mounted in another mount namespace (made by `unshare --mount`?): "
                 "run this under `unshare --mount` itself, and nobody copies its mounts"
             )
         time.sleep(0.01)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A whole Debian host in a container: booted by its own systemd, on a btrfs of its own.
 
-The one rule: a guest ends with its Guest, whatever happens: its processes, its mounts,
+A guest ends with its Guest, whatever happens: its processes, its mounts,
 its loop device, its cgroups (after a SIGKILL of us the processes only; an empty cgroup
 stays, and mounts do unless the mount namespace was ours); and no process that is not its
 own is ever touched.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A process namespace and cgroups around one program, so that all it starts ends with it.
 
-The one rule: whatever ends, a command or the thread that started it (even by SIGKILL),
+Whatever ends, a command or the thread that started it (even by SIGKILL),
 the kernel kills everything in the shelter, and `kill` returns when nothing of it is left.
 """
 

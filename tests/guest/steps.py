@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What tests do to a host and ask it, in the words of its shell.
 
-The one rule: nothing here knows what is expected; that is said in the tests.
+Nothing here knows what is expected; that is said in the tests.
 """
 
 from __future__ import annotations

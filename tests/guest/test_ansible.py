@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The Ansible role on booted hosts, Debian 12 and 13 in one inventory: the collection's page word by word, and on.
 
-The one rule: the source that is installed is a copy, as another change to the checkout is an
+The source that is installed is a copy, as another change to the checkout is an
 upgrade to the role.
 """
 

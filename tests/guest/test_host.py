@@ -85,8 +85,8 @@ def aged(guest: Guest, fresh: set[str]) -> Aged:
 
 def outcomes(guest: Guest) -> list[tuple[int, str]]:
     """When what was done to which file, as `journalkeeper history` has it."""
-    told = json.loads(guest.run("journalkeeper", "history", "--json=short").stdout)
-    return [(one["when_us"], one["path"]) for one in told["outcomes"] if one["result"] == "done"]
+    document = json.loads(guest.run("journalkeeper", "history", "--json=short").stdout)
+    return [(one["when_us"], one["path"]) for one in document["outcomes"] if one["result"] == "done"]
 
 
 def loaded(guest: Guest) -> list[int]:

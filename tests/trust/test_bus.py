@@ -319,11 +319,11 @@ def entries(bus: PrivateBus, number: int) -> dict[str, Any]:
     path = names.file_path(made.file(number, 0).path)
     prefix = ("busctl", f"--address={bus.address}", "--json=short")
     words = (*prefix, "call", names.BUS_NAME)
-    told = subprocess.run([*words, path, names.PROPERTIES, "GetAll", "s", names.FILE], capture_output=True, check=True)
+    one = subprocess.run([*words, path, names.PROPERTIES, "GetAll", "s", names.FILE], capture_output=True, check=True)
     listed = subprocess.run(
         [*words, names.MANAGER_PATH, names.OBJECT_MANAGER, "GetManagedObjects"], capture_output=True, check=True
     )
-    (shown,), (objects,) = json.loads(told.stdout)["data"], json.loads(listed.stdout)["data"]
+    (shown,), (objects,) = json.loads(one.stdout)["data"], json.loads(listed.stdout)["data"]
     assert objects[path][names.FILE] == shown
     got = (*prefix, "get-property", names.BUS_NAME, path, names.FILE, "Entries")
     assert json.loads(subprocess.run(got, capture_output=True, check=True).stdout) == shown["Entries"]

@@ -14,10 +14,10 @@ from tests.trust.services import listener
 class Interrupted(frozenset[str]):
     """Names to keep, in whose middle another thread has its turn."""
 
-    meanwhile: Callable[[], None] = staticmethod(lambda: None)
+    during: Callable[[], None] = staticmethod(lambda: None)
 
     def __contains__(self, one: object) -> bool:
-        self.meanwhile()
+        self.during()
         return super().__contains__(one)
 
 
@@ -29,14 +29,14 @@ def test_what_the_loop_says_while_the_worker_forgets_is_remembered() -> None:
     kept = Interrupted({"bus"})
     threads: list[threading.Thread] = []
 
-    def meanwhile() -> None:
+    def during() -> None:
         """Let the other thread do it, once, and wait for it a little: it may have to wait for us."""
         if not threads:
             threads.append(threading.Thread(target=daily.log, args=("bus", WARNING, "off the bus")))
             threads[0].start()
             threads[0].join(0.3)
 
-    kept.meanwhile = meanwhile
+    kept.during = during
     daily.retain(kept)
     (speaker,) = threads
     speaker.join()

@@ -51,10 +51,10 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
 
-@pytest.mark.parametrize("room", [volume, journald])
-def test_a_user_is_told_that_it_needs_root(room: object, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", [volume, journald])
+def test_a_user_is_told_that_it_needs_root(place: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    reason = volume.missing() if room is volume else journald.missing()
+    reason = volume.missing() if place is volume else journald.missing()
     assert reason is not None
     assert reason.startswith("needs root")
 

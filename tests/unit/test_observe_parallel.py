@@ -1,41 +1,51 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Work on a second thread, and its result."""
+"""Searches on two threads, and their results."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from journalkeeper.observe.parallel import Background
+from journalkeeper.observe.parallel import results
 
-BOTH = pytest.mark.parametrize("apart", [True, False])
-
-
-@BOTH
-def test_the_result_is_the_works(apart: bool) -> None:
-    with Background(lambda: 6 * 7, apart=apart) as question:
-        assert question.result() == 42
-        assert question.result() == 42
+BOTH = pytest.mark.parametrize("parallel", [True, False])
 
 
 @BOTH
-def test_what_the_work_raises_is_raised_where_the_result_is_asked_for(apart: bool) -> None:
+def test_the_results_are_in_the_order_of_the_searches(parallel: bool) -> None:
+    searches: list[Callable[[], int]] = [lambda number=number: 6 * number for number in range(100)]  # type: ignore[misc]
+    assert results(searches, parallel=parallel) == [6 * number for number in range(100)]
+    assert results([], parallel=parallel) == []
+
+
+@BOTH
+def test_only_parallel_searches_have_threads_of_their_own(parallel: bool) -> None:
+    threads = set(results([threading.current_thread] * 10, parallel=parallel))
+    assert (threading.current_thread() in threads) is not parallel
+    assert len(threads) <= 2
+
+
+def test_two_searches_wait_at_once() -> None:
+    both = threading.Barrier(2)
+    assert sorted(results([lambda: both.wait(60)] * 2, parallel=True)) == [0, 1]
+
+
+@BOTH
+@pytest.mark.parametrize("error", [OSError("the disk is gone"), KeyboardInterrupt()])
+def test_a_search_that_fails_ends_the_others_before_they_begin(parallel: bool, error: BaseException) -> None:
+    begun: list[int] = []
+    go_on = threading.Event()
+
     def fail() -> None:
-        raise OSError("the disk is gone")
+        raise error
 
-    with Background(fail, apart=apart) as question, pytest.raises(OSError, match="gone"):
-        question.result()
+    def wait() -> None:
+        begun.append(1)
+        go_on.wait(0.1)
 
-
-@BOTH
-def test_only_work_apart_has_a_thread_of_its_own(apart: bool) -> None:
-    with Background(threading.current_thread, apart=apart) as question:
-        assert (question.result() is threading.current_thread()) is not apart
-
-
-def test_leaving_waits_for_work_that_nobody_asked_about() -> None:
-    done: list[int] = []
-    with Background(lambda: done.append(1)):
-        pass
-    assert done == [1]
+    with pytest.raises(type(error)):
+        results([fail, *[wait] * 100], parallel=parallel)
+    assert len(begun) <= 4
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("search")]

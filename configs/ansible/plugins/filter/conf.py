@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The role's values for journalkeeper.conf: what is wrong with them, and their lines.
 
-The one rule: it judges before a host is touched, in check mode and where journalkeeper is
+It judges before a host is touched, in check mode and where journalkeeper is
 not installed yet, as `journalkeeper check-config` would there. The directives come as data
 from the role's vars/main/directives.yml; tests/adapters/test_ansible_filter.py compares the two judges.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Packs what a host needs of a checkout into an archive: pack.py CHECKOUT
 
-The one rule: the same files make the same bytes, on any controller. The archive is kept in
+The same files make the same bytes, on any controller. The archive is kept in
 the user's cache, alone; its path and SHA-256 are printed as JSON.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Writes how long the tasks of a play took on each host, as JSON, into the file that $HOST_SECONDS names.
 
-The one rule: it says nothing and changes nothing of what others say.
+It says nothing and changes nothing of what others say.
 """
 
 from __future__ import annotations

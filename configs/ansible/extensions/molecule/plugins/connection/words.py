@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Runs commands in a host by putting words in front of them: nsenter, `guest shell`, chroot.
 
-The one rule: standard input and output carry the files, so that whatever can run a shell
+Standard input and output carry the files, so that whatever can run a shell
 there is a connection.
 """
 
