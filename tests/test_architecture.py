@@ -58,13 +58,14 @@ HANDS = {
     "mtime_note",
 }
 WAY = {"bookkeeping", "cycle", "feedback", "publish", "slowest", "watch", "work"}
-DOORS = {"cli", "daemon", "desk", "jobs", "log", "notify", "once", "bus", "probe", "lab", "__main__"}
+DOORS = {"cli", "daemon", "desk", "gather", "jobs", "log", "notify", "once", "bus", "probe", "lab", "__main__"}
 
 PURE = GROUND | MIND
 
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(GROUND, GROUND),
     **dict.fromkeys(MIND, PURE),
+    "report": PURE | {"rows"},  # whose types the evidence bears
     "btrfs": GROUND | {"btrfs"},
     "journald": GROUND | {"journald", "conffiles"},
     "conffiles": GROUND | {"conffiles"},
@@ -98,7 +99,7 @@ ONLY_IN: dict[str, set[str]] = {
     "pyinotify": {"watch"},
     "sqlite3": {"database"},
     "importlib": {"cli"},
-    "dbus_fast": {"bus", "cli", "daemon"},
+    "dbus_fast": {"bus", "cli", "daemon", "gather"},
 }
 JOURNAL_MAGIC = "LPKS" + "HHRH"
 
