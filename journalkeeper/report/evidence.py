@@ -159,21 +159,24 @@ class Unit(NamedTuple):
 
 
 class System(NamedTuple):
-    """The machine that this runs on: kernel and systemd versions as they write them, and the length of a
+    """The machine that this runs on: uname(2)'s release and version, systemd's version, and the length of a
     datagram socket's queue, None where the kernel does not tell."""
 
     kernel: str
+    build: str
     systemd: str | Unknown
     max_dgram_qlen: int | None
 
 
 class Storage(NamedTuple):
     """Where the main journald of this machine writes: its Storage=, whether /var/log/journal is there, and
-    whether it has written to /var in this boot."""
+    whether it has moved to /var in this boot. `retention_bytes` is what our drop-in wants the journal to really take,
+    None where there is none."""
 
     storage: str
     persistent_directory: bool
     flushed: bool
+    retention_bytes: int | None = None
 
 
 class Evidence(NamedTuple):
