@@ -3,8 +3,8 @@
 
 A C library buffers what goes to a socket in blocks of the socket's st_blksize, 4,096 bytes, and writes a block when it
 is full, cut wherever that is; Python gathers up to 8,192 bytes of whole lines. So lines come in bursts, and each burst
-is a multiple of 4,096 bytes, more or less by one line. journald takes a line's time when it reads it: the lines of a burst
-all look as young as its last.
+is a multiple of 4,096 bytes, more or less by one line. journald takes a line's time when it reads it: all lines of a
+burst look as young as its last.
 
 That a burst happens to have such a size is the more likely the longer its lines are: of lines of L bytes one in 2048/L
 has. So many bursts in a row are asked for that one stream in a thousand would pass by chance.
@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil, log
 from os.path import basename
+from shlex import quote
 from typing import Final, NamedTuple
 
 from journalkeeper.report.evidence import Evidence, Line, Process, Stream, Unknown
-from journalkeeper.report.finding import Finding, Severity, named
+from journalkeeper.report.finding import Facts, Finding, Severity, named
 from journalkeeper.values import format_span
 
 BLOCK: Final = 4096
@@ -69,13 +70,13 @@ def buffered(evidence: Evidence) -> Finding | Unknown | None:
         f"{named(names)} writes its messages in blocks, {format_span(worst.interval_us, 100_000)} apart: they come that"
         " late, bear the time of the last of them, and are lost with the process."
     )
-    facts = {
+    facts: Facts = {
         "units": names,
         "programs": [one.stream.process.exe if one.stream.process else one.stream.program for one in found],
         "interval_s": round(worst.interval_us / 1e6, 1),
         "bursts": [str(one.bursts) for one in found],
     }
-    return Finding("buffered", Severity.ADVICE, dict(facts), sentence, tuple(_remedy(found[0])))
+    return Finding("buffered", Severity.ADVICE, facts, sentence, tuple(_remedy(found[0])))
 
 
 def judged_stream(stream: Stream) -> Buffered | None:
@@ -152,7 +153,7 @@ def unbuffered_python(process: Process) -> bool:
 
 def _remedy(found: Buffered) -> list[str]:
     """How to have the first of them write each line at once."""
-    process, unit = found.stream.process, found.stream.unit or "UNIT"
+    process, unit = found.stream.process, quote(found.stream.unit or "UNIT")
     program = basename(process.exe) if process is not None else found.stream.program
     if program.startswith("python"):
         return [f"systemctl edit {unit}   # [Service] Environment=PYTHONUNBUFFERED=1"]

@@ -16,6 +16,7 @@ NAME_CHARACTERS = 60
 """How long a name in a sentence may be: one of 10 kB would hide the rest."""
 
 Fact = int | float | str | list[str] | None
+Facts = dict[str, Fact]
 
 
 class Severity(StrEnum):
@@ -33,7 +34,7 @@ class Finding(NamedTuple):
 
     word: str
     severity: Severity
-    facts: dict[str, Fact]
+    facts: Facts
     sentence: str
     remedy: tuple[str, ...]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.report.evidence import Evidence, Intake, Unknown
-from journalkeeper.report.finding import Finding, Severity, counted, named
+from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
 from journalkeeper.values import format_span
 
 ENOUGH: Final = 100
@@ -57,16 +57,16 @@ def waits(evidence: Evidence) -> Finding | Unknown | None:
         return journal
     found = waited(journal.intake)
     if found is None or found.messages < ENOUGH:
-        number = 0 if found is None else found.messages
-        return Unknown(f"only {counted(number, 'message')} of those that are kept bear the time at which they were sent")
+        known = counted(0 if found is None else found.messages, "message")
+        return Unknown(f"only {known} of those that are kept bear the time at which they were sent")
     if found.p99_us < LATE_US and found.worst_us < STALLED_US:
         return None
     units = [f"{unit or 'no unit'} {format_span(us, 1000)}" for unit, us in found.worst_units]
     sentence = (
-        f"Of {found.messages:,} messages one in a hundred waited {format_span(found.p99_us, 1000)} or more for journald,"
-        f" one {format_span(found.worst_us, 1000)}; longest {named(units)}."
+        f"Of {found.messages:,} messages one in a hundred waited {format_span(found.p99_us, 1000)} or more for"
+        f" journald, one {format_span(found.worst_us, 1000)}; longest {named(units)}."
     )
-    facts = {
+    facts: Facts = {
         "messages": found.messages,
         "p99_us": found.p99_us,
         "worst_us": found.worst_us,
@@ -74,4 +74,4 @@ def waits(evidence: Evidence) -> Finding | Unknown | None:
         "units_worst_us": [str(us) for _, us in found.worst_units],
     }
     severity = Severity.PROBLEM if found.p99_us >= LATE_US else Severity.ADVICE
-    return Finding("waits", severity, dict(facts), sentence, ("journalkeeper scan", "journalkeeper plan"))
+    return Finding("waits", severity, facts, sentence, ("journalkeeper scan", "journalkeeper plan"))

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Final
 
 from journalkeeper.report.evidence import Boot, Evidence, Journal, Unknown
-from journalkeeper.report.finding import Finding, Severity, counted, named
+from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
 from journalkeeper.values import format_span
 
 RECENT_US: Final = 7 * 24 * 60 * 60 * 1_000_000
@@ -47,12 +47,16 @@ def dropped(evidence: Evidence) -> Finding | Unknown | None:
     ]
     if KERNEL in lost:
         remedy.append("dmesg --buffer-size 4194304   # for good: log_buf_len=4M on the kernel's command line")
-    facts = {"messages": lost.total(), "units": [unit for unit, _ in worst], "by_unit": [str(n) for _, n in worst]}
-    return Finding("dropped", Severity.PROBLEM, dict(facts), sentence, tuple(remedy))
+    facts: Facts = {
+        "messages": lost.total(),
+        "units": [unit for unit, _ in worst],
+        "by_unit": [str(n) for _, n in worst],
+    }
+    return Finding("dropped", Severity.PROBLEM, facts, sentence, tuple(remedy))
 
 
 def journald_ended(evidence: Evidence) -> Finding | Unknown | None:
-    """journald died or was killed, by its watchdog for one: what it had not written is lost, and its file is unclean."""
+    """journald died or was killed, by its watchdog for one: what it had not written is lost."""
     journal, units = evidence.journal, evidence.units
     ended = [] if isinstance(journal, Unknown) else journal.ended
     recent = [one for one in ended if one.when_us >= evidence.now_us - RECENT_US]
@@ -71,8 +75,8 @@ def journald_ended(evidence: Evidence) -> Finding | Unknown | None:
         " written is lost, and everybody who logs waited."
     )
     remedy = ("journalctl -u systemd-journald -p warning --since=-7d", "coredumpctl info systemd-journald")
-    facts = {"ended": number, "results": results, "restarts_this_boot": restarts}
-    return Finding("journald-ended", Severity.PROBLEM, dict(facts), sentence, remedy)
+    facts: Facts = {"ended": number, "results": results, "restarts_this_boot": restarts}
+    return Finding("journald-ended", Severity.PROBLEM, facts, sentence, remedy)
 
 
 def slow_boot(evidence: Evidence) -> Finding | Unknown | None:
@@ -86,19 +90,19 @@ def slow_boot(evidence: Evidence) -> Finding | Unknown | None:
         if len(timed) < SLOW_BOOTS:
             return Unknown(f"only {counted(len(timed), 'boot')} of those that are kept tell how long they took")
         return None
-    flushes = [_flush_us(boot) or 0 for boot in slow]
+    worst_us = max(_flush_us(boot) or 0 for boot in slow)
     sentence = (
-        f"{len(slow)} of the last {counted(len(timed), 'boot')} waited {format_span(max(flushes), 100_000)} and less for"
-        f" the journal, more than {SLOW_SHARE:.0%} of the time they took."
+        f"{len(slow)} of the last {counted(len(timed), 'boot')} waited for the journal, up to"
+        f" {format_span(worst_us, 100_000)} and more than {SLOW_SHARE:.0%} of the time that they took."
     )
-    facts = {
+    facts: Facts = {
         "boots": len(timed),
         "slow_boots": len(slow),
-        "worst_flush_us": max(flushes),
+        "worst_flush_us": worst_us,
         "its_userspace_us": max((_flush_us(boot) or 0, boot.userspace_us or 0) for boot in slow)[1],
     }
     remedy = ("systemctl enable --now journalkeeper.service journalkeeper-shutdown.service",)
-    return Finding("slow-boot", Severity.PROBLEM, dict(facts), sentence, remedy)
+    return Finding("slow-boot", Severity.PROBLEM, facts, sentence, remedy)
 
 
 def _flush_us(boot: Boot) -> int | None:

@@ -2,8 +2,8 @@
 """How long a history fits the bytes that the journal may take, and the setting of journald's for it.
 
 journald counts what its files would take uncompressed (st_blocks, which btrfs counts so), so compacted archives do not
-let it keep more. The limit that lets it is the present one multiplied by how much smaller the archives became, less what
-is not compacted yet: the active files, and one full file that was just archived.
+let it keep more. The limit that lets it is the present one multiplied by how much smaller the archives became, less
+what is not compacted yet: the active files, and one full file that was just archived.
 
 The limit that was in force before the first change is kept in the drop-in, so that a second change starts from it too.
 """
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.model import MIB, Instance, JournalFile, Kind
 from journalkeeper.report.evidence import Evidence, Unknown
-from journalkeeper.report.finding import Finding, Severity
+from journalkeeper.report.finding import Facts, Finding, Severity
 from journalkeeper.values import INFINITY_US, format_size, format_span
 
 DAY_US: Final = 24 * 60 * 60 * 1_000_000
@@ -73,7 +73,7 @@ def history(evidence: Evidence) -> Finding | Unknown | None:
         return found
     if found.applied or found.gain < WORTH:
         return None
-    facts = {
+    facts: Facts = {
         "limit_bytes": found.limit_bytes,
         "binds": found.binds,
         "bytes_per_day": found.bytes_per_day,
@@ -85,7 +85,7 @@ def history(evidence: Evidence) -> Finding | Unknown | None:
         "proposed_disk_bytes": found.proposed_disk_bytes,
     }
     remedy = ("journalkeeper retention --apply",)
-    return Finding("history", Severity.ADVICE, dict(facts), sentence(found), remedy)
+    return Finding("history", Severity.ADVICE, facts, sentence(found), remedy)
 
 
 def sentence(found: Retention) -> str:
@@ -111,19 +111,25 @@ def retention(evidence: Evidence) -> Retention | Unknown:
         return Unknown("no directory that was looked at is written by this machine's main journald")
     instance = main[0]
     files = [file for file in look.host.files if os.path.dirname(file.path) == instance.directory and not file.problem]
-    archives = [file for file in files if file.kind is not Kind.ACTIVE and file.compressed]
-    measured = [(file.allocated_bytes, file.disk_bytes) for file in archives if file.disk_bytes]
-    if archives and not measured:
-        return Unknown("what the archives take on the disk is told to root only")
-    if len(measured) < ARCHIVES:
-        return Unknown(f"only {len(measured)} archives are compacted and tell how much smaller they are")
-    ratio = sum(size for size, _ in measured) / sum(size or 1 for _, size in measured)
+    ratio = _ratio(files)
+    if isinstance(ratio, Unknown):
+        return ratio
     heads = [file.head_time_us for file in files if file.head_time_us]
-    span_us = max((file.tail_time_us for file in files), default=0) - min(heads, default=0)
+    span_us = max(file.tail_time_us for file in files) - min(heads, default=0)
     logged = sum(file.allocated_bytes for file in files if file.kind is not Kind.ACTIVE)
     if not heads or span_us < SPAN_US or not logged:
         return Unknown("the journal holds too short a history to tell how much is logged in a day")
     return _computed(instance, files, ratio, logged * DAY_US / span_us, storage.retention_bytes)
+
+
+def _ratio(files: list[JournalFile]) -> float | Unknown:
+    """How much smaller the compacted archives are on the disk than journald counts."""
+    compacted = [file for file in files if file.kind is not Kind.ACTIVE and file.compressed]
+    if any(file.disk_bytes is None for file in compacted):
+        return Unknown("what the archives take on the disk is told to root only")
+    if len(compacted) < ARCHIVES:
+        return Unknown(f"only {len(compacted)} archives are compacted and tell how much smaller they are")
+    return sum(file.allocated_bytes for file in compacted) / max(1, sum(file.disk_bytes or 0 for file in compacted))
 
 
 def _computed(

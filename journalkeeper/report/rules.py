@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every rule of doctor, in the order in which they are listed; a rule's first line is its meaning in journalkeeper(1)."""
+"""Every rule of doctor, in the order in which they are listed. A rule's docstring is its meaning in the man page."""
 
 from __future__ import annotations
 

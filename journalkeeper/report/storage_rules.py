@@ -13,7 +13,7 @@ from typing import Final
 from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, Volume
 from journalkeeper.policy.nocow import judge, snapshots
 from journalkeeper.report.evidence import Evidence, Look, Unknown
-from journalkeeper.report.finding import Finding, Severity, counted, named
+from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
 from journalkeeper.values import format_size
 
 PINNED_BYTES: Final = 16 * MIB
@@ -40,23 +40,26 @@ def volatile(evidence: Evidence) -> Finding | Unknown | None:
     storage = evidence.storage
     if isinstance(storage, Unknown):
         return storage
-    facts = {"storage": storage.storage, "flushed": str(storage.flushed).lower()}
+    facts: Facts = {"storage": storage.storage, "flushed": "yes" if storage.flushed else "no"}
     if storage.storage in {"volatile", "none"}:
         where = "in memory only" if storage.storage == "volatile" else "nowhere"
         sentence = f"Storage={storage.storage} keeps messages {where}: none of them outlives the boot."
-        remedy = ("mkdir -p /etc/systemd/journald.conf.d",)
-        remedy += (r"printf '[Journal]\nStorage=persistent\n' > /etc/systemd/journald.conf.d/storage.conf",)
-        remedy += ("systemctl restart systemd-journald", "journalctl --flush")
+        remedy = [
+            "mkdir -p /etc/systemd/journald.conf.d",
+            "echo '[Journal]' > /etc/systemd/journald.conf.d/storage.conf",
+            "echo Storage=persistent >> /etc/systemd/journald.conf.d/storage.conf",
+            "systemctl restart systemd-journald",
+            "journalctl --flush",
+        ]
     elif storage.storage == "auto" and not storage.persistent_directory:
         sentence = "There is no /var/log/journal, so Storage=auto keeps messages in memory and none outlives the boot."
-        remedy = ("mkdir /var/log/journal", "systemd-tmpfiles --create --prefix /var/log/journal")
-        remedy += ("journalctl --flush",)
+        remedy = ["mkdir /var/log/journal", "systemd-tmpfiles --create --prefix /var/log/journal", "journalctl --flush"]
     elif not storage.flushed:
         sentence = "journald has not moved to /var/log/journal in this boot: messages are in memory only."
-        remedy = ("systemctl status systemd-journal-flush", "journalctl --flush")
+        remedy = ["systemctl status systemd-journal-flush", "journalctl --flush"]
     else:
         return None
-    return Finding("volatile", Severity.PROBLEM, dict(facts), sentence, remedy)
+    return Finding("volatile", Severity.PROBLEM, facts, sentence, tuple(remedy))
 
 
 def not_btrfs(evidence: Evidence) -> Finding | Unknown | None:
@@ -76,11 +79,7 @@ def nocow_redundant(evidence: Evidence) -> Finding | Unknown | None:
     look = evidence.look
     if isinstance(look, Unknown):
         return look
-    found = [
-        (one, volume)
-        for one, volume in _placed(look)
-        if volume is not None and one.nocow and volume.redundant
-    ]
+    found = [(one, volume) for one, volume in _placed(look) if volume is not None and one.nocow and volume.redundant]
     if not found:
         return _directories_unseen(look)
     where, profiles = [one.directory for one, _ in found], sorted({volume.data_profile for _, volume in found})
@@ -88,8 +87,8 @@ def nocow_redundant(evidence: Evidence) -> Finding | Unknown | None:
         f"{named(where)} is NOCOW on {' and '.join(profiles)}: its data has no checksums, so two copies can differ and"
         " nothing tells the good one."
     )
-    facts = {"directories": where, "data_profiles": profiles}
-    return Finding("nocow-redundant", Severity.ADVICE, dict(facts), sentence, _datacow(where))
+    facts: Facts = {"directories": where, "data_profiles": profiles}
+    return Finding("nocow-redundant", Severity.ADVICE, facts, sentence, _datacow(where))
 
 
 def nocow_snapshots(evidence: Evidence) -> Finding | Unknown | None:
@@ -123,8 +122,8 @@ def compression_forbids_nocow(evidence: Evidence) -> Finding | Unknown | None:
         return _directories_unseen(look)
     sentence = f"{named(where)} asks for compression (chattr +c), which excludes NOCOW: its active files are torn."
     remedy = tuple(f"chattr -c {quote(path)}" for path in where)
-    facts = {"directories": list(where)}
-    return Finding("compression-forbids-nocow", Severity.ADVICE, dict(facts), sentence, remedy)
+    facts: Facts = {"directories": list(where)}
+    return Finding("compression-forbids-nocow", Severity.ADVICE, facts, sentence, remedy)
 
 
 def born_datacow(evidence: Evidence) -> Finding | Unknown | None:
@@ -145,8 +144,8 @@ def born_datacow(evidence: Evidence) -> Finding | Unknown | None:
         f"{files} was made before the directory was NOCOW and is torn by each flush until it is rotated, which the"
         " service does once by itself (RotateToApply=)."
     )
-    facts = {"files": list(paths)}
-    return Finding("born-datacow", Severity.ADVICE, dict(facts), sentence, ("journalctl --rotate",))
+    facts: Facts = {"files": list(paths)}
+    return Finding("born-datacow", Severity.ADVICE, facts, sentence, ("journalctl --rotate",))
 
 
 def namespace_datacow(evidence: Evidence) -> Finding | Unknown | None:
@@ -188,8 +187,8 @@ def pinned_by_snapshots(evidence: Evidence) -> Finding | Unknown | None:
         f"Snapshots keep {format_size(total)} of {counted(len(shared), 'journal file')}: journald cannot free that"
         " space, and each rewrite of such a file stores a copy beside them."
     )
-    facts = {"shared_bytes": total, "files": len(shared), "stored_twice_bytes": twice}
-    return Finding("pinned-by-snapshots", Severity.ADVICE, dict(facts), sentence, _own_subvolume(look, shared))
+    facts: Facts = {"shared_bytes": total, "files": len(shared), "stored_twice_bytes": twice}
+    return Finding("pinned-by-snapshots", Severity.ADVICE, facts, sentence, _own_subvolume(look, shared))
 
 
 def _own_subvolume(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
@@ -224,10 +223,11 @@ def unclean(evidence: Evidence) -> Finding | Unknown | None:
         " was killed; readers pass over what was not written."
     )
     if not files:
-        sentence = f"A run that was killed left {counted(len(look.leftovers), 'temporary file')}; the next one removes it."
+        left = counted(len(look.leftovers), "temporary file")
+        sentence = f"A run that was killed left {left}, which the next run removes."
     remedy = ("journalctl --verify", "journalctl --list-boots") if files else ("journalkeeper defrag",)
-    facts = {"files": len(files), "allocated_bytes": size, "leftovers": len(look.leftovers)}
-    return Finding("unclean", Severity.ADVICE, dict(facts), sentence, remedy)
+    facts: Facts = {"files": len(files), "allocated_bytes": size, "leftovers": len(look.leftovers)}
+    return Finding("unclean", Severity.ADVICE, facts, sentence, remedy)
 
 
 def damaged(evidence: Evidence) -> Finding | Unknown | None:
@@ -262,7 +262,7 @@ def no_room(evidence: Evidence) -> Finding | Unknown | None:
             f" {format_size(volume.free_bytes)} free for data and {format_size(metadata)} for metadata: "
         )
         sentence += f"{what} is about to run out." if full else "no chunk can be added, and metadata may run out first."
-        facts = {
+        facts: Facts = {
             "directory": one.directory,
             "unallocated_bytes": volume.unallocated_bytes,
             "data_free_bytes": volume.free_bytes,
@@ -271,7 +271,7 @@ def no_room(evidence: Evidence) -> Finding | Unknown | None:
         where = quote(one.directory)
         remedy = (f"btrfs filesystem usage {where}", f"btrfs balance start -dusage=50 -dlimit=4 {where}")
         severity = Severity.PROBLEM if full else Severity.ADVICE
-        return Finding("no-room", severity, dict(facts), sentence, remedy)
+        return Finding("no-room", severity, facts, sentence, remedy)
     return _directories_unseen(look)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from journalkeeper.model import Result
 from journalkeeper.report.evidence import Evidence, Unit, Unknown
-from journalkeeper.report.finding import Finding, Severity, counted, named
+from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
 from journalkeeper.values import format_span
 from journalkeeper.waiting import LONG_US, long
 
@@ -38,25 +38,22 @@ FAILURES: Final = 3
 def faulty_systemd(evidence: Evidence) -> Finding | Unknown | None:
     """This version of systemd can archive a NOCOW file as zeros."""
     system, look = evidence.system, evidence.look
-    if isinstance(system, Unknown):
-        return system
-    if isinstance(system.systemd, Unknown):
-        return system.systemd
-    major = re.match(r"\d+", system.systemd)
+    version = system if isinstance(system, Unknown) else system.systemd
+    if isinstance(version, Unknown):
+        return version
+    major = re.match(r"\d+", version)
     if major is None:
-        return Unknown(f"systemd's version {system.systemd!r} is not understood")
-    if int(major[0]) not in ZEROING:
-        return None
-    if isinstance(look, Unknown):
+        return Unknown(f"systemd's version {version!r} is not understood")
+    if int(major[0]) in ZEROING and isinstance(look, Unknown):
         return look
-    if not any(one.nocow for one in look.host.instances):
+    if int(major[0]) not in ZEROING or isinstance(look, Unknown) or not any(one.nocow for one in look.host.instances):
         return None
     sentence = (
-        f"systemd {system.systemd} copies a NOCOW file when it archives it, and after a crash at that moment the copy"
+        f"systemd {version} copies a NOCOW file when it archives it, and after a crash at that moment the copy"
         " can hold zeros (systemd #24150, #31222); 254 has it mended."
     )
     remedy = ("journalctl --verify",)
-    return Finding("faulty-systemd", Severity.ADVICE, {"systemd": system.systemd}, sentence, remedy)
+    return Finding("faulty-systemd", Severity.ADVICE, {"systemd": version}, sentence, remedy)
 
 
 def faulty_kernel(evidence: Evidence) -> Finding | Unknown | None:
@@ -88,8 +85,8 @@ def short_queue(evidence: Evidence) -> Finding | Unknown | None:
     )
     setting = f"net.unix.max_dgram_qlen={QUEUE}"
     remedy = (f"echo {setting} > /etc/sysctl.d/50-journal-queue.conf", f"sysctl {setting}", "reboot")
-    facts = {"max_dgram_qlen": system.max_dgram_qlen}
-    return Finding("short-queue", Severity.ADVICE, dict(facts), sentence, remedy)
+    facts: Facts = {"max_dgram_qlen": system.max_dgram_qlen}
+    return Finding("short-queue", Severity.ADVICE, facts, sentence, remedy)
 
 
 def keeper_down(evidence: Evidence) -> Finding | Unknown | None:
@@ -98,25 +95,24 @@ def keeper_down(evidence: Evidence) -> Finding | Unknown | None:
     if isinstance(units, Unknown):
         return units
     service, timer, instead = (_unit(units, name) for name in (SERVICE, TIMER, DEFRAG_TIMER))
-    facts = {"state": service.active, "sub_state": service.sub, "result": service.result}
     failing = service.active == "failed" or service.sub == "auto-restart"
-    if not failing and service.active in {"active", "reloading", "activating"}:
+    running = service.active in {"active", "reloading", "activating"} or timer.sub == "waiting"
+    if instead.active == "active" or (running and not failing):
         return None
-    if instead.active == "active" or (timer.sub == "waiting" and not failing):
-        return None
-    remedy: tuple[str, ...] = ("journalctl -u journalkeeper -n 20", "systemctl restart journalkeeper.service")
+    severity, remedy = Severity.PROBLEM, ["systemctl enable --now journalkeeper.service"]
     if failing:
-        sentence = f"journalkeeper.service has failed ({service.result or service.sub}): nothing keeps the journal whole."
-        return Finding("keeper-down", Severity.PROBLEM, dict(facts), sentence, remedy)
-    if not service.enabled:
-        sentence = "journalkeeper is not installed as a service: the journal is kept whole only when somebody asks."
-        return Finding("keeper-down", Severity.ADVICE, dict(facts), sentence, ("journalkeeper defrag",))
-    remedy = ("systemctl enable --now journalkeeper.service",)
-    if service.enabled == "enabled" or timer.enabled == "enabled":
-        sentence = "journalkeeper.service is enabled and was stopped: nothing keeps the journal whole."
-        return Finding("keeper-down", Severity.PROBLEM, dict(facts), sentence, remedy)
-    sentence = "journalkeeper.service is installed and not enabled: nothing keeps the journal whole."
-    return Finding("keeper-down", Severity.ADVICE, dict(facts), sentence, remedy)
+        what = f"journalkeeper.service has failed ({service.result or service.sub})"
+        remedy = ["journalctl -u journalkeeper -n 20", "systemctl restart journalkeeper.service"]
+    elif not service.enabled:
+        what = "journalkeeper is not installed as a service"
+        severity, remedy = Severity.ADVICE, ["journalkeeper defrag"]
+    elif "enabled" in {service.enabled, timer.enabled}:
+        what = "journalkeeper.service is enabled and does not run"
+    else:
+        what, severity = "journalkeeper.service is installed and not enabled", Severity.ADVICE
+    facts: Facts = {"state": service.active, "sub_state": service.sub, "result": service.result}
+    sentence = f"{what}: nothing keeps the journal whole."
+    return Finding("keeper-down", severity, facts, sentence, tuple(remedy))
 
 
 def keeper_starved(evidence: Evidence) -> Finding | Unknown | None:
@@ -133,16 +129,16 @@ def keeper_starved(evidence: Evidence) -> Finding | Unknown | None:
     sentence = f"{have} for up to {format_span(oldest_us)}: {named(reasons)}."
     remedy: tuple[str, ...] = ("journalkeeper plan",)
     remedy += ("journalkeeper defrag --now",)
-    facts = {"files": len(waits), "oldest_us": oldest_us, "reasons": reasons}
+    facts: Facts = {"files": len(waits), "oldest_us": oldest_us, "reasons": reasons}
     severity = Severity.PROBLEM if oldest_us >= STARVED_US else Severity.ADVICE
-    return Finding("keeper-starved", severity, dict(facts), sentence, remedy)
+    return Finding("keeper-starved", severity, facts, sentence, remedy)
 
 
 def keeper_failing(evidence: Evidence) -> Finding | Unknown | None:
     """What journalkeeper tried has failed again and again, or the service says that it is degraded."""
     service, record = evidence.service, evidence.record
-    if isinstance(service, dict) and service.get("state") == "degraded":
-        reason = str(service.get("state_reason") or "it does not say why")
+    if isinstance(service, dict) and service.get("State") == "degraded":
+        reason = str(service.get("StateReason") or "it does not say why")
         sentence = f"The service is degraded: {reason}."
         remedy = ("journalkeeper status", "journalctl -u journalkeeper -n 20")
         return Finding("keeper-failing", Severity.PROBLEM, {"state_reason": reason}, sentence, remedy)
@@ -156,8 +152,8 @@ def keeper_failing(evidence: Evidence) -> Finding | Unknown | None:
         f"{len(failed)} of {len(record.entries):,} tries in the last days failed ({named(reasons)}), the last one at"
         f" {named([failed[-1].path])}: {failed[-1].detail or failed[-1].reason}."
     )
-    facts = {"failed": len(failed), "tries": len(record.entries), "reasons": reasons}
-    return Finding("keeper-failing", Severity.PROBLEM, dict(facts), sentence, ("journalkeeper history --since=-7d",))
+    facts: Facts = {"failed": len(failed), "tries": len(record.entries), "reasons": reasons}
+    return Finding("keeper-failing", Severity.PROBLEM, facts, sentence, ("journalkeeper history --since=-7d",))
 
 
 def _unit(units: tuple[Unit, ...], name: str) -> Unit:
