@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.doctor import WIDTH, gathered
 from journalkeeper.errors import FileError, KeeperError, UsageError
-from journalkeeper.gather import Wanted
+from journalkeeper.gather.evidence import Wanted
 from journalkeeper.gather.machine import RETENTION
 from journalkeeper.gather.units import JOURNALD, OURS, units
 from journalkeeper.journald import conf

@@ -87,7 +87,7 @@ def _events(found: Iterator[Entry], most: int) -> Journal:
         when_us, kind = _when_us(entry), text(entry.get("MESSAGE_ID"))
         boot_id = text(entry.get("_BOOT_ID"))
         boot = boots.setdefault(boot_id, Boot(boot_id, when_us))
-        if entry.get("_TRANSPORT") == "driver":
+        if text(entry.get("_TRANSPORT")) == "driver":
             dropped += _dropped(entry, when_us, kind)
             said = FLUSHED.match(text(entry.get("MESSAGE")))
             if said is not None and boot.said_flush_us is None:
@@ -147,11 +147,11 @@ def _newest(found: Iterator[Entry], most: int, events: Journal, *, ours: bool) -
     outputs: dict[tuple[str, str], _Output] = {}
     for entry in found:
         number_of, oldest_us = number_of + 1, _when_us(entry)
-        transport = entry.get("_TRANSPORT")
+        transport = text(entry.get("_TRANSPORT"))
         if transport == "stdout":
             stream = text(entry.get("_STREAM_ID")) or text(entry.get("_PID"))
             output = outputs.setdefault((text(entry.get("_BOOT_ID")), stream), _Output(entry, []))
-            unended = entry.get("_LINE_BREAK") == "eof"
+            unended = text(entry.get("_LINE_BREAK")) == "eof"
             output.lines.append(Line(oldest_us, length(entry.get("MESSAGE")), unended))
         elif transport in {"syslog", "journal"} and "_SOURCE_REALTIME_TIMESTAMP" in entry:
             unit = text(entry.get("_SYSTEMD_UNIT")) or text(entry.get("SYSLOG_IDENTIFIER"))
