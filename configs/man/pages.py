@@ -22,6 +22,8 @@ from journalkeeper.bus import names
 from journalkeeper.config import AT_LEAST
 from journalkeeper.log import Event
 from journalkeeper.reasons import SENTENCES
+from journalkeeper.report.finding import word
+from journalkeeper.report.rules import RULES
 
 HERE: Final = Path(__file__).parent
 CATALOG: Final = HERE.parent.parent / "units/journalkeeper.catalog"
@@ -122,6 +124,12 @@ def _reasons(_: str) -> Iterator[str]:
         yield from roff.item(roff.bold(reason), meaning)
 
 
+def _rules(_: str) -> Iterator[str]:
+    """Every rule of doctor with its meaning."""
+    for rule in RULES:
+        yield from roff.item(roff.bold(word(rule)), _joined(rule.__doc__ or ""))
+
+
 def _directives(section: str) -> Iterator[str]:
     """The directives of one section: what it does, what it may be, why its default is what it is."""
     for one in directives.directives():
@@ -168,6 +176,7 @@ TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "commands": _commands,
     "options": _options,
     "reasons": _reasons,
+    "rules": _rules,
     "directives": _directives,
     "at_least": _at_least,
     "errors": _errors,

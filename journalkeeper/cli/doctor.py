@@ -10,7 +10,6 @@ from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.errors import KeeperError
-from journalkeeper.gather.evidence import DOCTOR_ENTRIES, Wanted, gather
 from journalkeeper.report.evidence import Evidence, Journal, Unknown
 from journalkeeper.report.finding import Finding, Severity, Verdict, counted, judged
 from journalkeeper.report.rules import RULES
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from journalkeeper.cli.output import Output
     from journalkeeper.cli.session import Session
+    from journalkeeper.gather.evidence import Wanted
 
 DESCRIPTION = """\
 Says what is wrong or risky with the journal of this host, by the files, the record, the
@@ -53,6 +53,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Look, judge, and say it."""
+    from journalkeeper.gather.evidence import DOCTOR_ENTRIES, Wanted  # noqa: PLC0415 - as in `gathered`
+
     wanted = Wanted(args.directory, DOCTOR_ENTRIES, session.now_us - RECENT_US)
     evidence = gathered(session, wanted)
     verdict = judged(evidence, RULES)
@@ -66,6 +68,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 def gathered(session: Session, wanted: Wanted) -> Evidence:
     """The evidence that a command wants, with what the running service says of itself."""
+    from journalkeeper.gather.evidence import gather  # noqa: PLC0415 - takes dbus-fast, which the pages are made without
+
     return gather(
         session.engine(),
         session.config(),

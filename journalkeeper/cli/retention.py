@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.doctor import WIDTH, gathered
 from journalkeeper.errors import FileError, KeeperError, UsageError
-from journalkeeper.gather.evidence import Wanted
 from journalkeeper.gather.machine import RETENTION
-from journalkeeper.gather.units import JOURNALD, OURS, units
 from journalkeeper.journald import conf
 from journalkeeper.report.evidence import Evidence, Unknown
 from journalkeeper.report.retention import Retention, dropin, retention, sentence
@@ -60,6 +58,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
         else:
             output.lines(wrap(text, WIDTH, break_on_hyphens=False), paged=False)
         return 0
+    from journalkeeper.gather.evidence import Wanted  # noqa: PLC0415 - as in `doctor`
+
     evidence = gathered(session, Wanted(args.directory, entries=0, since_us=session.now_us))
     found = retention(evidence)
     if isinstance(found, Unknown):
@@ -82,6 +82,8 @@ def _applied(found: Retention, evidence: Evidence) -> bool:
 
     Raises: KeeperError where nothing compacts archives, or another file overrides it; FileError.
     """
+    from journalkeeper.gather.units import OURS  # noqa: PLC0415 - as in `doctor`
+
     if isinstance(evidence.units, Unknown):
         raise KeeperError(f"whether anything compacts the archives cannot be told: {evidence.units.why}")
     if not any(unit.name in OURS and unit.active == "active" for unit in evidence.units):
@@ -138,6 +140,8 @@ def _removed() -> bool:
 
 def _taken() -> str:
     """How journald takes a changed setting: by a reload where its version can, else by a restart."""
+    from journalkeeper.gather.units import JOURNALD, units  # noqa: PLC0415 - as in `doctor`
+
     known = units()
     reload = not isinstance(known, Unknown) and any(unit.name == JOURNALD and unit.can_reload for unit in known)
     return f"systemctl {'reload' if reload else 'restart'} systemd-journald has journald take it."
