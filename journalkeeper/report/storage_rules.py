@@ -198,7 +198,7 @@ def _own_subvolume(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
     owned = {volume.device for volume in look.host.volumes if volume.own_subvolume}
     tops = {file.path.rsplit("/", 2)[0] for file in shared if file.device not in owned}
     if not tops:
-        return ("btrfs subvolume list -s /",)
+        return (f"btrfs subvolume list -s {quote(min(file.path for file in shared).rpartition('/')[0])}",)
     top = quote(min(tops))
     old = quote(f"{min(tops)}.old")
     return (
