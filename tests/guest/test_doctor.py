@@ -39,7 +39,7 @@ def guest(release: str) -> Iterator[Guest]:
 
 def doctor(guest: Guest, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """The findings by their rules."""
-    guest.run("journalctl", "--sync")
+    guest.run("journalctl", "--sync", check=False)  # journald may just be coming back
     assert program.run(["doctor", "-j", "-D", str(guest.journal.parent)]) == 0
     return {one["rule"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
 
