@@ -22,8 +22,8 @@ DAY_US: Final = 24 * 60 * 60 * 1_000_000
 ARCHIVES: Final = 2
 """Compacted archives that there must be before their ratio is believed."""
 
-SPAN_US: Final = 60 * 60 * 1_000_000
-"""A history of less tells no rate."""
+SPAN_US: Final = 60 * 1_000_000
+"""A history of no more tells no rate. What is proposed does not depend on the rate, only how long that lasts."""
 
 WORTH: Final = 1.5
 """With less than half as much again nobody changes a setting."""
@@ -118,7 +118,7 @@ def retention(evidence: Evidence) -> Retention | Unknown:
     heads = [file.head_time_us for file in files if file.head_time_us]
     span_us = max(file.tail_time_us for file in files) - min(heads, default=0)
     logged = sum(file.allocated_bytes for file in files if file.kind is not Kind.ACTIVE)
-    if not heads or span_us < SPAN_US or not logged:
+    if not heads or span_us <= SPAN_US or not logged:
         return Unknown("the journal holds too short a history to tell how much is logged in a day")
     return _computed(instance, files, ratio, logged * DAY_US / span_us, storage.retention_bytes)
 

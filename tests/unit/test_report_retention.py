@@ -136,7 +136,7 @@ def test_a_drop_in_of_somebody_else_has_no_target(text: str) -> None:
     ("words", "why"),
     [
         ({"number": 1}, "only 1 archives are compacted"),
-        ({"hours": 0.1}, "too short a history"),
+        ({"hours": 0, "number": 2}, "too short a history"),
         ({"rotatable": False}, "no directory"),
         ({"namespace": "shop"}, "no directory"),
         ({"system_max_use_bytes": 0}, "SystemMaxUse= is off"),
