@@ -21,7 +21,10 @@ from tests.guest.host import Guest, missing
 from tests.guest.steps import INSTALL, eventually, lend_checkout
 
 LIMIT = "[Journal]\nSystemMaxUse=64M\nSystemMaxFileSize=4M\n"
-QUICK = "[Defrag]\nMinReclaim=64K\n[Watch]\nSettleSec=1s\nNocowSettleSec=1s\n[Window]\nPressureMax=100%\n[Budget]\nBytesPerDay=infinity\n"
+QUICK = (
+    "[Defrag]\nMinReclaim=64K\n[Watch]\nSettleSec=1s\nNocowSettleSec=1s\n"
+    "[Window]\nPressureMax=100%\n[Budget]\nBytesPerDay=infinity\n"
+)
 MESSAGES = 12_000
 
 
