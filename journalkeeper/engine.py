@@ -129,10 +129,14 @@ class Engine:
 
         Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
         """
+        return self.judged(request)[1]
+
+    def judged(self, request: Request) -> tuple[Host, Plan]:
+        """The plan with the host that it is for, as seen and as recorded. Raises: as `plan`."""
         with closing(Record(self.state_directory, read_only=True)) as record:
             seen = self._see(request, self.directories, ask=False)
-            planned = self._planned(self._host(seen, record), request, marked=True)[1]
-            return planned._replace(notices=record.ignored)
+            host, planned = self._planned(self._host(seen, record), request, marked=True)
+            return host, planned._replace(notices=record.ignored)
 
     def _planned(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
         """What to do about `host`, and the same host with how busy its disks are where work depends on that.

@@ -35,6 +35,7 @@ ORDER = (
     "lab",
     "service",
     "bus",
+    "gather",
     "cli",
     "__main__",
 )

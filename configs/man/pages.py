@@ -23,6 +23,8 @@ from journalkeeper.config import directives
 from journalkeeper.config.validation import AT_LEAST
 from journalkeeper.metrics import prometheus
 from journalkeeper.model.reasons import SENTENCES
+from journalkeeper.report.finding import word
+from journalkeeper.report.rules import RULES
 from journalkeeper.service.log import Event
 
 HERE: Final = Path(__file__).parent
@@ -124,6 +126,12 @@ def _reasons(_: str) -> Iterator[str]:
         yield from roff.item(roff.bold(reason), meaning)
 
 
+def _rules(_: str) -> Iterator[str]:
+    """Every rule of doctor with its meaning."""
+    for rule in RULES:
+        yield from roff.item(roff.bold(word(rule)), _joined(rule.__doc__ or ""))
+
+
 def _directives(section: str) -> Iterator[str]:
     """The directives of one section: what it does, what it may be, why its default is what it is."""
     for one in directives.directives():
@@ -170,6 +178,7 @@ TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "commands": _commands,
     "options": _options,
     "reasons": _reasons,
+    "rules": _rules,
     "directives": _directives,
     "at_least": _at_least,
     "errors": _errors,

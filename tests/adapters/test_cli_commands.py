@@ -88,8 +88,10 @@ class FakeEngine:
         return Host(0, self.files, (), (), {}, 0)
 
     def plan(self, request: Request) -> Plan:
-        self.look(request)
-        return self.answer
+        return self.judged(request)[1]
+
+    def judged(self, request: Request) -> tuple[Host, Plan]:
+        return self.look(request), self.answer
 
     def run(self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]) -> Report:
         self.look(request)
