@@ -146,8 +146,10 @@ class Keeper:
         seen = self._see(request, self.directories, ask=False)
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
-    def plan(self, request: Request) -> Plan:
+    def plan(self, request: Request, *, watch_disks: bool = True) -> Plan:
         """What `run` would do now; journald is not asked for a sync for it.
+
+        Unless the disks are watched, for a quarter of a second, the plan knows of no pressure.
 
         Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
         """
@@ -155,10 +157,10 @@ class Keeper:
 
         with closing(Record(self.state_directory, read_only=True)) as record:
             seen = self._see(request, self.directories, ask=False)
-            planned = self._planned(self._host(seen, record), request, marked=True)[1]
+            planned = self._planned(self._host(seen, record), request, marked=True, watch_disks=watch_disks)[1]
             return planned._replace(notices=record.ignored)
 
-    def _planned(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
+    def _planned(self, host: Host, request: Request, *, marked: bool, watch_disks: bool = True) -> tuple[Host, Plan]:
         """What to do about `host`, and the same host with how busy its disks are where work depends on that.
 
         `marked`, for people: with what --now would do as well.
@@ -167,7 +169,8 @@ class Keeper:
         from journalkeeper.policy import plan, with_now  # noqa: PLC0415
 
         chosen = plan(host, request, self._config)
-        if (chosen.actions or chosen.orders) and not request.now and self._config.window.pressure_max_percent < 100:
+        watched = watch_disks and not request.now and self._config.window.pressure_max_percent < 100
+        if watched and (chosen.actions or chosen.orders):
             busy = feedback.others_busy_percent({volume.uuid for volume in host.volumes}, feedback.LOOK_S)
             host = host._replace(
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)

@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from journalkeeper.cli.documents import disk_sums, outcome_document
+from journalkeeper.cli.documents import disk_sums, entry_document
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.outcomes import COLOURS, sizes
 from journalkeeper.cli.selection import absolute, add_paths
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if output.json != "off":
         output.document(
             {
-                "outcomes": [_entry_document(entry) for entry in entries],
+                "outcomes": [entry_document(entry) for entry in entries],
                 "samples": [sample._asdict() for sample in samples],
             }
         )
@@ -118,10 +118,6 @@ def _time_us(text: str | None, session: Session) -> int | None:
         return parse_time_us(text, session.now_us)
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def _entry_document(entry: Entry) -> dict[str, object]:
-    return {"when_us": entry.when_us, "door": entry.door, **outcome_document(entry.outcome)}
 
 
 def _entries(entries: list[Entry], output: Output) -> list[str]:

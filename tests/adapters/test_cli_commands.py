@@ -87,7 +87,7 @@ class FakeKeeper:
             raise self.error
         return Host(0, self.files, (), (), {}, 0)
 
-    def plan(self, request: Request) -> Plan:
+    def plan(self, request: Request, *, watch_disks: bool = True) -> Plan:
         self.look(request)
         return self.answer
 
