@@ -146,19 +146,24 @@ class Keeper:
         seen = self._see(request, self.directories, ask=False)
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
-    def plan(self, request: Request, *, watch_disks: bool = True) -> Plan:
+    def plan(self, request: Request) -> Plan:
         """What `run` would do now; journald is not asked for a sync for it.
 
-        Unless the disks are watched, for a quarter of a second, the plan knows of no pressure.
-
         Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
+        """
+        return self.judged(request)[1]
+
+    def judged(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
+        """The plan with the host that it is for, as seen and as recorded.
+
+        Unless the disks are watched, for LOOK_S, the plan knows of no pressure. Raises: as `plan`.
         """
         from journalkeeper.record import Record  # noqa: PLC0415 - not for `scan`
 
         with closing(Record(self.state_directory, read_only=True)) as record:
             seen = self._see(request, self.directories, ask=False)
-            planned = self._planned(self._host(seen, record), request, marked=True, watch_disks=watch_disks)[1]
-            return planned._replace(notices=record.ignored)
+            host, planned = self._planned(self._host(seen, record), request, marked=True, watch_disks=watch_disks)
+            return host, planned._replace(notices=record.ignored)
 
     def _planned(self, host: Host, request: Request, *, marked: bool, watch_disks: bool = True) -> tuple[Host, Plan]:
         """What to do about `host`, and the same host with how busy its disks are where work depends on that.

@@ -47,6 +47,8 @@ class Command(NamedTuple):
 
 _READS_FILES = "journal files are readable by root and their own users only"
 
+_SETS_JOURNALD = "journald's settings and what files occupy are for root"
+
 _READS_STATE = "the state directory is readable by root only"
 
 COMMANDS = (
@@ -57,6 +59,8 @@ COMMANDS = (
     Command("history", "what was done to each file over time", "history", _READS_STATE),
     Command("explain", "one file's story: its picture, price and past, and what is decided", "explain", _READS_FILES),
     Command("report", "one page with charts: boots, extents, waits, bytes, every action", "report", _READS_FILES),
+    Command("doctor", "what is wrong or risky on this host, each with its remedy", "doctor", _READS_FILES),
+    Command("retention", "how long a history fits the same bytes, and the setting for it", "retention", _SETS_JOURNALD),
     Command(
         "daemon",
         "the service: watch, and keep the journals in order",

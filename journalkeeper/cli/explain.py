@@ -121,7 +121,7 @@ def _plan(asked: Request, session: Session) -> tuple[dict[str, Decision] | Unkno
     try:
         service = None if session.privileged else session.service(asked)
         if service is None:
-            document = plan_document(session.engine().plan(asked, watch_disks=False))
+            document = plan_document(session.engine().judged(asked, watch_disks=False)[1])
         else:
             with service:
                 document = service.plan(asked)
@@ -151,7 +151,7 @@ def _decisions(document: dict[str, Any]) -> dict[str, Decision]:
 
 
 def _read_us(host: Host) -> float | Unknown:
-    """The mean time of a read of the slowest of the volume's disks, by the kernel's counters since the machine started."""
+    """The mean time of a read of the volume's slowest disk, by the kernel's counters since the machine started."""
     names = {name for volume in host.volumes for name in disks(volume.uuid)}
     counters = disk_io_counters(perdisk=True, nowrap=False) or {}
     known = [

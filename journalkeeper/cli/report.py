@@ -9,7 +9,6 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from journalkeeper import gather
 from journalkeeper.btrfs.rename import rename_new
 from journalkeeper.errors import FileError, KeeperError
 from journalkeeper.report.finding import judged
@@ -35,9 +34,6 @@ examples:
 exit status:
   0 done; 1 the page cannot be written, FILE exists, or the journal cannot be read; 2 wrong usage"""
 
-ENTRIES: Final = 200_000
-"""How many of the journal's newest entries are read."""
-
 WRITE: Final = "write the report"
 
 
@@ -52,7 +48,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     path = os.path.abspath(args.output)
     with _directory(path) as dir_fd:
         refuse(path, dir_fd, force=args.force)
-        evidence = gather.evidence(session, entries=ENTRIES)
+        evidence = gathered(session, Wanted(args.directory, REPORT_ENTRIES, plan=True))
         text = page(evidence, judged(evidence, RULES), os.uname().nodename)
         write(path, dir_fd, text, force=args.force)
     size = len(text.encode()) >> 10
@@ -94,13 +90,12 @@ def write(path: str, dir_fd: int, text: str, *, force: bool) -> None:
     Raises: FileError (EEXIST something took the name meanwhile; EACCES; ENOSPC; EROFS).
     """
     name = os.path.basename(path)
-    new = f".{name[:200]}.{os.getpid()}.new"
+    new = f".journalkeeper-report-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(new, flags, 0o644, dir_fd=dir_fd)
     except OSError as error:
         raise FileError.wrap(WRITE, path, error) from error
-    there = True
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -110,11 +105,10 @@ def write(path: str, dir_fd: int, text: str, *, force: bool) -> None:
             os.rename(new, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
         else:
             _rename(dir_fd, new, name)
-        there = False
     except OSError as error:
         raise FileError.wrap(WRITE, path, error) from error
     finally:  # also after Ctrl-C
-        if there:
+        with suppress(FileNotFoundError):
             os.unlink(new, dir_fd=dir_fd)
 
 
@@ -126,4 +120,3 @@ def _rename(dir_fd: int, new: str, name: str) -> None:
         if error.errno != errno.EINVAL:
             raise
         os.link(new, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-        os.unlink(new, dir_fd=dir_fd)

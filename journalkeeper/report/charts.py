@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from journalkeeper.model import Result
 from journalkeeper.report import svg
 from journalkeeper.report.evidence import Boot, Intake, Recorded
+from journalkeeper.report.intake import quantile
 from journalkeeper.report.text import UNKNOWN, count, day, hour, seconds, when
 from journalkeeper.rows import Entry, Sample, Totals
 from journalkeeper.values import format_size, format_span
@@ -223,7 +224,7 @@ def intake(entries: Sequence[Intake], *, oldest_us: int | None, complete: bool) 
     column_us = hours * HOUR_US
     axis = tuple((place + 0.5, hour((low + place) * column_us)) for place in range(wide))
     said = (
-        f"Of {count(len(waits), 'message')}, 99 in 100 waited at most {format_span(p99(waits), 1)},"
+        f"Of {count(len(waits), 'message')}, 99 in 100 waited at most {format_span(quantile(waits, 99), 1)},"
         f" the longest {format_span(waits[-1], 1)}."
     )
     notes = [f"A column is {count(hours, 'hour')}; a bar's height grows with the logarithm of its messages."]
@@ -234,15 +235,6 @@ def intake(entries: Sequence[Intake], *, oldest_us: int | None, complete: bool) 
         notes.append(f"{back} seemed to be taken before being sent, as the clock was set, and are left out.")
     chart = svg.Chart(f"Intake delay: {said}", 0, wide, (panel,), axis)
     return Figure(name, title, said, chart, ((layer, "messages"),), _waits_table(waits, entries), tuple(notes))
-
-
-def p99(waits: Sequence[int]) -> int:
-    """The least wait that 99 in 100 do not exceed; `waits` are sorted and not empty.
-
-    >>> p99(list(range(1, 10_001)))
-    9900
-    """
-    return waits[ceil(len(waits) * 99 / 100) - 1]
 
 
 def bucket_of(wait_us: int) -> int:
@@ -296,7 +288,6 @@ def sizes(record: Recorded, disk_bytes: int | None, now_us: int) -> Figure:
     low, high = _span([*(one.when_us for one in moments), now_us if disk_bytes is not None else moments[-1].when_us])
     logged = svg.Line("logged", _thinned([(one.when_us, one.size_bytes) for one in moments]))
     allocated = svg.Line("allocated", _thinned([(one.when_us, one.allocated_bytes) for one in moments]))
-    disk = svg.Ticks("disk", ())
     layers: list[svg.Boxes | svg.Line | svg.Ticks | svg.Words] = [logged, allocated]
     if disk_bytes is not None:
         edge = (high - low) / 40

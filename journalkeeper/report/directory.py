@@ -17,7 +17,7 @@ DAY_US = 24 * 3600 * 1_000_000
 
 
 class Place(NamedTuple):
-    """One directory with its files, of which those with a problem are left out; `window` is None where no plan has one."""
+    """One directory with its files but for those with a problem; `window` is None where no plan has one."""
 
     now_us: int
     instance: Instance
@@ -141,5 +141,6 @@ def _limit(kept: Retention) -> str:
     if kept.max_retention_us not in {0, INFINITY_US}:
         said += f", at most {format_span(kept.max_retention_us)}"
     if kept.full_span_us is not None:
-        said += f"; at this rate the bytes are enough for about {format_span(kept.full_span_us // DAY_US * DAY_US) if kept.full_span_us >= DAY_US else format_span(kept.full_span_us)}"
+        days_us = kept.full_span_us // DAY_US * DAY_US
+        said += f"; at this rate the bytes are enough for about {format_span(days_us or kept.full_span_us)}"
     return said

@@ -34,10 +34,10 @@ class Look(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What the record holds, each the oldest first; `first_us` is its oldest row of any kind, None if it has none.
+    """What the record holds of the time that was asked for, each part the oldest first.
 
-    `totals`, `samples` and `entries` reach as far back as was asked for, `ignored` has a sentence on each table with
-    rows that could not be understood.
+    `first_us` is the oldest row of `entries`, `samples` and `totals`, None if there is none; `ignored` has a sentence
+    on each table with rows that could not be understood.
     """
 
     first_us: int | None
@@ -126,8 +126,8 @@ class Journal(NamedTuple):
     """What the journal tells of itself, each part the oldest first.
 
     `intake` and `streams` are of the newest `entries` entries, which begin at `oldest_us`; `complete` says that
-    these are all entries that are kept. The other parts are of the newest `events` entries of their kinds, `events_complete`
-    in the same sense.
+    these are all entries that are kept. The other parts are of the newest `events` entries of their kinds,
+    `events_complete` in the same sense.
     """
 
     entries: int
@@ -159,28 +159,31 @@ class Unit(NamedTuple):
 
 
 class System(NamedTuple):
-    """The machine that this runs on: kernel and systemd versions as they write them, and the length of a
+    """The machine that this runs on: uname(2)'s release and version, systemd's version, and the length of a
     datagram socket's queue, None where the kernel does not tell."""
 
     kernel: str
+    build: str
     systemd: str | Unknown
     max_dgram_qlen: int | None
 
 
 class Storage(NamedTuple):
     """Where the main journald of this machine writes: its Storage=, whether /var/log/journal is there, and
-    whether it has written to /var in this boot."""
+    whether it has moved to /var in this boot. `retention_bytes` is what our drop-in wants the journal to really take,
+    None where there is none."""
 
     storage: str
     persistent_directory: bool
     flushed: bool
+    retention_bytes: int | None = None
 
 
 class Evidence(NamedTuple):
     """One look at a host at `now_us`.
 
-    `config` is the configuration that the plan was made with. `service` are the properties of the running service by
-    the names of `status -j`, None where it is not on the bus.
+    `config` is the configuration that the plan was made with. `service` are the running service's properties,
+    org.journalkeeper1(5), None where it is not on the bus.
     """
 
     now_us: int

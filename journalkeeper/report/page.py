@@ -160,7 +160,8 @@ def _finding(found: Finding) -> str:
     commands = "\n".join(html(command, LONG) for command in found.remedy)
     facts = ", ".join(f"{name} {_fact(fact)}" for name, fact in found.facts.items())
     parts = [
-        f'<article class="finding {found.severity}"><h3>{html(found.word)} <span class="word">{found.severity}</span></h3>',
+        f'<article class="finding {found.severity}">',
+        f'<h3>{html(found.word)} <span class="word">{found.severity}</span></h3>',
         f"<p>{html(found.sentence, LONG)}</p>",
         f'<p class="note">{html(facts, LONG)}</p>' if facts else "",
         f"<pre><code>{commands}</code></pre>" if commands else "",

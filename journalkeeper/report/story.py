@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One file's story: what it is, what it costs a reader, what was done to it, what is decided and what can change that."""
+"""One file's story: what it is, what it costs a reader, what was done to it, and what is decided until when."""
 
 from __future__ import annotations
 

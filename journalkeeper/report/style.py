@@ -61,7 +61,8 @@ figure>svg{display:block;width:100%;height:auto}
 .note{font-size:.9rem}
 .scroll{overflow-x:auto}
 .scroll:focus-visible,a:focus-visible{outline:2px solid var(--link);outline-offset:2px}
-table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;margin:.6rem 0;min-width:min(100%,34rem)}
+table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;margin:.6rem 0;
+min-width:min(100%,34rem)}
 caption{text-align:left;padding:.3rem 0}
 th,td{padding:.2rem .9rem .2rem 0;text-align:right;border-bottom:1px solid var(--rule);vertical-align:top}
 th{font-weight:600}
@@ -74,7 +75,8 @@ td{white-space:nowrap}
 .finding h3{margin-top:0}
 .word{font-size:.85rem;font-weight:700;color:var(--advice)}
 .problem .word{color:var(--bad)}
-pre{background:var(--panel);padding:.6rem .8rem;margin:.5rem 0;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.9rem}
+pre{background:var(--panel);padding:.6rem .8rem;margin:.5rem 0;font-size:.9rem;
+white-space:pre-wrap;overflow-wrap:anywhere}
 code{overflow-wrap:anywhere}
 dl{font-size:.9rem;margin:.6rem 0;max-width:75ch}
 dt{font-weight:600}

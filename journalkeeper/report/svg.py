@@ -177,8 +177,8 @@ def _layer(layer: Boxes | Line | Ticks | Words, across: _Scale, up: _Scale) -> I
             yield f'<path class="{layer.css}" d="{"".join(f"M{place} {floor}v-9" for place in places)}"/>'
         case Words():
             for x, text in layer.words:
-                place_ = f'x="{_short(across.at(x))}" y="{_short(up.first - 4)}"'
-                yield f'<text class="{layer.css}" {place_} text-anchor="middle">{escape(text)}</text>'
+                spot = f'x="{_short(across.at(x))}" y="{_short(up.first - 4)}"'
+                yield f'<text class="{layer.css}" {spot} text-anchor="middle">{escape(text)}</text>'
 
 
 def _steps(line: Line, across: _Scale, up: _Scale) -> Iterator[str]:

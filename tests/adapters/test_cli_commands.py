@@ -87,9 +87,12 @@ class FakeKeeper:
             raise self.error
         return Host(0, self.files, (), (), {}, 0)
 
-    def plan(self, request: Request, *, watch_disks: bool = True) -> Plan:
+    def plan(self, request: Request) -> Plan:
         self.look(request)
         return self.answer
+
+    def judged(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
+        return self.look(request), self.answer
 
     def run(self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]) -> Report:
         self.look(request)
