@@ -62,7 +62,7 @@ def entry(when_us: int, path: str = ACTIVE, **changes: object) -> Entry:
     return Entry(when_us, "daemon", done._replace(**changes))  # type: ignore[arg-type]
 
 
-def journal(boots: int = 20, kept_from: int = 10, messages: int = 3000) -> Journal:
+def journal(boots: int = 20, kept_from: int = 11, messages: int = 3000) -> Journal:
     """Boots a day apart, slower each until one is kept; the third from the end has no finish message."""
     random_ = random.Random(7)  # noqa: S311 - the same numbers each time
     known = []

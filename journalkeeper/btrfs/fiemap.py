@@ -250,7 +250,7 @@ def stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
                 place = upto
     lengths = [min(MIB, size - start) for start in starts]
     return tuple(
-        Stretch(start, length, begun, *kinds, length - sum(kinds))
+        Stretch._make([start, length, begun, *kinds, length - sum(kinds)])
         for start, length, begun, kinds in zip(starts, lengths, counts, held, strict=True)
     )
 

@@ -255,8 +255,12 @@ def _cells(kept: Sequence[Intake]) -> tuple[int, Counter[tuple[int, int]]]:
 
 
 def _bucket(bucket: int) -> str:
-    """Where a bucket begins."""
-    return format_span(1 << bucket, 10 ** max(0, (bucket * 3 - 5) // 10)) if bucket else "0"
+    """Where a bucket begins, rounded: 512us, 1ms, 66ms, 4s."""
+    if not bucket:
+        return "0"
+    begins_us = 1 << bucket
+    factor, unit = next((one for one in ((1e6, "s"), (1e3, "ms")) if begins_us >= one[0]), (1, "us"))
+    return f"{round(begins_us / factor)}{unit}"
 
 
 def _waits_table(waits: Sequence[int], entries: Sequence[Intake]) -> Table:
@@ -326,7 +330,7 @@ def _sizes_table(moments: Sequence[Totals], written: Sequence[tuple[int, int]]) 
         (when(one.when_us), format_size(one.size_bytes), format_size(one.allocated_bytes), format_size(number))
         for one, number in reversed(list(zip(chosen, sums, strict=True)))
     )
-    heads = ("Time", "Logged", "Allocated", "Written by journalkeeper since the row below")
+    heads = ("Time", "Logged", "Allocated", "Written by us since the row below")
     return Table(_spread_caption("Bytes", rows, moments), heads, rows)
 
 

@@ -47,7 +47,7 @@ header,main,footer{max-width:1080px;margin:0 auto;padding:0 20px}
 h1{font-size:1.7rem;line-height:1.2;margin:1.6rem 0 .3rem}
 h2{font-size:1.25rem;margin:2.6rem 0 .4rem;padding-top:.6rem;border-top:1px solid var(--rule)}
 h3{font-size:1rem;margin:1.4rem 0 .2rem}
-p{margin:.4rem 0;max-width:75ch}
+p{margin:.4rem 0;max-width:90ch}
 header p,footer,.note,caption,.key,th{color:var(--faint)}
 footer{font-size:.9rem;padding:2rem 20px 3rem}
 a{color:var(--link)}
@@ -82,7 +82,7 @@ dl{font-size:.9rem;margin:.6rem 0;max-width:75ch}
 dt{font-weight:600}
 dd{margin:0 0 .3rem 1.2rem;color:var(--faint)}
 @media(max-width:640px){.narrow{display:block!important}.wide{display:none!important}
-h1{font-size:1.4rem}header,main,footer{padding-left:14px;padding-right:14px}}
+h1{font-size:1.4rem}th,td{padding-right:.5rem}table{font-size:.8rem}header,main,footer{padding-left:14px;padding-right:14px}}
 """
 
 PRINT: Final = """
@@ -94,7 +94,7 @@ figure,tr,.finding{break-inside:avoid}h2,h3,caption{break-after:avoid}thead{disp
 
 CHART: Final = """
 svg text{font:11px system-ui,sans-serif;fill:var(--faint)}
-svg .title{font-size:12px;fill:var(--ink)}
+svg .title{font-size:12px;fill:var(--ink);stroke:var(--paper);stroke-width:4px;paint-order:stroke}
 svg .gap{font-size:13px;font-weight:700;fill:var(--ink)}
 svg .marked{font-size:12px;font-weight:700;fill:var(--ink)}
 .grid{stroke:var(--rule);fill:none}

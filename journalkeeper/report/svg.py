@@ -14,17 +14,14 @@ from math import ceil, log10
 from typing import Final, NamedTuple
 
 LEFT: Final = 58
-"""Room for the labels of the vertical axis; all lengths here are units of the view box."""
-
 RIGHT: Final = 12
 TITLE: Final = 20
 FOOT: Final = 22
 GAP: Final = 14
-LABEL: Final = 84
-"""The least distance of two labels of the horizontal axis: a date of ten characters."""
-
 MARK: Final = 16
-"""The height of the line above the panels that a mark's words stand in."""
+LETTER: Final = 6.6
+"""Lengths in units of the view box: beside the panels for labels, above each for its title, below all for the axis,
+between two, above all for a mark's words; and a letter of a label, rather more than less."""
 
 
 class Boxes(NamedTuple):
@@ -99,11 +96,7 @@ class _Scale(NamedTuple):
 
 
 def steps(high: float, most: int, *, binary: bool = False) -> list[float]:
-    """At most `most` round numbers from 0 that reach `high`: 1, 2 or 5 times a power of ten, or powers of two.
-
-    >>> steps(41.5, 5)
-    [0, 10, 20, 30, 40, 50]
-    """
+    """At most `most` round numbers from 0 that reach `high`: 1, 2 or 5 times a power of ten, or powers of two."""
     step = max(high, 1e-6) / most
     if binary:
         size = 1.0
@@ -121,26 +114,23 @@ def draw(chart: Chart, width: int) -> str:
     height = top + sum(TITLE + panel.height + GAP for panel in chart.panels) - GAP + FOOT
     across = _Scale(chart.low, chart.high, LEFT, width - RIGHT)
     parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(chart.about)}">']
-    place = top
-    for panel in chart.panels:
-        parts += _panel(panel, across, place + TITLE)
-        place += TITLE + panel.height + GAP
-    parts += _axis(chart.labels, across, height)
     for x, words in chart.marks:
         at, side = _short(across.at(x)), "end" if across.at(x) > width / 2 else "start"
         parts.append(f'<path class="mark" d="M{at} {top}V{height - FOOT}"/>')
         parts.append(f'<text class="marked" x="{at}" y="{MARK - 4}" text-anchor="{side}">{escape(words)}</text>')
-    return "".join([*parts, "</svg>"])
+    place = top
+    for panel in chart.panels:
+        parts += _panel(panel, across, place + TITLE)
+        place += TITLE + panel.height + GAP
+    return "".join([*parts, *_axis(chart.labels, across, height), "</svg>"])
 
 
 def swatch(layer: Boxes | Line | Ticks) -> str:
     """The layer's look as a small picture, for a key."""
     css = f'class="{layer.css}"'
-    shape = {
-        Boxes: f'<rect {css} x="3" y="2" width="14" height="8"/>',
-        Line: f'<path {css} d="M0 6H20"/>',
-        Ticks: f'<path {css} d="M4 2V10M10 2V10M16 2V10"/>',
-    }[type(layer)]
+    shape = f'<path {css} d="{"M0 6H20" if isinstance(layer, Line) else "M4 2V10M10 2V10M16 2V10"}"/>'
+    if isinstance(layer, Boxes):
+        shape = f'<rect {css} x="3" y="2" width="14" height="8"/>'
     return f'<svg class="swatch" viewBox="0 0 20 12" aria-hidden="true">{shape}</svg>'
 
 
@@ -172,9 +162,9 @@ def _layer(layer: Boxes | Line | Ticks | Words, across: _Scale, up: _Scale) -> I
         case Line():
             yield f'<path class="{layer.css}" d="{"".join(_steps(layer, across, up))}"/>'
         case Ticks():
-            floor = _short(up.first)
+            foot = _short(up.first)
             places = sorted({_short(across.at(place)) for place in layer.places}, key=float)
-            yield f'<path class="{layer.css}" d="{"".join(f"M{place} {floor}v-9" for place in places)}"/>'
+            yield f'<path class="{layer.css}" d="{"".join(f"M{place} {foot}v-9" for place in places)}"/>'
         case Words():
             for x, text in layer.words:
                 spot = f'x="{_short(across.at(x))}" y="{_short(up.first - 4)}"'
@@ -197,12 +187,14 @@ def _steps(line: Line, across: _Scale, up: _Scale) -> Iterator[str]:
 
 
 def _axis(labels: tuple[tuple[float, str], ...], across: _Scale, height: int) -> Iterator[str]:
-    """As many of the labels as there is room for, evenly, the first one among them."""
-    every = max(1, ceil(len(labels) * LABEL / (across.last - across.first)))
-    for x, text in labels[::every]:
-        at = across.at(x)
-        side = "start" if at < LEFT + LABEL / 2 else "end" if at > across.last - LABEL / 2 else "middle"
-        yield f'<text x="{_short(at)}" y="{height - 6}" text-anchor="{side}">{escape(text)}</text>'
+    """As many of the labels as there is room for, from the left, within the width."""
+    free = 0.0
+    for x, text in labels:
+        half = len(text) * LETTER / 2
+        at = min(max(across.at(x), LEFT + half - 16), across.last + RIGHT - half)
+        if at - half >= free:
+            free = at + half + 2 * LETTER
+            yield f'<text x="{_short(at)}" y="{height - 6}" text-anchor="middle">{escape(text)}</text>'
 
 
 def _short(number: float) -> str:
