@@ -72,7 +72,7 @@ def boots(known: Sequence[Boot], samples: Sequence[Sample], since_us: int | None
     extents = _found(shown, samples)
     userspace = svg.Boxes("userspace", _columns([_s(boot.userspace_us) for boot in shown], shown))
     flush = svg.Boxes("flush", _columns([_s(_flush_us(boot)) for boot in shown], shown))
-    gaps = tuple((place + 0.5, "?") for place, boot in enumerate(shown) if boot.userspace_us is None)
+    gaps = tuple((place + 0.5, "?") for place, boot in enumerate(shown) if _s(boot.userspace_us) is None)
     found = svg.Boxes("extents", _columns(extents, shown))
     lower = tuple((place + 0.5, "?") for place, number in enumerate(extents) if number is None)
     longest = max([_s(boot.userspace_us) or 0.0 for boot in shown] + [_s(_flush_us(boot)) or 0.0 for boot in shown])
@@ -107,7 +107,7 @@ def _boots_said(shown: Sequence[Boot], first: int | None) -> str:
 
 def _boots_notes(known: Sequence[Boot], shown: Sequence[Boot]) -> tuple[str, ...]:
     notes = []
-    without = sum(boot.userspace_us is None for boot in shown)
+    without = sum(_s(boot.userspace_us) is None for boot in shown)
     if without:
         notes.append(
             f"{count(without, 'boot')} shown as “?” {'has' if without == 1 else 'have'} no “Startup finished” message:"

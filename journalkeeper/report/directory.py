@@ -99,7 +99,7 @@ def lines(place: Place, width: int) -> list[str]:
     """The directory as text, at most `width` wide but for its name."""
     instance, kept = place.instance, retention(place)
     space = f" of namespace {shown(instance.namespace)}" if instance.namespace else ""
-    asked = "can be asked to rotate" if instance.rotatable else "is none that could be asked to rotate"
+    asked = "can be asked to rotate" if instance.rotatable else "cannot be asked to rotate"
     told = [
         ("Instance", f"{shown(instance.name)}, its journald{space} {asked}"),
         ("Settings", _settings(instance)),

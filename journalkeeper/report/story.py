@@ -221,12 +221,13 @@ def decision_lines(decided: Decision | Unknown | None, window: Window | None, no
     if decided is None:
         return ["nothing: the plan has no word on it"]
     if decided.action:
-        said = [
-            f"{decided.action}, {decided.reason}: {decided.extents_before:,} to about"
-            f" {count(decided.extents_expected, 'extent')}, {format_size(decided.bytes_to_write)} to write;"
-            f" saves {seconds(decided.read_seconds_saved)} of a cold read at {READ_IOPS} reads a second and about"
-            f" {format_size(decided.disk_bytes_saved)} on disk"
-        ]
+        said = [f"{decided.action}, {decided.reason}"]
+        if decided.extents_before or decided.bytes_to_write:
+            said[0] += (
+                f": {decided.extents_before:,} to about {count(decided.extents_expected, 'extent')},"
+                f" {format_size(decided.bytes_to_write)} to write; saves {seconds(decided.read_seconds_saved)} of a"
+                f" cold read at {READ_IOPS} reads a second and about {format_size(decided.disk_bytes_saved)} on disk"
+            )
     else:
         said = [f"left alone, {decided.reason}" + (f": {shown(decided.detail)}" if decided.detail else "")]
     said.append(SENTENCES[decided.reason])

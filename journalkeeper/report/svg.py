@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Charts as SVG text: panels one above another that share the axis of time.
 
-Colours and dashes are classes of the page's style sheet. Coordinates have one decimal; a line is thinned to
-three points for each unit of width, which keeps its peaks, so a chart's bytes do not grow with the record.
+Colours are classes of the page's style sheet. Coordinates have one decimal; a line is thinned to three points for
+each unit of width, which keeps its peaks, so a chart's bytes do not grow with the record.
 """
 
 from __future__ import annotations
@@ -68,10 +68,7 @@ class Panel(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Panels over one horizontal axis from `low` to `high`, its labels ((x, text), ...), and marks across all of it.
-
-    `about` is said to who does not see it.
-    """
+    """Panels over one axis from `low` to `high`, its labels ((x, text), ...), marks across all, and words for it."""
 
     about: str
     low: float
