@@ -10,7 +10,7 @@ from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.errors import KeeperError
-from journalkeeper.gather import DOCTOR_ENTRIES, Wanted, gather
+from journalkeeper.gather.evidence import DOCTOR_ENTRIES, Wanted, gather
 from journalkeeper.report.evidence import Evidence, Journal, Unknown
 from journalkeeper.report.finding import Finding, Severity, Verdict, counted, judged
 from journalkeeper.report.rules import RULES

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.doctor import WIDTH, gathered
 from journalkeeper.errors import FileError, KeeperError, UsageError
-from journalkeeper.gather import Wanted
+from journalkeeper.gather.evidence import Wanted
 from journalkeeper.gather.machine import RETENTION
-from journalkeeper.gather.units import JOURNALD, OURS
+from journalkeeper.gather.units import JOURNALD, OURS, units
 from journalkeeper.journald import conf
 from journalkeeper.report.evidence import Evidence, Unknown
 from journalkeeper.report.retention import Retention, dropin, retention, sentence
@@ -54,11 +54,11 @@ def run(args: argparse.Namespace, session: Session) -> int:
     output = session.output
     if args.undo:
         removed = _removed()
-        said = f"Removed {RETENTION}; {_taken(None)}" if removed else f"There is no {RETENTION}; nothing is undone."
+        text = f"Removed {RETENTION}; {_taken()}" if removed else f"There is no {RETENTION}; nothing is undone."
         if output.json != "off":
             output.document({"file": RETENTION, "changed": removed})
         else:
-            output.lines(wrap(said, WIDTH, break_on_hyphens=False), paged=False)
+            output.lines(wrap(text, WIDTH, break_on_hyphens=False), paged=False)
         return 0
     evidence = gathered(session, Wanted(args.directory, entries=0, since_us=session.now_us))
     found = retention(evidence)
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
         return 0
     said = [sentence(found)]
     if changed:
-        said.append(f"Wrote {RETENTION}; {_taken(evidence)}")
+        said.append(f"Wrote {RETENTION}; {_taken()}")
     elif args.apply:
         said.append(f"{RETENTION} says so already.")
     output.lines([line for one in said for line in wrap(one, WIDTH, break_on_hyphens=False)], paged=False)
@@ -136,8 +136,8 @@ def _removed() -> bool:
     return True
 
 
-def _taken(evidence: Evidence | None) -> str:
-    """How journald takes a changed setting: a reload where its version can, which loses no stream, else a restart."""
-    units = () if evidence is None or isinstance(evidence.units, Unknown) else evidence.units
-    reload = any(unit.name == JOURNALD and unit.can_reload for unit in units)
+def _taken() -> str:
+    """How journald takes a changed setting: by a reload where its version can, else by a restart."""
+    known = units()
+    reload = not isinstance(known, Unknown) and any(unit.name == JOURNALD and unit.can_reload for unit in known)
     return f"systemctl {'reload' if reload else 'restart'} systemd-journald has journald take it."

@@ -18,6 +18,9 @@ from journalkeeper.report.evidence import Boot, Dropped, Ended, Intake, Journal,
 from journalkeeper.values import parse_span_us
 
 STARTUP_FINISHED: Final = "b07a249cd024414a82dd00cd181378ff"
+STARTUP_IN_CONTAINER: Final = "eed00a68ffd84e31882105fd973abdd1"
+"""A user's manager says so too, but only the system's has PID 1."""
+
 UNIT_STARTING: Final = "7d4958e842da4a758f6c1cdc7b36dcc5"
 UNIT_STARTED: Final = "39f53479d3a045ac8e11786248231fbf"
 UNIT_FAILURE_RESULT: Final = "d9b373ed55a64feb8242e02dbe79a49c"
@@ -66,7 +69,7 @@ def _event_matches(namespaces: Sequence[str]) -> list[str]:
     """What PID 1 says of boots, of the flush and of journald, and all that journald itself says."""
     journalds = [JOURNALD, *(f"systemd-journald@{name}.service" for name in namespaces)]
     return [
-        *("_PID=1", f"MESSAGE_ID={STARTUP_FINISHED}", "+"),
+        *("_PID=1", f"MESSAGE_ID={STARTUP_FINISHED}", f"MESSAGE_ID={STARTUP_IN_CONTAINER}", "+"),
         *("_PID=1", f"UNIT={FLUSH}", f"MESSAGE_ID={UNIT_STARTING}", f"MESSAGE_ID={UNIT_STARTED}", "+"),
         *("_PID=1", f"MESSAGE_ID={UNIT_FAILURE_RESULT}", *(f"UNIT={name}" for name in journalds), "+"),
         "_TRANSPORT=driver",
@@ -84,12 +87,12 @@ def _events(found: Iterator[Entry], most: int) -> Journal:
         when_us, kind = _when_us(entry), text(entry.get("MESSAGE_ID"))
         boot_id = text(entry.get("_BOOT_ID"))
         boot = boots.setdefault(boot_id, Boot(boot_id, when_us))
-        if entry.get("_TRANSPORT") == "driver":
+        if text(entry.get("_TRANSPORT")) == "driver":
             dropped += _dropped(entry, when_us, kind)
             said = FLUSHED.match(text(entry.get("MESSAGE")))
             if said is not None and boot.said_flush_us is None:
                 boots[boot_id] = boot._replace(said_flush_us=_span_us(said[1]), flushed_entries=int(said[2]))
-        elif kind == STARTUP_FINISHED and boot.userspace_us is None:
+        elif kind in {STARTUP_FINISHED, STARTUP_IN_CONTAINER} and boot.userspace_us is None:
             boots[boot_id] = boot._replace(userspace_us=number(entry.get("USERSPACE_USEC")), finished_us=when_us)
         elif kind == UNIT_STARTING:
             starting[boot_id] = _sent_us(entry)
@@ -144,11 +147,11 @@ def _newest(found: Iterator[Entry], most: int, events: Journal, *, ours: bool) -
     outputs: dict[tuple[str, str], _Output] = {}
     for entry in found:
         number_of, oldest_us = number_of + 1, _when_us(entry)
-        transport = entry.get("_TRANSPORT")
+        transport = text(entry.get("_TRANSPORT"))
         if transport == "stdout":
             stream = text(entry.get("_STREAM_ID")) or text(entry.get("_PID"))
             output = outputs.setdefault((text(entry.get("_BOOT_ID")), stream), _Output(entry, []))
-            unended = entry.get("_LINE_BREAK") == "eof"
+            unended = text(entry.get("_LINE_BREAK")) == "eof"
             output.lines.append(Line(oldest_us, length(entry.get("MESSAGE")), unended))
         elif transport in {"syslog", "journal"} and "_SOURCE_REALTIME_TIMESTAMP" in entry:
             unit = text(entry.get("_SYSTEMD_UNIT")) or text(entry.get("SYSLOG_IDENTIFIER"))

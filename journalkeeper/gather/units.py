@@ -39,7 +39,7 @@ def units(namespaces: Sequence[str] = ()) -> tuple[Unit, ...] | Unknown:
     try:
         return asyncio.run(asyncio.wait_for(_asked(address, namespaces), ANSWER_S))
     except (OSError, EOFError, TimeoutError, AuthError, InvalidAddressError, KeeperError) as error:
-        return Unknown(f"PID 1 cannot be asked for the states of units: {error or type(error).__name__}")
+        return Unknown(f"PID 1 cannot be asked for the states of units: {str(error) or type(error).__name__}")
 
 
 async def _asked(address: str, namespaces: Sequence[str]) -> tuple[Unit, ...]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil, log
-from os.path import basename
 from shlex import quote
 from typing import Final, NamedTuple
 
@@ -136,7 +135,7 @@ def needed(run: Sequence[Burst]) -> int:
 
 def unbuffered_python(process: Process) -> bool:
     """Whether this is Python that was told not to buffer, by -u before its script or by PYTHONUNBUFFERED."""
-    if not basename(process.exe).startswith("python"):
+    if not process.exe.rpartition("/")[2].startswith("python"):
         return False
     if process.python_unbuffered:
         return True
@@ -154,7 +153,7 @@ def unbuffered_python(process: Process) -> bool:
 def _remedy(found: Buffered) -> list[str]:
     """How to have the first of them write each line at once."""
     process, unit = found.stream.process, quote(found.stream.unit or "UNIT")
-    program = basename(process.exe) if process is not None else found.stream.program
+    program = process.exe.rpartition("/")[2] if process is not None else found.stream.program
     if program.startswith("python"):
         return [f"systemctl edit {unit}   # [Service] Environment=PYTHONUNBUFFERED=1"]
     return [f"systemctl edit {unit}   # [Service] ExecStart=stdbuf -oL PROGRAM, or what the program has for it"]

@@ -10,7 +10,6 @@ The limit that was in force before the first change is kept in the drop-in, so t
 
 from __future__ import annotations
 
-import os.path
 from typing import Final, NamedTuple
 
 from journalkeeper.model import MIB, Instance, JournalFile, Kind
@@ -110,7 +109,9 @@ def retention(evidence: Evidence) -> Retention | Unknown:
     if not main:
         return Unknown("no directory that was looked at is written by this machine's main journald")
     instance = main[0]
-    files = [file for file in look.host.files if os.path.dirname(file.path) == instance.directory and not file.problem]
+    files = [
+        file for file in look.host.files if file.path.rpartition("/")[0] == instance.directory and not file.problem
+    ]
     ratio = _ratio(files)
     if isinstance(ratio, Unknown):
         return ratio

@@ -6,7 +6,6 @@ Most of what is wrong with a directory is advice: the service works around it or
 
 from __future__ import annotations
 
-import os.path
 from shlex import quote
 from typing import Final
 
@@ -135,7 +134,10 @@ def born_datacow(evidence: Evidence) -> Finding | Unknown | None:
     paths = [
         file.path
         for file in look.host.files
-        if file.kind is Kind.ACTIVE and file.problem is None and not file.nocow and os.path.dirname(file.path) in nocow
+        if file.kind is Kind.ACTIVE
+        and file.problem is None
+        and not file.nocow
+        and file.path.rpartition("/")[0] in nocow
     ]
     if not paths:
         return _unseen(look)
@@ -194,7 +196,7 @@ def pinned_by_snapshots(evidence: Evidence) -> Finding | Unknown | None:
 def _own_subvolume(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
     """How to move the journal into a subvolume of its own, which snapshots of the root leave out."""
     owned = {volume.device for volume in look.host.volumes if volume.own_subvolume}
-    tops = {os.path.dirname(os.path.dirname(file.path)) for file in shared if file.device not in owned}
+    tops = {file.path.rsplit("/", 2)[0] for file in shared if file.device not in owned}
     if not tops:
         return ("btrfs subvolume list -s /",)
     top = quote(min(tops))
@@ -326,6 +328,6 @@ def _directories_unseen(look: Look) -> Unknown | None:
     unseen = [
         file.path
         for file in look.host.files
-        if file.problem in UNSEEN - {Reason.TOO_MANY} and os.path.dirname(file.path) not in known
+        if file.problem in UNSEEN - {Reason.TOO_MANY} and file.path.rpartition("/")[0] not in known
     ]
     return Unknown(f"{named(unseen)} could not be looked at; root can") if unseen else None

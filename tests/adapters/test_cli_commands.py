@@ -88,8 +88,10 @@ class FakeKeeper:
         return Host(0, self.files, (), (), {}, 0)
 
     def plan(self, request: Request) -> Plan:
-        self.look(request)
-        return self.answer
+        return self.judged(request)[1]
+
+    def judged(self, request: Request) -> tuple[Host, Plan]:
+        return self.look(request), self.answer
 
     def judged(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
         return self.look(request), self.answer
