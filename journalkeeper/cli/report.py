@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from journalkeeper.btrfs.rename import rename_new
 from journalkeeper.cli.doctor import gathered
 from journalkeeper.errors import FileError, KeeperError
-from journalkeeper.gather import REPORT_ENTRIES, Wanted
+from journalkeeper.gather.evidence import REPORT_ENTRIES, Wanted
 from journalkeeper.report.finding import judged
 from journalkeeper.report.page import page
 from journalkeeper.report.rules import RULES

@@ -90,9 +90,6 @@ class FakeKeeper:
     def plan(self, request: Request) -> Plan:
         return self.judged(request)[1]
 
-    def judged(self, request: Request) -> tuple[Host, Plan]:
-        return self.look(request), self.answer
-
     def judged(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
         return self.look(request), self.answer
 

@@ -14,7 +14,7 @@ from journalkeeper.report.charts import Figure, bucket_of
 from journalkeeper.report.evidence import Boot, Intake, Recorded
 from journalkeeper.rows import Sample, Totals
 from journalkeeper.values import format_span
-from tests.evidences import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, journal, recorded
+from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, journal, recorded
 
 MS = 1000
 

@@ -13,7 +13,7 @@ from journalkeeper.report import charts, style
 from journalkeeper.report.evidence import Boot, Evidence, Intake, Unknown
 from journalkeeper.report.finding import Finding, Severity, Verdict
 from journalkeeper.report.page import MOST_ACTIONS, MOST_BYTES, page
-from tests.evidences import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, evidence, journal, nothing, plan, recorded
+from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, evidence, journal, nothing, plan, recorded
 
 NOTHING_FOUND = Verdict((), ("volatile",), ())
 VOID = frozenset({"meta"})

@@ -13,7 +13,7 @@ from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, Story
 from journalkeeper.rows import Sample
 from journalkeeper.values import INFINITY_US
-from tests.evidences import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, file
+from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, file
 
 WHY = Unknown("only root may ask")
 PARTS = tuple(Stretch(number * MIB, MIB, 187, data_bytes=MIB) for number in range(32))
