@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The four charts, each with its table: boots, extents, intake delay, bytes.
+"""What the journal tells over time: how long boots took, and how long messages waited.
 
 What was not measured is a gap and is said; nothing is drawn below zero, whatever a clock did.
 """
@@ -10,54 +10,21 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from math import ceil, log2
-from typing import Final, NamedTuple
+from typing import Final
 
-from journalkeeper.model import Result
 from journalkeeper.report import svg
-from journalkeeper.report.evidence import Boot, Intake, Recorded
+from journalkeeper.report.evidence import Boot, Intake
+from journalkeeper.report.figure import HOUR_US, MOST_ROWS, Figure, Table, number_label
 from journalkeeper.report.intake import quantile
 from journalkeeper.report.text import UNKNOWN, count, day, hour, seconds, when
-from journalkeeper.rows import Entry, Sample, Totals
-from journalkeeper.values import format_size, format_span
+from journalkeeper.rows import Sample
+from journalkeeper.values import format_span
 
 MOST_BOOTS: Final = 120
-MOST_ROWS: Final = 12
-"""Rows of a table below a chart; the newest, or sums."""
-
 MOST_COLUMNS: Final = 72
 """Columns of the intake chart."""
 
-MOST_POINTS: Final = 2000
-"""Points of a line before it is drawn; of more, the peaks of neighbours."""
-
-HOUR_US: Final = 3600 * 1_000_000
-DAY_US: Final = 24 * HOUR_US
 COLUMN_HOURS: Final = (1, 2, 3, 4, 6, 8, 12, 24)
-
-
-class Table(NamedTuple):
-    """A caption, headings, and rows of cells; the first `left` columns are words, and the last if so said."""
-
-    caption: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left: int = 1
-    words_last: bool = False
-
-
-class Figure(NamedTuple):
-    """A chart with what is said of it; `chart` is None where there is nothing to draw, and `said` tells why.
-
-    `key` are the layers that need a name. `notes` stand below the chart: what is missing in it.
-    """
-
-    name: str
-    title: str
-    said: str
-    chart: svg.Chart | None = None
-    key: tuple[tuple[svg.Boxes | svg.Line | svg.Ticks, str], ...] = ()
-    table: Table | None = None
-    notes: tuple[str, ...] = ()
 
 
 def boots(known: Sequence[Boot], samples: Sequence[Sample], since_us: int | None) -> Figure:
@@ -80,7 +47,7 @@ def boots(known: Sequence[Boot], samples: Sequence[Sample], since_us: int | None
     if any(number is not None for number in extents):
         highest = max(number or 0 for number in extents)
         layers = (found, svg.Words("gap", lower))
-        panels.append(svg.Panel("extents of the active files at the boot", highest, _number, layers, height=70))
+        panels.append(svg.Panel("extents of the active files at the boot", highest, number_label, layers, height=70))
     first = None if since_us is None else bisect_right([boot.first_us for boot in shown], since_us)
     marks = () if first is None or not 0 < first < len(shown) else ((float(first), f"kept since {day(since_us or 0)}"),)
     labels = tuple((place + 0.5, day(boot.first_us)) for place, boot in enumerate(shown))
@@ -160,43 +127,6 @@ def _columns(
         for place, (height, boot) in enumerate(zip(heights, shown, strict=True))
         if height is not None
     )
-
-
-def extents(totals: Sequence[Totals], entries: Sequence[Entry]) -> Figure:
-    """The extents of all files against the number they would have if they were whole, and each rewrite."""
-    name, title = "extents", "Extents"
-    moments = summed(totals)
-    if not moments:
-        return Figure(name, title, "No extent counts are recorded yet: the service notes them as they change.")
-    low, high = _span([one.when_us for one in moments])
-    line = svg.Line("extents", _thinned([(one.when_us, one.extents) for one in moments]))
-    ideal = svg.Line("ideal", _thinned([(one.when_us, one.ideal_extents) for one in moments]))
-    done = [entry.when_us for entry in entries if entry.outcome.result is Result.DONE]
-    ticks = svg.Ticks("rewrites", tuple(place for place in done if low <= place <= high))
-    panel = svg.Panel("extents", max(one.extents for one in moments), _number, (ideal, line, ticks), height=170)
-    last = moments[-1]
-    said = f"{count(last.extents, 'extent')} at {when(last.when_us)}, where {last.ideal_extents:,} would be ideal."
-    chart = svg.Chart(f"Extents over time: {said}", low, high, (panel,), _times(low, high))
-    rows = tuple(
-        (when(one.when_us), f"{one.extents:,}", f"{one.ideal_extents:,}", f"{one.active_extents:,}", f"{one.files:,}")
-        for one in reversed(_spread(moments))
-    )
-    table = Table(
-        _spread_caption("Extents", rows, moments), ("Time", "Extents", "Ideal", "In active files", "Files"), rows
-    )
-    key = ((line, "extents"), (ideal, "ideal"), (ticks, "a rewrite or rotation"))
-    return Figure(name, title, said, chart, key, table)
-
-
-def summed(totals: Sequence[Totals]) -> list[Totals]:
-    """The sums over all instances at each moment at which one of them was noted, by time."""
-    latest: dict[str, Totals] = {}
-    moments: dict[int, Totals] = {}
-    for one in sorted(totals, key=lambda row: row.when_us):
-        latest[one.instance] = one
-        numbers = map(sum, zip(*(row[2:] for row in latest.values()), strict=True))
-        moments[one.when_us] = Totals(one.when_us, "", *numbers)
-    return list(moments.values())
 
 
 def intake(entries: Sequence[Intake], *, oldest_us: int | None, complete: bool) -> Figure:
@@ -283,108 +213,8 @@ def _waits_table(waits: Sequence[int], entries: Sequence[Intake]) -> Table:
     )
 
 
-def sizes(record: Recorded, disk_bytes: int | None, now_us: int) -> Figure:
-    """Bytes that journald logged and the filesystem allocated, what is on the disk, and what we wrote, by day."""
-    name, title = "bytes", "Bytes"
-    moments = summed(record.totals)
-    if not moments:
-        return Figure(name, title, "No sizes are recorded yet: the service notes them as they change.")
-    low, high = _span([*(one.when_us for one in moments), now_us if disk_bytes is not None else moments[-1].when_us])
-    logged = svg.Line("logged", _thinned([(one.when_us, one.size_bytes) for one in moments]))
-    allocated = svg.Line("allocated", _thinned([(one.when_us, one.allocated_bytes) for one in moments]))
-    layers: list[svg.Boxes | svg.Line | svg.Ticks | svg.Words] = [logged, allocated]
-    if disk_bytes is not None:
-        edge = (high - low) / 40
-        layers.append(svg.Boxes("disk", ((high - edge, 0, high, disk_bytes, f"{format_size(disk_bytes)} on disk"),)))
-    written = _written(record.entries)
-    bars = svg.Boxes(
-        "written",
-        tuple(
-            (max(at, low), 0, min(at + DAY_US, high), number, "") for at, number in written if low - DAY_US < at < high
-        ),
-    )
-    highest = max([max(one.size_bytes, one.allocated_bytes) for one in moments] + [disk_bytes or 0])
-    panels = [svg.Panel("bytes of all files", highest, _size, tuple(layers), height=130, binary=True)]
-    key: list[tuple[svg.Boxes | svg.Line | svg.Ticks, str]] = [(logged, "logged (size)"), (allocated, "allocated")]
-    if disk_bytes is not None:
-        key.append((svg.Boxes("disk", ()), "on disk, now"))
-    if written:
-        most = max(number for _, number in written)
-        panels.append(svg.Panel("written by journalkeeper in a day", most, _size, (bars,), height=60, binary=True))
-        key.append((bars, "written by journalkeeper"))
-    last = moments[-1]
-    said = f"{format_size(last.size_bytes)} logged, {format_size(last.allocated_bytes)} allocated"
-    said += f", {format_size(disk_bytes)} on disk" if disk_bytes is not None else ", on disk unknown"
-    said += f"; {format_size(sum(number for _, number in written))} written by journalkeeper since {day(low)}."
-    chart = svg.Chart(f"Bytes over time: {said}", low, high, tuple(panels), _times(low, high))
-    return Figure(name, title, said, chart, tuple(key), _sizes_table(moments, written))
-
-
-def _sizes_table(moments: Sequence[Totals], written: Sequence[tuple[int, int]]) -> Table:
-    chosen = _spread(moments)
-    ends = [one.when_us for one in chosen]
-    sums = [0] * len(chosen)
-    for at, number in written:
-        sums[min(bisect_right(ends, at), len(sums) - 1)] += number
-    rows = tuple(
-        (when(one.when_us), format_size(one.size_bytes), format_size(one.allocated_bytes), format_size(number))
-        for one, number in reversed(list(zip(chosen, sums, strict=True)))
-    )
-    heads = ("Time", "Logged", "Allocated", "Written by us since the row below")
-    return Table(_spread_caption("Bytes", rows, moments), heads, rows)
-
-
-def _written(entries: Sequence[Entry]) -> list[tuple[int, int]]:
-    """The bytes that we wrote on each day (of 24 hours of UTC), by the day's beginning."""
-    days: Counter[int] = Counter()
-    for entry in entries:
-        days[entry.when_us // DAY_US * DAY_US] += entry.outcome.bytes_written
-    return sorted((at, number) for at, number in days.items() if number)
-
-
-def _spread(moments: Sequence[Totals]) -> list[Totals]:
-    """At most MOST_ROWS of them at even distances, the last one among them."""
-    every = ceil(len(moments) / MOST_ROWS)
-    return [*moments[::-1][::every]][::-1]
-
-
-def _spread_caption(what: str, rows: Sequence[object], moments: Sequence[object]) -> str:
-    part = f"{len(rows)} of {len(moments):,} notes" if len(rows) < len(moments) else "all notes"
-    return f"{what}, {part}, the newest first"
-
-
-def _thinned(points: Sequence[tuple[int, int]]) -> tuple[tuple[float, float | None], ...]:
-    """The same line in at most twice MOST_POINTS points: of neighbours the last and the highest, in their order."""
-    every = ceil(len(points) / MOST_POINTS)
-    groups = (points[start : start + every] for start in range(0, len(points), max(1, every)))
-    return tuple(
-        point for group in groups for point in dict.fromkeys(sorted([max(group, key=lambda one: one[1]), group[-1]]))
-    )
-
-
-def _span(times: Sequence[int]) -> tuple[int, int]:
-    """The first and the last time, an hour apart at the least."""
-    low, high = min(times), max(times)
-    return low, max(high, low + HOUR_US)
-
-
-def _times(low: int, high: int) -> tuple[tuple[float, str], ...]:
-    """Labels at ten even distances."""
-    written = day if high - low > 4 * DAY_US else hour
-    labels = [(low + (high - low) * tenth // 10) for tenth in range(11)]
-    return tuple((at, written(at)) for at in labels)
-
-
 def _plain(unit: str) -> Callable[[float], str]:
     return lambda number: f"{number:g} {unit}"
-
-
-def _number(number: float) -> str:
-    return f"{number:,.0f}" if number == int(number) else ""
-
-
-def _size(number: float) -> str:
-    return format_size(int(number)).replace(".0", "")
 
 
 def _s(span_us: int | None) -> float | None:

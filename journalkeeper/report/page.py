@@ -14,9 +14,9 @@ from typing import Final
 from journalkeeper import __version__
 from journalkeeper.model import Action, Order, Plan, Reason, Skip
 from journalkeeper.reasons import SENTENCES
-from journalkeeper.report import charts, style, svg
-from journalkeeper.report.charts import Figure, Table
+from journalkeeper.report import charts, growth, style, svg
 from journalkeeper.report.evidence import Evidence, Unknown
+from journalkeeper.report.figure import Figure, Table
 from journalkeeper.report.finding import Fact, Finding, Verdict
 from journalkeeper.report.text import UNKNOWN, count, html, seconds, when
 from journalkeeper.rows import Entry
@@ -58,13 +58,13 @@ def figures(evidence: Evidence) -> tuple[Figure, ...]:
         else charts.boots(journal.boots, known.samples if known else (), known.first_us if known else None),
         _unknown("extents", "Extents", record)
         if isinstance(record, Unknown)
-        else charts.extents(record.totals, record.entries),
+        else growth.extents(record.totals, record.entries),
         _unknown("intake", "Intake delay", journal)
         if isinstance(journal, Unknown)
         else charts.intake(journal.intake, oldest_us=journal.oldest_us, complete=journal.complete),
         _unknown("bytes", "Bytes", record)
         if isinstance(record, Unknown)
-        else charts.sizes(record, disk, evidence.now_us),
+        else growth.sizes(record, disk, evidence.now_us),
     )
 
 

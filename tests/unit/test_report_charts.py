@@ -9,9 +9,10 @@ from collections import Counter
 import pytest
 
 from journalkeeper.model import Result
-from journalkeeper.report import charts, svg
-from journalkeeper.report.charts import Figure, bucket_of
+from journalkeeper.report import charts, growth, svg
+from journalkeeper.report.charts import bucket_of
 from journalkeeper.report.evidence import Boot, Intake, Recorded
+from journalkeeper.report.figure import MOST_ROWS, Figure
 from journalkeeper.rows import Sample, Totals
 from journalkeeper.values import format_span
 from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, journal, recorded
@@ -108,14 +109,14 @@ def moment(when_us: int, instance: str, extents: int, size: int = 100 << 20) -> 
 
 def test_sums_are_over_all_instances_as_last_noted() -> None:
     rows = [moment(3, "b", 5), moment(1, "a", 100), moment(5, "a", 40)]
-    assert [(one.when_us, one.extents) for one in charts.summed(rows)] == [(1, 100), (3, 105), (5, 45)]
+    assert [(one.when_us, one.extents) for one in growth.summed(rows)] == [(1, 100), (3, 105), (5, 45)]
 
 
 def test_a_rewrite_is_a_tick_and_a_failure_is_none() -> None:
     rows = [moment(NOW_US, "a", 900), moment(NOW_US + DAY_US, "a", 100)]
     done = entry(NOW_US + HOUR_US)
     failed = entry(NOW_US + 2 * HOUR_US, result=Result.FAILED)
-    figure = charts.extents(rows, [done, failed])
+    figure = growth.extents(rows, [done, failed])
     assert figure.chart is not None
     (ticks,) = (layer for layer in figure.chart.panels[0].layers if isinstance(layer, svg.Ticks))
     assert ticks.places == (NOW_US + HOUR_US,)
@@ -124,20 +125,20 @@ def test_a_rewrite_is_a_tick_and_a_failure_is_none() -> None:
 
 def test_ten_thousand_notes_keep_their_peak_and_their_last() -> None:
     rows = [moment(NOW_US + number, "a", 7000 if number == 4321 else number % 90) for number in range(10_000)]
-    figure = charts.extents(rows, ())
+    figure = growth.extents(rows, ())
     assert figure.chart is not None
     (_, line, _) = figure.chart.panels[0].layers
     assert isinstance(line, svg.Line)
-    assert len(line.points) <= 2 * charts.MOST_POINTS
+    assert len(line.points) <= 2 * growth.MOST_POINTS
     assert max(height or 0 for _, height in line.points) == 7000
     assert line.points[-1] == (NOW_US + 9999, 9999 % 90)
     assert list(line.points) == sorted(line.points)
-    assert len(cells(figure)) <= charts.MOST_ROWS
+    assert len(cells(figure)) <= MOST_ROWS
 
 
 def test_what_was_written_is_by_day_and_the_table_counts_all_of_it() -> None:
     record = recorded(days=10)
-    figure = charts.sizes(record, 70 << 20, NOW_US)
+    figure = growth.sizes(record, 70 << 20, NOW_US)
     written = sum(one.outcome.bytes_written for one in record.entries)
     assert sum(heights(figure, "written")) == written
     assert heights(figure, "disk") == [70 << 20]
@@ -147,7 +148,7 @@ def test_what_was_written_is_by_day_and_the_table_counts_all_of_it() -> None:
 
 
 def test_disk_bytes_that_nobody_may_ask_are_unknown_and_not_nothing() -> None:
-    figure = charts.sizes(recorded(days=2), None, NOW_US)
+    figure = growth.sizes(recorded(days=2), None, NOW_US)
     assert "on disk unknown" in figure.said
     assert "on disk, now" not in [name for _, name in figure.key]
 
@@ -155,14 +156,14 @@ def test_disk_bytes_that_nobody_may_ask_are_unknown_and_not_nothing() -> None:
 @pytest.mark.parametrize("when_us", [NOW_US, 0])
 def test_a_single_note_and_a_clock_of_1970_are_drawn(when_us: int) -> None:
     record = Recorded(when_us, (), (), (moment(when_us, "a", 5),), None, ())
-    for figure in (charts.extents(record.totals, ()), charts.sizes(record, None, NOW_US)):
+    for figure in (growth.extents(record.totals, ()), growth.sizes(record, None, NOW_US)):
         assert figure.chart is not None
         assert svg.draw(figure.chart, 360)
 
 
 def test_an_empty_record_is_said() -> None:
-    assert charts.extents((), ()).chart is None
-    assert charts.sizes(Recorded(None, (), (), (), None, ()), None, NOW_US).chart is None
+    assert growth.extents((), ()).chart is None
+    assert growth.sizes(Recorded(None, (), (), (), None, ()), None, NOW_US).chart is None
 
 
 # intake
