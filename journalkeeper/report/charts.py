@@ -13,8 +13,8 @@ from math import ceil, log2
 from typing import Final
 
 from journalkeeper.report import svg
-from journalkeeper.report.evidence import Boot, Intake
-from journalkeeper.report.figure import HOUR_US, MOST_ROWS, Figure, Table, number_label
+from journalkeeper.report.evidence import Boot, Intake, Journal
+from journalkeeper.report.figure import HOUR_US, MOST_ROWS, Figure, Table, in_time, left_out, number_label
 from journalkeeper.report.intake import quantile
 from journalkeeper.report.text import UNKNOWN, count, day, hour, seconds, when
 from journalkeeper.rows import Sample
@@ -129,42 +129,44 @@ def _columns(
     )
 
 
-def intake(entries: Sequence[Intake], *, oldest_us: int | None, complete: bool) -> Figure:
+def intake(journal: Journal, now_us: int) -> Figure:
     """How many messages waited how long for journald: hours across, powers of two of the delay up."""
     name, title = "intake", "Intake delay"
-    waits = sorted(entry.wait_us for entry in entries if entry.wait_us >= 0)
-    if not waits:
+    timely = in_time(journal.intake, now_us)
+    kept = [entry for entry in timely if entry.wait_us >= 0]
+    if not kept:
         return Figure(name, title, "No message in the journal says when it was sent.")
-    kept = [entry for entry in entries if entry.wait_us >= 0]
+    waits = sorted(entry.wait_us for entry in kept)
     hours, cells = _cells(kept)
     low = min(column for column, _ in cells)
     wide = max(column for column, _ in cells) - low + 1
-    most = max(bucket for _, bucket in cells)
-    busiest = log2(max(cells.values()) + 1)
-    boxes = tuple(
-        (column - low + 0.05, bucket, column - low + 0.95, bucket + 0.15 + 0.8 * log2(number + 1) / busiest,
-         f"{number:,}")
-        for (column, bucket), number in sorted(cells.items())
-    )  # fmt: skip
-    layer = svg.Boxes("waits", boxes)
-    labels = tuple((bucket, _bucket(bucket)) for bucket in range(0, most + 2, 1 if most < 9 else 2))
-    panel = svg.Panel(
-        "wait in journald's queue", most + 1, str, (layer,), height=max(90, 13 * (most + 1)), labels=labels
-    )
-    column_us = hours * HOUR_US
-    axis = tuple((place + 0.5, hour((low + place) * column_us)) for place in range(wide))
+    layer = svg.Boxes("waits", _boxes(cells, low))
+    most = max(bucket for _, bucket in cells) + 1
+    labels = tuple((bucket, _bucket(bucket)) for bucket in range(0, most + 1, 1 if most < 10 else 2))
+    panel = svg.Panel("wait in journald's queue", most, str, (layer,), height=max(90, 13 * most), labels=labels)
+    axis = tuple((place + 0.5, hour((low + place) * hours * HOUR_US)) for place in range(wide))
     said = (
         f"Of {count(len(waits), 'message')}, 99 in 100 waited at most {format_span(quantile(waits, 99), 1)},"
         f" the longest {format_span(waits[-1], 1)}."
     )
     notes = [f"A column is {count(hours, 'hour')}; a bar's height grows with the logarithm of its messages."]
-    if not complete and oldest_us is not None:
-        notes.append(f"The journal was read back to {when(oldest_us)} only; older messages are not counted.")
-    if len(kept) < len(entries):
-        back = count(len(entries) - len(kept), "message")
+    if not journal.complete and journal.oldest_us is not None:
+        notes.append(f"The journal was read back to {when(journal.oldest_us)} only; older messages are not counted.")
+    if len(kept) < len(timely):
+        back = count(len(timely) - len(kept), "message")
         notes.append(f"{back} seemed to be taken before being sent, as the clock was set, and are left out.")
+    notes += left_out(len(journal.intake) - len(timely), "message")
     chart = svg.Chart(f"Intake delay: {said}", 0, wide, (panel,), axis)
-    return Figure(name, title, said, chart, ((layer, "messages"),), _waits_table(waits, entries), tuple(notes))
+    return Figure(name, title, said, chart, ((layer, "messages"),), _waits_table(kept), tuple(notes))
+
+
+def _boxes(cells: Counter[tuple[int, int]], low: int) -> tuple[tuple[float, float, float, float, str], ...]:
+    """A box in each cell that has messages, the higher the more."""
+    busiest = log2(max(cells.values()) + 1)
+    return tuple(
+        (at + 0.05, bucket, at + 0.95, bucket + 0.15 + 0.8 * log2(number + 1) / busiest, f"{number:,}")
+        for at, bucket, number in sorted((column - low, bucket, number) for (column, bucket), number in cells.items())
+    )
 
 
 def bucket_of(wait_us: int) -> int:
@@ -193,24 +195,25 @@ def _bucket(bucket: int) -> str:
     return f"{round(begins_us / factor)}{unit}"
 
 
-def _waits_table(waits: Sequence[int], entries: Sequence[Intake]) -> Table:
-    counts = Counter(map(bucket_of, waits))
+def _waits_table(kept: Sequence[Intake]) -> Table:
+    counts: Counter[int] = Counter()
     worst: dict[int, Intake] = {}
-    for entry in entries:
-        if entry.wait_us >= 0 and entry.wait_us > worst.get(bucket_of(entry.wait_us), Intake(0, -1, "")).wait_us:
-            worst[bucket_of(entry.wait_us)] = entry
+    for entry in kept:
+        bucket = bucket_of(entry.wait_us)
+        counts[bucket] += 1
+        if bucket not in worst or entry.wait_us > worst[bucket].wait_us:
+            worst[bucket] = entry
     rows = tuple(
         (
             f"{_bucket(bucket)} to {_bucket(bucket + 1)}",
             f"{counts[bucket]:,}",
-            f"{counts[bucket] / len(waits):.2%}",
+            f"{counts[bucket] / len(kept):.2%}",
             f"{worst[bucket].unit or UNKNOWN}, {when(worst[bucket].when_us)}",
         )
         for bucket in sorted(counts, reverse=True)
     )
-    return Table(
-        "Messages by how long they waited", ("Wait", "Messages", "Share", "The longest of them"), rows, words_last=True
-    )
+    heads = ("Wait", "Messages", "Share", "The longest of them")
+    return Table("Messages by how long they waited", heads, rows, words_last=True)
 
 
 def _plain(unit: str) -> Callable[[float], str]:

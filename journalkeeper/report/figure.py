@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from journalkeeper.report import svg
 from journalkeeper.values import format_size
@@ -13,6 +14,18 @@ MOST_ROWS: Final = 12
 
 HOUR_US: Final = 3600 * 1_000_000
 DAY_US: Final = 24 * HOUR_US
+FIRST_US: Final = 1_293_840_000_000_000
+"""2011 begins, and journald is not there yet."""
+
+
+class Timed(Protocol):
+    """A row with a time."""
+
+    @property
+    def when_us(self) -> int: ...
+
+
+T = TypeVar("T", bound=Timed)
 
 
 class Table(NamedTuple):
@@ -38,6 +51,17 @@ class Figure(NamedTuple):
     key: tuple[tuple[svg.Boxes | svg.Line | svg.Ticks, str], ...] = ()
     table: Table | None = None
     notes: tuple[str, ...] = ()
+
+
+def in_time(rows: Iterable[T], now_us: int) -> list[T]:
+    """The rows that a clock that was right can have noted: none before journald was, none after now."""
+    return [row for row in rows if FIRST_US <= row.when_us <= now_us + HOUR_US]
+
+
+def left_out(number: int, noun: str) -> tuple[str, ...]:
+    """What is said of the others."""
+    rows = f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return (f"{rows} of a clock that was wrong, before 2011 or after now, left out.",) if number else ()
 
 
 def number_label(number: float) -> str:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from math import ceil
@@ -12,21 +12,41 @@ from typing import Final
 from journalkeeper.model import Result
 from journalkeeper.report import svg
 from journalkeeper.report.evidence import Recorded
-from journalkeeper.report.figure import DAY_US, HOUR_US, MOST_ROWS, Figure, Table, number_label, size_label
+from journalkeeper.report.figure import (
+    DAY_US,
+    HOUR_US,
+    MOST_ROWS,
+    Figure,
+    Table,
+    in_time,
+    left_out,
+    number_label,
+    size_label,
+)
 from journalkeeper.report.text import count, day, hour, when
 from journalkeeper.rows import Entry, Totals
 from journalkeeper.values import format_size
 
+MOST_BARS: Final = 120
 MOST_POINTS: Final = 2000
 """Points of a line before it is drawn; of more, the peaks of neighbours."""
 
 
-def extents(totals: Sequence[Totals], entries: Sequence[Entry]) -> Figure:
-    """The extents of all files against the number they would have if they were whole, and each rewrite."""
-    name, title = "extents", "Extents"
-    moments = summed(totals)
+def growth(record: Recorded, disk_bytes: int | None, now_us: int) -> tuple[Figure, Figure]:
+    """The charts of extents and of bytes. Notes of a clock that was wrong are left out, and said to be."""
+    kept = in_time(record.totals, now_us)
+    moments = summed(kept)
     if not moments:
-        return Figure(name, title, "No extent counts are recorded yet: the service notes them as they change.")
+        why = "Nothing is recorded yet: the service notes extents and sizes as they change."
+        return Figure("extents", "Extents", why), Figure("bytes", "Bytes", why)
+    notes = left_out(len(record.totals) - len(kept), "note")
+    entries = in_time(record.entries, now_us)
+    extents, sizes = _extents(moments, entries), _sizes(moments, entries, disk_bytes, now_us)
+    return extents._replace(notes=notes), sizes._replace(notes=notes)
+
+
+def _extents(moments: Sequence[Totals], entries: Sequence[Entry]) -> Figure:
+    """The extents of all files against the number they would have if they were whole, and each rewrite."""
     low, high = _span([one.when_us for one in moments])
     line = svg.Line("extents", _thinned([(one.when_us, one.extents) for one in moments]))
     ideal = svg.Line("ideal", _thinned([(one.when_us, one.ideal_extents) for one in moments]))
@@ -40,67 +60,64 @@ def extents(totals: Sequence[Totals], entries: Sequence[Entry]) -> Figure:
         (when(one.when_us), f"{one.extents:,}", f"{one.ideal_extents:,}", f"{one.active_extents:,}", f"{one.files:,}")
         for one in reversed(_spread(moments))
     )
-    table = Table(
-        _spread_caption("Extents", rows, moments), ("Time", "Extents", "Ideal", "In active files", "Files"), rows
-    )
+    heads = ("Time", "Extents", "Ideal", "In active files", "Files")
+    table = Table(_spread_caption("Extents", rows, moments), heads, rows)
     key = ((line, "extents"), (ideal, "ideal"), (ticks, "a rewrite or rotation"))
-    return Figure(name, title, said, chart, key, table)
+    return Figure("extents", "Extents", said, chart, key, table)
 
 
 def summed(totals: Sequence[Totals]) -> list[Totals]:
     """The sums over all instances at each moment at which one of them was noted, by time."""
     latest: dict[str, Totals] = {}
+    sums = [0] * 6
     moments: dict[int, Totals] = {}
     for one in sorted(totals, key=lambda row: row.when_us):
+        before = latest.get(one.instance)
+        sums = [total + number for total, number in zip(sums, one[2:], strict=True)]
+        if before is not None:
+            sums = [total - number for total, number in zip(sums, before[2:], strict=True)]
         latest[one.instance] = one
-        numbers = map(sum, zip(*(row[2:] for row in latest.values()), strict=True))
-        moments[one.when_us] = Totals(one.when_us, "", *numbers)
+        moments[one.when_us] = Totals(one.when_us, "", *sums)
     return list(moments.values())
 
 
-def sizes(record: Recorded, disk_bytes: int | None, now_us: int) -> Figure:
-    """Bytes that journald logged and the filesystem allocated, what is on the disk, and what we wrote, by day."""
-    name, title = "bytes", "Bytes"
-    moments = summed(record.totals)
-    if not moments:
-        return Figure(name, title, "No sizes are recorded yet: the service notes them as they change.")
+def _sizes(moments: Sequence[Totals], entries: Sequence[Entry], disk_bytes: int | None, now_us: int) -> Figure:
+    """Bytes that journald logged and the filesystem allocated, what is on the disk, and what we wrote."""
     low, high = _span([*(one.when_us for one in moments), now_us if disk_bytes is not None else moments[-1].when_us])
     logged = svg.Line("logged", _thinned([(one.when_us, one.size_bytes) for one in moments]))
     allocated = svg.Line("allocated", _thinned([(one.when_us, one.allocated_bytes) for one in moments]))
-    layers: list[svg.Boxes | svg.Line | svg.Ticks | svg.Words] = [logged, allocated]
-    if disk_bytes is not None:
-        edge = (high - low) / 40
-        layers.append(svg.Boxes("disk", ((high - edge, 0, high, disk_bytes, f"{format_size(disk_bytes)} on disk"),)))
-    written = _written(record.entries)
-    bars = svg.Boxes(
-        "written",
-        tuple(
-            (max(at, low), 0, min(at + DAY_US, high), number, "") for at, number in written if low - DAY_US < at < high
-        ),
-    )
-    highest = max([max(one.size_bytes, one.allocated_bytes) for one in moments] + [disk_bytes or 0])
-    panels = [svg.Panel("bytes of all files", highest, size_label, tuple(layers), height=130, binary=True)]
+    layers: list[svg.Layer] = [logged, allocated]
     key: list[tuple[svg.Boxes | svg.Line | svg.Ticks, str]] = [(logged, "logged (size)"), (allocated, "allocated")]
     if disk_bytes is not None:
-        key.append((svg.Boxes("disk", ()), "on disk, now"))
+        edge = (high - low) / 40
+        disk = svg.Boxes("disk", ((high - edge, 0, high, disk_bytes, f"{format_size(disk_bytes)} on disk"),))
+        layers.append(disk)
+        key.append((disk, "on disk, now"))
+    highest = max([max(one.size_bytes, one.allocated_bytes) for one in moments] + [disk_bytes or 0])
+    panels = [svg.Panel("bytes of all files", highest, size_label, tuple(layers), height=130, binary=True)]
+    days = ceil((high - low) / DAY_US / MOST_BARS)
+    written = _written(entries, days * DAY_US)
     if written:
+        boxes = ((max(at, low), 0, min(at + days * DAY_US, high), number, "") for at, number in written if at < high)
+        bars = svg.Boxes("written", tuple(box for box in boxes if box[0] < box[2]))
+        title = f"written by journalkeeper in {count(days, 'day')}"
         most = max(number for _, number in written)
-        panels.append(svg.Panel("written by journalkeeper in a day", most, size_label, (bars,), height=60, binary=True))
+        panels.append(svg.Panel(title, most, size_label, (bars,), height=60, binary=True))
         key.append((bars, "written by journalkeeper"))
     last = moments[-1]
     said = f"{format_size(last.size_bytes)} logged, {format_size(last.allocated_bytes)} allocated"
     said += f", {format_size(disk_bytes)} on disk" if disk_bytes is not None else ", on disk unknown"
     said += f"; {format_size(sum(number for _, number in written))} written by journalkeeper since {day(low)}."
     chart = svg.Chart(f"Bytes over time: {said}", low, high, tuple(panels), _times(low, high))
-    return Figure(name, title, said, chart, tuple(key), _sizes_table(moments, written))
+    return Figure("bytes", "Bytes", said, chart, tuple(key), _sizes_table(moments, entries))
 
 
-def _sizes_table(moments: Sequence[Totals], written: Sequence[tuple[int, int]]) -> Table:
+def _sizes_table(moments: Sequence[Totals], entries: Sequence[Entry]) -> Table:
     chosen = _spread(moments)
     ends = [one.when_us for one in chosen]
     sums = [0] * len(chosen)
-    for at, number in written:
-        sums[min(bisect_right(ends, at), len(sums) - 1)] += number
+    for entry in entries:
+        sums[min(bisect_left(ends, entry.when_us), len(sums) - 1)] += entry.outcome.bytes_written
     rows = tuple(
         (when(one.when_us), format_size(one.size_bytes), format_size(one.allocated_bytes), format_size(number))
         for one, number in reversed(list(zip(chosen, sums, strict=True)))
@@ -109,12 +126,12 @@ def _sizes_table(moments: Sequence[Totals], written: Sequence[tuple[int, int]]) 
     return Table(_spread_caption("Bytes", rows, moments), heads, rows)
 
 
-def _written(entries: Sequence[Entry]) -> list[tuple[int, int]]:
-    """The bytes that we wrote on each day (of 24 hours of UTC), by the day's beginning."""
-    days: Counter[int] = Counter()
+def _written(entries: Sequence[Entry], span_us: int) -> list[tuple[int, int]]:
+    """The bytes that we wrote in each span, by its beginning; a day is one of UTC."""
+    spans: Counter[int] = Counter()
     for entry in entries:
-        days[entry.when_us // DAY_US * DAY_US] += entry.outcome.bytes_written
-    return sorted((at, number) for at, number in days.items() if number)
+        spans[entry.when_us // span_us * span_us] += entry.outcome.bytes_written
+    return sorted((at, number) for at, number in spans.items() if number)
 
 
 def _spread(moments: Sequence[Totals]) -> list[Totals]:

@@ -14,10 +14,11 @@ from typing import Final
 from journalkeeper import __version__
 from journalkeeper.model import Action, Order, Plan, Reason, Skip
 from journalkeeper.reasons import SENTENCES
-from journalkeeper.report import charts, growth, style, svg
+from journalkeeper.report import charts, style, svg
 from journalkeeper.report.evidence import Evidence, Unknown
 from journalkeeper.report.figure import Figure, Table
 from journalkeeper.report.finding import Fact, Finding, Verdict
+from journalkeeper.report.growth import growth
 from journalkeeper.report.text import UNKNOWN, count, html, seconds, when
 from journalkeeper.rows import Entry
 from journalkeeper.saving import READ_IOPS, read_seconds_saved
@@ -39,9 +40,11 @@ POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
     """The page of `host`, in UTF-8 at most MOST_BYTES long."""
+    sections = [(figure.name, figure.title, _figure(figure)) for figure in figures(evidence)]
+    sections.append(("findings", "Findings", _findings(verdict)))
     rows = MOST_ACTIONS
     while True:
-        made = _page(evidence, verdict, host, rows)
+        made = _page(evidence, [*sections, ("actions", "Actions", _actions(evidence, rows))], host)
         if len(made.encode()) <= MOST_BYTES or not rows:
             return made
         rows //= 2
@@ -49,23 +52,19 @@ def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
 
 def figures(evidence: Evidence) -> tuple[Figure, ...]:
     """The four charts; of what could not be looked at, why."""
-    record, journal, look = evidence.record, evidence.journal, evidence.look
-    known = None if isinstance(record, Unknown) else record
+    record, journal, look, now_us = evidence.record, evidence.journal, evidence.look, evidence.now_us
     disk = None if isinstance(look, Unknown) else _disk_bytes([file.disk_bytes for file in look.host.files])
-    return (
-        _unknown("boots", "Boots", journal)
-        if isinstance(journal, Unknown)
-        else charts.boots(journal.boots, known.samples if known else (), known.first_us if known else None),
-        _unknown("extents", "Extents", record)
-        if isinstance(record, Unknown)
-        else growth.extents(record.totals, record.entries),
-        _unknown("intake", "Intake delay", journal)
-        if isinstance(journal, Unknown)
-        else charts.intake(journal.intake, oldest_us=journal.oldest_us, complete=journal.complete),
-        _unknown("bytes", "Bytes", record)
-        if isinstance(record, Unknown)
-        else growth.sizes(record, disk, evidence.now_us),
-    )
+    known = None if isinstance(record, Unknown) else record
+    if isinstance(journal, Unknown):
+        boots, intake = _unknown("boots", "Boots", journal), _unknown("intake", "Intake delay", journal)
+    else:
+        boots = charts.boots(journal.boots, known.samples if known else (), known.first_us if known else None)
+        intake = charts.intake(journal, now_us)
+    if isinstance(record, Unknown):
+        extents, sizes = _unknown("extents", "Extents", record), _unknown("bytes", "Bytes", record)
+    else:
+        extents, sizes = growth(record, disk, now_us)
+    return boots, extents, intake, sizes
 
 
 def _unknown(name: str, title: str, why: Unknown) -> Figure:
@@ -78,12 +77,8 @@ def _disk_bytes(known: Sequence[int | None]) -> int | None:
     return sum(sizes) if sizes and len(sizes) == len(known) else None
 
 
-def _page(evidence: Evidence, verdict: Verdict, host: str, rows: int) -> str:
-    drawn = figures(evidence)
+def _page(evidence: Evidence, sections: Sequence[tuple[str, str, str]], host: str) -> str:
     title = f"The journal of {html(host)}"
-    sections = [(figure.name, figure.title, _figure(figure)) for figure in drawn]
-    sections.append(("findings", "Findings", _findings(verdict)))
-    sections.append(("actions", "Actions", _actions(evidence, rows)))
     links = "".join(f'<li><a href="#{name}">{head}</a></li>' for name, head, _ in sections)
     body = "".join(
         f'<section aria-labelledby="{name}"><h2 id="{name}">{head}</h2>{text}</section>'

@@ -52,16 +52,17 @@ class Words(NamedTuple):
     words: tuple[tuple[float, str], ...]
 
 
+Layer = Boxes | Line | Ticks | Words
+
+
 class Panel(NamedTuple):
     """One vertical axis from 0 to `high` (or a little more), its labels written by `unit`, and what is drawn.
-
-    `binary`: labels at powers of two. `labels` ((y, text), ...) in place of counted ones.
-    """
+    `binary`: labels at powers of two. `labels` ((y, text), ...) in place of counted ones."""
 
     title: str
     high: float
     unit: Callable[[float], str]
-    layers: tuple[Boxes | Line | Ticks | Words, ...]
+    layers: tuple[Layer, ...]
     height: int = 120
     binary: bool = False
     labels: tuple[tuple[float, str], ...] = ()
@@ -146,7 +147,7 @@ def _panel(panel: Panel, across: _Scale, top: float) -> list[str]:
     return parts
 
 
-def _layer(layer: Boxes | Line | Ticks | Words, across: _Scale, up: _Scale) -> Iterator[str]:
+def _layer(layer: Layer, across: _Scale, up: _Scale) -> Iterator[str]:
     match layer:
         case Boxes():
             yield f'<g class="{layer.css}">'

@@ -11,13 +11,14 @@ import pytest
 from journalkeeper.model import Result
 from journalkeeper.report import charts, growth, svg
 from journalkeeper.report.charts import bucket_of
-from journalkeeper.report.evidence import Boot, Intake, Recorded
-from journalkeeper.report.figure import MOST_ROWS, Figure
-from journalkeeper.rows import Sample, Totals
+from journalkeeper.report.evidence import Boot, Intake, Journal, Recorded
+from journalkeeper.report.figure import FIRST_US, MOST_ROWS, Figure
+from journalkeeper.rows import Entry, Sample, Totals
 from journalkeeper.values import format_span
 from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, journal, recorded
 
 MS = 1000
+LATER_US = NOW_US + 30 * DAY_US
 
 
 def boot(number: int, **changes: object) -> Boot:
@@ -103,6 +104,14 @@ def test_no_boots_at_all_is_said() -> None:
 # extents and bytes
 
 
+def extents(totals: list[Totals], *entries: Entry) -> Figure:
+    return growth.growth(Recorded(None, entries, (), tuple(totals), None, ()), None, LATER_US)[0]
+
+
+def sizes(record: Recorded, disk_bytes: int | None) -> Figure:
+    return growth.growth(record, disk_bytes, NOW_US)[1]
+
+
 def moment(when_us: int, instance: str, extents: int, size: int = 100 << 20) -> Totals:
     return Totals(when_us, instance, 2, extents, 10, extents, size, size)
 
@@ -116,7 +125,7 @@ def test_a_rewrite_is_a_tick_and_a_failure_is_none() -> None:
     rows = [moment(NOW_US, "a", 900), moment(NOW_US + DAY_US, "a", 100)]
     done = entry(NOW_US + HOUR_US)
     failed = entry(NOW_US + 2 * HOUR_US, result=Result.FAILED)
-    figure = growth.extents(rows, [done, failed])
+    figure = extents(rows, done, failed)
     assert figure.chart is not None
     (ticks,) = (layer for layer in figure.chart.panels[0].layers if isinstance(layer, svg.Ticks))
     assert ticks.places == (NOW_US + HOUR_US,)
@@ -125,7 +134,7 @@ def test_a_rewrite_is_a_tick_and_a_failure_is_none() -> None:
 
 def test_ten_thousand_notes_keep_their_peak_and_their_last() -> None:
     rows = [moment(NOW_US + number, "a", 7000 if number == 4321 else number % 90) for number in range(10_000)]
-    figure = growth.extents(rows, ())
+    figure = extents(rows)
     assert figure.chart is not None
     (_, line, _) = figure.chart.panels[0].layers
     assert isinstance(line, svg.Line)
@@ -138,7 +147,7 @@ def test_ten_thousand_notes_keep_their_peak_and_their_last() -> None:
 
 def test_what_was_written_is_by_day_and_the_table_counts_all_of_it() -> None:
     record = recorded(days=10)
-    figure = growth.sizes(record, 70 << 20, NOW_US)
+    figure = sizes(record, 70 << 20)
     written = sum(one.outcome.bytes_written for one in record.entries)
     assert sum(heights(figure, "written")) == written
     assert heights(figure, "disk") == [70 << 20]
@@ -148,32 +157,48 @@ def test_what_was_written_is_by_day_and_the_table_counts_all_of_it() -> None:
 
 
 def test_disk_bytes_that_nobody_may_ask_are_unknown_and_not_nothing() -> None:
-    figure = growth.sizes(recorded(days=2), None, NOW_US)
+    figure = sizes(recorded(days=2), None)
     assert "on disk unknown" in figure.said
     assert "on disk, now" not in [name for _, name in figure.key]
 
 
-@pytest.mark.parametrize("when_us", [NOW_US, 0])
-def test_a_single_note_and_a_clock_of_1970_are_drawn(when_us: int) -> None:
-    record = Recorded(when_us, (), (), (moment(when_us, "a", 5),), None, ())
-    for figure in (growth.extents(record.totals, ()), growth.sizes(record, None, NOW_US)):
+def test_a_single_note_is_drawn() -> None:
+    record = Recorded(NOW_US, (), (), (moment(NOW_US, "a", 5),), None, ())
+    for figure in growth.growth(record, None, NOW_US):
         assert figure.chart is not None
         assert svg.draw(figure.chart, 360)
 
 
+@pytest.mark.parametrize("wrong_us", [0, FIRST_US - 1, NOW_US + 2 * HOUR_US, 1 << 62])
+def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wrong_us: int) -> None:
+    rows = (moment(NOW_US - HOUR_US, "a", 5), moment(NOW_US, "a", 6), moment(wrong_us, "a", 7))
+    wrong = entry(wrong_us)
+    for figure in growth.growth(Recorded(0, (wrong,), (), rows, None, ()), None, NOW_US):
+        assert figure.chart is not None
+        assert (figure.chart.low, figure.chart.high) == (NOW_US - HOUR_US, NOW_US)
+        assert figure.notes == ("1 note of a clock that was wrong, before 2011 or after now, left out.",)
+    taken = [Intake(wrong_us, 7, ""), Intake(NOW_US, 7, "")]
+    assert "left out." in intake(taken).notes[-1]
+
+
 def test_an_empty_record_is_said() -> None:
-    assert growth.extents((), ()).chart is None
-    assert growth.sizes(Recorded(None, (), (), (), None, ()), None, NOW_US).chart is None
+    for figure in growth.growth(Recorded(None, (), (), (), None, ()), None, NOW_US):
+        assert figure.chart is None
+        assert figure.said.startswith("Nothing is recorded yet")
 
 
 # intake
+
+
+def intake(taken: list[Intake], *, oldest_us: int | None = None, complete: bool = True) -> Figure:
+    return charts.intake(Journal(len(taken), oldest_us, complete, tuple(taken)), NOW_US)
 
 
 def test_p99_and_the_buckets_equal_a_count_by_hand_of_10000_entries() -> None:
     random_ = random.Random(3)  # noqa: S311 - the same numbers each time
     waits = [int(random_.lognormvariate(6, 2)) for _ in range(10_000)]
     taken = [Intake(NOW_US + number * 1000, wait, "a.service") for number, wait in enumerate(waits)]
-    figure = charts.intake(taken, oldest_us=NOW_US, complete=True)
+    figure = intake(taken)
     p99 = sorted(waits)[9_899]
     assert sum(wait <= p99 for wait in waits) >= 9_900 > sum(wait < p99 for wait in waits)
     assert f"99 in 100 waited at most {format_span(p99, 1)}" in figure.said
@@ -191,7 +216,7 @@ def test_buckets_are_powers_of_two(wait: int, bucket: int) -> None:
 
 def test_a_clock_that_was_set_back_makes_no_negative_wait_and_is_said() -> None:
     taken = [Intake(NOW_US, 5 * MS, "a"), Intake(NOW_US, -3_600_000_000, "b")]
-    figure = charts.intake(taken, oldest_us=NOW_US, complete=True)
+    figure = intake(taken)
     assert "Of 1 message," in figure.said
     assert "1 message seemed to be taken before being sent" in " ".join(figure.notes)
     assert all(y0 >= 0 and y1 > y0 for _, y0, _, y1, _ in boxes(figure, "waits"))
@@ -203,7 +228,7 @@ def test_a_clock_that_was_set_back_makes_no_negative_wait_and_is_said() -> None:
 )
 def test_columns_are_as_many_hours_as_fit(reach_us: int, hours: int) -> None:
     taken = [Intake(NOW_US - reach_us, 9, ""), Intake(NOW_US, 9, "")]
-    figure = charts.intake(taken, oldest_us=None, complete=True)
+    figure = intake(taken)
     assert figure.chart is not None
     assert f"A column is {hours} hour" in figure.notes[0]
     assert figure.chart.high <= charts.MOST_COLUMNS
@@ -211,10 +236,9 @@ def test_columns_are_as_many_hours_as_fit(reach_us: int, hours: int) -> None:
 
 def test_where_the_journal_was_not_read_to_its_beginning_is_said() -> None:
     known = journal()
-    figure = charts.intake(known.intake, oldest_us=known.oldest_us, complete=False)
-    assert "read back to" in " ".join(figure.notes)
-    assert "read back to" not in " ".join(charts.intake(known.intake, oldest_us=1, complete=True).notes)
+    assert "read back to" in " ".join(charts.intake(known, NOW_US).notes)
+    assert "read back to" not in " ".join(charts.intake(known._replace(complete=True), NOW_US).notes)
 
 
 def test_no_message_with_a_time_is_said() -> None:
-    assert charts.intake((), oldest_us=None, complete=True).chart is None
+    assert intake([]).chart is None
