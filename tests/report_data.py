@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 
+from journalkeeper.history.rows import Entry, Sample, Totals
 from journalkeeper.model import (
     Action,
     Extents,
@@ -20,7 +21,6 @@ from journalkeeper.model import (
     Verb,
 )
 from journalkeeper.report.evidence import Boot, Evidence, Intake, Journal, Look, Recorded, Unknown
-from journalkeeper.rows import Entry, Sample, Totals
 
 NOW_US = 1_795_348_800_000_000
 """2026-11-22 12:00 UTC."""

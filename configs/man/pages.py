@@ -17,11 +17,15 @@ import grammar
 import interfaces
 import roff
 
-from journalkeeper import __version__, directives, metrics
+from journalkeeper import __version__
 from journalkeeper.bus import names
-from journalkeeper.config import AT_LEAST
-from journalkeeper.log import Event
-from journalkeeper.reasons import SENTENCES
+from journalkeeper.config import directives
+from journalkeeper.config.validation import AT_LEAST
+from journalkeeper.metrics import prometheus
+from journalkeeper.model.reasons import SENTENCES
+from journalkeeper.report.finding import word
+from journalkeeper.report.rules import RULES
+from journalkeeper.service.log import Event
 
 HERE: Final = Path(__file__).parent
 CATALOG: Final = HERE.parent.parent / "units/journalkeeper.catalog"
@@ -122,6 +126,12 @@ def _reasons(_: str) -> Iterator[str]:
         yield from roff.item(roff.bold(reason), meaning)
 
 
+def _rules(_: str) -> Iterator[str]:
+    """Every rule of doctor with its meaning."""
+    for rule in RULES:
+        yield from roff.item(roff.bold(word(rule)), _joined(rule.__doc__ or ""))
+
+
 def _directives(section: str) -> Iterator[str]:
     """The directives of one section: what it does, what it may be, why its default is what it is."""
     for one in directives.directives():
@@ -154,8 +164,8 @@ def _errors(_: str) -> Iterator[str]:
 
 def _metrics(_: str) -> Iterator[str]:
     """Every metric with its type and its help."""
-    for family in metrics.FAMILIES:
-        name = f"{metrics.PREFIX}_{family.name}"
+    for family in prometheus.FAMILIES:
+        name = f"{prometheus.PREFIX}_{family.name}"
         yield from roff.item(roff.bold(name), f"{str(family.type).capitalize()}. {family.help}")
 
 
@@ -168,6 +178,7 @@ TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "commands": _commands,
     "options": _options,
     "reasons": _reasons,
+    "rules": _rules,
     "directives": _directives,
     "at_least": _at_least,
     "errors": _errors,

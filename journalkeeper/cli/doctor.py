@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
-from journalkeeper.errors import KeeperError
-from journalkeeper.gather.evidence import DOCTOR_ENTRIES, Wanted, gather
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.report.evidence import Evidence, Journal, Unknown
 from journalkeeper.report.finding import Finding, Severity, Verdict, counted, judged
 from journalkeeper.report.rules import RULES
@@ -18,8 +17,9 @@ from journalkeeper.report.rules import RULES
 if TYPE_CHECKING:
     import argparse
 
+    from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
-    from journalkeeper.cli.session import Session
+    from journalkeeper.gather.evidence import Wanted
 
 DESCRIPTION = """\
 Says what is wrong or risky with the journal of this host, by the files, the record, the
@@ -51,35 +51,39 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, session: Session) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Look, judge, and say it."""
-    wanted = Wanted(args.directory, DOCTOR_ENTRIES, session.now_us - RECENT_US)
-    evidence = gathered(session, wanted)
+    from journalkeeper.gather.evidence import DOCTOR_ENTRIES, Wanted  # noqa: PLC0415 - as in `gathered`
+
+    wanted = Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US)
+    evidence = gathered(context, wanted)
     verdict = judged(evidence, RULES)
-    if session.output.json != "off":
-        session.output.document(document(verdict, evidence.journal))
+    if context.output.json != "off":
+        context.output.document(document(verdict, evidence.journal))
     else:
-        session.output.lines(lines(verdict, evidence, session.output, verbose=args.verbose))
+        context.output.lines(lines(verdict, evidence, context.output, verbose=args.verbose))
     problem = any(finding.severity is Severity.PROBLEM for finding in verdict.findings)
     return int(args.check and problem)
 
 
-def gathered(session: Session, wanted: Wanted) -> Evidence:
+def gathered(context: Context, wanted: Wanted) -> Evidence:
     """The evidence that a command wants, with what the running service says of itself."""
+    from journalkeeper.gather.evidence import gather  # noqa: PLC0415 - takes dbus-fast, which the pages are made without
+
     return gather(
-        session.engine(),
-        session.config(),
+        context.engine(),
+        context.config(),
         wanted=wanted,
-        state_directory=session.state_directory,
-        now_us=session.now_us,
-        service=_service(session),
+        state_directory=context.state_directory,
+        now_us=context.now_us,
+        service=_service(context),
     )
 
 
-def _service(session: Session) -> dict[str, object] | Unknown | None:
+def _service(context: Context) -> dict[str, object] | Unknown | None:
     """The properties of the running service, None where there is none."""
     try:
-        service = session.running()
+        service = context.running()
         if service is None:
             return None
         with service:

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from psutil import disk_io_counters
 
-from journalkeeper import opening
 from journalkeeper.btrfs import disk, fiemap
 from journalkeeper.btrfs.maintenance import disks
-from journalkeeper.cli.documents import entry_document, file_document, plan_document, skips, window_document
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.output import columns
 from journalkeeper.cli.rights import refuse_if_all_unreadable
-from journalkeeper.errors import KeeperError
+from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.report import directory, story
 from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, Story
+from journalkeeper.wire.documents import entry_document, file_document, plan_document, skips, window_document
 
 if TYPE_CHECKING:
     import argparse
 
-    from journalkeeper.cli.session import Session
-    from journalkeeper.rows import Entry, Sample
+    from journalkeeper.cli.context import Context
+    from journalkeeper.history.rows import Entry, Sample
 
 DESCRIPTION = """\
 Tells one file's story: what it is; a picture of how it lies, a sign for each MiB; what a
@@ -51,25 +51,25 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a journal file, or a directory of journal files")
 
 
-def run(args: argparse.Namespace, session: Session) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Tell it."""
     path = os.path.abspath(args.file)
     if os.path.isdir(path):
         args.directory = path
-        return _directory(session)
-    return _file(path, session)
+        return _directory(context)
+    return _file(path, context)
 
 
-def _file(path: str, session: Session) -> int:
+def _file(path: str, context: Context) -> int:
     asked = Request(paths=(path,))
-    host = session.engine().look(asked)
+    host = context.engine().look(asked)
     (file,) = host.files
-    refuse_if_all_unreadable(session, [file.problem])
-    output = session.output
+    refuse_if_all_unreadable(context, [file.problem])
+    output = context.output
     status = complain_of_named(asked, [(file.path, file.problem, file.problem_detail)], output)
     if status:
         return status
-    told = _story(file, host, session)
+    told = _story(file, host, context)
     if output.json != "off":
         output.document(_file_document(told))
     else:
@@ -78,11 +78,11 @@ def _file(path: str, session: Session) -> int:
     return 0
 
 
-def _story(file: JournalFile, host: Host, session: Session) -> Story:
+def _story(file: JournalFile, host: Host, context: Context) -> Story:
     """All that can be learned of a file; what cannot is said."""
     parts, pinned = _lies(file.path)
-    entries, samples = _past(file.path, session)
-    decided, windows = _plan(Request(paths=(file.path,)), session)
+    entries, samples = _past(file.path, context)
+    decided, windows = _plan(Request(paths=(file.path,)), context)
     return Story(
         now_us=host.now_us,
         file=file,
@@ -104,24 +104,24 @@ def _lies(path: str) -> tuple[tuple[Stretch, ...], int | Unknown]:
         return fiemap.stretches(fd, sync=False), Unknown("only root may ask") if pinned is None else pinned
 
 
-def _past(path: str, session: Session) -> tuple[tuple[Entry, ...] | Unknown, tuple[Sample, ...] | Unknown]:
+def _past(path: str, context: Context) -> tuple[tuple[Entry, ...] | Unknown, tuple[Sample, ...] | Unknown]:
     """The record's rows of the file, the oldest first."""
     try:
-        with session.record() as record:
+        with context.record() as record:
             rows = tuple(record.history([path])), tuple(record.samples([path]))
             for sentence in record.ignored:
-                session.output.note(sentence)
+                context.output.note(sentence)
             return rows
     except KeeperError as error:
         return Unknown(str(error)), Unknown(str(error))
 
 
-def _plan(asked: Request, session: Session) -> tuple[dict[str, Decision] | Unknown, dict[str, Window]]:
+def _plan(asked: Request, context: Context) -> tuple[dict[str, Decision] | Unknown, dict[str, Window]]:
     """What is decided, by path, and the windows by instance; from the service where only that may look."""
     try:
-        service = None if session.privileged else session.service(asked)
+        service = None if context.privileged else context.service(asked)
         if service is None:
-            document = plan_document(session.engine().judged(asked, watch_disks=False)[1])
+            document = plan_document(context.engine().judged(asked, watch_disks=False)[1])
         else:
             with service:
                 document = service.plan(asked)
@@ -184,7 +184,7 @@ def _file_document(told: Story) -> dict[str, object]:
             "disk_read_seconds": None if cost.disk_read_seconds is None else round(cost.disk_read_seconds, 3),
             "pinned_bytes": None if isinstance(told.pinned_bytes, Unknown) else told.pinned_bytes,
         },
-        "past": None if isinstance(told.entries, Unknown) else [entry_document(entry) for entry in told.entries],
+        "past": None if isinstance(told.entries, Unknown) else [entry_document(*entry) for entry in told.entries],
         "samples": None if isinstance(told.samples, Unknown) else [sample._asdict() for sample in told.samples],
         "decision": _decision_document(told.decided, told.window, told.now_us),
         "window": None if told.window is None else window_document(told.window),
@@ -204,11 +204,11 @@ def _decision_document(
     }
 
 
-def _directory(session: Session) -> int:
+def _directory(context: Context) -> int:
     """Tell of each instance below -D, which is the directory that was named."""
-    host = session.engine().look(Request())
-    refuse_if_all_unreadable(session, [file.problem for file in host.files])
-    decided, windows = _plan(Request(upkeep=True), session)
+    host = context.engine().look(Request())
+    refuse_if_all_unreadable(context, [file.problem for file in host.files])
+    decided, windows = _plan(Request(upkeep=True), context)
     places = [
         directory.Place(
             now_us=host.now_us,
@@ -221,7 +221,7 @@ def _directory(session: Session) -> int:
         )
         for one in host.instances
     ]
-    output = session.output
+    output = context.output
     if output.json != "off":
         unknown = {"decision": decided.why} if isinstance(decided, Unknown) else {}
         output.document({"directories": [_place_document(place) for place in places], "unknown": unknown})

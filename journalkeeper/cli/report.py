@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from journalkeeper.btrfs.rename import rename_new
 from journalkeeper.cli.doctor import gathered
-from journalkeeper.errors import FileError, KeeperError
 from journalkeeper.gather.evidence import REPORT_ENTRIES, Wanted
+from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.report.finding import judged
 from journalkeeper.report.page import page
 from journalkeeper.report.rules import RULES
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from journalkeeper.cli.session import Session
+    from journalkeeper.cli.context import Context
 
 DESCRIPTION = """\
 Writes one HTML page that needs nothing else, at most 500 KiB, without scripts: how long each
@@ -46,16 +46,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="write it also in place of a file, or of a link")
 
 
-def run(args: argparse.Namespace, session: Session) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Write the page."""
     path = os.path.abspath(args.output)
     with _directory(path) as dir_fd:
         refuse(path, dir_fd, force=args.force)
-        evidence = gathered(session, Wanted(args.directory, REPORT_ENTRIES, plan=True))
+        evidence = gathered(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
         text = page(evidence, judged(evidence, RULES), os.uname().nodename)
         write(path, dir_fd, text, force=args.force)
     size = len(text.encode()) >> 10
-    session.output.note(f"{path}: written, {size} KiB; any browser shows it")
+    context.output.note(f"{path}: written, {size} KiB; any browser shows it")
     return 0
 
 

@@ -8,18 +8,16 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.doctor import WIDTH, gathered
-from journalkeeper.errors import FileError, KeeperError, UsageError
-from journalkeeper.gather.evidence import Wanted
 from journalkeeper.gather.machine import RETENTION
-from journalkeeper.gather.units import JOURNALD, OURS, units
 from journalkeeper.journald import conf
+from journalkeeper.model.errors import FileError, KeeperError, UsageError
 from journalkeeper.report.evidence import Evidence, Unknown
 from journalkeeper.report.retention import Retention, dropin, retention, sentence
 
 if TYPE_CHECKING:
     import argparse
 
-    from journalkeeper.cli.session import Session
+    from journalkeeper.cli.context import Context
 
 DESCRIPTION = """\
 Says how long a history the main journal keeps, what it really takes on the disk, and how
@@ -47,11 +45,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--undo", action="store_true", help="remove it")
 
 
-def run(args: argparse.Namespace, session: Session) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Say it, and write or remove the drop-in."""
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo are about this host's own journal; leave out -D")
-    output = session.output
+    output = context.output
     if args.undo:
         removed = _removed()
         text = f"Removed {RETENTION}; {_taken()}" if removed else f"There is no {RETENTION}; nothing is undone."
@@ -60,7 +58,9 @@ def run(args: argparse.Namespace, session: Session) -> int:
         else:
             output.lines(wrap(text, WIDTH, break_on_hyphens=False), paged=False)
         return 0
-    evidence = gathered(session, Wanted(args.directory, entries=0, since_us=session.now_us))
+    from journalkeeper.gather.evidence import Wanted  # noqa: PLC0415 - as in `doctor`
+
+    evidence = gathered(context, Wanted(args.directory, entries=0, since_us=context.now_us))
     found = retention(evidence)
     if isinstance(found, Unknown):
         raise KeeperError(f"how long a history is kept cannot be told: {found.why}")
@@ -82,6 +82,8 @@ def _applied(found: Retention, evidence: Evidence) -> bool:
 
     Raises: KeeperError where nothing compacts archives, or another file overrides it; FileError.
     """
+    from journalkeeper.bus.unit_states import OURS  # noqa: PLC0415 - as in `doctor`
+
     if isinstance(evidence.units, Unknown):
         raise KeeperError(f"whether anything compacts the archives cannot be told: {evidence.units.why}")
     if not any(unit.name in OURS and unit.active == "active" for unit in evidence.units):
@@ -138,6 +140,8 @@ def _removed() -> bool:
 
 def _taken() -> str:
     """How journald takes a changed setting: by a reload where its version can, else by a restart."""
+    from journalkeeper.bus.unit_states import JOURNALD, units  # noqa: PLC0415 - as in `doctor`
+
     known = units()
     reload = not isinstance(known, Unknown) and any(unit.name == JOURNALD and unit.can_reload for unit in known)
     return f"systemctl {'reload' if reload else 'restart'} systemd-journald has journald take it."

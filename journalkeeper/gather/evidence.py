@@ -11,14 +11,14 @@ import os
 from contextlib import closing
 from typing import Final, NamedTuple, Protocol
 
+from journalkeeper.bus.unit_states import units
 from journalkeeper.config import Config
-from journalkeeper.errors import FileError, KeeperError, NotBtrfsError
 from journalkeeper.gather import machine
 from journalkeeper.gather.journal import journal
-from journalkeeper.gather.units import units
+from journalkeeper.history.record import NAME, Record
 from journalkeeper.journald import layout
 from journalkeeper.model import Host, Plan, Reason, Request
-from journalkeeper.record import NAME, Record
+from journalkeeper.model.errors import FileError, KeeperError, NotBtrfsError
 from journalkeeper.report.evidence import Evidence, Look, Recorded, Unknown
 
 DOCTOR_ENTRIES: Final = 50_000
@@ -31,7 +31,7 @@ UNASKED: Final = Unknown("not asked for")
 
 
 class Engine(Protocol):
-    """The part of cycle.Keeper that is asked."""
+    """The part of engine.Engine that is asked."""
 
     def look(self, request: Request) -> Host: ...
     def judged(self, request: Request) -> tuple[Host, Plan]: ...

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from journalkeeper.errors import NeedsRootError
 from journalkeeper.gather.journalctl import Entry, entries, length, number, text
+from journalkeeper.model.errors import NeedsRootError
+from journalkeeper.model.units import parse_span_us
 from journalkeeper.report.evidence import Boot, Dropped, Ended, Intake, Journal, Line, Process, Stream, Unknown
-from journalkeeper.values import parse_span_us
 
 STARTUP_FINISHED: Final = "b07a249cd024414a82dd00cd181378ff"
 STARTUP_IN_CONTAINER: Final = "eed00a68ffd84e31882105fd973abdd1"

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
-from journalkeeper.errors import KeeperError, NeedsRootError
+from journalkeeper.model.errors import KeeperError, NeedsRootError
 
 PROGRAM: Final = ("journalctl", "--no-pager", "--quiet", "--reverse", "--output=json")
 SAID: Final = 2000

@@ -8,8 +8,8 @@ import re
 import subprocess
 from typing import Final
 
-from journalkeeper.errors import FileError
 from journalkeeper.journald import conf, control, layout
+from journalkeeper.model.errors import FileError
 from journalkeeper.report.evidence import Storage, System, Unknown
 from journalkeeper.report.retention import target_in
 

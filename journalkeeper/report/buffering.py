@@ -18,9 +18,9 @@ from math import ceil, log
 from shlex import quote
 from typing import Final, NamedTuple
 
+from journalkeeper.model.units import format_span
 from journalkeeper.report.evidence import Evidence, Line, Process, Stream, Unknown
 from journalkeeper.report.finding import Facts, Finding, Severity, named
-from journalkeeper.values import format_span
 
 BLOCK: Final = 4096
 GAP_US: Final = 1_000_000

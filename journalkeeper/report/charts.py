@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from math import ceil, log2
 from typing import Final
 
+from journalkeeper.history.rows import Sample
+from journalkeeper.model.units import format_span
 from journalkeeper.report import svg
 from journalkeeper.report.evidence import Boot, Intake, Journal
 from journalkeeper.report.figure import HOUR_US, MOST_ROWS, Figure, Table, in_time, left_out, number_label
 from journalkeeper.report.intake import quantile
 from journalkeeper.report.text import UNKNOWN, count, day, hour, seconds, when
-from journalkeeper.rows import Sample
-from journalkeeper.values import format_span
 
 MOST_BOOTS: Final = 120
 MOST_COLUMNS: Final = 72

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from journalkeeper.escape import shown
 from journalkeeper.model import Instance, JournalFile, Window
+from journalkeeper.model.escape import shown
+from journalkeeper.model.units import INFINITY_US, format_size, format_span
 from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, decision_lines, facts, window_said
 from journalkeeper.report.text import UNKNOWN, count, when
-from journalkeeper.values import INFINITY_US, format_size, format_span
 
 DAY_US = 24 * 3600 * 1_000_000
 

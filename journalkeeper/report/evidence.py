@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from journalkeeper.config import Config
+from journalkeeper.history.rows import Entry, Run, Sample, Totals
 from journalkeeper.model import Host, Plan
-from journalkeeper.rows import Entry, Run, Sample, Totals
-from journalkeeper.waiting import Wait
+from journalkeeper.model.waiting import Wait
 
 
 class Unknown(NamedTuple):

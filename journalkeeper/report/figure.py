@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from journalkeeper.model.units import format_size
 from journalkeeper.report import svg
-from journalkeeper.values import format_size
 
 MOST_ROWS: Final = 12
 """Rows of a table below a chart; the newest, or sums."""

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Final
 
+from journalkeeper.history.rows import Entry, Totals
 from journalkeeper.model import Result
+from journalkeeper.model.units import format_size
 from journalkeeper.report import svg
 from journalkeeper.report.evidence import Recorded
 from journalkeeper.report.figure import (
@@ -24,8 +26,6 @@ from journalkeeper.report.figure import (
     size_label,
 )
 from journalkeeper.report.text import count, day, hour, when
-from journalkeeper.rows import Entry, Totals
-from journalkeeper.values import format_size
 
 MOST_BARS: Final = 120
 MOST_POINTS: Final = 2000

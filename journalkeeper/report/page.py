@@ -12,17 +12,17 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from journalkeeper import __version__
+from journalkeeper.history.rows import Entry
 from journalkeeper.model import Action, Order, Plan, Reason, Skip
-from journalkeeper.reasons import SENTENCES
+from journalkeeper.model.reasons import SENTENCES
+from journalkeeper.model.units import format_size
+from journalkeeper.policy.saving import READ_IOPS, read_seconds_saved
 from journalkeeper.report import charts, style, svg
 from journalkeeper.report.evidence import Evidence, Unknown
 from journalkeeper.report.figure import Figure, Table
 from journalkeeper.report.finding import Fact, Finding, Verdict
 from journalkeeper.report.growth import growth
 from journalkeeper.report.text import UNKNOWN, count, html, seconds, when
-from journalkeeper.rows import Entry
-from journalkeeper.saving import READ_IOPS, read_seconds_saved
-from journalkeeper.values import format_size
 
 MOST_BYTES: Final = 500 << 10
 MOST_ACTIONS: Final = 400

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.model import MIB, Stretch
-from journalkeeper.values import format_size
+from journalkeeper.model.units import format_size
 
 HEIGHTS: Final = "▁▂▃▄▅▆▇█"
 DIGITS: Final = "12345678"

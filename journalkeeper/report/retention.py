@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from journalkeeper.model import MIB, Instance, JournalFile, Kind
+from journalkeeper.model.units import INFINITY_US, format_size, format_span
 from journalkeeper.report.evidence import Evidence, Unknown
 from journalkeeper.report.finding import Facts, Finding, Severity
-from journalkeeper.values import INFINITY_US, format_size, format_span
 
 DAY_US: Final = 24 * 60 * 60 * 1_000_000
 

@@ -10,10 +10,10 @@ from shlex import quote
 from typing import Final
 
 from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, Volume
+from journalkeeper.model.units import format_size
 from journalkeeper.policy.nocow import judge, snapshots
 from journalkeeper.report.evidence import Evidence, Look, Unknown
 from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
-from journalkeeper.values import format_size
 
 PINNED_BYTES: Final = 16 * MIB
 """Snapshots that keep less than two of journald's 8 MiB steps are not worth a word."""
@@ -198,7 +198,7 @@ def _own_subvolume(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
     owned = {volume.device for volume in look.host.volumes if volume.own_subvolume}
     tops = {file.path.rsplit("/", 2)[0] for file in shared if file.device not in owned}
     if not tops:
-        return ("btrfs subvolume list -s /",)
+        return (f"btrfs subvolume list -s {quote(min(file.path for file in shared).rpartition('/')[0])}",)
     top = quote(min(tops))
     old = quote(f"{min(tops)}.old")
     return (

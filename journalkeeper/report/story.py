@@ -7,15 +7,15 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from journalkeeper.escape import shown
+from journalkeeper.history.rows import Entry, Sample
 from journalkeeper.model import JournalFile, Reason, Result, Stretch, Window
-from journalkeeper.reasons import SENTENCES
+from journalkeeper.model.escape import shown
+from journalkeeper.model.reasons import SENTENCES
+from journalkeeper.model.units import format_size, format_span
+from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture
 from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.text import UNKNOWN, count, seconds, when
-from journalkeeper.rows import Entry, Sample
-from journalkeeper.saving import READ_IOPS
-from journalkeeper.values import format_size, format_span
 
 MOST_PAST: Final = 10
 """Actions that are told one by one."""
@@ -211,7 +211,7 @@ def _done(entry: Entry) -> str:
         said += f", {format_size(done.bytes_written)} written"
     elif done.detail:
         said += f": {shown(done.detail)}"
-    return f"{said}, by {shown(entry.door)}" if entry.door else said
+    return f"{said}, by {shown(entry.origin)}" if entry.origin else said
 
 
 def decision_lines(decided: Decision | Unknown | None, window: Window | None, now_us: int) -> list[str]:

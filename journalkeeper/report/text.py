@@ -10,8 +10,8 @@ import html as markup
 from datetime import datetime
 from typing import Final
 
-from journalkeeper.escape import shown
-from journalkeeper.values import US_PER_SECOND, format_span
+from journalkeeper.model.escape import shown
+from journalkeeper.model.units import US_PER_SECOND, format_span
 
 LONGEST: Final = 160
 """Characters of one name or sentence on a page: a unit's name can be 10 kB, of which the ends tell."""

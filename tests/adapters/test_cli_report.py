@@ -13,8 +13,8 @@ import pytest
 
 from journalkeeper.cli import report
 from journalkeeper.cli.program import run
-from journalkeeper.errors import KeeperError
 from journalkeeper.gather.journalctl import JournalctlError
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.report.evidence import Evidence
 from tests.report_data import evidence
 

@@ -129,6 +129,15 @@ def test_archives_are_mended_also_beside_a_snapshot_and_it_is_said_what_that_sto
     assert beside[aged.own] == 0 < beside[aged.shared]
 
 
+def test_doctor_finds_no_problem_and_could_look_at_nearly_all(guest: Guest) -> None:
+    found = guest.run("journalkeeper", "doctor", "--check", "--json=short", check=False)
+    told = json.loads(found.stdout)
+    assert found.returncode == 0, [one for one in told["findings"] if one["severity"] == "problem"]
+    assert {one["rule"] for one in told["unknown"]} <= {"waits", "slow-boot", "history"}  # of a host as young as this
+    assert {"keeper-down", "keeper-failing", "volatile", "rivals", "journald-ended"} <= set(told["passed"])
+    assert told["journal"]["complete"]
+
+
 def test_a_journal_of_which_snapshots_are_taken_stays_datacow_and_that_is_said(guest: Guest) -> None:
     assert "C" not in guest.shell("lsattr -d /var/log/journal/*/").split()[0]
     skipped = json.loads(guest.run("journalkeeper", "plan", "--upkeep", "-j").stdout)["skipped"]

@@ -8,13 +8,13 @@ from collections import Counter
 
 import pytest
 
+from journalkeeper.history.rows import Entry, Sample, Totals
 from journalkeeper.model import Result
+from journalkeeper.model.units import format_span
 from journalkeeper.report import charts, growth, svg
 from journalkeeper.report.charts import bucket_of
 from journalkeeper.report.evidence import Boot, Intake, Journal, Recorded
 from journalkeeper.report.figure import FIRST_US, MOST_ROWS, Figure
-from journalkeeper.rows import Entry, Sample, Totals
-from journalkeeper.values import format_span
 from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, journal, recorded
 
 MS = 1000

@@ -155,7 +155,7 @@ def test_every_reason_that_occurs_is_explained() -> None:
 
 
 def charts_sentence(reason: Reason) -> str:
-    from journalkeeper.reasons import SENTENCES  # noqa: PLC0415
+    from journalkeeper.model.reasons import SENTENCES  # noqa: PLC0415
 
     return SENTENCES[reason]
 

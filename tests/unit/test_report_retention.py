@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from journalkeeper import conffiles
+from journalkeeper.config import files as conffiles
 from journalkeeper.journald import conf
 from journalkeeper.model import GIB, MIB, Kind
+from journalkeeper.model.units import parse_size
 from journalkeeper.report.evidence import Storage, Unknown
 from journalkeeper.report.finding import Finding
 from journalkeeper.report.retention import Retention, dropin, history, retention, sentence, target_in, written
-from journalkeeper.values import parse_size
 from tests.evidence import STORAGE, archives, evidence, limits, look
 from tests.hosts import MINUTE_US, NOW_US, file, instance
 

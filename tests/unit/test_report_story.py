@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import pytest
 
+from journalkeeper.history.rows import Sample
 from journalkeeper.model import MIB, Instance, Kind, Reason, Result, Stretch, Window
-from journalkeeper.reasons import NO_JOURNAL
+from journalkeeper.model.reasons import NO_JOURNAL
+from journalkeeper.model.units import INFINITY_US
 from journalkeeper.report import directory, story
 from journalkeeper.report.directory import Place
 from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, Story
-from journalkeeper.rows import Sample
-from journalkeeper.values import INFINITY_US
 from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, file
 
 WHY = Unknown("only root may ask")
