@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
-
-from psutil import disk_io_counters
+from typing import TYPE_CHECKING, Any, Final
 
 from journalkeeper.btrfs import disk, fiemap
-from journalkeeper.btrfs.maintenance import disks
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.output import columns
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.observe.load import mean_read_us
 from journalkeeper.report import directory, story
 from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, Story
@@ -37,13 +35,12 @@ EXAMPLES = """\
 examples:
   journalkeeper explain /var/log/journal/*/system.journal
   journalkeeper explain /var/log/journal          every directory in it
-  journalkeeper explain -j FILE | jq .price.read_seconds
+  journalkeeper explain -j /var/log/journal/*/system.journal | jq .price.read_seconds
 
 exit status:
   0 done; 1 it cannot be read or is not on btrfs, does not exist or is no journal; 2 wrong usage"""
 
-READS = 100
-"""Of fewer reads since the machine started no mean is made."""
+UNCOUNTED: Final = Unknown("the kernel has not counted enough reads of it")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +78,7 @@ def _file(path: str, context: Context) -> int:
 def _story(file: JournalFile, host: Host, context: Context) -> Story:
     """All that can be learned of a file; what cannot is said."""
     parts, pinned = _lies(file.path)
+    read_us = mean_read_us(volume.uuid for volume in host.volumes)
     entries, samples = _past(file.path, context)
     decided, windows = _plan(Request(paths=(file.path,)), context)
     return Story(
@@ -88,7 +86,7 @@ def _story(file: JournalFile, host: Host, context: Context) -> Story:
         file=file,
         parts=parts,
         pinned_bytes=pinned,
-        disk_read_us=_read_us(host),
+        disk_read_us=UNCOUNTED if read_us is None else read_us,
         entries=entries,
         samples=samples,
         decided=decided if isinstance(decided, Unknown) else decided.get(file.path),
@@ -148,18 +146,6 @@ def _decisions(document: dict[str, Any]) -> dict[str, Decision]:
             read_seconds_saved=row.get("read_seconds_saved", 0.0),
         )
     return found
-
-
-def _read_us(host: Host) -> float | Unknown:
-    """The mean time of a read of the volume's slowest disk, by the kernel's counters since the machine started."""
-    names = {name for volume in host.volumes for name in disks(volume.uuid)}
-    counters = disk_io_counters(perdisk=True, nowrap=False) or {}
-    known = [
-        counters[name].read_time * 1000 / counters[name].read_count
-        for name in names
-        if name in counters and counters[name].read_count >= READS
-    ]
-    return max(known) if known else Unknown("the kernel has not counted enough reads of it")
 
 
 def _file_document(told: Story) -> dict[str, object]:

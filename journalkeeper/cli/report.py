@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from journalkeeper.btrfs.rename import rename_new
 from journalkeeper.cli.doctor import gathered
+from journalkeeper.cli.text import shown
 from journalkeeper.gather.evidence import REPORT_ENTRIES, Wanted
 from journalkeeper.model.errors import FileError, KeeperError
+from journalkeeper.model.units import format_size
 from journalkeeper.report.finding import judged
 from journalkeeper.report.page import page
 from journalkeeper.report.rules import RULES
@@ -54,8 +56,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
         evidence = gathered(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
         text = page(evidence, judged(evidence, RULES), os.uname().nodename)
         write(path, dir_fd, text, force=args.force)
-    size = len(text.encode()) >> 10
-    context.output.note(f"{path}: written, {size} KiB; any browser shows it")
+    size, output = len(text.encode()), context.output
+    if output.json != "off":
+        output.document({"path": path, "size_bytes": size})
+    elif output.legend:
+        output.lines([f"{shown(path)}: {format_size(size)}, for any browser"], paged=False)
     return 0
 
 

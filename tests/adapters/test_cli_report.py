@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Callable
@@ -44,8 +45,10 @@ def test_the_page_is_written_and_nothing_beside_it(tmp_path: Path, capsys: Captu
     assert path.read_text().startswith("<!DOCTYPE html>")
     assert names(tmp_path) == ["page.html"]
     out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"journalkeeper: {path}: written, ")
+    assert err == ""
+    assert out.startswith(f"{path}: ")
+    assert run(["report", "-o", f"{path}", "--force", "-j"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"path": f"{path}", "size_bytes": path.stat().st_size}
 
 
 @pytest.mark.usefixtures("gathered")

@@ -24,7 +24,7 @@ from journalkeeper.history.database import Connection, Database
 from journalkeeper.history.record import NAME
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.lab.bed import Bed, bed
-from tests.bench.figures import Figure, at_most, in_turn, journalkeeper, mib, ms, need_a_bed, parser, run, show, spawn
+from tests.bench.figures import Figure, at_most, engine, in_turn, mib, ms, need_a_bed, parser, run, show, spawn
 
 ENTRIES = 200_000
 YEARS = 5
@@ -75,12 +75,12 @@ def measure(place: Bed, page: Path, rounds: int) -> list[Figure]:
     """The table's rows."""
     files = sorted(map(str, place.journald.journal.iterdir()))
     works = {
-        "check-config": journalkeeper("check-config", "--config", "/dev/null", "-j"),
-        "explain, an archive": journalkeeper("explain", files[1]),
-        "explain, the active file": journalkeeper("explain", files[0]),
+        "check-config": engine("check-config", "--config", "/dev/null", "-j"),
+        "explain, an archive": engine("explain", files[1]),
+        "explain, the active file": engine("explain", files[0]),
     }
     times = in_turn(rounds, {name: partial(spawn, *words) for name, words in works.items()})
-    words = journalkeeper("report", "-D", str(place.directory), "-o", str(page), "--force")
+    words = engine("report", "-D", str(place.directory), "-o", str(page), "--force")
     pages = in_turn(max(1, rounds // 7), {"report": partial(spawn, *words)})
     least = min(times["check-config"])
     return [

@@ -125,8 +125,9 @@ def test_a_schema_would_say_something_against_a_wrong_answer(commands: Commands,
 def test_every_schema_is_of_a_command_and_has_its_version() -> None:
     for path in SCHEMAS.glob("*.json"):
         schema = json.loads(path.read_text())
-        assert schema["$id"] == f"urn:journalkeeper:{path.stem}:1"
-        assert f"journalkeeper {path.stem} --json" in schema["title"]
+        assert schema["$id"].endswith(f"/schema/1/{path.stem}.json")
+        assert schema["title"] == f"journalkeeper {path.stem} -j"
+        assert schema["description"].startswith("Version 1. ")
 
 
 # explain
@@ -214,7 +215,9 @@ def test_a_record_that_is_damaged_is_unknown_and_the_rest_is_told(commands: Comm
 def test_a_page_of_another_hosts_directory(commands: Commands, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = commands("report", "-D", commands.directory, "-o", page)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{page}: ")
+    check("report", commands.json("report", "-D", commands.directory, "-o", page, "--force"))
     text = page.read_text()
     assert '<h2 id="actions">' in text
     assert "compress" in text
