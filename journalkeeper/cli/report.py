@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from journalkeeper.btrfs.rename import rename_new
 from journalkeeper.cli.doctor import gathered
 from journalkeeper.cli.text import shown
-from journalkeeper.gather.evidence import REPORT_ENTRIES, Wanted
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.units import format_size
 from journalkeeper.report.finding import judged
@@ -50,6 +49,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Write the page."""
+    from journalkeeper.gather.evidence import REPORT_ENTRIES, Wanted  # noqa: PLC0415 - as in `gathered`
+
     path = os.path.abspath(args.output)
     with _directory(path) as dir_fd:
         refuse(path, dir_fd, force=args.force)

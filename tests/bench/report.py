@@ -19,12 +19,16 @@ import time
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from journalkeeper.history.database import Connection, Database
+from journalkeeper.history.database import Database
 from journalkeeper.history.record import NAME
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.lab.bed import Bed, bed
 from tests.bench.figures import Figure, at_most, engine, in_turn, mib, ms, need_a_bed, parser, run, show, spawn
+
+if TYPE_CHECKING:
+    from journalkeeper.history.database import Connection
 
 ENTRIES = 200_000
 YEARS = 5
