@@ -33,6 +33,7 @@ while :; do
     sleep 0.05
 done
 """
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 WORDS = {
     "buffered": [sys.executable, "-c", PYTHON],
     "unbuffered": [sys.executable, "-u", "-c", PYTHON],
@@ -62,7 +63,7 @@ class Talkers:
                     channel = self._stream(f"{kind}-{one}")
                     with channel:
                         words = [*WORDS[kind], f"{kind}{one}"]
-                        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=channel.fileno())
+                        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=channel, env=ENVIRONMENT)
                     stack.callback(child.wait)
                     stack.callback(child.kill)
             self._stack = stack.pop_all()

@@ -30,7 +30,7 @@ EXAMPLES = """\
 examples:
   sudo journalkeeper doctor
   sudo journalkeeper doctor --check             exit status 1 if there is a problem, for monitoring
-  sudo journalkeeper doctor -j | jq -r '.findings[].rule'
+  sudo journalkeeper doctor -j | jq '.findings | length'
   journalkeeper doctor -D /mnt/var/log/journal  what another host's disk tells
 
 exit status:

@@ -29,7 +29,7 @@ is said."""
 EXAMPLES = """\
 examples:
   sudo journalkeeper retention
-  sudo journalkeeper retention --apply && sudo systemctl restart systemd-journald
+  sudo journalkeeper retention --apply
   sudo journalkeeper retention --undo
 
 exit status:

@@ -22,8 +22,8 @@ DAY_US: Final = 24 * 60 * 60 * 1_000_000
 ARCHIVES: Final = 2
 """Compacted archives that there must be before their ratio is believed."""
 
-SPAN_US: Final = 60 * 60 * 1_000_000
-"""A history of less tells no rate."""
+SPAN_US: Final = 60 * 1_000_000
+"""A history of no more tells no rate. What is proposed does not depend on the rate, only how long that lasts."""
 
 WORTH: Final = 1.5
 """With less than half as much again nobody changes a setting."""
@@ -40,7 +40,7 @@ class Retention(NamedTuple):
 
     All sizes but `disk_bytes` and `target_bytes` are as journald counts. `limit_bytes` is what it may keep now and
     `binds` the setting that says so; `target_bytes` what it may really take. `kept_us` and `proposed_us` are how long a
-    history that is, at `bytes_per_day`; `ratio` is how much smaller the compacted archives are; `disk_bytes` what the
+    history that is, at `bytes_per_day`; `ratio` is how much smaller the archives are on the disk; `disk_bytes` what the
     journal would really take at the present limit, `proposed_disk_bytes` at the proposed one.
     """
 
@@ -118,19 +118,20 @@ def retention(evidence: Evidence) -> Retention | Unknown:
     heads = [file.head_time_us for file in files if file.head_time_us]
     span_us = max(file.tail_time_us for file in files) - min(heads, default=0)
     logged = sum(file.allocated_bytes for file in files if file.kind is not Kind.ACTIVE)
-    if not heads or span_us < SPAN_US or not logged:
+    if not heads or span_us <= SPAN_US or not logged:
         return Unknown("the journal holds too short a history to tell how much is logged in a day")
     return _computed(instance, files, ratio, logged * DAY_US / span_us, storage.retention_bytes)
 
 
 def _ratio(files: list[JournalFile]) -> float | Unknown:
-    """How much smaller the compacted archives are on the disk than journald counts."""
-    compacted = [file for file in files if file.kind is not Kind.ACTIVE and file.compressed]
-    if any(file.disk_bytes is None for file in compacted):
+    """How much smaller the archives are on the disk than journald counts: all of them, as not each one pays."""
+    archives = [file for file in files if file.kind is not Kind.ACTIVE]
+    if any(file.disk_bytes is None for file in archives):
         return Unknown("what the archives take on the disk is told to root only")
-    if len(compacted) < ARCHIVES:
-        return Unknown(f"only {len(compacted)} archives are compacted and tell how much smaller they are")
-    return sum(file.allocated_bytes for file in compacted) / max(1, sum(file.disk_bytes or 0 for file in compacted))
+    compacted = sum(file.compressed for file in archives)
+    if compacted < ARCHIVES:
+        return Unknown(f"only {compacted} archives are compacted and tell how much smaller they become")
+    return sum(file.allocated_bytes for file in archives) / max(1, sum(file.disk_bytes or 0 for file in archives))
 
 
 def _computed(

@@ -233,11 +233,11 @@ def unclean(evidence: Evidence) -> Finding | Unknown | None:
 
 
 def damaged(evidence: Evidence) -> Finding | Unknown | None:
-    """A file's header contradicts the file: readers leave out what it held, or all of it."""
+    """A file does not begin as a journal file does, or contradicts its header: readers leave out what it held."""
     look = evidence.look
     if isinstance(look, Unknown):
         return look
-    paths = [file.path for file in look.host.files if file.problem is Reason.BAD_HEADER]
+    paths = [file.path for file in look.host.files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]
     if not paths:
         return _unseen(look)
     sentence = f"{counted(len(paths), 'journal file')} is damaged, {named(paths)}: what it held is lost to readers."

@@ -15,7 +15,7 @@ from journalkeeper.report.evidence import Storage, Unknown
 from journalkeeper.report.finding import Finding
 from journalkeeper.report.retention import Retention, dropin, history, retention, sentence, target_in, written
 from tests.evidence import STORAGE, archives, evidence, limits, look
-from tests.hosts import MINUTE_US, NOW_US, file, instance
+from tests.hosts import DIRECTORY, MINUTE_US, NOW_US, file, instance
 
 DAY_US = 24 * 60 * MINUTE_US
 
@@ -136,7 +136,7 @@ def test_a_drop_in_of_somebody_else_has_no_target(text: str) -> None:
     ("words", "why"),
     [
         ({"number": 1}, "only 1 archives are compacted"),
-        ({"hours": 0.1}, "too short a history"),
+        ({"hours": 0, "number": 2}, "too short a history"),
         ({"rotatable": False}, "no directory"),
         ({"namespace": "shop"}, "no directory"),
         ({"system_max_use_bytes": 0}, "SystemMaxUse= is off"),
@@ -161,6 +161,13 @@ def test_archives_that_are_not_compacted_tell_no_ratio() -> None:
     found = retention(evidence(look=look(file(Kind.ACTIVE), *plain, instances=(limits(),))))
     assert isinstance(found, Unknown)
     assert "only 0 archives" in found.why
+
+
+def test_archives_that_do_not_pay_to_be_compacted_count_in_the_ratio() -> None:
+    plain = file(inode=1, path=f"{DIRECTORY}/system@x.journal", disk_bytes=32 * MIB)
+    found = retention(evidence(look=look(*archives(4, 4.0), plain, instances=(limits(),))))
+    assert isinstance(found, Retention)
+    assert found.ratio == pytest.approx(5 * 32 / (4 * 8 + 32))
 
 
 def test_other_directories_count_for_nothing() -> None:

@@ -87,6 +87,7 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("unclean", ADVICE, evidence(look=look(file(Kind.UNCLEAN)))),
     ("unclean", ADVICE, evidence(look=look(leftovers=("/a",)))),
     ("damaged", PROBLEM, evidence(look=look(file(problem=Reason.BAD_HEADER)))),
+    ("damaged", PROBLEM, evidence(look=look(file(problem=Reason.NOT_JOURNAL)))),
     ("no-room", PROBLEM, on(free_bytes=64 * MIB - 1, unallocated_bytes=0)),
     ("no-room", PROBLEM, on(metadata_free_bytes=0, unallocated_bytes=64 * MIB - 1)),
     ("no-room", ADVICE, on(metadata_free_bytes=512 * MIB - 1, unallocated_bytes=64 * MIB - 1)),
