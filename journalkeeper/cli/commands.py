@@ -55,6 +55,8 @@ COMMANDS = (
     Command("plan", "what would be done to which file and why, and why not", "plan", _READS_FILES),
     Command("defrag", "do what plan shows", "defrag", "it rewrites files that belong to root"),
     Command("history", "what was done to each file over time", "history", _READS_STATE),
+    Command("explain", "one file's story: its picture, price and past, and what is decided", "explain", _READS_FILES),
+    Command("report", "one page with charts: boots, extents, waits, bytes, every action", "report", _READS_FILES),
     Command("doctor", "what is wrong or risky on this host, each with its remedy", "doctor", _READS_FILES),
     Command("retention", "how long a history fits the same bytes, and the setting for it", "retention", _SETS_JOURNALD),
     Command("pause", "no work of the service's own, for a while", "pause", "it needs polkit's leave"),

@@ -20,7 +20,7 @@ from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_size
-from journalkeeper.wire.documents import disk_sums, outcome_document
+from journalkeeper.wire.documents import disk_sums, entry_document
 
 DESCRIPTION = """\
 Shows what was done to files, the oldest first, and how the number of extents of active
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if output.json != "off":
         output.document(
             {
-                "outcomes": [_entry_document(entry) for entry in entries],
+                "outcomes": [entry_document(*entry) for entry in entries],
                 "samples": [sample._asdict() for sample in samples],
             }
         )
@@ -114,10 +114,6 @@ def _time_us(text: str | None, context: Context) -> int | None:
         return parse_time_us(text, context.now_us)
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def _entry_document(entry: Entry) -> dict[str, object]:
-    return {"when_us": entry.when_us, "origin": entry.origin, **outcome_document(entry.outcome)}
 
 
 def _entries(entries: list[Entry], output: Output) -> list[str]:

@@ -119,6 +119,15 @@ def is_terminal(descriptor: int) -> bool:
         return False
 
 
+def columns() -> int:
+    """The width of the terminal that reads along; elsewhere COLUMNS, or 80."""
+    try:
+        return os.get_terminal_size(1).columns or 80
+    except OSError:
+        asked = os.environ.get("COLUMNS", "")
+        return int(asked) if asked.isdecimal() and len(asked) < 5 else 80
+
+
 def colours_wanted(environ: Mapping[str, str]) -> bool:
     """Whether a terminal is to have colours: SYSTEMD_COLORS, else NO_COLOR, else TERM decides.
 

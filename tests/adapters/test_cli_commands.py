@@ -90,7 +90,7 @@ class FakeEngine:
     def plan(self, request: Request) -> Plan:
         return self.judged(request)[1]
 
-    def judged(self, request: Request) -> tuple[Host, Plan]:
+    def judged(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
         return self.look(request), self.answer
 
     def run(self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]) -> Report:
