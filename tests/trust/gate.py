@@ -40,7 +40,7 @@ class Gate:
             stopped = f"/bin/sh -c 'kill -STOP $$$$; exec /usr/bin/journalkeeper {words}'"
             drop_in = self._drop_in(unit)
             drop_in.parent.mkdir(parents=True, exist_ok=True)
-            drop_in.write_text(f"[Service]\n{directive}=\n{directive}={stopped}\n")
+            drop_in.write_text(f"[Service]\n{directive}=\n{directive}={stopped}\nTimeoutStopSec=5min\n")
         self._guest.run("systemctl", "daemon-reload")
         self._thread.start()
         return self

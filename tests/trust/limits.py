@@ -6,8 +6,8 @@
 
 Memory: a memory cgroup holds the service from its first instruction to the unit's MemoryMax= while it does its
 most expensive work (20,000 names in a directory, an archive of 128 MiB that is copied, a job over all), and to
-less and less; killed or not, archives stay whole, and without the limit all work is done. Descriptors: LimitNOFILE= from
-8 on. Watches: the service is in a user namespace of its own, which may have only so many.
+less and less; killed or not, archives stay whole, and without the limit all work is done. Descriptors:
+LimitNOFILE= from 8 on. Watches: the service is in a user namespace of its own, which may have only so many.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class MemoryLimit:
 
     def close(self) -> None:
         """Remove it, when the last process in it is gone."""
+
         def gone() -> bool:
             return not (self._group / "cgroup.procs").read_text()
 

@@ -48,6 +48,9 @@ INSIDE, SUBVOLUME = "/var/log/journal", "journal"
 SIZE = "1G"
 IOPS = 500
 ARCHIVES, FLUSHES, MARKS = 4, 15, 100
+JOURNALDS_OWN = (".journal~", f"@{'0' * 32}-")
+"""In the names of files that journald itself damaged: unclean ones, and archived with zeros over the header."""
+
 TORN = 100
 """An archive of so many extents was not compacted: it has more than 500 before, and some 40 afterwards."""
 
@@ -78,7 +81,6 @@ SPARED = (Fault.HANG, Fault.UNMOUNT)
 the kernel sends SIGBUS, for which journald maps zeros over its own header, and archives that (seen: 0 bytes left)."""
 
 
-
 class Point(NamedTuple):
     """One try. `delay_s` after work began the fault strikes; `stop_s` after that comes SIGTERM, unless None.
 
@@ -97,7 +99,8 @@ class Point(NamedTuple):
         subject = "defrag" if self.defrag else "service"
         where = ", its record on the volume" if self.record_inside else ""
         stop = "" if self.stop_s is None else f", SIGTERM {self.stop_s:.1f} s later"
-        return f"{self.number}: {self.fault} for {self.lasts_s:.1f} s under {subject}{where}, {self.delay_s:.2f} s{stop}"
+        fault = f"{self.fault} for {self.lasts_s:.1f} s"
+        return f"{self.number}: {fault} under {subject}{where}, {self.delay_s:.2f} s{stop}"
 
 
 class Tried(NamedTuple):
@@ -449,8 +452,8 @@ def lost(place: Place, wanted: dict[str, int]) -> list[str]:
     checked = subprocess.run(
         ("journalctl", "--verify", "--directory", journal), capture_output=True, text=True, check=False
     )
-    # of an unclean one, which a killed journald left, it is journald's own damage
-    return found + [line for line in checked.stderr.splitlines() if "FAIL" in line and ".journal~" not in line]
+    failed = [line for line in checked.stderr.splitlines() if "FAIL" in line]
+    return found + [line for line in failed if not any(mark in line for mark in JOURNALDS_OWN)]
 
 
 def attempt(point: Point) -> Tried:

@@ -54,6 +54,10 @@ AGED = 100
 
 CALL = re.compile(r"^\d+ +(\w+)\(")
 REFUSED = re.compile(r"^\d+ +(?:<\.\.\. )?(\w+)(?:\(| resumed).* = -1 EPERM")
+EXPECTED = re.compile(r"BTRFS_IOC_TREE_SEARCH|SO_(?:SND|RCV)BUFFORCE")
+"""What the kernel refuses to whoever has no capability, and is then done otherwise: disk space is asked of the unit
+that may, and libsystemd takes a smaller buffer."""
+
 WRITTEN = re.compile(r"^\d+ +open(?:at2?)?\(.*\bO_(?:WRONLY|RDWR|CREAT).* = \d+<(/[^>]*)>")
 BUS = ("org.journalkeeper1", "/org/journalkeeper1", "org.journalkeeper1.Manager")
 
@@ -98,7 +102,7 @@ class Tracer:
             for line in path.read_text(errors="replace").splitlines():
                 if found := CALL.match(line):
                     calls.add(found[1])
-                if found := REFUSED.match(line):
+                if (found := REFUSED.match(line)) and not EXPECTED.search(line):
                     refused.add(found[1])
                 if found := WRITTEN.match(line):
                     directories.add(os.path.dirname(found[1]) or "/")
@@ -150,8 +154,9 @@ class Day:
         """Ranges of the active file, a rotation, a directory made NOCOW."""
         guest = self.guest
         guest.age(60)
-        guest.run("journalkeeper", "defrag", "--active", "--now")
-        self.check("an active file", lambda: self.did("defragment") or self.did("rotate"))
+        said = guest.run("journalkeeper", "defrag", "--active", "--now").stdout
+        if not self.did("defragment", "system.journal") and not self.did("rotate", "system.journal"):
+            self.undone.append(f"an active file: {said}")
         self.config.write_text(QUICK + "[Nocow]\nNocow=yes\n")
         guest.run("systemctl", "reload", SERVICE)
         self.check("a NOCOW directory", lambda: self.did("set-nocow"))
@@ -196,8 +201,8 @@ class Day:
             )
 
         self.check("a namespace's archive", mended, 150)
-        damaged = "/var/lib/journalkeeper/history.db*"
-        self.check("a damaged record is set aside", lambda: "damaged" in guest.shell(f"ls {damaged}"))
+        state = guest.root / "var/lib/journalkeeper"
+        self.check("a damaged record is set aside", lambda: len(list(state.glob("history.db.*-*"))) == 1)
 
     def timer(self) -> None:
         """The timer's run, without the service."""

@@ -48,8 +48,11 @@ EVERY_S = 3.0
 MEMORY_SLACK_KIB = 2048
 """By which the median of the last third may lie above that of the one before: pages of SQLite and of the allocator."""
 
+LEAST = 10
+"""Figures in each third: half a minute."""
+
 STOP_S = 45.0
-OUTAGE_S = 5.0
+OUTAGE_S = 20.0
 """A caller who waits longer was not served."""
 
 
@@ -129,7 +132,7 @@ class Soak:
     def call(self, dice: random.Random) -> None:
         """A caller with one wish, who waits for the answer."""
         manager = (names.BUS_NAME, names.MANAGER_PATH, names.MANAGER)
-        now = {"now": Variant("b", True)}  # noqa: FBT003 - a D-Bus value
+        now = {"now": Variant("b", True)}
         calls = (
             raw_call(names.BUS_NAME, names.MANAGER_PATH, names.OBJECT_MANAGER, "GetManagedObjects"),
             raw_call(names.BUS_NAME, names.MANAGER_PATH, names.PROPERTIES, "GetAll", "s", names.MANAGER),
@@ -206,13 +209,15 @@ def taken(soak: Soak, state: Path, began_s: float) -> Figures:
     with Record(state, read_only=True) as record:
         rows = len(record.history())
     size = sum(path.stat().st_size for path in state.glob("history.db*"))
-    counts = (len(os.listdir(proc / name)) for name in ("fd", "task"))
-    return Figures(time.monotonic() - began_s, soak.daemon.rss_kib(), *counts, rows, size)
+    descriptors, threads = (len(os.listdir(proc / name)) for name in ("fd", "task"))
+    return Figures(time.monotonic() - began_s, soak.daemon.rss_kib(), descriptors, threads, rows, size)
 
 
 def growth(found: Sequence[Figures]) -> list[str]:
-    """What did not stay flat: the last third of the figures against the third before it."""
+    """What did not stay flat: the last third of the figures against the third before it, if there are enough."""
     third = len(found) // 3
+    if third < LEAST:
+        return []
     before, after = found[third : 2 * third], found[2 * third :]
     rows = []
     for field, slack in (("rss_kib", MEMORY_SLACK_KIB), ("descriptors", 2), ("threads", 1)):
