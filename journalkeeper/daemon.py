@@ -13,9 +13,10 @@ and lets nobody oversleep.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -74,6 +75,7 @@ class Daemon:
         self._looks, self._flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
         self._work_began_cpu_s: float | None = None
         self._watch_problem = ""
+        self._absent = frozenset(self._keeper.missing())
         self.cycles = 0
 
     async def run(self) -> None:
@@ -213,7 +215,11 @@ class Daemon:
                 self._say(INFO, "every directory is watched again", Event.RECOVERED)
 
     def _cycle(self) -> float | None:
-        """Look, plan and do, in the worker; after how many seconds the next plan can differ."""
+        """Look, plan and do, in the worker; after how many seconds the next plan can differ.
+
+        Raises: KeeperError if a directory that was absent at the start is there now, and read-only.
+        """
+        _require_writable(self._absent)
         began_s, self._work_began_cpu_s = time.thread_time(), None
         try:
             return self._looked()
@@ -371,6 +377,20 @@ class Daemon:
         while self._notify.watchdog_s is not None:
             self._notify.alive()
             await asyncio.sleep(self._notify.watchdog_s)
+
+
+def _require_writable(directories: Iterable[str]) -> None:
+    """What a unit may write to is decided as it starts, by mounts: a directory made later stays read-only to it.
+
+    Raises: KeeperError if one is; the service manager starts us again, and then it is writable if any unit may.
+    """
+    for directory in directories:
+        try:
+            read_only = os.statvfs(directory).f_flag & os.ST_RDONLY
+        except OSError:
+            continue  # absent still, or the look says what is wrong with it
+        if read_only:
+            raise KeeperError(f"{directory} is there now, and read-only to this process; it ends, to be started again")
 
 
 def _earliest(*moments_s: float | None) -> float | None:

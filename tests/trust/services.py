@@ -129,6 +129,10 @@ class Quiet:
         with Record(self.state, read_only=True) as record:
             return record.history()
 
+    def looked(self) -> bool:
+        """Whether it has looked once, and has said what there is or what it waits for."""
+        return any(line.startswith("STATUS=") for line in self.said)
+
     def files(self) -> int | None:
         """How many files it said it has seen at its last look."""
         counts = [re.match(r"STATUS=(\d+) files", line) for line in self.said]
@@ -179,7 +183,7 @@ def quiet(
         with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True, errors="replace") as process:
             service = Quiet(top, process, ear, state or base / "state")
             try:
-                assert service.eventually(lambda: service.files() is not None, 120), service.lines
+                assert service.eventually(service.looked, 120), service.lines
                 yield service
             finally:
                 assert service.stop() == 0 or may_fail, service.lines
