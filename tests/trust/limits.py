@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.values import parse_size
+from journalkeeper.model.units import parse_size
 from tests.bench.figures import need_a_bed
 from tests.btrfs.journals import Bearing, archive_name, bearing, put
 from tests.guest import base

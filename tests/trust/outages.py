@@ -33,10 +33,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from journalkeeper.history.record import Record
 from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
 from journalkeeper.model import Reason, Result
-from journalkeeper.record import Record
 from tests.bench.figures import need_a_bed
 from tests.bench.slowdisk import GO, HOLD, Control, slow_disk
 from tests.btrfs.journals import QUICK, Bearing, archive_name, bearing, extents, put

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from journalkeeper.log import Event
+from journalkeeper.history.record import Record
+from journalkeeper.history.rows import Entry
 from journalkeeper.model import Outcome
-from journalkeeper.once import Say
-from journalkeeper.record import Record
-from journalkeeper.rows import Entry
+from journalkeeper.service.daily_log import Say
+from journalkeeper.service.log import Event
 
 CHECKOUT = Path(__file__).parents[2]
 

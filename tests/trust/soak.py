@@ -30,9 +30,9 @@ from typing import NamedTuple
 from dbus_fast import Variant
 
 from journalkeeper.bus import names
+from journalkeeper.history.record import Record
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.volume import run
-from journalkeeper.record import Record
 from tests.bench.figures import need_a_bed
 from tests.btrfs.journals import QUICK, archive_name
 from tests.bus import Daemon, PrivateBus, RawClient, raw_call
