@@ -155,7 +155,7 @@ class Day:
         guest = self.guest
         guest.age(60)
         said = guest.run("journalkeeper", "defrag", "--active", "--now").stdout
-        if not self.did("defragment", "system.journal") and not self.did("rotate", "system.journal"):
+        if not self.did("defragment", "system.journal") and not self.did("rotate"):
             self.undone.append(f"an active file: {said}")
         self.config.write_text(QUICK + "[Nocow]\nNocow=yes\n")
         guest.run("systemctl", "reload", SERVICE)
@@ -227,7 +227,7 @@ class Day:
             self.undone.append("the shutdown's run")
 
     def remote(self) -> None:
-        """A journal of systemd-journal-remote, whose owner is not root; without its program it is only looked at."""
+        """A journal of systemd-journal-remote, whose owner is not root."""
         guest = self.guest
         place = guest.journal.parent / "remote"
         place.mkdir()
@@ -251,7 +251,7 @@ def day(guest: Guest) -> Day:
     found = Day(guest)
     found.config.write_text(QUICK + "[Nocow]\nNocow=no\n")
     guest.run("systemctl", "start", SERVICE)
-    for part in (found.archives, found.active, found.bus, found.troubles, found.timer, found.shutdown, found.remote):
+    for part in (found.active, found.archives, found.bus, found.troubles, found.timer, found.shutdown, found.remote):
         part()
     return found
 
