@@ -13,10 +13,9 @@ and lets nobody oversleep.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -35,7 +34,7 @@ from journalkeeper.service.backoff import RETRY_S, Backoff, CpuShare
 from journalkeeper.service.daily_log import DailyLog, Say
 from journalkeeper.service.log import Event
 from journalkeeper.service.notify import Notify
-from journalkeeper.service.watch import Change, Watch
+from journalkeeper.service.watch import Change, Watch, read_only
 
 LOOK_SHARE: Final = 0.05
 LOOK_BURST_S: Final = 0.5
@@ -218,9 +217,11 @@ class Daemon:
     def _cycle(self) -> float | None:
         """Look, plan and do, in the worker; after how many seconds the next plan can differ.
 
-        Raises: KeeperError if a directory that was absent at the start is there now, and read-only.
+        Raises: KeeperError if a directory that was absent at the start is there now, and read-only: what a unit may
+            write to is decided by mounts as it starts, so its manager is to start it again.
         """
-        _require_writable(self._absent)
+        if late := read_only(self._absent):
+            raise KeeperError(f"{late[0]} is there now, and read-only to this process; it ends, to be started again")
         began_s, self._work_began_cpu_s = time.thread_time(), None
         try:
             return self._looked()
@@ -378,20 +379,6 @@ class Daemon:
         while self._notify.watchdog_s is not None:
             self._notify.alive()
             await asyncio.sleep(self._notify.watchdog_s)
-
-
-def _require_writable(directories: Iterable[str]) -> None:
-    """What a unit may write to is decided as it starts, by mounts: a directory made later stays read-only to it.
-
-    Raises: KeeperError if one is; the service manager starts us again, and then it is writable if any unit may.
-    """
-    for directory in directories:
-        try:
-            read_only = os.statvfs(directory).f_flag & os.ST_RDONLY
-        except OSError:
-            continue  # absent still, or the look says what is wrong with it
-        if read_only:
-            raise KeeperError(f"{directory} is there now, and read-only to this process; it ends, to be started again")
 
 
 def _earliest(*moments_s: float | None) -> float | None:
