@@ -16,6 +16,7 @@ import argparse
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -149,7 +150,8 @@ def memory(place: Host, limit_bytes: int, *, heavy: bool) -> Tried:
             done = eventually(lambda: all(map(place.mended, paths)) or limit.kills > 0, 120)
             if heavy and not limit.kills:
                 guest.run("journalkeeper", "plan")
-                guest.run("busctl", "tree", "org.journalkeeper1")
+                objects = ("org.freedesktop.DBus.ObjectManager", "GetManagedObjects")
+                guest.run("busctl", "call", "org.journalkeeper1", "/org/journalkeeper1", *objects, check=False)
                 guest.run("journalkeeper", "defrag", "--now", check=False)
             kills = limit.kills
             guest.run("systemctl", "stop", SERVICE)
@@ -273,9 +275,10 @@ def tries(guest: Guest) -> Iterator[Tried]:
     unit = (guest.root / "usr/lib/systemd/system" / SERVICE).read_text()
     most = parse_size(re.findall(r"(?m)^MemoryMax=(\w+)$", unit)[0])
     yield memory(place, most, heavy=True)
-    for mib in (96, 64, 48, 32, 24, 16):
+    shutil.rmtree(guest.journal.parent / "remote")
+    for mib in (64, 40, 32, 24, 16):
         yield memory(place, mib * MIB, heavy=False)
-    for number in (8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 64):
+    for number in (8, 10, 12, 14, 16, 20, 24, 32):
         yield descriptors(place, number)
     yield watches(place)
 
