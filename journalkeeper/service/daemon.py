@@ -34,7 +34,7 @@ from journalkeeper.service.backoff import RETRY_S, Backoff, CpuShare
 from journalkeeper.service.daily_log import DailyLog, Say
 from journalkeeper.service.log import Event
 from journalkeeper.service.notify import Notify
-from journalkeeper.service.watch import Change, Watch
+from journalkeeper.service.watch import Change, Watch, read_only
 
 LOOK_SHARE: Final = 0.05
 LOOK_BURST_S: Final = 0.5
@@ -76,6 +76,7 @@ class Daemon:
         self._looks, self._flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
         self._work_began_cpu_s: float | None = None
         self._watch_problem = ""
+        self._absent = frozenset(self._engine.missing())
         self.cycles = 0
 
     async def run(self) -> None:
@@ -214,7 +215,13 @@ class Daemon:
                 self._say(INFO, "every directory is watched again", Event.RECOVERED)
 
     def _cycle(self) -> float | None:
-        """Look, plan and do, in the worker; after how many seconds the next plan can differ."""
+        """Look, plan and do, in the worker; after how many seconds the next plan can differ.
+
+        Raises: KeeperError if a directory that was absent at the start is there now, and read-only: what a unit may
+            write to is decided by mounts as it starts, so its manager is to start it again.
+        """
+        if late := read_only(self._absent):
+            raise KeeperError(f"{late[0]} is there now, and read-only to this process; it ends, to be started again")
         began_s, self._work_began_cpu_s = time.thread_time(), None
         try:
             return self._looked()

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A disk image whose every read and write takes its time, one after the other.
 
-    python -m tests.bench.slowdisk IMAGE        # mounts itself over IMAGE; lines of IOPS on stdin
+    python -m tests.bench.slowdisk IMAGE        # mounts itself over IMAGE; one order a line on stdin
+
+An order is a number of IOPS, `hold` (nothing is answered), `read-errors`, `write-errors` (EIO), or `go`
+(whole again, at the IOPS of before).
 
 The kernel's limit of IOPS (io.max, blkio.throttle) lets a tenth of a second's I/Os through at once and
 then none until it is over (seen at 500: 49 at once, 100 ms of nothing). It is right about seconds and
@@ -65,6 +68,8 @@ class Op(IntEnum):
 
 
 UNANSWERED = {Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT}
+HOLD, GO = "hold", "go"
+ERRORS = {"read-errors": Op.READ, "write-errors": Op.WRITE}
 
 
 class SlowDisk:
@@ -75,10 +80,21 @@ class SlowDisk:
         self._image = image
         self._pause_s = 0.0
         self._free_s = 0.0
+        self._failing: set[int] = set()
+        self.held = False
 
-    def set_iops(self, iops: int) -> None:
-        """From now on that many; 0 is as many as there come."""
-        self._pause_s = 1 / iops if iops else 0.0
+    def obey(self, order: str) -> None:
+        """From now on be such a disk. Raises: ValueError for what is no order."""
+        if order == HOLD:
+            self.held = True
+        elif order == GO:
+            self.held = False
+            self._failing.clear()
+        elif order in ERRORS:
+            self._failing.add(ERRORS[order])
+        else:
+            iops = int(order)
+            self._pause_s = 1 / iops if iops else 0.0
 
     def answer(self) -> bool:
         """Answer one request; False at the end.
@@ -108,6 +124,8 @@ class SlowDisk:
         return bool(operation != Op.DESTROY)
 
     def _do(self, operation: int, words: memoryview) -> bytes:
+        if operation in self._failing:
+            raise OSError(errno.EIO, "")
         match operation:
             case Op.INIT:
                 flags = ASYNC_READ | BIG_WRITES | ASYNC_DIO | MAX_PAGES
@@ -156,7 +174,7 @@ def mount(path: Path) -> int:
 
 
 def serve(image: Path) -> None:
-    """Be the disk in `image` until it is unmounted, with as many IOPS as the last line of stdin says."""
+    """Be the disk in `image` until it is unmounted, as the lines of stdin say."""
     held = os.open(image, os.O_RDWR | os.O_CLOEXEC)  # before it is covered
     fuse = mount(image)
     disk = SlowDisk(fuse, held)
@@ -164,31 +182,39 @@ def serve(image: Path) -> None:
     orders = sys.stdin.buffer
     listening = [fuse, orders]
     while True:
-        ready, _, _ = select.select(listening, [], [])
+        ready, _, _ = select.select([one for one in listening if one != fuse or not disk.held], [], [])
         if orders in ready:
             line = orders.readline()
             if line:
-                disk.set_iops(int(line))
+                disk.obey(line.decode().strip())
                 print(line.decode().strip(), flush=True)  # noqa: T201
             else:
                 listening.remove(orders)
+                disk.held = False  # who held it has gone
         if fuse in ready and not disk.answer():
             return
 
 
 class Control:
-    """How fast the disk is."""
+    """How fast the disk is, and whether it works."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def set_iops(self, iops: int) -> None:
         """From now on that many; 0 is as many as there come."""
+        self.order(f"{iops}")
+
+    def order(self, order: str) -> None:
+        """HOLD, GO, one of ERRORS, or a number of IOPS; it counts when this returns.
+
+        Raises: RuntimeError if the disk has gone.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{iops}\n")
+        self._process.stdin.write(f"{order}\n")
         self._process.stdin.flush()
-        if self._process.stdout.readline() != f"{iops}\n":
+        if self._process.stdout.readline() != f"{order}\n":
             raise RuntimeError("the slow disk has gone")
 
 
