@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What must hold after any fault: every journal file whole, and in order after the next run."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from journalkeeper import mtime_note
+from journalkeeper.cycle import Keeper
+from journalkeeper.errors import KeeperError
+from journalkeeper.journald.names import is_leftover
+from journalkeeper.lab.volume import run
+from journalkeeper.model import MIB, Result
+from journalkeeper.record import Record
+from tests.btrfs.journals import ALWAYS, NOW, Bearing, bearing
+
+CONFIG = ALWAYS._replace(nocow=ALWAYS.nocow._replace(nocow="no"))
+MACHINE = "0123456789abcdef" * 2
+STATE = "state"
+"""The state directory, on the same volume as the journal: one power cut is for both."""
+
+
+def adorn(path: Path) -> None:
+    """Give a journal file all that one can bear."""
+    os.chown(path, 0, 4)
+    os.chmod(path, 0o640)
+    os.setxattr(path, "user.crtime_usec", b"12345678")
+    run("setfacl", "--modify", "user:1234:r--", path)
+
+
+def allocate_ahead(path: Path) -> None:
+    """Have space in it that was allocated and never written, at two places, as journald's fallocate leaves it."""
+    status = path.stat()
+    size = -(-status.st_size // MIB) * MIB
+    os.truncate(path, size + 16 * MIB)
+    for offset, length in ((size, 8 * MIB), (size + 16 * MIB, MIB)):
+        run("fallocate", "--keep-size", "--offset", f"{offset}", "--length", f"{length}", path)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def differences(wanted: Bearing, path: Path, *, finished: bool) -> list[str]:
+    """What of a journal file is not what it was; its time and our note about it only when a run is over."""
+    try:
+        found = bearing(path)
+    except FileNotFoundError:
+        return [f"{path.name} is gone"]
+    except OSError as error:
+        return [f"{path.name}: {error}"]
+    if not finished:
+        found.xattrs.pop(mtime_note.NAME, None)
+        found = found._replace(times_ns=wanted.times_ns)
+    found = found._replace(times_ns=(wanted.times_ns[0], found.times_ns[1]))  # reading it may have moved the first
+    return [
+        f"{path.name}: {field} was {getattr(wanted, field)}, is {getattr(found, field)}"
+        for field in Bearing._fields
+        if getattr(wanted, field) != getattr(found, field)
+    ]
+
+
+class NextRun(NamedTuple):
+    """How the run after a fault went: what it could not do, what is still left after it, and how long it took."""
+
+    failed: list[str]
+    left: list[str]
+    took_s: float
+
+
+def next_run(top: Path, state: Path) -> NextRun:
+    """Have the engine do what it does at its next turn."""
+    began = time.monotonic()
+    keeper = Keeper(CONFIG, directories=(os.fspath(top),), state_directory=os.fspath(state))
+    try:
+        report = keeper.run(NOW, on_progress=lambda _: None, stop=lambda: False)
+    except KeeperError as error:
+        return NextRun([f"the next run: {error}"], left_in(top), time.monotonic() - began)
+    took_s = time.monotonic() - began
+    failed = [f"{one.path}: {one.detail}" for one in report.outcomes if one.result is Result.FAILED]
+    return NextRun(failed, left_in(top), took_s)
+
+
+def left_in(top: Path) -> list[str]:
+    """The temporary files and notes that are there."""
+    left = []
+    for directory, _, names in os.walk(top):
+        left += [f"{name} is left" for name in names if is_leftover(name)]
+        paths = [os.path.join(directory, name) for name in names]
+        left += [f"{path}: a note is left" for path in paths if mtime_note.NAME in os.listxattr(path)]
+    return left
+
+
+def record_troubles(state: Path, rows: int) -> list[str]:
+    """What is wrong with the record: it opens, was not set aside, and has at least so many outcomes."""
+    aside = [f"{path.name} was set aside" for path in state.glob("history.db.*")]
+    try:
+        with Record(state, read_only=True) as record:
+            found = len(record.history())
+            ignored = list(record.ignored)
+    except KeeperError as error:
+        return [*aside, str(error)]
+    return aside + ignored + ([f"{found} of {rows} outcomes are recorded"] if found < rows else [])
