@@ -37,7 +37,7 @@ from journalkeeper.errors import KeeperError
 from journalkeeper.execute import Done
 from journalkeeper.execute.orders import carry_out
 from journalkeeper.lab.journald import OFFLINE, STATE_OFFSET, PrivateJournald
-from journalkeeper.lab.volume import PREFIX, ScratchVolume
+from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.lab.volume import run as tool
 from journalkeeper.model import KIB, Kind, Order, Outcome, Reason, Result, Verb
 from journalkeeper.record import Record
@@ -62,11 +62,15 @@ FIELD: Final = "LAB_NUMBER"
 
 
 class Looked(NamedTuple):
-    """What was lost and what is left after a point, and how long the run took that came next."""
+    """What was lost and what is left after a point, and how long the run took that came next.
+
+    `cleaned`: that run had something to remove or to put back.
+    """
 
     lost: list[str]
     unclean: list[str]
     took_s: float
+    cleaned: bool = False
 
 
 class Flow(Protocol):
@@ -122,7 +126,7 @@ class FileFlow:
         lost = differences(self._before, self._path, finished=False)
         after = next_run(self._top, self._state)
         lost += differences(self._before, self._path, finished=True)
-        return Looked(lost, after.failed + after.left, after.took_s)
+        return Looked(lost, after.failed + after.left, after.took_s, after.cleaned)
 
 
 class RotationFlow:
@@ -158,7 +162,7 @@ class RotationFlow:
         found = {int(line) for line in text.split() if line.isdigit()}
         gone = set(range(self._count - MESSAGES + 1, self._count + 1)) - found
         lost = [f"{len(gone)} entries of {MESSAGES}"] if gone else []
-        return Looked(lost, after.failed + after.left, after.took_s)
+        return Looked(lost, after.failed + after.left, after.took_s, after.cleaned)
 
 
 class RecordFlow:
@@ -242,7 +246,7 @@ class CommandFlow:
         lost = self._differences(finished=False)
         after = next_run(self._top, self._state)
         lost += self._differences(finished=True) + record_troubles(self._state, 0)
-        return Looked(lost, unclean + after.failed + after.left, after.took_s)
+        return Looked(lost, unclean + after.failed + after.left, after.took_s, after.cleaned)
 
     def _differences(self, *, finished: bool) -> list[str]:
         rows = self._before.items()
@@ -278,26 +282,26 @@ class Point(NamedTuple):
 
     flow: str
     call: str
-    count: int
+    ordinal: int
     fault: str
 
     @property
     def name(self) -> str:
         """As --replay takes it."""
-        return f"{self.flow}:{self.call}:{self.count}:{self.fault}"
+        return f"{self.flow}:{self.call}:{self.ordinal}:{self.fault}"
 
     @property
     def injected(self) -> str:
         """As strace takes it."""
         kind = "signal" if self.fault in SIGNALS else "error"
-        return f"{self.call}:{kind}={self.fault}:when={self.count}"
+        return f"{self.call}:{kind}={self.fault}:when={self.ordinal}"
 
 
 def points(name: str, calls: Sequence[tuple[str, int]]) -> list[Point]:
     """Every point of a flow that makes these calls."""
     return [
-        Point(name, call, count, fault)
-        for call, count in calls
+        Point(name, call, ordinal, fault)
+        for call, ordinal in calls
         for fault in (*SIGNALS, *(() if call in CANNOT_FAIL else ERRNOS))
     ]
 
@@ -318,6 +322,7 @@ def attempt(work: Flow, point: Point, log: Path, tally: Tally, answers: collecti
     if ended.said.startswith(faulty.RAISED):
         unclean.append(ended.said)
     answers[_short(ended)] += 1
+    answers["the next run cleaned up"] += looked.cleaned
     tally.add(point.name, lost=looked.lost, unclean=unclean, outage_s=ended.took_s + looked.took_s)
 
 
@@ -362,8 +367,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = "" if args.points is None else f" --points {args.points} --seed {args.seed}"
     tally = Tally("calls", f"python -m tests.trust.calls{words}", args.seed)
     if args.replay is not None:
-        name, call, count, fault = args.replay.split(":")
-        attack([name], tally, lambda _: [Point(name, call, int(count), fault)])
+        name, call, ordinal, fault = args.replay.split(":")
+        attack([name], tally, lambda _: [Point(name, call, int(ordinal), fault)])
         return tally.report()
     dice = random.Random(args.seed)  # noqa: S311 - repeatable is the point
     sys.stderr.write(f"seed {args.seed}\n")

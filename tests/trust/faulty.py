@@ -62,7 +62,7 @@ def run(
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _until_ready(child, room)
-    words = ["strace", "-p", f"{child}", "-o", log]
+    words = ["strace", "-p", f"{child}", "-o", os.fspath(log)]
     words += ["-e", "trace=all"] if fault is None else ["-e", f"trace={fault.split(':')[0]}", "-e", f"inject={fault}"]
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as tracer:
         assert tracer.stderr is not None

@@ -272,6 +272,7 @@ class Replay:
 
     def __init__(self, source: Path, base: Path) -> None:
         base.mkdir()
+        self.cleaned = 0
         self.marks = Marks(**pickle.loads((source / "marks").read_bytes()))  # noqa: S301 - we have written it
         self._recording = Recording(source / "log", SIZE)
         self._image = base / "disk0.img"
@@ -311,6 +312,7 @@ class Replay:
         rows = max(0, _count(self.marks.rows, at, self._recording) - 1)
         lost += record_troubles(top / STATE, rows)
         tally.add(name, lost=lost, unclean=after.failed + after.left, outage_s=after.took_s)
+        self.cleaned += after.cleaned
 
     def _differences(self, top: Path, *, finished: bool) -> list[str]:
         rows = self.marks.whole.items()
@@ -348,6 +350,7 @@ def replay(chosen: Sequence[Point], tally: Tally, kept: Path | None) -> None:
                     examined.examine(point, tally)
             finally:
                 examined.close()
+            sys.stderr.write(f"{name}: {len(own)} points, after {examined.cleaned} the next run cleaned up\n")
             if kept is None and len(tally.lost) + len(tally.unclean) > before:
                 stays = Path(tempfile.mkdtemp(prefix="journalkeeper-powercuts-"))
                 shutil.copytree(source, stays / name, ignore=shutil.ignore_patterns("mnt"))

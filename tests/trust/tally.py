@@ -6,6 +6,10 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, field
+from typing import Final
+
+MANY: Final = 100
+"""Points from one word about the progress to the next."""
 
 
 @dataclass
@@ -32,6 +36,8 @@ class Tally:
             if found:
                 where[point] = "; ".join(found)
                 sys.stderr.write(f"{word} at {point}: {where[point]}\n")
+        if self.points % MANY == 0:
+            sys.stderr.write(f"{self.points:,} points\n")
 
     def report(self) -> int:
         """Print the row and the JSON on stdout; 1 if anything was lost or left, else 0."""

@@ -22,9 +22,9 @@ pytestmark = [
 
 
 def test_whatever_call_fails_nothing_is_lost_and_the_next_run_leaves_nothing() -> None:
-    dice, tally = random.Random(SEED), Tally("calls", "", SEED)
-    calls.attack(calls.FLOWS, tally, lambda found: dice.sample(found, 5))
-    assert tally.points >= 4 * len(calls.FLOWS)
+    dice, tally = random.Random(SEED), Tally("calls", "", SEED)  # noqa: S311 - repeatable is the point
+    calls.attack(calls.FLOWS, tally, lambda found: dice.sample(found, 4))
+    assert tally.points >= 3 * len(calls.FLOWS)
     assert tally.lost == {}
     assert tally.unclean == {}
 

@@ -61,11 +61,15 @@ def differences(wanted: Bearing, path: Path, *, finished: bool) -> list[str]:
 
 
 class NextRun(NamedTuple):
-    """How the run after a fault went: what it could not do, what is still left after it, and how long it took."""
+    """How the run after a fault went: what it could not do, what is still left after it, and how long it took.
+
+    `cleaned`: it had something to remove or to put back.
+    """
 
     failed: list[str]
     left: list[str]
     took_s: float
+    cleaned: bool
 
 
 def next_run(top: Path, state: Path) -> NextRun:
@@ -75,10 +79,11 @@ def next_run(top: Path, state: Path) -> NextRun:
     try:
         report = keeper.run(NOW, on_progress=lambda _: None, stop=lambda: False)
     except KeeperError as error:
-        return NextRun([f"the next run: {error}"], left_in(top), time.monotonic() - began)
+        return NextRun([f"the next run: {error}"], left_in(top), time.monotonic() - began, cleaned=False)
     took_s = time.monotonic() - began
     failed = [f"{one.path}: {one.detail}" for one in report.outcomes if one.result is Result.FAILED]
-    return NextRun(failed, left_in(top), took_s)
+    cleaned = any("left by a killed run" in line or "moved by a killed run" in line for line in report.notices)
+    return NextRun(failed, left_in(top), took_s, cleaned)
 
 
 def left_in(top: Path) -> list[str]:
