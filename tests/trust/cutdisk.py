@@ -122,6 +122,11 @@ class Recording:
         """How many were over when the log was so long."""
         return bisect.bisect_right(self._ends, log_bytes)
 
+    def next_flush(self, at: int) -> int:
+        """How many are over after the first flush that comes after the first `at`; all if none does."""
+        flushes = (number for number in range(at, len(self)) if self._entries[number].offset == FLUSH)
+        return next(flushes, len(self) - 1) + 1
+
     def cut(self, image: Path, at: int, lost: random.Random | None) -> None:
         """Put into `image` what is on the disk when the power goes after the first `at` entries.
 

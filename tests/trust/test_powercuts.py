@@ -12,6 +12,7 @@ import pytest
 from tests.btrfs.journals import Bearing
 from tests.trust import powercuts
 from tests.trust.cutdisk import BLOCK, ENTRY, FLUSH, Recording
+from tests.trust.scenarios import SCENARIOS, record
 from tests.trust.tally import Tally
 
 SEED = 14
@@ -31,7 +32,7 @@ def tried(scenario: str, count: int) -> Tally:
 @pytest.mark.root
 @pytest.mark.may_skip
 @needs_fuse
-@pytest.mark.parametrize("scenario", powercuts.SCENARIOS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_after_a_power_cut_nothing_is_lost_and_the_next_run_leaves_nothing(scenario: str) -> None:
     tally = tried(scenario, 2)
     assert tally.lost == {}
@@ -44,7 +45,7 @@ def test_after_a_power_cut_nothing_is_lost_and_the_next_run_leaves_nothing(scena
 def test_what_is_not_there_is_found(tmp_path: Path) -> None:
     """As if there had been more than there was: another byte, one more entry, one more row but the last."""
     source = tmp_path / "recording"
-    powercuts.record("rotation", f"{SEED}", source)
+    record("rotation", f"{SEED}", source)
     replay = powercuts.Replay(source, tmp_path / "replay")
     count = replay.marks.entries[-1][1]
     replay.marks.entries.append((replay.marks.ended, count + 1))
@@ -102,7 +103,7 @@ def test_what_was_flushed_is_there_and_of_the_rest_any_part(tmp_path: Path) -> N
 
 
 def test_points_of_a_seed_are_the_same_and_of_another_are_not() -> None:
-    names = list(powercuts.SCENARIOS)
+    names = list(SCENARIOS)
     some = powercuts.points(60, 1, names)
     assert some == powercuts.points(60, 1, names)
     assert set(some) == {point for point in powercuts.points(90, 1, names) if point.number < 60}
