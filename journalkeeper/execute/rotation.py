@@ -17,14 +17,13 @@ import os
 import time
 from typing import Final, NamedTuple
 
-from journalkeeper import opening
 from journalkeeper.btrfs import fiemap, inode
 from journalkeeper.btrfs.volume import mount_options
-from journalkeeper.errors import KeeperError
 from journalkeeper.execute.attributes import NotTakenError
-from journalkeeper.execute.held import Refused, hold
-from journalkeeper.journald import control, header
+from journalkeeper.execute.verified_file import Refused, hold
+from journalkeeper.journald import control, header, opening
 from journalkeeper.model import JournalFile, Order, Reason, State
+from journalkeeper.model.errors import KeeperError
 
 FINISHED_S: Final = 5.0
 """How long to wait for journald to finish the archive; a slow disk may take longer, and others commit, too."""

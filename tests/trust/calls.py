@@ -30,18 +30,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from journalkeeper.boundary import InternalError, guarded
 from journalkeeper.cli import interrupts
 from journalkeeper.cli.program import run as command
-from journalkeeper.errors import KeeperError
-from journalkeeper.execute import Done
 from journalkeeper.execute.orders import carry_out
+from journalkeeper.history.record import Record
 from journalkeeper.lab.journald import OFFLINE, STATE_OFFSET, PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.lab.volume import run as tool
 from journalkeeper.model import KIB, Kind, Order, Outcome, Reason, Result, Verb
-from journalkeeper.record import Record
-from journalkeeper.waiting import Wait
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.model.run import Done
+from journalkeeper.model.waiting import Wait
 from tests import hosts
 from tests.btrfs.journals import action, archive_name, bearing, do, put
 from tests.trust import faulty, inside

@@ -10,7 +10,7 @@ import time
 from journalkeeper.execute.orders import carry_out
 from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.model import Order, Outcome, Reason, Result, Verb
-from journalkeeper.observe import Observer
+from journalkeeper.observe.observer import Observer
 
 CLONE_NEWNS = 0x00020000
 TOP = "/var/log/journal"

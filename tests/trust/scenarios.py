@@ -17,13 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.cycle import Keeper
+from journalkeeper.engine import Engine
+from journalkeeper.history.record import Record
 from journalkeeper.lab import bed as lab
 from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Kind, Outcome, Reason, Request, Result, Verb
-from journalkeeper.record import Record
-from journalkeeper.waiting import Wait
+from journalkeeper.model.waiting import Wait
 from tests import hosts
 from tests.btrfs.journals import NOW, Bearing, archive_name, bearing, let_go, put
 from tests.trust.cutdisk import recorded
@@ -77,8 +77,8 @@ class Stage(NamedTuple):
 
     def run(self, request: Request) -> None:
         """Have the engine do it."""
-        keeper = Keeper(CONFIG, directories=(os.fspath(self.top),), state_directory=os.fspath(self.state))
-        keeper.run(request, on_progress=lambda _: None, stop=lambda: False)
+        engine = Engine(CONFIG, directories=(os.fspath(self.top),), state_directory=os.fspath(self.state))
+        engine.run(request, on_progress=lambda _: None, stop=lambda: False)
 
 
 @cache

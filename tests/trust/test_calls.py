@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from journalkeeper import mtime_note
+from journalkeeper.btrfs import mtime_note
 from tests.trust import calls
 from tests.trust.calls import Point
 from tests.trust.tally import Tally

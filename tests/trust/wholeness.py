@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper import mtime_note
-from journalkeeper.cycle import Keeper
-from journalkeeper.errors import KeeperError
+from journalkeeper.btrfs import mtime_note
+from journalkeeper.engine import Engine
+from journalkeeper.history.record import Record
 from journalkeeper.journald.names import is_leftover
 from journalkeeper.lab.volume import run
 from journalkeeper.model import MIB, Result
-from journalkeeper.record import Record
+from journalkeeper.model.errors import KeeperError
 from tests.btrfs.journals import ALWAYS, NOW, Bearing, bearing
 
 CONFIG = ALWAYS._replace(nocow=ALWAYS.nocow._replace(nocow="no"))
@@ -75,9 +75,9 @@ class NextRun(NamedTuple):
 def next_run(top: Path, state: Path) -> NextRun:
     """Have the engine do what it does at its next turn."""
     began = time.monotonic()
-    keeper = Keeper(CONFIG, directories=(os.fspath(top),), state_directory=os.fspath(state))
+    engine = Engine(CONFIG, directories=(os.fspath(top),), state_directory=os.fspath(state))
     try:
-        report = keeper.run(NOW, on_progress=lambda _: None, stop=lambda: False)
+        report = engine.run(NOW, on_progress=lambda _: None, stop=lambda: False)
     except KeeperError as error:
         return NextRun([f"the next run: {error}"], left_in(top), time.monotonic() - began, cleaned=False)
     took_s = time.monotonic() - began
