@@ -4,7 +4,8 @@
     python -m tests.trust.calls [--points N] [--seed N] [--only FLOW]
     python -m tests.trust.calls --replay FLOW:CALL:K:FAULT      # as failing points are named
 
-Without --points every point is tried: each call of each flow, with each fault. With it, a random choice of so many.
+Without --points every point is tried: each call of each flow, with each fault; of the whole command, which does the
+same again and makes thousands of calls, COMMAND_POINTS. With --points, a random choice of so many of each flow.
 A fault is an errno, or SIGKILL or SIGTERM before the call. Calls that only the process itself can make fail (memory
 given back, signal masks, locks of threads) get the signals, and no errno.
 
@@ -57,6 +58,7 @@ CANNOT_FAIL: Final = frozenset(
 )
 MESSAGES: Final = 10
 ROWS: Final = 5
+COMMAND_POINTS: Final = 300
 VOLUME: Final = ("uuid-a", 256)
 FIELD: Final = "LAB_NUMBER"
 
@@ -364,8 +366,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=FLOWS, help="only this flow")
     parser.add_argument("--replay", metavar="FLOW:CALL:K:FAULT", help="only this point")
     args = parser.parse_args(argv)
-    words = "" if args.points is None else f" --points {args.points} --seed {args.seed}"
-    tally = Tally("calls", f"python -m tests.trust.calls{words}", args.seed)
+    words = "" if args.points is None else f" --points {args.points}"
+    tally = Tally("calls", f"python -m tests.trust.calls{words} --seed {args.seed}", args.seed)
     if args.replay is not None:
         name, call, ordinal, fault = args.replay.split(":")
         attack([name], tally, lambda _: [Point(name, call, int(ordinal), fault)])
@@ -374,7 +376,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stderr.write(f"seed {args.seed}\n")
 
     def chosen(found: list[Point]) -> list[Point]:
-        return found if args.points is None else dice.sample(found, min(args.points, len(found)))
+        count = args.points or (COMMAND_POINTS if found[0].flow == "command" else len(found))
+        return found if count >= len(found) else dice.sample(found, count)
 
     attack([args.only] if args.only else FLOWS, tally, chosen)
     return tally.report()
