@@ -44,11 +44,11 @@ from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.run import Done
 from journalkeeper.model.waiting import Wait
 from tests import hosts
-from tests.btrfs.journals import action, archive_name, bearing, do, put
+from tests.btrfs.journals import action, archive_name, do, put
 from tests.trust import faulty, inside
 from tests.trust.faulty import Ended
 from tests.trust.tally import Tally
-from tests.trust.wholeness import MACHINE, adorn, allocate_ahead, differences, next_run, record_troubles
+from tests.trust.wholeness import MACHINE, adorn, allocate_ahead, differences, next_run, record_troubles, whole
 
 ERRNOS: Final = ("EIO", "ENOSPC", "EINTR", "EAGAIN", "EPERM", "EBUSY", "ENOMEM", "EDQUOT", "EROFS")
 SIGNALS: Final = ("SIGKILL", "SIGTERM")
@@ -114,7 +114,7 @@ class FileFlow:
         if "@" in self._path.name and not self._nocow:
             allocate_ahead(self._path)
         adorn(self._path)
-        self._before, self._action = bearing(self._path), action(self._path)
+        self._before, self._action = whole(self._path), action(self._path)
 
     def first(self) -> None:
         """Nothing."""
@@ -230,7 +230,7 @@ class CommandFlow:
         allocate_ahead(paths[0])
         for path in paths:
             adorn(path)
-        self._before = {path: bearing(path) for path in paths}
+        self._before = {path: whole(path) for path in paths}
 
     def first(self) -> None:
         os.environ["STATE_DIRECTORY"] = os.fspath(self._state)
@@ -349,13 +349,13 @@ def attack(names: Sequence[str], tally: Tally, chosen: Callable[[list[Point]], l
             answers: collections.Counter[str] = collections.Counter()
             with flow(name, volume.mountpoint / name, content) as work:
                 work.ready()
-                whole = faulty.run(work.work, log, first=work.first)
-                if not whole.calls or whole.said.startswith(faulty.RAISED):
-                    raise RuntimeError(f"{name} without a fault: {whole}")
-                work.look(whole.said)
-                for point in chosen(points(name, whole.calls)):
+                sound = faulty.run(work.work, log, first=work.first)
+                if not sound.calls or sound.said.startswith(faulty.RAISED):
+                    raise RuntimeError(f"{name} without a fault: {sound}")
+                work.look(sound.said)
+                for point in chosen(points(name, sound.calls)):
                     attempt(work, point, log, tally, answers)
-            sys.stderr.write(f"{name}: {len(whole.calls)} calls; {dict(answers.most_common())}\n")
+            sys.stderr.write(f"{name}: {len(sound.calls)} calls; {dict(answers.most_common())}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

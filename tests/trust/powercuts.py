@@ -19,6 +19,7 @@ a file, or leaves a temporary file or a note. Outage: how long the next run take
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import pickle
 import random
@@ -41,6 +42,7 @@ from tests.trust.tally import Tally
 from tests.trust.wholeness import STATE, differences, next_run, record_troubles
 
 POINTS_A_RECORDING: Final = 25
+BLKFLSBUF: Final = 0x1261
 ARENA: Final = struct.Struct("<16xB71xQQ")
 """Of a journal file's header: state, header_size, arena_size."""
 
@@ -98,7 +100,8 @@ class Replay:
             at = self._recording.next_flush(at)
         dice = random.Random(point.seed) if point.torn else None  # noqa: S311 - repeatable is the point
         self._recording.cut(self._image, at, dice)
-        run("blockdev", "--flushbufs", self._volume.device)
+        with open(self._volume.device, "rb") as device:
+            fcntl.ioctl(device, BLKFLSBUF)  # what the kernel has in memory of it is of the last point
         name = f"{point.number} ({point.recording}, entry {at} of {last}{', torn' if point.torn else ''})"
         try:
             self._volume.mount()

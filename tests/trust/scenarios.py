@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import random
@@ -17,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pytest
+
 from journalkeeper.engine import Engine
 from journalkeeper.history.record import Record
 from journalkeeper.lab import bed as lab
@@ -25,13 +28,15 @@ from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Kind, Outcome, Reason, Request, Result, Verb
 from journalkeeper.model.waiting import Wait
 from tests import hosts
-from tests.btrfs.journals import NOW, Bearing, archive_name, bearing, let_go, put
+from tests.btrfs.journals import NOW, archive_name, let_go, put
+from tests.btrfs.test_execute_failures import before_each_call
 from tests.trust.cutdisk import recorded
 from tests.trust.inside import rotated
-from tests.trust.wholeness import CONFIG, MACHINE, STATE, adorn, allocate_ahead
+from tests.trust.wholeness import CONFIG, MACHINE, STATE, Whole, adorn, allocate_ahead, whole
 
 SIZE: Final = 512 * MIB
 COMMIT: Final = "sync --file-system"
+BTRFS_IOC_SYNC: Final = 0x9408
 ACTIVE: Final = Request(archived=False, now=True)
 ARCHIVED: Final = Request(active=False, now=True)
 FIELD: Final = "LAB_NUMBER"
@@ -47,7 +52,7 @@ class Marks:
 
     begun: int = 0
     ended: int = 0
-    whole: dict[str, Bearing] = field(default_factory=dict)
+    whole: dict[str, Whole] = field(default_factory=dict)
     entries: list[tuple[int, int]] = field(default_factory=list)
     rows: list[tuple[int, int]] = field(default_factory=list)
 
@@ -69,9 +74,9 @@ class Stage(NamedTuple):
         """How long the log is."""
         return self.log.stat().st_size
 
-    def begin(self, *whole: Path) -> None:
+    def begin(self, *resting: Path) -> None:
         """Points begin here; these files are at rest and must stay what they are."""
-        self.marks.whole = {os.fspath(path.relative_to(self.top)): bearing(path) for path in whole}
+        self.marks.whole = {os.fspath(path.relative_to(self.top)): whole(path) for path in resting}
         run("sync", "--file-system", self.top)
         self.marks.begun = self.now()
 
@@ -97,7 +102,7 @@ def archives(stage: Stage) -> None:
         allocate_ahead(path)
         adorn(path)
     stage.begin(*paths)
-    with commits(stage):
+    with stage.dice.choice((commits, commits_between))(stage):
         stage.run(NOW)
 
 
@@ -108,7 +113,7 @@ def rewrites(stage: Stage) -> None:
     for path in paths:
         adorn(path)
     stage.begin(*paths)
-    with commits(stage):
+    with stage.dice.choice((commits, commits_between))(stage):
         stage.run(NOW)
 
 
@@ -187,6 +192,18 @@ def _log(journald: PrivateJournald, stage: Stage, count: int) -> int:
     journald.sync()
     stage.marks.entries.append((stage.now(), count + 40))
     return count + 40
+
+
+@contextmanager
+def commits_between(stage: Stage) -> Iterator[None]:
+    """Have the volume commit before each call that changes something, in this process: each state becomes durable."""
+    top = os.open(stage.top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            before_each_call(patch, lambda: fcntl.ioctl(top, BTRFS_IOC_SYNC))
+            yield
+    finally:
+        os.close(top)
 
 
 @contextmanager

@@ -34,4 +34,4 @@ def test_a_time_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mtime_note, "make", lambda *_: None)
     tally = Tally("calls", "", SEED)
     calls.attack(["archive"], tally, lambda _: [Point("archive", "fallocate", 2, "SIGKILL")])
-    assert [line.split(": ")[1].split()[0] for line in tally.lost.values()] == ["times_ns"]
+    assert [line.split(": ")[1].split()[0] for line in tally.lost.values()] == ["mtime_ns"]

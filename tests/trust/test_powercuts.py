@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.btrfs.journals import Bearing
 from tests.trust import powercuts
 from tests.trust.cutdisk import BLOCK, ENTRY, FLUSH, Recording
 from tests.trust.scenarios import SCENARIOS, record
 from tests.trust.tally import Tally
+from tests.trust.wholeness import Whole
 
 SEED = 14
 SIZE = 8 * BLOCK
@@ -50,7 +50,7 @@ def test_what_is_not_there_is_found(tmp_path: Path) -> None:
     count = replay.marks.entries[-1][1]
     replay.marks.entries.append((replay.marks.ended, count + 1))
     replay.marks.rows.append((0, 1000))
-    replay.marks.whole["state/lock"] = Bearing("", 0, (0, 0), 0, (0, 0), {}, "", "", ())
+    replay.marks.whole["state/lock"] = Whole("", 0, (0, 0), 0, 0, {}, 0, ())
     tally = Tally("power cuts", "", SEED)
     try:
         replay.examine(powercuts.Point(0, "rotation", 0, 1.0, torn=False, seed=""), tally)

@@ -3,21 +3,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import struct
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.btrfs import mtime_note
+from journalkeeper.btrfs import fiemap, inode, kernel, mtime_note
+from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
 from journalkeeper.engine import Engine
 from journalkeeper.history.record import Record
 from journalkeeper.journald.names import is_leftover
-from journalkeeper.lab.volume import run
 from journalkeeper.model import MIB, Result
 from journalkeeper.model.errors import KeeperError
-from tests.btrfs.journals import ALWAYS, NOW, Bearing, bearing
+from tests.btrfs.journals import ALWAYS, NOW
 
+NOBODY = 0xFFFFFFFF
 CONFIG = ALWAYS._replace(nocow=ALWAYS.nocow._replace(nocow="no"))
+ACL = struct.pack("<I" + "HHI" * 5, 2, 1, 6, NOBODY, 2, 4, 1234, 4, 4, NOBODY, 16, 4, NOBODY, 32, 0, NOBODY)
+"""user::rw-,user:1234:r--,group::r--,mask::r--,other::---. Source: linux/posix_acl_xattr.h"""
+
 MACHINE = "0123456789abcdef" * 2
 STATE = "state"
 """The state directory, on the same volume as the journal: one power cut is for both."""
@@ -28,7 +34,7 @@ def adorn(path: Path) -> None:
     os.chown(path, 0, 4)
     os.chmod(path, 0o640)
     os.setxattr(path, "user.crtime_usec", b"12345678")
-    run("setfacl", "--modify", "user:1234:r--", path)
+    os.setxattr(path, "system.posix_acl_access", ACL)
 
 
 def allocate_ahead(path: Path) -> None:
@@ -36,26 +42,56 @@ def allocate_ahead(path: Path) -> None:
     status = path.stat()
     size = -(-status.st_size // MIB) * MIB
     os.truncate(path, size + 16 * MIB)
-    for offset, length in ((size, 8 * MIB), (size + 16 * MIB, MIB)):
-        run("fallocate", "--keep-size", "--offset", f"{offset}", "--length", f"{length}", path)
+    with open(path, "r+b") as file:
+        for offset, length in ((size, 8 * MIB), (size + 16 * MIB, MIB)):
+            kernel.fallocate(file.fileno(), FALLOC_FL_KEEP_SIZE, offset, length)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def differences(wanted: Bearing, path: Path, *, finished: bool) -> list[str]:
+class Whole(NamedTuple):
+    """All that a journal file is and bears, but for NOCOW and compression. An ACL is one of the xattrs."""
+
+    sha256: str
+    size_bytes: int
+    owner: tuple[int, int]
+    mode: int
+    mtime_ns: int
+    xattrs: dict[str, bytes]
+    flags: int
+    data: tuple[tuple[int, int], ...]
+
+
+def whole(path: Path) -> Whole:
+    """What `path` is. No other program is asked: this is done after every fault, several times."""
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Whole(
+            digest,
+            status.st_size,
+            (status.st_uid, status.st_gid),
+            status.st_mode,
+            status.st_mtime_ns,
+            {name: os.getxattr(file.fileno(), name) for name in os.listxattr(file.fileno())},
+            inode.get_flags(file.fileno()) & ~(inode.FS_NOCOW_FL | inode.FS_COMPR_FL),
+            tuple(fiemap.data(file.fileno(), sync=True)),
+        )
+
+
+def differences(wanted: Whole, path: Path, *, finished: bool) -> list[str]:
     """What of a journal file is not what it was; its time and our note about it only when a run is over."""
     try:
-        found = bearing(path)
+        found = whole(path)
     except FileNotFoundError:
         return [f"{path.name} is gone"]
     except OSError as error:
         return [f"{path.name}: {error}"]
     if not finished:
         found.xattrs.pop(mtime_note.NAME, None)
-        found = found._replace(times_ns=wanted.times_ns)
-    found = found._replace(times_ns=(wanted.times_ns[0], found.times_ns[1]))  # reading it may have moved the first
+        found = found._replace(mtime_ns=wanted.mtime_ns)
     return [
         f"{path.name}: {field} was {getattr(wanted, field)}, is {getattr(found, field)}"
-        for field in Bearing._fields
+        for field in Whole._fields
         if getattr(wanted, field) != getattr(found, field)
     ]
 
