@@ -198,9 +198,13 @@ def _log(journald: PrivateJournald, stage: Stage, count: int) -> int:
 def commits_between(stage: Stage) -> Iterator[None]:
     """Have the volume commit before each call that changes something, in this process: each state becomes durable."""
     top = os.open(stage.top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def commit() -> None:
+        fcntl.ioctl(top, BTRFS_IOC_SYNC)
+
     try:
         with pytest.MonkeyPatch.context() as patch:
-            before_each_call(patch, lambda: fcntl.ioctl(top, BTRFS_IOC_SYNC))
+            before_each_call(patch, commit)
             yield
     finally:
         os.close(top)
