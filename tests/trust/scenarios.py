@@ -47,11 +47,13 @@ VOLUME: Final = ("uuid-a", 256)
 class Marks:
     """What is known of a recording: lengths of its log, and what had to be on the disk from then on.
 
-    `whole` are journal files by their path below the top, `entries` and `rows` are (length, count).
+    `whole` are journal files by their path below the top, `entries` and `rows` are (length, count). `done` is how much
+    of what was tried was carried out.
     """
 
     begun: int = 0
     ended: int = 0
+    done: int = 0
     whole: dict[str, Whole] = field(default_factory=dict)
     entries: list[tuple[int, int]] = field(default_factory=list)
     rows: list[tuple[int, int]] = field(default_factory=list)
@@ -83,7 +85,8 @@ class Stage(NamedTuple):
     def run(self, request: Request) -> None:
         """Have the engine do it."""
         engine = Engine(CONFIG, directories=(os.fspath(self.top),), state_directory=os.fspath(self.state))
-        engine.run(request, on_progress=lambda _: None, stop=lambda: False)
+        report = engine.run(request, on_progress=lambda _: None, stop=lambda: False)
+        self.marks.done += sum(outcome.result is Result.DONE for outcome in report.outcomes)
 
 
 @cache
@@ -145,6 +148,7 @@ def rotation(stage: Stage) -> None:
                 for _ in range(4):
                     count = _log(journald, stage, count)
                 rotated(journald)
+                stage.marks.done += 1
                 stage.run(ARCHIVED)
 
 
@@ -163,6 +167,7 @@ def records(stage: Stage) -> None:
                 record.observe(now_us, hosts.host(hosts.file(Kind.ACTIVE)))
                 record.wait([Wait(f"/j/{number}.journal", now_us, "pressure")])
                 record.end_run(run_id, now_us)
+                stage.marks.done += 1
                 record.prune(now_us, 365 * 86400 * 10**6)
 
 
@@ -235,6 +240,8 @@ def record(scenario: str, seed: str, base: Path) -> Path:
             SCENARIOS[scenario](Stage(volume.mountpoint, log, marks, random.Random(seed)))  # noqa: S311 - repeatable
             let_go(volume)
         marks.ended = log.stat().st_size
+    if not marks.done:
+        raise RuntimeError(f"{scenario}: nothing was done")
     image.unlink()
     (base / "marks").write_bytes(pickle.dumps(vars(marks)))
     return log
