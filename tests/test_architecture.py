@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """Which room may import which; the package itself (its version) is open to all."""
 
 PURE_STDLIB = {
-    *("__future__", "abc", "base64", "bisect", "collections", "contextlib", "dataclasses", "difflib"),
+    *("__future__", "abc", "array", "base64", "bisect", "collections", "contextlib", "dataclasses", "difflib"),
     *("enum", "errno", "fractions", "functools", "heapq", "html", "itertools", "json", "math", "operator"),
     *("re", "shlex", "statistics", "string", "textwrap", "types", "typing"),
 }

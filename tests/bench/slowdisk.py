@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A disk image whose every read and write takes its time, one after the other.
 
-    python -m tests.bench.slowdisk IMAGE        # mounts itself over IMAGE; lines of IOPS on stdin
+    python -m tests.bench.slowdisk IMAGE        # mounts itself over IMAGE; orders on stdin, see SlowDisk.order
 
 The kernel's limit of IOPS (io.max, blkio.throttle) lets a tenth of a second's I/Os through at once and
 then none until it is over (seen at 500: 49 at once, 100 ms of nothing). It is right about seconds and
@@ -75,10 +75,22 @@ class SlowDisk:
         self._image = image
         self._pause_s = 0.0
         self._free_s = 0.0
+        self._done = 0
 
-    def set_iops(self, iops: int) -> None:
-        """From now on that many; 0 is as many as there come."""
-        self._pause_s = 1 / iops if iops else 0.0
+    def order(self, line: str) -> str:
+        """What is to be from now on, and the answer.
+
+        "IOPS": that many a second, 0 is as many as there come. "hold MS": nothing for so long; until when, in
+        seconds of CLOCK_MONOTONIC. "count": how many were done.
+        """
+        match line.split():
+            case ["hold", length_ms]:
+                self._free_s = max(self._free_s, time.monotonic() + float(length_ms) / 1000)
+                return repr(self._free_s)
+            case ["count"]:
+                return str(self._done)
+        self._pause_s = 1 / int(line) if int(line) else 0.0
+        return line.strip()
 
     def answer(self) -> bool:
         """Answer one request; False at the end.
@@ -139,6 +151,7 @@ class SlowDisk:
         self._free_s = max(self._free_s, time.monotonic()) + self._pause_s
         while (left_s := self._free_s - time.monotonic()) > 0:
             time.sleep(left_s)
+        self._done += 1
 
 
 def mount(path: Path) -> int:
@@ -168,8 +181,7 @@ def serve(image: Path) -> None:
         if orders in ready:
             line = orders.readline()
             if line:
-                disk.set_iops(int(line))
-                print(line.decode().strip(), flush=True)  # noqa: T201
+                print(disk.order(line.decode()), flush=True)  # noqa: T201
             else:
                 listening.remove(orders)
         if fuse in ready and not disk.answer():
@@ -182,14 +194,26 @@ class Control:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def set_iops(self, iops: int) -> None:
-        """From now on that many; 0 is as many as there come."""
+    def _ask(self, order: str) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{iops}\n")
+        self._process.stdin.write(f"{order}\n")
         self._process.stdin.flush()
-        if self._process.stdout.readline() != f"{iops}\n":
-            raise RuntimeError("the slow disk has gone")
+        if answer := self._process.stdout.readline():
+            return answer.strip()
+        raise RuntimeError("the slow disk has gone")
+
+    def set_iops(self, iops: int) -> None:
+        """From now on that many; 0 is as many as there come."""
+        self._ask(str(iops))
+
+    def hold(self, length_ms: float) -> float:
+        """Nothing is answered for so long; until when, in seconds of CLOCK_MONOTONIC."""
+        return float(self._ask(f"hold {length_ms}"))
+
+    def count(self) -> int:
+        """How many reads and writes it has done."""
+        return int(self._ask("count"))
 
 
 @contextmanager
