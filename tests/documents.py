@@ -47,13 +47,9 @@ class Typed(NamedTuple):
 
 
 class OnGuest(NamedTuple):
-    """Run as it stands on a booted host with the service (tests/guest/test_docs.py), at a `terminal` if need be.
-
-    It ends with one of `status`.
-    """
+    """Run as it stands on a booted host with the service (tests/guest/test_docs.py); it ends with one of `status`."""
 
     status: tuple[int, ...] = (0,)
-    terminal: bool = False
 
 
 class Here(NamedTuple):
@@ -74,7 +70,7 @@ How = Typed | OnGuest | Here | By
 HOW: tuple[tuple[str, str, How], ...] = (
     # README: what sets up a machine
     (r"README\.md .*", r"sudo tests/try", By("tests/btrfs/test_try.py", "tests/try")),
-    (r"README\.md .*", r"sudo configs/install( --uninstall)?( --purge)?", OnGuest()),
+    (r"README\.md .*", r"(sudo )?configs/install( --uninstall)?", OnGuest()),
     (
         r"README\.md .*",
         r"sudo apt-get install .*gcc pkg-config",
@@ -88,23 +84,26 @@ HOW: tuple[tuple[str, str, How], ...] = (
     ),
     (r"README\.md .*", r"~/journalkeeper/bin/.* --version", By("tests/test_install.py", "bin/journalkeeper --version")),
     (
-        r"README\.md .*",
+        r"journalkeeper-figures\.7 .*",
         r"configs/packaging/build deb OUT",
         By("tests/adapters/test_packages.py", "configs/packaging/build"),
     ),
     (r"README\.md .*", r"configs/man/make DIR", By("tests/adapters/test_man.py", "configs/man/make")),
     # README: tests and benches
     (r"README\.md .*", r"(sudo )?tests/run( --fast)?", By(".ci/run", "tests/run")),
-    (r"README\.md .*", r"tests/fresh-root bookworm try", By("tests/fresh-root", "script= $ commands Try")),
-    (r"README\.md .*", r"sudo tests/guest/guest --help", Here()),
+    (r"README\.md .*", r"sudo sh -c 'findmnt .*", OnGuest()),
+    # the page of figures
+    (r"journalkeeper-figures\.7 .*", r"configs/install --root DIR", By("tests/adapters/test_install_script.py", "--root")),
     (
-        r"README\.md .*",
-        r"python -m tests\.bench\.archive .*",
-        By("tests/bench/test_bench_smoke.py", "archive --extents"),
+        r"journalkeeper-figures\.7 .*",
+        r"python -m tests\.bench\..*",
+        By("tests/adapters/test_docs.py::test_a_bench_that_a_page_names_takes_those_words", "--help"),
     ),
-    (r"README\.md .*", r"python -m tests\.bench\.fleet", By("tests/bench/test_fleet_smoke.py", "fleet")),
-    (r"README\.md .*", r"python -m tests\.bench\.identity", By("tests/bench/test_bench_smoke.py", "figures identity")),
-    (r"README\.md .*", r"btrfs filesystem defragment .*", By("tests/bench/archive.py", "btrfs filesystem defragment")),
+    (
+        r"journalkeeper-figures\.7 .*",
+        r"btrfs filesystem defragment .*",
+        By("tests/bench/archive.py", "btrfs filesystem defragment"),
+    ),
     # pages that have a test of their own for all that they show
     (
         r"journalkeeper\.1 block",
@@ -120,7 +119,6 @@ HOW: tuple[tuple[str, str, How], ...] = (
     # any page
     (r".*", r"promtool .*", Here("promtool")),
     (r".*", r"(sudo )?busctl monitor .*", OnGuest((124,))),  # it goes on until timeout(1) ends it
-    (r".*", r"(sudo )?systemctl edit .*", OnGuest(terminal=True)),
     (r".*", r"(sudo )?systemctl status .*", OnGuest((0, 3))),  # 3: one of the units is not active
     (r".*", r"(sudo )?(busctl|systemctl|systemd-analyze|journalctl|btrfs|dmesg)\b.*", OnGuest()),
     (r".*", r"(\w+=\S+ )*(sudo )?journalkeeper .*", Typed()),

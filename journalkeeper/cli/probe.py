@@ -19,13 +19,13 @@ from journalkeeper.cli.parser import Help, common
 from journalkeeper.cli.table import Column, Row, render, stacked
 from journalkeeper.cli.text import counted, elided, shown
 from journalkeeper.cli.times import parse_time_us, shown_time
-from journalkeeper.errors import FileError, NeedsRootError, UsageError
+from journalkeeper.model.errors import FileError, NeedsRootError, UsageError
+from journalkeeper.model.units import INFINITY_US, parse_span_us
 from journalkeeper.report import distribution as report
-from journalkeeper.values import INFINITY_US, parse_span_us
 
 if TYPE_CHECKING:
+    from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
-    from journalkeeper.cli.session import Session
     from journalkeeper.probe.base import Measurement
 
 DESCRIPTION = """\
@@ -197,17 +197,17 @@ def _span_ns(text: str) -> int:
 _span_ns.__name__ = "time span"
 
 
-def run(args: argparse.Namespace, session: Session) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Measure, and say what came out."""
     probe = next(row for row in PROBES if row.name == args.probe)
-    if probe.needs_root and not session.privileged:
+    if probe.needs_root and not context.privileged:
         raise NeedsRootError(probe.needs_root)
     before = earlier(args.against, probe.name)
     if getattr(args, "since", None):
-        args.since = f"@{time_us(args.since, session) / 1e6:.6f}"
-    limit_us = probe.limit_us or session.config().window.intake_delay_max_us
+        args.since = f"@{time_us(args.since, context) / 1e6:.6f}"
+    limit_us = probe.limit_us or context.config().window.intake_delay_max_us
     limit = report.Limit(limit_us * 1000, probe.limit_source)
-    output = session.output
+    output = context.output
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup(1) leaves it
             signal.signal(number, signal.default_int_handler)
@@ -224,7 +224,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     interrupted = INTERRUPTED in found.notes
     verdict = report.verdict([series for series in found.series if found.judged(series)], limit)
     if output.json != "off":
-        output.document(document(probe, args, found, session.now_us, verdict))
+        output.document(document(probe, args, found, context.now_us, verdict))
     else:
         blocks = [every.rows(last=True)] if every is not None else []
         output.lines(stacked([*blocks, *text(found, before, verdict, output)]))
@@ -361,12 +361,12 @@ def _unobserved(found: Measurement) -> list[str]:
     ]
 
 
-def time_us(text: str, session: Session) -> int:
+def time_us(text: str, context: Context) -> int:
     """A time that an option says.
 
     Raises: UsageError.
     """
     try:
-        return parse_time_us(text, session.now_us)
+        return parse_time_us(text, context.now_us)
     except ValueError as error:
         raise UsageError(str(error)) from error

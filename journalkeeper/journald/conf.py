@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from journalkeeper import conffiles
+from journalkeeper.config import files
 from journalkeeper.model import GIB, KIB, MIB
-from journalkeeper.values import U64_MAX, US_PER_MINUTE, US_PER_SECOND, parse_size, parse_span_us
+from journalkeeper.model.units import U64_MAX, US_PER_MINUTE, US_PER_SECOND, parse_size, parse_span_us
 
 SYNC_INTERVAL_US = 5 * US_PER_MINUTE
 MAX_FILES = 100
@@ -65,10 +65,10 @@ def settings(namespace: str = "", *, root: str = "/") -> Settings:
     Raises: FileError for a file that we may not read: journald, being root, may.
     """
     name = f"journald@{namespace}.conf" if namespace else "journald.conf"
-    return from_assignments(conffiles.assignments(name, root=root), namespace)
+    return from_assignments(files.assignments(name, root=root), namespace)
 
 
-def from_assignments(rows: list[conffiles.Assignment], namespace: str = "") -> Settings:
+def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Settings:
     """The settings that these assignments make, starting from journald's defaults."""
     return _applied(rows, _KEYS, Settings(storage="persistent" if namespace else "auto"))
 
@@ -78,10 +78,10 @@ def rate_limit() -> RateLimit:
 
     Raises: as `settings`.
     """
-    return _applied(conffiles.assignments("journald.conf"), _RATE_KEYS, RateLimit())
+    return _applied(files.assignments("journald.conf"), _RATE_KEYS, RateLimit())
 
 
-def _applied(rows: list[conffiles.Assignment], keys: Mapping[str, tuple[str, Reader]], found: T) -> T:
+def _applied(rows: list[files.Assignment], keys: Mapping[str, tuple[str, Reader]], found: T) -> T:
     for row in rows:
         if row.fatal:
             break

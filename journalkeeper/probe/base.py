@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from journalkeeper.errors import FileError, KeeperError
 from journalkeeper.lab import journald
+from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.report.distribution import Series
 
 NAME = "journalkeeper-"

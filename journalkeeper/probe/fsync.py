@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
 from journalkeeper.btrfs import inode
-from journalkeeper.errors import FileError
 from journalkeeper.lab.journald import machine_id
+from journalkeeper.model.errors import FileError
 from journalkeeper.probe import who
 from journalkeeper.probe.base import Measurement, Steps, floor, sample, schedule, scratch
 from journalkeeper.probe.base import wall_ns as wall

@@ -20,10 +20,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from journalkeeper import opening
-from journalkeeper.errors import KeeperError
-from journalkeeper.escape import shown
-from journalkeeper.journald import header
+from journalkeeper.journald import header, opening
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.escape import shown
+from journalkeeper.observe.intake import wait_us
 from journalkeeper.probe.base import Measurement, Steps, floor
 from journalkeeper.report.distribution import Series, stalls
 from journalkeeper.report.distribution import shown as span
@@ -48,12 +48,6 @@ NOT_SEEN: Final = (
     "the kernel took its datagram, and stalls in which nobody logged: one of S seconds shows within 10% "
     "where 10/S messages a second are logged."
 )
-
-
-def wait_us(entry: Mapping[str, Any]) -> int | None:
-    """How long one entry waited; None if nobody knows, less than 0 if the clock was set back."""
-    source = entry.get("_SOURCE_REALTIME_TIMESTAMP")
-    return None if source is None else int(entry["__REALTIME_TIMESTAMP"]) - int(source)
 
 
 def entries(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -18,13 +18,13 @@ from itertools import repeat, takewhile
 from pathlib import Path
 from typing import Final
 
-from journalkeeper.errors import UsageError
 from journalkeeper.journald import conf
+from journalkeeper.model.errors import UsageError
+from journalkeeper.model.units import format_span
 from journalkeeper.probe.base import PATIENCE_S, Measurement, Steps, Target, at_the_end, floor, sample, schedule, target
 from journalkeeper.probe.base import wall_ns as wall
 from journalkeeper.probe.intake import entries
 from journalkeeper.report.distribution import Series
-from journalkeeper.values import format_span
 
 IDENTIFIER: Final = "journalkeeper-probe"
 

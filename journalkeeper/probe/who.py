@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import inode, volume
-from journalkeeper.errors import KeeperError
-from journalkeeper.escape import shown
 from journalkeeper.lab.volume import own_mounts
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.escape import shown
 from journalkeeper.probe.base import NAME, Measurement, Steps, at_the_end, floor, host_journald
 from journalkeeper.probe.base import wall_ns as wall
 from journalkeeper.report.distribution import Series

@@ -11,7 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 STATISTICS: Final = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}
 ABOVE: Final = 10
@@ -23,6 +23,9 @@ GAP_NS: Final = 1_000_000_000
 UNITS: Final = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 BAR: Final = 40
 COLUMNS, WIDTH = 9, 8
+
+
+Number = TypeVar("Number", int, float)
 
 
 class Limit(NamedTuple):
@@ -63,7 +66,7 @@ class Series:
         return [began + took - planned for began, took, planned in ends]
 
 
-def quantile(ordered: Sequence[int], per_mille: int) -> int:
+def quantile(ordered: Sequence[Number], per_mille: int) -> Number | int:
     """The least value that so many of a thousand do not exceed; 0 of none."""
     return ordered[-(-len(ordered) * per_mille // 1000) - 1] if ordered else 0
 

@@ -18,6 +18,7 @@ PAGES = (
     "man1/journalkeeper.1",
     "man5/journalkeeper.conf.5",
     "man5/org.journalkeeper1.5",
+    "man7/journalkeeper-figures.7",
     "man7/journalkeeper-fleet.7",
     "man8/journalkeeper.service.8",
 )

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from journalkeeper import conffiles
 from journalkeeper.cli import probe as command
 from journalkeeper.cli.parser import parse
 from journalkeeper.cli.program import run
-from journalkeeper.errors import UsageError
+from journalkeeper.config import files
+from journalkeeper.model.errors import UsageError
+from journalkeeper.observe.intake import wait_us
 from journalkeeper.probe import syslog
-from journalkeeper.probe.intake import Intake, wait_us
+from journalkeeper.probe.intake import Intake
 from tests.adapters.pages import PAGES, make
 
 SECOND = 1_000_000
@@ -101,8 +102,8 @@ def test_on_a_host_at_most_half_of_what_journald_takes_is_sent(
     burst: str, interval: str, words: str, *, allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [("RateLimitBurst", burst), ("RateLimitIntervalSec", interval)]
-    assignments = [conffiles.Assignment("f", n, "Journal", *row) for n, row in enumerate(rows)]
-    monkeypatch.setattr(conffiles, "assignments", lambda *_, **__: assignments)
+    assignments = [files.Assignment("f", n, "Journal", *row) for n, row in enumerate(rows)]
+    monkeypatch.setattr(files, "assignments", lambda *_, **__: assignments)
     asked = parse(["probe", "syslog", "--host", *words.split()])
     if allowed:
         assert syslog.allowed(asked) == (5 if asked.flat_out else round(asked.rate * asked.seconds))

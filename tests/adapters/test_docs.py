@@ -6,12 +6,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from journalkeeper import conffiles
-from journalkeeper.config import Config, from_assignments
+from journalkeeper.config import Config, files
+from journalkeeper.config.validation import from_assignments
 from journalkeeper.model import GIB, Kind, Request
 from journalkeeper.policy import plan
 from tests import documents, hosts
@@ -97,6 +98,18 @@ def test_what_is_typed_in_the_checkout_ends_well(command: Command) -> None:
     assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
 
 
+BENCHES = [one for one in documents.commands() if one.text.startswith("python -m tests.bench.")]
+
+
+@pytest.mark.parametrize("command", BENCHES, ids=lambda command: command.text)
+def test_a_bench_that_a_page_names_takes_those_words(command: Command) -> None:
+    _, _, module, *words = command.text.split()
+    known = subprocess.run(
+        [sys.executable, "-m", module, "--help"], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    ).stdout
+    assert [word for word in words if word.startswith("--") and word.partition("=")[0] not in known] == []
+
+
 # what tests/fresh-root takes from README
 
 
@@ -134,7 +147,7 @@ def test_a_configuration_that_is_shown_is_right(tmp_path: Path, name: str) -> No
 
 def configuration(place: Path, name: str) -> Config:
     (place / "shown.conf").write_text(documents.configurations()[name])
-    return from_assignments(conffiles.parse_file(str(place / "shown.conf")))
+    return from_assignments(files.parse_file(str(place / "shown.conf")))
 
 
 def test_the_configuration_for_a_first_look_plans_nothing(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ also told from the moment at which a message was planned.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -26,6 +25,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.observe.intake import wait_us
+from journalkeeper.probe.intake import entries
+from journalkeeper.report.distribution import quantile
 from tests.bench.archive import slowed
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, run, show
 from tests.bench.service import DATACOW, Load, Service, add_config, age, every_second, extents
@@ -34,7 +36,7 @@ SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE = "12G"
 
 
-class Delays(NamedTuple):
+class IntakeDelays(NamedTuple):
     """Seconds that each message waited, in the order in which they were logged, and the file's extents.
 
     `last` is after the last flush, which leaves what it wrote; `least` what the file came down
@@ -47,7 +49,7 @@ class Delays(NamedTuple):
     last: int
     least: list[int]
 
-    def half(self, number: int) -> Delays:
+    def half(self, number: int) -> IntakeDelays:
         """The first or the second half."""
         middle = len(self.journalds_s) // 2
         part = slice(middle * number, middle * (number + 1))
@@ -56,7 +58,7 @@ class Delays(NamedTuple):
 
 def rare(delays_s: list[float]) -> float:
     """The 99.9th percentile."""
-    return sorted(delays_s)[int(len(delays_s) * 0.999)]
+    return quantile(sorted(delays_s), 999)
 
 
 @contextmanager
@@ -78,7 +80,7 @@ def defragmenting(place: Bed) -> Iterator[None]:
         thread.join()
 
 
-def live(asked: Namespace, beside: Callable[[Bed], AbstractContextManager[object]]) -> Delays:
+def live(asked: Namespace, beside: Callable[[Bed], AbstractContextManager[object]]) -> IntakeDelays:
     """One journal under load on a slow volume, and what is beside it."""
     with bed(*SETTINGS, size=SIZE, sync_interval=f"{asked.interval}s") as place:
         age(place, asked.extents)
@@ -88,7 +90,7 @@ def live(asked: Namespace, beside: Callable[[Bed], AbstractContextManager[object
         place.journald.sync()
         length, middle = max(1, round(asked.interval)), len(counts) // 2
         least = [min(counts[at : at + length]) for at in range(middle, len(counts), length)]
-        return Delays(*delays(place, load.sent), first, extents(place.journald.active), least)
+        return IntakeDelays(*delays(place, load.sent), first, extents(place.journald.active), least)
 
 
 def delays(place: Bed, wanted: int) -> tuple[list[float], list[float]]:
@@ -97,16 +99,13 @@ def delays(place: Bed, wanted: int) -> tuple[list[float], list[float]]:
     Raises: RuntimeError if one is missing.
     """
     words = ("--output=json", "--output-fields=LAB_PLANNED,_SOURCE_REALTIME_TIMESTAMP")
-    lines = run("journalctl", "-D", place.journald.journal, "--quiet", *words).splitlines()
-    entries = [entry for line in lines if "LAB_PLANNED" in (entry := json.loads(line))]
-    if len(entries) != wanted:
-        raise RuntimeError(f"{wanted} messages were logged, {len(entries)} are in the journal")
-    taken = [int(entry["__REALTIME_TIMESTAMP"]) for entry in entries]
-    journalds, planned = (
-        [(when - int(entry[field])) / 1e6 for when, entry in zip(taken, entries, strict=True)]
-        for field in ("_SOURCE_REALTIME_TIMESTAMP", "LAB_PLANNED")
-    )
-    return journalds, planned
+    lines = run("journalctl", "-D", place.journald.journal, "--quiet", *words).encode().splitlines()
+    found = [entry for entry in entries(lines) if "LAB_PLANNED" in entry]
+    if len(found) != wanted:
+        raise RuntimeError(f"{wanted} messages were logged, {len(found)} are in the journal")
+    return [(wait_us(entry) or 0) / 1e6 for entry in found], [
+        (int(entry["__REALTIME_TIMESTAMP"]) - int(entry["LAB_PLANNED"])) / 1e6 for entry in found
+    ]
 
 
 ARMS: dict[str, Callable[[Namespace], Callable[[Bed], AbstractContextManager[object]]]] = {
@@ -116,7 +115,7 @@ ARMS: dict[str, Callable[[Namespace], Callable[[Bed], AbstractContextManager[obj
 }
 
 
-def figures(found: dict[str, Delays]) -> list[Figure]:
+def figures(found: dict[str, IntakeDelays]) -> list[Figure]:
     """The rows that were asked for, as far as they were measured, and what loggers felt."""
     rows = []
     for name, one in found.items():

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.program import run
-from journalkeeper.errors import FileError, KeeperError
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe import base, fsync, syslog, who
 from journalkeeper.probe.base import Measurement
 from tests.bench.figures import REPOSITORY

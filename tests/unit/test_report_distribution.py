@@ -41,8 +41,10 @@ def test_a_percentile_with_fewer_than_ten_values_above_it_is_not_known(
 
 
 @pytest.mark.parametrize(
-    ("values", "per_mille", "one"), [([], 990, 0), ([7], 999, 7), ([1, 2], 500, 1), ([1, 2], 501, 2)]
-)
+    ("values", "per_mille", "one"),
+    [([], 990, 0), ([5], 990, 5), (range(1, 101), 990, 99), (range(1, 102), 990, 100), ([1] * 98 + [7, 7], 990, 7),
+     ([1] * 99 + [7], 990, 1), ([1, 2], 500, 1), ([1, 2], 501, 2), (range(1, 1001), 999, 999)],
+)  # fmt: skip
 def test_a_quantile_is_one_of_the_values(values: list[int], per_mille: int, one: int) -> None:
     assert report.quantile(values, per_mille) == one
 
