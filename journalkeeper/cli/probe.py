@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import math
 import signal
 import textwrap
 import time
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.cli.parser import Help, common
 from journalkeeper.cli.table import Column, Row, render, stacked
-from journalkeeper.cli.text import counted, elided, shown
+from journalkeeper.cli.text import counted, elided
 from journalkeeper.cli.times import parse_time_us, shown_time
 from journalkeeper.model.errors import FileError, NeedsRootError, UsageError
 from journalkeeper.model.units import INFINITY_US, parse_span_us
@@ -42,134 +41,89 @@ examples:
 exit status:
   0 measured; 1 it could not be measured, or the figures are not to be trusted; 2 wrong usage"""
 
-MOST_BYTES: Final = 128 << 10
-MOST_RATE: Final = 20_000
-MOST_SECONDS: Final = 86_400
-WHO_SECONDS: Final = 60
-NAME_WIDTH: Final = 24
+WIDTH, NAME_WIDTH = 80, 24
 INTERRUPTED: Final = "Interrupted: this is what there is."
 WORDS: Final = frozenset({"name", "process", "thread", "program", "way", "file"})
-
-
-class Probe(NamedTuple):
-    """One row: the word, its question, the module that answers it, why root, and whose limit it is held against."""
-
-    name: str
-    summary: str
-    options: Callable[[argparse.ArgumentParser], None]
-    needs_root: str
-    limit_us: int | None = None
-    limit_source: str = "IntakeDelayMaxSec= in journalkeeper.conf(5)"
 
 
 def between(least: float, most: float, kind: type = float) -> Callable[[str], Any]:
     """A number as an option takes it."""
 
     def number(text: str) -> Any:
-        value = kind(text)
-        if not math.isfinite(value) or not least <= value <= most:
+        value = kind(text.removesuffix("%"))
+        if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text}: a number from {least:g} to {most:g}")
         return value
 
-    number.__name__ = "number"
     return number
 
 
-def _rate(parser: argparse._ActionsContainer, default: float, what: str) -> None:
-    parser.add_argument(
-        "--rate",
-        metavar="N",
-        type=between(0.01, MOST_RATE),
-        default=default,
-        help=f"{what} a second (default: %(default)g)",
-    )
+def span_ns(text: str) -> int:
+    """A span of time as an option takes it."""
+    try:
+        span_us = parse_span_us(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
+    if not 0 < span_us < INFINITY_US:
+        raise argparse.ArgumentTypeError(f"{text}: a span of more than 0")
+    return span_us * 1000
 
 
-def _seconds(parser: argparse.ArgumentParser, default: float) -> None:
-    parser.add_argument(
-        "--seconds",
-        metavar="N",
-        type=between(0.1, MOST_SECONDS),
-        default=default,
-        help="how long (default: %(default)g)",
-    )
+OWN: Final = "the host's journald; without it one of our own, with its files below -D DIR or /var/tmp"
+STARVE: Final = "let our own journald run for so much of each 100 ms only, as cpulimit(1) does: 1%% to 99%%"
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "every": {"metavar": "SPAN", "type": span_ns, "help": "also a row for each such span"},
+    "against": {"metavar": "FILE", "help": "compare with what -j wrote to this file before"},
+    "since": {"metavar": "TIME", "help": "nothing older than this"},
+    "boot": {"action": "store_true", "help": "this boot only"},
+    "follow": {"action": "store_true", "help": "go on with new messages until Ctrl-C"},
+    "host": {"action": "store_true", "help": OWN},
+    "size": {"metavar": "BYTES", "type": between(64, 128 << 10, int), "help": "of each (default: %(default)s)"},
+    "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "so many a second (default: %(default)g)"},
+    "flat-out": {"action": "store_true", "help": "one after the other"},
+    "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "for so long (default: %(default)g)"},
+    "starve": {"metavar": "PERCENT", "type": between(1, 99), "help": STARVE},
+    "who": {"metavar": "SECONDS", "type": between(0.1, 60), "help": "watch who syncs what instead, for up to 60"},
+}
+EITHER: Final = ("rate", "flat-out")
 
 
-def _size(parser: argparse.ArgumentParser, default: int) -> None:
-    parser.add_argument(
-        "--size",
-        metavar="BYTES",
-        type=between(64, MOST_BYTES, int),
-        default=default,
-        help="of each message, 64 to 131072 (default: %(default)s)",
-    )
+class Probe(NamedTuple):
+    """One row: the word, its question, its own options with their defaults, why root, and the limit of its verdict."""
+
+    name: str
+    summary: str
+    options: dict[str, Any]
+    needs_root: str
+    limit_us: int | None = None
+    limit_source: str = "IntakeDelayMaxSec= in journalkeeper.conf(5)"
 
 
-def _host(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--host",
-        action="store_true",
-        help="the host's journald; without it one of our own, with its files below -D DIR or /var/tmp",
-    )
-
-
-def _intake(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--since", metavar="TIME", help="nothing older than this")
-    parser.add_argument("-b", "--boot", action="store_true", help="this boot only")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with new messages until Ctrl-C")
-
-
-def _syslog(parser: argparse.ArgumentParser) -> None:
-    _host(parser)
-    _size(parser, 200)
-    rates = parser.add_mutually_exclusive_group()
-    _rate(rates, 100, "messages")
-    rates.add_argument("--flat-out", action="store_true", help="one message after the other")
-    _seconds(parser, 10)
-    parser.add_argument(
-        "--starve",
-        metavar="PERCENT",
-        type=_percent,
-        help="let our own journald run for so much of each 100 ms only, as cpulimit(1) does: 1%% to 99%%",
-    )
-
-
-def _percent(text: str) -> float:
-    return float(between(1, 99)(text.removesuffix("%")))
-
-
-def _fsync(parser: argparse.ArgumentParser) -> None:
-    _rate(parser, 10, "fsyncs")
-    _seconds(parser, 10)
-    parser.add_argument(
-        "--who",
-        metavar="SECONDS",
-        type=between(0.1, WHO_SECONDS),
-        help="watch who syncs what instead, for up to 60 seconds",
-    )
-
-
-def _stream(parser: argparse.ArgumentParser) -> None:
-    _host(parser)
-    _rate(parser, 20, "lines")
-    _size(parser, 100)
-    _seconds(parser, 15)
-
-
+_STARTS: Final = "it starts a journald, or asks the host's"
 PROBES: Final = (
-    Probe("intake", "how long messages waited for journald, by the journal itself", _intake, ""),
-    Probe("syslog", "how long a program waits in syslog(3)", _syslog, "it starts a journald, or asks the host's"),
+    Probe(
+        "intake",
+        "how long messages waited for journald, by the journal itself",
+        {"since": None, "boot": False, "follow": False},
+        "",
+    ),
+    Probe(
+        "syslog",
+        "how long a program waits in syslog(3), and its message until journald takes it",
+        {"host": False, "size": 200, "rate": 100, "flat-out": False, "seconds": 10, "starve": None},
+        _STARTS,
+    ),
     Probe(
         "fsync",
         "how long an fsync takes beside the journal, and who syncs what",
-        _fsync,
+        {"rate": 10, "seconds": 10, "who": None},
         "it writes beside the journal, or traces",
     ),
     Probe(
         "stream",
         "when a program's lines come to who follows them",
-        _stream,
-        "it starts a journald, or asks the host's",
+        {"host": False, "size": 100, "rate": 20, "seconds": 15},
+        _STARTS,
         250_000,
         "what journald itself waits before it tells readers, systemd's journal-file.c",
     ),
@@ -182,19 +136,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     for probe in PROBES:
         sub = below.add_parser(probe.name, help=probe.summary, formatter_class=Help, allow_abbrev=False)
         common(sub, default=False)
-        sub.add_argument("--every", metavar="SPAN", type=_span_ns, help="also a row for each such span")
-        sub.add_argument("--against", metavar="FILE", help="compare with what -j wrote to this file before")
-        probe.options(sub)
-
-
-def _span_ns(text: str) -> int:
-    span_us = parse_span_us(text)
-    if not 0 < span_us < INFINITY_US:
-        raise argparse.ArgumentTypeError(f"{text}: a span of more than 0")
-    return span_us * 1000
-
-
-_span_ns.__name__ = "time span"
+        either = sub.add_mutually_exclusive_group() if {*EITHER} <= {*probe.options} else sub
+        for name, default in {"every": None, "against": None, **probe.options}.items():
+            (either if name in EITHER else sub).add_argument(f"--{name}", default=default, **OPTIONS[name])
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -281,13 +225,11 @@ def document(
     probe: Probe, args: argparse.Namespace, found: Measurement, began_us: int, verdict: str
 ) -> dict[str, object]:
     """What -j writes."""
-    own = argparse.ArgumentParser()
-    probe.options(own)
     return {
         "probe": probe.name,
         "version": __version__,
         "began_us": began_us,
-        "options": {action.dest: getattr(args, action.dest) for action in own._actions if action.dest != "help"},
+        "options": {name: getattr(args, name.replace("-", "_")) for name in probe.options},
         "floor": report.document(found.floor, found.wall_ns),
         "series": [report.document(series, found.wall_ns) for series in found.series],
         "notes": found.notes,
@@ -302,31 +244,15 @@ def text(found: Measurement, before: dict[str, Any], verdict: str, output: Outpu
     heads = tuple(Column(column.upper(), right=column not in WORDS) for column in columns)
     rows = [Row(cells) for series in found.series for cells in _cells(series, columns, before)]
     drawn = [series for series in found.series if series.planned_ns is not None] or found.series[:1]
-    blocks = [textwrap.wrap(verdict, 80)]
-    blocks += [
-        [shown(series.name), *report.rows(series.waits_ns())]
-        for series in drawn
-        if series.began_ns and "name" in columns
-    ]
-    blocks += [render(heads, rows, legend=output.legend, colours=output.colours) if rows else []]
-    notes = [*found.notes, *_unobserved(found)]
+    blocks = [textwrap.wrap(verdict, WIDTH)]
+    if "name" in columns:
+        blocks += [[series.name, *report.rows(series.waits_ns())] for series in drawn if series.began_ns]
+    blocks.append(render(heads, rows, legend=output.legend, colours=output.colours) if rows else [])
     floor = report.statistics(found.floor.waits_ns())
-    notes.append(f"The instrument's own floor, on a sink: p50 {report.shown(floor['p50'])}, "
-                 f"worst {report.shown(floor['worst'])}.")  # fmt: skip
-    return [
-        *blocks,
-        *(
-            [
-                [
-                    line
-                    for note in notes
-                    for line in textwrap.wrap(note, 80, break_long_words=False, break_on_hyphens=False)
-                ]
-            ]
-            if output.legend
-            else []
-        ),
-    ]
+    least, most = report.shown(floor["p50"]), report.shown(floor["worst"])
+    notes = [*found.notes, *_unobserved(found), f"The instrument's own floor, on a sink: p50 {least}, worst {most}."]
+    wrapper = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [*blocks, [line for note in notes for line in wrapper.wrap(note)] if output.legend else []]
 
 
 def _cells(series: report.Series, columns: tuple[str, ...], before: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -336,14 +262,10 @@ def _cells(series: report.Series, columns: tuple[str, ...], before: dict[str, An
         found.append(("  the call itself", report.statistics(series.took_ns)))
     lines = []
     for name, values in found:
-        special = {"name": name, "count": str(values["count"]), "ratio": report.ratio(values, before.get(name))}
-        words = {**{key: report.shown(value) for key, value in values.items()}, **special, **series.labels}
-        lines.append(
-            tuple(
-                words.get(column, "-") if column == "file" else elided(words.get(column, "-"), NAME_WIDTH)
-                for column in columns
-            )
-        )
+        words = {key: report.shown(value) for key, value in values.items()} | series.labels
+        words |= {"name": name, "count": str(values["count"]), "ratio": report.ratio(values, before.get(name))}
+        cells = ((column, words.get(column, "-")) for column in columns)
+        lines.append(tuple(word if column == "file" else elided(word, NAME_WIDTH) for column, word in cells))
     return lines
 
 

@@ -54,7 +54,7 @@ def _signals_as_before() -> Any:
         ("probe syslog --seconds 0", "from 0.1 to 86400"),
         ("probe syslog --every 0", "a span of more than 0"),
         ("probe syslog --every infinity", "a span of more than 0"),
-        ("probe syslog --every often", "invalid time span value: 'often'"),
+        ("probe syslog --every often", "often: a time span: 30s"),
         ("probe fsync --who 61", "from 0.1 to 60"),
         ("probe intake --who 5", "unknown: --who"),
         ("probe intake --rate 5", "unknown: --rate"),
