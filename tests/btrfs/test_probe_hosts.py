@@ -92,7 +92,7 @@ def test_every_fsync_is_counted_with_its_process_and_the_name_of_its_file(place:
 
 
 def test_journalds_main_thread_and_its_syncing_thread_are_two_rows(bed: Bed) -> None:
-    found = watched(2, lambda: bed.journald.age(5))
+    found = watched(1.5, lambda: bed.journald.age(5))
     rows = {
         series.labels["thread"]: len(series.took_ns)
         for series in found.series
@@ -136,7 +136,7 @@ def test_without_tracefs_journald_is_looked_at_and_that_is_said(bed: Bed, monkey
     monkeypatch.setattr(who, "instance", closed)
     monkeypatch.setattr(who, "host_journald", lambda: bed.journald.pid)
     bed.volume.throttle(100)  # so that its fsyncs take longer than a look
-    found = watched(2, lambda: bed.journald.age(1))
+    found = watched(1.5, lambda: bed.journald.age(1))
     bed.volume.throttle(0)
     assert "No tracefs (Operation not permitted)" in found.notes[0]
     files = {series.labels["file"] for series in found.series}
@@ -274,14 +274,14 @@ def test_intake_tells_the_cause_of_each_stall(bed: Bed, capsys: pytest.CaptureFi
 def test_fsync_measures_alone_and_beside_a_writer_and_compares(
     bed: Bed, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    words = ["probe", "fsync", "--seconds=0.6", "--rate=20", "-D", str(bed.directory)]
+    words = ["probe", "fsync", "--seconds=0.3", "--rate=20", "-D", str(bed.directory)]
     assert run([*words, "-j"]) == 0
     before = capsys.readouterr().out
     names = ["fsync alone", "fsync beside a writer, 5% busy", "fsync beside a writer, 20% busy"]
-    assert [(one["name"], one["count"]) for one in json.loads(before)["series"]] == [(name, 12) for name in names]
+    assert [(one["name"], one["count"]) for one in json.loads(before)["series"]] == [(name, 6) for name in names]
     (tmp_path / "before").write_text(before)
     assert run([*words, f"--against={tmp_path}/before", "--every=1s"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"RATIO\n(.*\n)*fsync alone +12 .*\d\.\d\d x\n", out)
+    assert re.search(r"RATIO\n(.*\n)*fsync alone +6 .*\d\.\d\d x\n", out)
     assert re.search(r"^\d\d:\d\d:\d\d( +\d+)+$", out, re.MULTILINE)
     assert os.listdir(bed.journald.journal) == ["system.journal"]

@@ -220,7 +220,7 @@ def counted_fsyncs(place: Path, disk: Control, iops: int = 25) -> Truth:
 
 def burst(place: Bed) -> Truth:
     """A buffered program is heard of when its buffer is full."""
-    asked = Namespace(directory=None, host=False, rate=100, size=128, seconds=2)
+    asked = Namespace(directory=None, host=False, rate=100, size=128, seconds=1.4)
     found = Measurement([], Series("floor"))
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory())
