@@ -12,7 +12,7 @@ from tests.guest.host import Guest
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 
 DELAY_S = 3.0
-TRIES = 4
+TRIES = 8
 DROP_IN = "/etc/systemd/system/systemd-journal-flush.service.d/delay.conf"
 
 
