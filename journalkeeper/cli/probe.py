@@ -259,7 +259,7 @@ def _cells(series: report.Series, columns: tuple[str, ...], before: dict[str, An
     """The row of a series; below it, of an open loop, that of the calls' own times."""
     found = [(series.name, report.statistics(series.waits_ns()))]
     if series.planned_ns is not None:
-        found.append(("  the call itself", report.statistics(series.took_ns)))
+        found.append(("  from the call on", report.statistics(series.took_ns)))
     lines = []
     for name, values in found:
         words = {key: report.shown(value) for key, value in values.items()} | series.labels

@@ -140,10 +140,14 @@ def host_journald() -> int:
 
     Raises: KeeperError if there is none.
     """
-    for comm in Path("/proc").glob("[0-9]*/comm"):
+    ours = os.readlink("/proc/self/ns/pid")  # and not a container's
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
         try:
-            if comm.read_text() == "systemd-journal\n" and b"@" not in comm.with_name("cgroup").read_bytes():
-                return int(comm.parent.name)
+            if Path(f"/proc/{pid}/comm").read_text() != "systemd-journal\n":
+                continue
+            namespaced = "@" in Path(f"/proc/{pid}/cgroup").read_text()
+            if not namespaced and os.readlink(f"/proc/{pid}/ns/pid") == ours:
+                return pid
         except (FileNotFoundError, ProcessLookupError):
             continue
     raise KeeperError("no systemd-journald runs here; `journalkeeper probe syslog` starts one of its own")

@@ -47,7 +47,7 @@ def measured(asked: Namespace) -> Iterator[Measurement]:
         return
     with scratch(journal_directory(asked)) as place:
         path, other = f"{place}/synced", f"{place}/written"
-        names = [f"fsync beside a writer, {share:.0%} busy" if share else "fsync alone" for share in BUSY]
+        names = [f"fsync, writer {share:.0%} busy" if share else "fsync alone" for share in BUSY]
         found = Measurement([Series(name, planned=True) for name in names], _sink(), wall_ns=wall())
         with open(path, "wb", buffering=0) as file:
             _synced(file.fileno())  # the first one logs the new directory, too

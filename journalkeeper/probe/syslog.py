@@ -97,8 +97,7 @@ def at(where: Target, asked: Namespace, count: int) -> Measurement:
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with near, far:
         sink = floor(lambda: (near.send(datagram(asked.size)), far.recv(asked.size)))
-    plan = "" if asked.flat_out else ", from plan"
-    series = [Series(f"until {end}{plan}", planned=not asked.flat_out) for end in ("sent", "journald took it")]
+    series = [Series(f"until {end}", planned=not asked.flat_out) for end in ("sent", "journald took it")]
     found = Measurement(series, sink, wall_ns=wall())
     found.steps = _steps(where, asked, found, count)
     return found

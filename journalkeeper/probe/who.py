@@ -45,7 +45,7 @@ mkdir "$1/instances/$2"
 echo ready
 read -r _ || :
 echo 0 >"$1/instances/$2/tracing_on"
-until rmdir "$1/instances/$2"; do sleep 0.1; done
+while [ -d "$1/instances/$2" ] && ! rmdir "$1/instances/$2"; do sleep 0.1; done
 """
 
 LINE: Final = re.compile(r"\s*(.*)-(\d+) +\( *([\d-]+)\) \[\d+\] \S+ +(\d+)\.(\d{6}): (.*)", re.DOTALL)
@@ -82,17 +82,20 @@ class Callers:
 
     def __init__(self) -> None:
         self.series: dict[tuple[str, str, str], Series] = {}
-        self.unread = 0
+        self.unread = ""
         self._under: dict[str, Under] = {}
         self._processes: dict[str, str] = {}
         self._names: dict[tuple[str, str, int], str] = {}
         self._volumes = _volumes()
 
     def take(self, line: str) -> None:
-        """One line; what says that events were lost is counted elsewhere."""
+        """One line, or a part of one: a thread's name may have line breaks in it."""
+        if line.startswith("CPU:"):
+            return  # events that were lost, which are counted elsewhere
+        line = self.unread + line
         match = LINE.match(line)
+        self.unread = f"{line}\n" if match is None and line else ""
         if match is None:
-            self.unread += bool(line.strip()) and not line.startswith("CPU:")
             return
         thread, tid, group, seconds, micros, what = match.groups()
         now_us = int(seconds + micros)
@@ -253,7 +256,7 @@ def _trace(place: Path, pipe: int, length_s: float, callers: Callers, found: Mea
                 found.series[:] = callers.series.values()
             yield
     finally:
-        if lost := _lost(place) + callers.unread:
+        if lost := _lost(place) + bool(callers.unread):
             found.faults.append(f"{lost} events were lost: the counts are too low")
 
 
