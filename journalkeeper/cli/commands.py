@@ -61,6 +61,7 @@ COMMANDS = (
     Command("retention", "how long a history fits the same bytes, and the setting for it", "retention", _SETS_JOURNALD),
     Command("pause", "no work of the service's own, for a while", "pause", "it needs polkit's leave"),
     Command("resume", "end a pause", "resume", "it needs polkit's leave"),
+    Command("probe", "measure what loggers, readers and disks wait for", "probe", "it starts a journald, or traces"),
     Command(
         "daemon",
         "the service: watch, and keep the journals in order",

@@ -65,7 +65,7 @@ def parser(words: Sequence[str] | None) -> Parser:
     # no abbreviations: scripts that use one break when an option is added
     top = Parser(prog="journalkeeper", description=DESCRIPTION, epilog=EPILOG, formatter_class=Help, allow_abbrev=False)
     top.add_argument("-V", "--version", action="version", version=f"journalkeeper {__version__}")
-    _common(top, default=True)
+    common(top, default=True)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for command in COMMANDS:
         if words is not None and command.name not in words:
@@ -80,7 +80,7 @@ def parser(words: Sequence[str] | None) -> Parser:
             formatter_class=Help,
             allow_abbrev=False,
         )
-        _common(sub, default=False)
+        common(sub, default=False)
         module.options(sub)
     return top
 
@@ -116,7 +116,7 @@ def _complain_of_mistyped(words: Sequence[str]) -> None:
     raise UsageError(f"unknown command {word}; {meant} See journalkeeper --help")
 
 
-def _common(parser: argparse.ArgumentParser, *, default: bool) -> None:
+def common(parser: argparse.ArgumentParser, *, default: bool) -> None:
     """The options of every command, before and after its name; what stands after it wins."""
 
     def otherwise(value: object) -> object:

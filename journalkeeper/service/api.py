@@ -22,6 +22,7 @@ from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import sentence
 from journalkeeper.observe.intake_delays import IntakeDelays
+from journalkeeper.report.distribution import quantile
 from journalkeeper.service.jobs import Ended, Job, Jobs
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally, findings
 from journalkeeper.wire.documents import defrag_document, plan_document
@@ -170,7 +171,7 @@ class Api:
             long = sentence(report.waiting, now_us())
             self._findings = findings(report.host, report.plan, report.outcomes, numbers, long)
             self._missing = tuple(sorted(engine.missing()))
-            self._intake_p99_us = self._intake_delays.look(report.host.files)
+            self._intake_p99_us = quantile(sorted(self._intake_delays.look(report.host.files)), 990)
         self._changed()
 
     def failed(self, sentence: str) -> None:

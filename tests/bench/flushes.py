@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 from journalkeeper.history.record import Record
 from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.report.distribution import quantile
 from tests.bench.archive import slowed
 from tests.bench.figures import (
     Figure,
@@ -280,7 +281,7 @@ def nocow_figures(name: str, one: Run) -> list[Figure]:
         Figure(f"{name}: extents at last", str(one.last)),
         Figure(f"{name}: rotations", str(one.rotations)),
         Figure(f"{name}: cold journalctl -n {COLD_LINES}, s", f"{one.waits.cold_s:.2f}"),
-        Figure(f"{name}: intake delay p99, ms", f"{intake_ms[int(len(intake_ms) * 0.99)]:.2f}"),
+        Figure(f"{name}: intake delay p99, ms", f"{quantile(intake_ms, 990):.2f}"),
         Figure(f"{name}: worst, ms", f"{intake_ms[-1]:.1f}"),
         Figure(f"{name}: journald's fsyncs, median, ms", f"{statistics.median(fsync_ms):.2f}"),
         Figure(f"{name}: worst fsync, ms", f"{max(fsync_ms):.1f}"),

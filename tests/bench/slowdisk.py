@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A disk image whose every read and write takes its time, one after the other.
 
-    python -m tests.bench.slowdisk IMAGE        # mounts itself over IMAGE; one order a line on stdin
-
-An order is a number of IOPS, `hold` (nothing is answered), `read-errors`, `write-errors` (EIO), or `go`
-(whole again, at the IOPS of before).
+    python -m tests.bench.slowdisk IMAGE        # mounts itself over IMAGE; orders on stdin, see SlowDisk.order
 
 The kernel's limit of IOPS (io.max, blkio.throttle) lets a tenth of a second's I/Os through at once and
 then none until it is over (seen at 500: 49 at once, 100 ms of nothing). It is right about seconds and
@@ -80,21 +77,34 @@ class SlowDisk:
         self._image = image
         self._pause_s = 0.0
         self._free_s = 0.0
+        self._done = 0
         self._failing: set[int] = set()
         self.held = False
 
-    def obey(self, order: str) -> None:
-        """From now on be such a disk. Raises: ValueError for what is no order."""
-        if order == HOLD:
-            self.held = True
-        elif order == GO:
-            self.held = False
-            self._failing.clear()
-        elif order in ERRORS:
-            self._failing.add(ERRORS[order])
-        else:
-            iops = int(order)
-            self._pause_s = 1 / iops if iops else 0.0
+    def order(self, line: str) -> str:
+        """What is to be from now on, and the answer. Raises: ValueError for what is no order.
+
+        "IOPS": that many a second, 0 is as many as there come. "hold": nothing is answered; "hold MS": for so long,
+        and the answer is until when, in seconds of CLOCK_MONOTONIC. "read-errors", "write-errors": EIO. "go": whole
+        again, at the IOPS of before. "count": how many were done.
+        """
+        match line.split():
+            case ["hold", length_ms]:
+                self._free_s = max(self._free_s, time.monotonic() + float(length_ms) / 1000)
+                return repr(self._free_s)
+            case ["count"]:
+                return str(self._done)
+            case ["hold"]:
+                self.held = True
+            case ["go"]:
+                self.held = False
+                self._failing.clear()
+            case [word] if word in ERRORS:
+                self._failing.add(ERRORS[word])
+            case _:
+                iops = int(line)
+                self._pause_s = 1 / iops if iops else 0.0
+        return line.strip()
 
     def answer(self) -> bool:
         """Answer one request; False at the end.
@@ -157,6 +167,7 @@ class SlowDisk:
         self._free_s = max(self._free_s, time.monotonic()) + self._pause_s
         while (left_s := self._free_s - time.monotonic()) > 0:
             time.sleep(left_s)
+        self._done += 1
 
 
 def mount(path: Path) -> int:
@@ -186,8 +197,7 @@ def serve(image: Path) -> None:
         if orders in ready:
             line = orders.readline()
             if line:
-                disk.obey(line.decode().strip())
-                print(line.decode().strip(), flush=True)  # noqa: T201
+                print(disk.order(line.decode()), flush=True)  # noqa: T201
             else:
                 listening.remove(orders)
                 disk.held = False  # who held it has gone
@@ -201,21 +211,27 @@ class Control:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def set_iops(self, iops: int) -> None:
-        """From now on that many; 0 is as many as there come."""
-        self.order(f"{iops}")
-
-    def order(self, order: str) -> None:
-        """HOLD, GO, one of ERRORS, or a number of IOPS; it counts when this returns.
-
-        Raises: RuntimeError if the disk has gone.
-        """
+    def order(self, order: str) -> str:
+        """Give an order, which counts when this returns; its answer. Raises: RuntimeError if the disk has gone."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{order}\n")
         self._process.stdin.flush()
-        if self._process.stdout.readline() != f"{order}\n":
-            raise RuntimeError("the slow disk has gone")
+        if answer := self._process.stdout.readline():
+            return answer.strip()
+        raise RuntimeError("the slow disk has gone")
+
+    def set_iops(self, iops: int) -> None:
+        """From now on that many; 0 is as many as there come."""
+        self.order(str(iops))
+
+    def hold(self, length_ms: float) -> float:
+        """Nothing is answered for so long; until when, in seconds of CLOCK_MONOTONIC."""
+        return float(self.order(f"hold {length_ms}"))
+
+    def count(self) -> int:
+        """How many reads and writes it has done."""
+        return int(self.order("count"))
 
 
 @contextmanager
