@@ -26,9 +26,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.lab.load import Load
+from journalkeeper.lab.volume import extents
 from tests.bench.archive import slowed
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, run, show
-from tests.bench.service import DATACOW, Load, Service, add_config, age, every_second, extents
+from tests.bench.service import DATACOW, Service, add_config, age, every_second
 
 SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE = "12G"

@@ -18,6 +18,7 @@ from journalkeeper.btrfs import fiemap
 from journalkeeper.config import Config
 from journalkeeper.execute import Done, execute
 from journalkeeper.execute.pace import Pace
+from journalkeeper.lab import volume
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Action, Host, JournalFile, Plan, Reason, Request
 from journalkeeper.observe import Observer
@@ -113,8 +114,8 @@ def export(path: Path) -> str:
 
 
 def extents(path: Path) -> int:
-    """filefrag(8)'s count, of the data that is on the disk."""
-    return int(run("filefrag", "-s", path).rsplit(":", 1)[1].split()[0])
+    """filefrag(8)'s count, after dirty pages were written."""
+    return volume.extents(path, sync=True)
 
 
 def is_nocow(path: Path) -> bool:
