@@ -55,6 +55,7 @@ COMMANDS = (
     Command("plan", "what would be done to which file and why, and why not", "plan", _READS_FILES),
     Command("defrag", "do what plan shows", "defrag", "it rewrites files that belong to root"),
     Command("history", "what was done to each file over time", "history", _READS_STATE),
+    Command("lab", "measure strategies on a scratch volume", "lab", "it mounts a scratch volume"),
     Command(
         "daemon",
         "the service: watch, and keep the journals in order",

@@ -20,6 +20,7 @@ from journalkeeper.bus import names
 from journalkeeper.cli.commands import COMMANDS
 from journalkeeper.cli.parser import parse, parser
 from journalkeeper.config import directives, from_assignments
+from journalkeeper.lab import compare
 from journalkeeper.log import Event, outcome_fields
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.rows import Run, Sample, Totals
@@ -115,17 +116,17 @@ def test_every_reason_has_its_sentence(text: dict[str, str]) -> None:
 
 
 def test_every_key_of_the_json_is_in_the_page(text: dict[str, str]) -> None:
-    places = ("documents", "history", "check_config", "status")
+    places = ("documents", "history", "check_config", "status", "lab")
     sources = [(CHECKOUT / f"journalkeeper/cli/{place}.py").read_text() for place in places]
     keys = set(re.findall(r'[{ ]"(\w+)": ', "\n".join(sources)))
-    keys |= {*Totals._fields, *Run._fields, *Sample._fields}
+    keys |= {*compare.Row._fields, *Totals._fields, *Run._fields, *Sample._fields}
     assert {"path", "head_time_us", "bytes_to_write", "closes_at_us", "door", "allowed"} <= keys
     # of the totals only that they are there: they bear the same names
     assert [key for key in keys - {"files"} if not re.search(rf"\b{key}\b", text[MAIN])] == []
 
 
 def test_every_variable_that_is_read_is_in_a_page(text: dict[str, str]) -> None:
-    sources = [path for path in (CHECKOUT / "journalkeeper").rglob("*.py") if "lab" not in path.parts]
+    sources = [path for path in (CHECKOUT / "journalkeeper").rglob("*.py") if path.parent.name != "lab"]
     read = {
         name for path in sources for name in re.findall(r'environ(?:\.get\(|\[| )?"?([A-Z][A-Z_]+)"', path.read_text())
     }
