@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from journalkeeper.ledger import Ledger
-from journalkeeper.metrics import Facts
+from journalkeeper.history.counters import Counters
+from journalkeeper.metrics.prometheus import Facts
+from journalkeeper.metrics.status import Status
 from journalkeeper.model import Reason
-from journalkeeper.status import Status
 
-LEDGER = Ledger(
+COUNTERS = Counters(
     done=5, skipped=4, failed=2, failed_runs=3, bytes_written=1000, extents_removed=600, bytes_reclaimed=800
 )
 STATUS = Status(
@@ -27,4 +27,6 @@ STATUS = Status(
     budget_bytes=15,
     budget_left_bytes=0,
 )
-FACTS = Facts(succeeded=True, ledger=LEDGER, status=STATUS, last_run_us=1_700_000_000_000_001, intake_delay_us=250_000)
+FACTS = Facts(
+    succeeded=True, counters=COUNTERS, status=STATUS, last_run_us=1_700_000_000_000_001, intake_delay_us=250_000
+)

@@ -9,20 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from journalkeeper.config import Config
-from journalkeeper.model import (
-    GIB,
-    MIB,
-    Extents,
-    Host,
-    Instance,
-    JournalFile,
-    Kind,
-    Past,
-    Request,
-    State,
-    Verb,
-    Volume,
-)
+from journalkeeper.model import GIB, MIB, Extents, Host, Instance, JournalFile, Kind, Past, Request, State, Verb, Volume
 from journalkeeper.policy.case import Case, cases
 
 SECOND_US = 1_000_000

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Writes what the role says of journalkeeper.conf's directives: python3 configs/ansible/regenerate.py [--check]
 
-The one rule: a directive is defined in journalkeeper/directives.py and nowhere else. The
+The one rule: a directive is defined in journalkeeper/config/directives.py and nowhere else. The
 role's argument_specs.yml, its defaults' comments and its vars come from there; with
 --check nothing is written, and the exit status is 1 if a file would change.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 
-from journalkeeper.config import AT_LEAST  # noqa: E402 - from this checkout, wherever it was started
-from journalkeeper.directives import Directive, directives  # noqa: E402
-from journalkeeper.spec import Form  # noqa: E402
+from journalkeeper.config.directives import Directive, directives  # noqa: E402
+from journalkeeper.config.spec import Form  # noqa: E402
+from journalkeeper.config.validation import AT_LEAST  # noqa: E402 - from this checkout, wherever it was started
 
 MARK = "# -- written by configs/ansible/regenerate.py from journalkeeper's directives "
 TYPES = {Form.BOOL: "bool", Form.COUNT: "int", Form.PATHS: "list"}

@@ -17,11 +17,13 @@ import grammar
 import interfaces
 import roff
 
-from journalkeeper import __version__, directives, metrics
+from journalkeeper import __version__
 from journalkeeper.bus import names
-from journalkeeper.config import AT_LEAST
-from journalkeeper.log import Event
-from journalkeeper.reasons import SENTENCES
+from journalkeeper.config import directives
+from journalkeeper.config.validation import AT_LEAST
+from journalkeeper.metrics import prometheus
+from journalkeeper.model.reasons import SENTENCES
+from journalkeeper.service.log import Event
 
 HERE: Final = Path(__file__).parent
 CATALOG: Final = HERE.parent.parent / "units/journalkeeper.catalog"
@@ -157,8 +159,8 @@ def _errors(_: str) -> Iterator[str]:
 
 def _metrics(_: str) -> Iterator[str]:
     """Every metric with its type and its help."""
-    for family in metrics.FAMILIES:
-        name = f"{metrics.PREFIX}_{family.name}"
+    for family in prometheus.FAMILIES:
+        name = f"{prometheus.PREFIX}_{family.name}"
         yield from roff.item(roff.bold(name), f"{str(family.type).capitalize()}. {family.help}")
 
 

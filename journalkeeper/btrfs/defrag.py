@@ -14,7 +14,7 @@ import errno
 import struct
 
 from journalkeeper.btrfs.kernel import ioctl
-from journalkeeper.compression import Compression
+from journalkeeper.model.compression import Compression
 
 BTRFS_IOC_DEFRAG_RANGE = 0x40309410
 

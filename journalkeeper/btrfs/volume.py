@@ -18,8 +18,8 @@ import btrfsutil
 
 from journalkeeper.btrfs.kernel import ioctl
 from journalkeeper.btrfs.maintenance import maintenance
-from journalkeeper.errors import NotBtrfsError
 from journalkeeper.model import Volume
+from journalkeeper.model.errors import NotBtrfsError
 
 BTRFS_IOC_SPACE_INFO = 0xC0109414
 BTRFS_IOC_DEV_INFO = 0xD000941E

@@ -10,8 +10,8 @@ Writing and the end of the connection are our own, because of what releases of d
 - 1.84 sends what waits in the opposite order.
 
 Reading is mended where it is:
-- objects are made of whatever anybody sends (inlet.py);
-- 1.84 reads as long as there is something to read (inlet.py), keeps a tree for every signature that
+- objects are made of whatever anybody sends (size_guard.py);
+- 1.84 reads as long as there is something to read (size_guard.py), keeps a tree for every signature that
   it was ever sent, and ends the connection when a message has two flags, as busctl's may.
 """
 
@@ -26,8 +26,8 @@ from dbus_fast import Message, MessageFlag, constants, signature
 from dbus_fast.aio import MessageBus
 
 from journalkeeper.bus.callers import CallError
-from journalkeeper.bus.inlet import Inlet
 from journalkeeper.bus.names import LIMITS_EXCEEDED
+from journalkeeper.bus.size_guard import SizeGuard
 
 SIGNATURES_MOST: Final = 1000
 MESSAGE_MOST: Final = 16 << 20
@@ -67,7 +67,7 @@ class Connection(MessageBus):
     async def _authenticate(self) -> None:
         """Introduce ourselves; what is read from then on are messages."""
         await super()._authenticate()
-        self._own._sock = self._own._stream = Inlet(self._own._sock, self._loop)
+        self._own._sock = self._own._stream = SizeGuard(self._own._sock, self._loop)
 
     def close(self, error: Exception | None = None) -> None:
         """End the connection, in whatever state it is, because of `error`; the bus gives the name to the next."""

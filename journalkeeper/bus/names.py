@@ -10,7 +10,7 @@ import os
 import re
 from typing import Final
 
-from journalkeeper.errors import (
+from journalkeeper.model.errors import (
     BusyError,
     ConfigError,
     FileError,

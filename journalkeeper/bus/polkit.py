@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from dbus_fast import Message, MessageFlag, MessageType, Variant
 
-from journalkeeper.bus import names, view
+from journalkeeper.bus import names, options
 from journalkeeper.bus.callers import Ask, Caller, CallError
 from journalkeeper.bus.names import ACCESS_DENIED
 
@@ -70,7 +70,7 @@ def details(call: Message) -> dict[str, str]:
     given: dict[str, Any] = {"method": call.member}
     for value in call.body:
         if isinstance(value, Mapping):
-            given |= {name: one.value for name, one in value.items() if name in view.OPTION_SIGNATURES}
+            given |= {name: one.value for name, one in value.items() if name in options.OPTION_SIGNATURES}
         else:
             given[DETAILS.get(call.member or "", "path")] = value
     return {name: _text(value) for name, value in given.items()}

@@ -17,12 +17,12 @@ from dbus_fast import Message, NameFlag, RequestNameReply
 from journalkeeper.bus import names
 from journalkeeper.bus.callers import BUS, Callers
 from journalkeeper.bus.connection import Connection
-from journalkeeper.bus.interfaces import Interfaces, Service
-from journalkeeper.bus.news import News
+from journalkeeper.bus.dispatch import Dispatcher, Service
+from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.polkit import Authority
-from journalkeeper.bus.tree import Tree
-from journalkeeper.jobs import Job
+from journalkeeper.bus.signals import Signals
 from journalkeeper.model import Outcome
+from journalkeeper.service.jobs import Job
 
 FIRST_S: Final = 0.5
 """After this time a lost bus is tried again, ..."""
@@ -57,7 +57,7 @@ class Server:
         self._mistake = mistake
         self._mistakes: set[str] = set()
         self._bus: Connection | None = None
-        self._news: News | None = None
+        self._signals: Signals | None = None
         self._wait_s = FIRST_S
 
     async def run(self) -> None:
@@ -78,42 +78,42 @@ class Server:
 
     def changed(self) -> None:
         """What a Snapshot or a job says is different."""
-        if self._news is not None:
-            self._news.changed()
+        if self._signals is not None:
+            self._signals.changed()
 
     def job_new(self, job: Job) -> None:
         """A job was queued."""
-        if self._news is not None:
-            self._news.job_new(job)
+        if self._signals is not None:
+            self._signals.job_new(job)
 
     def job_removed(self, job: Job, result: str) -> None:
         """A job is over."""
-        if self._news is not None:
-            self._news.job_removed(job, result)
+        if self._signals is not None:
+            self._signals.job_removed(job, result)
 
     def outcome(self, outcome: Outcome) -> None:
         """Something was done to a file."""
-        if self._news is not None:
-            self._news.outcome(outcome)
+        if self._signals is not None:
+            self._signals.outcome(outcome)
 
     async def _serve(self) -> None:
         """Connect, and serve until the connection ends. Raises: whatever ended it."""
         bus = Connection(self._address)
-        interfaces: Interfaces | None = None
+        interfaces: Dispatcher | None = None
         try:
             await asyncio.wait_for(bus.connect(), CONNECT_S)
             self._bus = bus
-            tree = Tree(self._service.snapshot, self._service.jobs)
+            objects = Objects(self._service.snapshot, self._service.jobs)
             callers = Callers(self._ask, bus.unique_name or "")
             bus.on_sent = callers.sent
             authority = Authority(self._ask)
             send, drained, complain = self._send, bus.drained, self.complain
-            interfaces = Interfaces(
-                self._service, tree, callers, authority, send=send, drained=drained, complain=complain
+            interfaces = Dispatcher(
+                self._service, objects, callers, authority, send=send, drained=drained, complain=complain
             )
             bus.add_careful_handler(interfaces.handle)
-            self._news = News(
-                self._service.snapshot, tree, self._service.jobs, send=send, drained=drained, complain=complain
+            self._signals = Signals(
+                self._service.snapshot, objects, self._service.jobs, send=send, drained=drained, complain=complain
             )
             bus.add_careful_handler(self._hear)
             reply = await bus.request_name(names.BUS_NAME, NameFlag.NONE)
@@ -125,11 +125,11 @@ class Server:
             await disconnected()
             raise ConnectionResetError("the bus has gone away")
         finally:
-            if self._news is not None:
-                self._news.close()
+            if self._signals is not None:
+                self._signals.close()
             if interfaces is not None:
                 interfaces.close()
-            self._bus = self._news = None
+            self._bus = self._signals = None
             bus.close()
 
     def _hear(self, message: Message) -> bool:

@@ -25,9 +25,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"journalkeeper {__version__}")
         return 0
     if words == ["--measure"]:
-        from journalkeeper import measure  # noqa: PLC0415 - a unit of its own, without arguments and configuration
+        from journalkeeper.observe import disk_usage  # noqa: PLC0415 - a unit of its own, without arguments and configuration
 
-        return measure.main()
+        return disk_usage.main()
     if argv is None:
         # A command ends before its garbage matters: the collector would only walk what is
         # imported (3 of 45 ms). The service turns it on again.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper check-config`: what the configuration says, or all that is wrong in it.
 
-The one rule: it judges by the same code that the keeper starts with.
+The one rule: it judges by the same code that the engine starts with.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from journalkeeper.cli.table import GREY, Column, Row, render
 from journalkeeper.cli.text import shown
-from journalkeeper.errors import ConfigError
+from journalkeeper.model.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
-    from journalkeeper.cli.session import Session
+    from journalkeeper.cli.context import Context
 
 DESCRIPTION = """\
 Reads journalkeeper.conf and its drop-ins as the service does and shows every directive with
@@ -37,13 +37,13 @@ def options(_: argparse.ArgumentParser) -> None:
     """None of its own."""
 
 
-def run(_: argparse.Namespace, session: Session) -> int:
+def run(_: argparse.Namespace, context: Context) -> int:
     """Show the configuration; problems go to stderr, or into the JSON."""
-    from journalkeeper.config import describe  # noqa: PLC0415 - pydantic comes with it
+    from journalkeeper.config.validation import describe  # noqa: PLC0415 - pydantic comes with it
 
-    output = session.output
+    output = context.output
     try:
-        config = session.config()
+        config = context.config()
     except ConfigError as error:
         if output.json == "off":
             raise

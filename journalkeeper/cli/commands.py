@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # a Protocol is words for mypy
     import argparse
     from typing import Protocol
 
-    from journalkeeper.cli.session import Session
+    from journalkeeper.cli.context import Context
 
     class CommandModule(Protocol):
         """What a command's module has."""
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a Protocol is words for mypy
         def options(self, parser: argparse.ArgumentParser) -> None:
             """Add the options that only this command has."""
 
-        def run(self, args: argparse.Namespace, session: Session) -> int:
+        def run(self, args: argparse.Namespace, context: Context) -> int:
             """Do it, and return the exit status."""
 
 

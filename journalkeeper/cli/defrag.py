@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from journalkeeper.cli import plan as plans
-from journalkeeper.cli.documents import defrag_document, disk_sums
 from journalkeeper.cli.interrupts import Interrupts
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.outcomes import COLOURS, sizes, span
@@ -19,17 +18,18 @@ from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.model import Outcome, Reason, Result
-from journalkeeper.values import format_size
+from journalkeeper.model.units import format_size
+from journalkeeper.wire.documents import defrag_document, disk_sums
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
-    from journalkeeper.cli.session import Session
-    from journalkeeper.cycle import Report
     from journalkeeper.model import Request
-    from journalkeeper.progress import Progress
+    from journalkeeper.model.progress import Progress
+    from journalkeeper.model.run import Report
 
 DESCRIPTION = """\
 Rewrites what is fragmented: archived files once, compressed; active files while journald
@@ -73,15 +73,15 @@ class _Ran(NamedTuple):
     stopped: bool
 
 
-def run(args: argparse.Namespace, session: Session) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Do it, or have the running service do it, and show what became of every file."""
     asked = request(args)
     if args.dry_run:
-        return plans.show(asked, session)
-    output = session.output
-    report, document, stopped = _execute(asked, session)
+        return plans.show(asked, context)
+    output = context.output
+    report, document, stopped = _execute(asked, context)
     skips = [skip.reason for skip in report.plan.skipped]
-    refuse_if_all_unreadable(session, [*(outcome.reason for outcome in report.outcomes), *skips])
+    refuse_if_all_unreadable(context, [*(outcome.reason for outcome in report.outcomes), *skips])
     named = complain_of_named(asked, ((skip.path, skip.reason, skip.detail) for skip in report.plan.skipped), output)
     for text in report.notices:
         output.note(text)
@@ -96,25 +96,25 @@ def run(args: argparse.Namespace, session: Session) -> int:
     return named or int(stopped or any(outcome.result is Result.FAILED for outcome in report.outcomes))
 
 
-def _execute(asked: Request, session: Session) -> _Ran:
+def _execute(asked: Request, context: Context) -> _Ran:
     """Whoever does it, the progress is shown here, and a signal asks to stop."""
     with ExitStack() as stack:
         draw: Callable[[Progress], None] = _ignore
         hint = ""
-        if session.output.json == "off":
+        if context.output.json == "off":
             from journalkeeper.cli.progress import on_terminal  # noqa: PLC0415 - not for programs
 
             line = on_terminal()
             if line is not None:
                 draw = stack.enter_context(line)
                 hint = "\nStopping after this chunk."
-        service = session.service(asked)
+        service = context.service(asked)
         if service is not None:
-            from journalkeeper.cli.agent import for_terminal  # noqa: PLC0415 - for who asks the service
+            from journalkeeper.cli.polkit_agent import for_terminal  # noqa: PLC0415 - for who asks the service
 
             with service, for_terminal(), Interrupts(hint) as stop:
                 return _Ran(*service.defragment(asked, on_progress=draw, stop=stop))
-        engine = session.engine()
+        engine = context.engine()
         with Interrupts(hint) as stop:
             report = engine.run(asked, on_progress=draw, stop=stop)
             stopped = stop() and len(report.outcomes) < len(report.plan.orders) + len(report.plan.actions)

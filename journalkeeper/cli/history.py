@@ -7,24 +7,24 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from journalkeeper.cli.documents import disk_sums, outcome_document
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.outcomes import COLOURS, sizes
 from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.cli.times import parse_time_us, shown_time
-from journalkeeper.errors import UsageError
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Request, Result
-from journalkeeper.values import format_size
+from journalkeeper.model.errors import UsageError
+from journalkeeper.model.units import format_size
+from journalkeeper.wire.documents import disk_sums, outcome_document
 
 if TYPE_CHECKING:
     import argparse
 
+    from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
-    from journalkeeper.cli.session import Session
-    from journalkeeper.rows import Entry, Sample
+    from journalkeeper.history.rows import Entry, Sample
 
 DESCRIPTION = """\
 Shows what was done to files, the oldest first, and how the number of extents of active
@@ -69,16 +69,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", metavar="TIME", help="nothing from this time on")
 
 
-def run(args: argparse.Namespace, session: Session) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Show the record's rows."""
-    since_us, until_us = _time_us(args.since, session), _time_us(args.until, session)
+    since_us, until_us = _time_us(args.since, context), _time_us(args.until, context)
     paths = absolute(args.paths or ([args.directory] if args.directory else []))
-    with session.record() as record:
+    with context.record() as record:
         entries = record.history(paths, since_us, until_us)
         samples = record.samples(paths, since_us, until_us)
         unknown = [path for path in paths if not (record.history([path]) or record.samples([path]))]
         ignored = record.ignored
-    output = session.output
+    output = context.output
     for sentence in ignored:
         output.note(sentence)
     problems = ((path, _problem(path), "nothing is recorded of it") for path in unknown)
@@ -111,17 +111,17 @@ def _problem(path: str) -> Reason | None:
     return Reason.NOT_JOURNAL if classify(os.path.basename(path)) is None else None
 
 
-def _time_us(text: str | None, session: Session) -> int | None:
+def _time_us(text: str | None, context: Context) -> int | None:
     if text is None:
         return None
     try:
-        return parse_time_us(text, session.now_us)
+        return parse_time_us(text, context.now_us)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
 def _entry_document(entry: Entry) -> dict[str, object]:
-    return {"when_us": entry.when_us, "door": entry.door, **outcome_document(entry.outcome)}
+    return {"when_us": entry.when_us, "origin": entry.origin, **outcome_document(entry.outcome)}
 
 
 def _entries(entries: list[Entry], output: Output) -> list[str]:
@@ -129,7 +129,7 @@ def _entries(entries: list[Entry], output: Output) -> list[str]:
         Row(
             (
                 shown_time(when_us),
-                door or "-",
+                origin or "-",
                 outcome.action,
                 outcome.result,
                 outcome.reason,
@@ -140,7 +140,7 @@ def _entries(entries: list[Entry], output: Output) -> list[str]:
             ),
             COLOURS[outcome.result],
         )
-        for when_us, door, outcome in entries
+        for when_us, origin, outcome in entries
     ]
     return render(_OUTCOMES, rows, legend=output.legend, colours=output.colours) if rows else []
 

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 from journalkeeper.cli.progress import on_terminal
 from journalkeeper.cli.table import Column, Row, render
 from journalkeeper.cli.text import shown
-from journalkeeper.errors import KeeperError, NeedsRootError, UsageError
 from journalkeeper.lab import bed, compare
 from journalkeeper.lab.volume import isolate
-from journalkeeper.values import format_size
+from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
+from journalkeeper.model.units import format_size
 
 if TYPE_CHECKING:
     import argparse
 
+    from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
-    from journalkeeper.cli.session import Session
 
 DESCRIPTION = """\
 Compares what can be done about fragmentation, on the disk that has the directory DIR: makes a
@@ -78,15 +78,15 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, session: Session) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Measure and show."""
     _check(args)
     if reason := bed.missing():
-        raise (NeedsRootError if not session.privileged else KeeperError)(f"no scratch volume: {reason}")
+        raise (NeedsRootError if not context.privileged else KeeperError)(f"no scratch volume: {reason}")
     isolate()
     place = os.path.abspath(args.place)
     with ExitStack() as stack:
-        line = on_terminal() if session.output.json == "off" else None
+        line = on_terminal() if context.output.json == "off" else None
         tell = stack.enter_context(line).tell if line is not None else _ignore
         _raise_on_signals()
         try:
@@ -95,10 +95,10 @@ def run(args: argparse.Namespace, session: Session) -> int:
             if shutil.disk_usage(place).free < FREE_BYTES // 64:
                 raise KeeperError(f"{place}: no space left on the device") from error
             raise KeeperError(f"the comparison failed: {error}") from error
-    if session.output.json != "off":
-        session.output.document(_document(place, args.iops, compared))
+    if context.output.json != "off":
+        context.output.document(_document(place, args.iops, compared))
     else:
-        session.output.lines(_lines(place, args.iops, compared, session.output), paged=False)
+        context.output.lines(_lines(place, args.iops, compared, context.output), paged=False)
     return 0
 
 

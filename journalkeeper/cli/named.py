@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from journalkeeper.model import Reason, Request
-from journalkeeper.reasons import NO_JOURNAL
+from journalkeeper.model.reasons import NO_JOURNAL
 
 if TYPE_CHECKING:
     from journalkeeper.cli.output import Output

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from journalkeeper.cli.table import GREEN, RED, YELLOW
 from journalkeeper.model import Result
-from journalkeeper.values import format_size, format_span
+from journalkeeper.model.units import format_size, format_span
 
 COLOURS = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}
 

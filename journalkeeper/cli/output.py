@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from journalkeeper.cli.text import shown, switched
-from journalkeeper.errors import KeeperError
+from journalkeeper.model.errors import KeeperError
 
 if TYPE_CHECKING:
     import argparse

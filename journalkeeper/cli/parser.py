@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from journalkeeper import __version__
 from journalkeeper.cli.commands import COMMANDS
-from journalkeeper.errors import UsageError
+from journalkeeper.model.errors import UsageError
 
 DESCRIPTION = """\
 Keeps systemd-journald's files whole on btrfs: few extents, compressed archives, no waiting.

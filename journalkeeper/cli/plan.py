@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from journalkeeper.cli.documents import plan_document, skips
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
@@ -18,15 +17,16 @@ from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.cli.waits import waits
 from journalkeeper.model import Reason, Request, Skip
-from journalkeeper.saving import READ_IOPS
-from journalkeeper.values import format_size, format_span
+from journalkeeper.model.units import format_size, format_span
+from journalkeeper.policy.saving import READ_IOPS
+from journalkeeper.wire.documents import plan_document, skips
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
+    from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
-    from journalkeeper.cli.session import Session
 
 DESCRIPTION = """\
 Shows what `defrag` would do with the same options: an action or a reason against it for
@@ -62,16 +62,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
 
 
-def run(args: argparse.Namespace, session: Session) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Show the plan."""
-    return show(request(args), session)
+    return show(request(args), context)
 
 
-def show(asked: Request, session: Session) -> int:
+def show(asked: Request, context: Context) -> int:
     """Write the plan for `asked` as the options say."""
-    document = _document(asked, session)
+    document = _document(asked, context)
     skipped = skips(document)
-    output = session.output
+    output = context.output
     status = complain_of_named(asked, ((skip.path, skip.reason, skip.detail) for skip in skipped), output)
     if output.json != "off":
         output.document(document)
@@ -85,17 +85,17 @@ def show(asked: Request, session: Session) -> int:
     return status
 
 
-def _document(asked: Request, session: Session) -> dict[str, Any]:
+def _document(asked: Request, context: Context) -> dict[str, Any]:
     """The plan, as `plan -j` writes it."""
-    service = None if session.privileged else session.service(asked)
+    service = None if context.privileged else context.service(asked)
     if service is not None:
         with service:
             return service.plan(asked)
-    plan = session.engine().plan(asked)
+    plan = context.engine().plan(asked)
     doing = [None for _ in (*plan.orders, *plan.actions)]
-    refuse_if_all_unreadable(session, [*doing, *(skip.reason for skip in plan.skipped)])
+    refuse_if_all_unreadable(context, [*doing, *(skip.reason for skip in plan.skipped)])
     for notice in plan.notices:
-        session.output.note(notice)
+        context.output.note(notice)
     return plan_document(plan)
 
 
@@ -107,7 +107,7 @@ def skipped_lines(skipped: tuple[Skip, ...], output: Output) -> list[str]:
 
 def glossary(reasons: Iterable[Reason]) -> list[str]:
     """One sentence for each reason that occurs, in their fixed order."""
-    from journalkeeper.reasons import SENTENCES  # noqa: PLC0415 - not for JSON or --no-legend
+    from journalkeeper.model.reasons import SENTENCES  # noqa: PLC0415 - not for JSON or --no-legend
 
     occurring = set(reasons)
     return [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]

@@ -15,19 +15,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from journalkeeper.cli.commands import COMMANDS, Command
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output, complain
 from journalkeeper.cli.parser import parse
-from journalkeeper.cli.session import Session
-from journalkeeper.errors import ConfigError, FileError, KeeperError, NeedsRootError, UsageError
+from journalkeeper.model.errors import ConfigError, FileError, KeeperError, NeedsRootError, UsageError
 
 if TYPE_CHECKING:
-    from journalkeeper.cli.session import Engine
+    from journalkeeper.cli.context import EngineLike
 
 DONE, FAILED, USAGE = 0, 1, 2
 
 
-def run(words: Sequence[str], engine: Engine | None = None) -> int:
-    """Do what `words` ask for and return the exit status; `engine` in place of the host's keeper."""
+def run(words: Sequence[str], engine: EngineLike | None = None) -> int:
+    """Do what `words` ask for and return the exit status; `engine` in place of the host's engine."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -39,7 +39,7 @@ def run(words: Sequence[str], engine: Engine | None = None) -> int:
         return FAILED
 
 
-def _run(words: Sequence[str], engine: Engine | None) -> int:
+def _run(words: Sequence[str], engine: EngineLike | None) -> int:
     try:
         args = parse(words)
     except UsageError as error:
@@ -49,7 +49,7 @@ def _run(words: Sequence[str], engine: Engine | None) -> int:
         return DONE
     command = next(row for row in COMMANDS if row.name == args.command)
     try:
-        return command.load().run(args, Session(args, Output(args), engine))
+        return command.load().run(args, Context(args, Output(args), engine))
     except UsageError as error:
         complain(str(error))
         return USAGE

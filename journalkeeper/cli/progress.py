@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from journalkeeper.cli.text import elided, shown
 from journalkeeper.model import MIB
-from journalkeeper.values import US_PER_SECOND, format_span
+from journalkeeper.model.units import US_PER_SECOND, format_span
 
 if TYPE_CHECKING:
-    from journalkeeper.progress import Progress
+    from journalkeeper.model.progress import Progress
 
 REDRAW_S = 0.1
 _ERASE = "\r\x1b[K"

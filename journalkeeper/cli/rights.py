@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from journalkeeper.errors import NeedsRootError
 from journalkeeper.model import Reason
+from journalkeeper.model.errors import NeedsRootError
 
 if TYPE_CHECKING:
-    from journalkeeper.cli.session import Session
+    from journalkeeper.cli.context import Context
 
 
-def refuse_if_all_unreadable(session: Session, reasons: Sequence[Reason | None]) -> None:
+def refuse_if_all_unreadable(context: Context, reasons: Sequence[Reason | None]) -> None:
     """Tell a user who could read some files only; `reasons` has each file's, None where there is none.
 
     Raises: NeedsRootError if it is all of them.
     """
     unreadable = sum(reason is Reason.UNREADABLE for reason in reasons)
-    if session.privileged or not unreadable:
+    if context.privileged or not unreadable:
         return
     if unreadable == len(reasons):
         raise NeedsRootError(
             f"none of {unreadable} files is readable" if unreadable > 1 else "the file is not readable"
         )
-    session.output.note(f"{unreadable} of {len(reasons)} files are not readable for this user: root sees all, try sudo")
+    context.output.note(f"{unreadable} of {len(reasons)} files are not readable for this user: root sees all, try sudo")

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from journalkeeper.cli.documents import scan_document
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import RED, Column, Row, render
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.model import JournalFile, Request
-from journalkeeper.values import format_size
+from journalkeeper.model.units import format_size
+from journalkeeper.wire.documents import scan_document
 
 if TYPE_CHECKING:
     import argparse
 
-    from journalkeeper.cli.session import Session
+    from journalkeeper.cli.context import Context
 
 DESCRIPTION = """\
 Shows every journal file: what it is, how many extents it has and how many it would have
@@ -53,12 +53,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
 
 
-def run(args: argparse.Namespace, session: Session) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Show the files."""
     asked = Request(paths=absolute(args.paths))
-    host = session.engine().look(asked)
-    refuse_if_all_unreadable(session, [file.problem for file in host.files])
-    output = session.output
+    host = context.engine().look(asked)
+    refuse_if_all_unreadable(context, [file.problem for file in host.files])
+    output = context.output
     status = complain_of_named(asked, ((file.path, file.problem, file.problem_detail) for file in host.files), output)
     if output.json != "off":
         output.document(scan_document(host.files))

@@ -68,7 +68,7 @@ def absolute(paths: list[str]) -> tuple[str, ...]:
 
 
 def _compression(text: str) -> str:
-    from journalkeeper.compression import parse_compression  # noqa: PLC0415 - only --compress needs it
+    from journalkeeper.model.compression import parse_compression  # noqa: PLC0415 - only --compress needs it
 
     try:
         parse_compression(text)

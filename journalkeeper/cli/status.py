@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.cli.times import shown_time
-from journalkeeper.errors import KeeperError, NeedsRootError
-from journalkeeper.values import format_size, format_span
-from journalkeeper.waiting import Wait, long, sentence
+from journalkeeper.model.errors import KeeperError, NeedsRootError
+from journalkeeper.model.units import format_size, format_span
+from journalkeeper.model.waiting import Wait, long, sentence
 
 if TYPE_CHECKING:
     import argparse
 
-    from journalkeeper.cli.client import Service
-    from journalkeeper.cli.session import Session
-    from journalkeeper.rows import Run, Totals
+    from journalkeeper.bus.client import Service
+    from journalkeeper.cli.context import Context
+    from journalkeeper.history.rows import Run, Totals
 
 DESCRIPTION = """\
 Shows what the service does and sees now, if it runs, to any user; and from the record, which
@@ -62,61 +62,61 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watch", action="store_true", help="follow the service: show it again at each change")
 
 
-def run(args: argparse.Namespace, session: Session) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Show it, once or as long as somebody looks."""
     with ExitStack() as stack:
-        service = session.running()
+        service = context.running()
         if service is not None:
             stack.enter_context(service)
         elif args.watch:
             raise KeeperError("--watch follows the service, which does not run; systemctl start journalkeeper")
-        _show(session, _live(service, session))
+        _show(context, _live(service, context))
         if args.watch and service is not None:
-            _watch(service, session)
+            _watch(service, context)
     return 0
 
 
-def _live(service: Service | None, session: Session) -> dict[str, Any] | None:
+def _live(service: Service | None, context: Context) -> dict[str, Any] | None:
     """What the service says; one that says nothing keeps nobody from what the record says."""
     try:
         return None if service is None else service.properties()
     except KeeperError as error:
-        session.output.note(str(error))
+        context.output.note(str(error))
         return None
 
 
-def _watch(service: Service, session: Session) -> None:
+def _watch(service: Service, context: Context) -> None:
     """Show it again at each change, until Ctrl-C, or until the service has ended."""
     try:
         while True:
             service.wait()
-            _show(session, service.properties(), again=True)
+            _show(context, service.properties(), again=True)
     except KeyboardInterrupt:
         return  # seen enough
 
 
-def _show(session: Session, live: dict[str, Any] | None, *, again: bool = False) -> None:
-    output = session.output
-    recorded = _read(session)
+def _show(context: Context, live: dict[str, Any] | None, *, again: bool = False) -> None:
+    output = context.output
+    recorded = _read(context)
     if output.json != "off":
-        output.document(_document(recorded, live, session.state_directory))
+        output.document(_document(recorded, live, context.state_directory))
         return
-    absent = ABSENT if session.means_service() else []
+    absent = ABSENT if context.means_service() else []
     service = absent if live is None else _service_facts(live)
-    lines = _lines(recorded, service, session.state_directory)
+    lines = _lines(recorded, service, context.state_directory)
     if again:
         lines = [_CLEAR + lines[0], *lines[1:]] if output.colours else ["", *lines]
     output.lines(lines, paged=False)
 
 
-def _read(session: Session) -> _Recorded:
+def _read(context: Context) -> _Recorded:
     now_us = time.time_ns() // 1000
     try:
-        with session.record() as record:
+        with context.record() as record:
             latest = {totals.instance: totals for totals in record.totals()}
             written = record.written_since(now_us - DAY_US, now_us)
             for sentence in record.ignored:
-                session.output.note(sentence)
+                context.output.note(sentence)
             return _Recorded(
                 readable=True,
                 last_run=record.last_run(),
@@ -206,7 +206,7 @@ def _service_facts(live: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _run(run: Run) -> str:
-    text = f"{shown(run.door)} at {shown_time(run.began_us)}"
+    text = f"{shown(run.origin)} at {shown_time(run.began_us)}"
     if run.ended_us is None:
         text += ", going on or killed"
     else:

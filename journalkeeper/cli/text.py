@@ -6,8 +6,8 @@ The one rule: nothing that came from the disk reaches a terminal unescaped.
 
 from __future__ import annotations
 
-from journalkeeper.escape import shown
-from journalkeeper.values import parse_bool
+from journalkeeper.model.escape import shown
+from journalkeeper.model.units import parse_bool
 
 __all__ = ["counted", "elided", "shown", "switched"]
 

@@ -77,6 +77,6 @@ def _epoch_us(moment: datetime) -> int:
 
 
 def _span_us(text: str) -> int:
-    from journalkeeper.values import parse_span_us  # noqa: PLC0415 - only relative times need it
+    from journalkeeper.model.units import parse_span_us  # noqa: PLC0415 - only relative times need it
 
     return parse_span_us(text.strip())

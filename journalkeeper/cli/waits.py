@@ -12,7 +12,7 @@ from typing import Final
 
 from journalkeeper.cli.text import counted
 from journalkeeper.model import Reason, Skip
-from journalkeeper.values import US_PER_SECOND, format_span
+from journalkeeper.model.units import US_PER_SECOND, format_span
 
 FOR: Final = {
     Reason.WINDOW_CLOSED: "for journald's next flush",

@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import os
 
-from journalkeeper import opening
 from journalkeeper.btrfs import inode
-from journalkeeper.execute.held import Refused
+from journalkeeper.execute.verified_file import Refused
+from journalkeeper.journald import opening
 from journalkeeper.model import Order, Reason
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 
 from journalkeeper.execute import inplace, rewrite
-from journalkeeper.execute.held import Held, Refused, being_written
 from journalkeeper.execute.pace import Pace
+from journalkeeper.execute.verified_file import Refused, VerifiedFile, being_written
 from journalkeeper.model import Action, Reason
-from journalkeeper.values import format_size
+from journalkeeper.model.units import format_size
 
 
-def compact(held: Held, action: Action, pace: Pace) -> int:
+def compact(held: VerifiedFile, action: Action, pace: Pace) -> int:
     """Move all data of an archive, unless `pace` ends before; the extents that can be expected.
 
     Raises: Refused if the rest had to be copied and the file is open for writing; as inplace.compact and

@@ -19,14 +19,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from journalkeeper import mtime_note
-from journalkeeper.btrfs import defrag, fiemap, inode, writeback
+from journalkeeper.btrfs import defrag, fiemap, inode, mtime_note, writeback
 from journalkeeper.btrfs.fiemap import Extent
-from journalkeeper.compression import Compression, parse_compression
-from journalkeeper.execute.held import Held, writable
 from journalkeeper.execute.pace import LEAST_BYTES, Pace
-from journalkeeper.gain import fell_short, least_extents
+from journalkeeper.execute.verified_file import VerifiedFile, writable
 from journalkeeper.model import MIB, Action, Range, Reason
+from journalkeeper.model.compression import Compression, parse_compression
+from journalkeeper.policy.gain import fell_short, least_extents
 
 FREEZER_TRIES: Final = 3
 """How often a piece is begun that a suspending machine's freezer refuses (EAGAIN), for which it needs no signal."""
@@ -72,7 +71,7 @@ class Moved(NamedTuple):
     extents_expected: int
 
 
-def defragment(held: Held, action: Action, pace: Pace) -> int:
+def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
     """Rewrite the ranges of an active file as far as `pace` goes; the extents that can be expected.
 
     Raises: OSError as btrfs.defrag says; what was finished before stays finished.
@@ -87,7 +86,7 @@ def defragment(held: Held, action: Action, pace: Pace) -> int:
     return action.extents_expected
 
 
-def compact(held: Held, action: Action, pace: Pace) -> Moved:
+def compact(held: VerifiedFile, action: Action, pace: Pace) -> Moved:
     """Rewrite all that is data in an archive, again where the kernel left it, as far as `pace` goes.
 
     Raises: as `defragment`.
@@ -215,7 +214,7 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def punch_unwritten(held: Held, pace: Pace) -> None:
+def punch_unwritten(held: VerifiedFile, pace: Pace) -> None:
     """Free what journald allocated ahead and never wrote, as far as `pace` goes; each remnant pins its whole 8 MiB.
 
     It reads as zeros before and after. Nobody writes to an archive, so no range can have

@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from journalkeeper import mtime_note, opening
+from journalkeeper.btrfs import mtime_note
+from journalkeeper.journald import opening
 from journalkeeper.journald.names import classify, is_leftover
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import time
 
-from journalkeeper.errors import FileError, KeeperError
-from journalkeeper.execute import REASON_OF_ERRNO, SKIPPING, Done
 from journalkeeper.execute.attributes import NotTakenError, set_nocow
-from journalkeeper.execute.held import Refused
+from journalkeeper.execute.executor import REASON_OF_ERRNO, SKIPPING
 from journalkeeper.execute.rotation import Fresh, rotate
+from journalkeeper.execute.verified_file import Refused
 from journalkeeper.model import Order, Outcome, Reason, Result
+from journalkeeper.model.errors import FileError, KeeperError
+from journalkeeper.model.run import Done
 
 
 def carry_out(order: Order) -> Done:

@@ -13,15 +13,14 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from journalkeeper import mtime_note
-from journalkeeper.btrfs import fiemap, inode, rename, writeback
-from journalkeeper.compression import parse_compression
-from journalkeeper.execute.held import Held, Refused, being_written
+from journalkeeper.btrfs import fiemap, inode, mtime_note, rename, writeback
 from journalkeeper.execute.inplace import near
 from journalkeeper.execute.pace import Pace
-from journalkeeper.gain import least_extents
+from journalkeeper.execute.verified_file import Refused, VerifiedFile, being_written
 from journalkeeper.journald import names
 from journalkeeper.model import MIB, Action, JournalFile, Kind, Range, Reason
+from journalkeeper.model.compression import parse_compression
+from journalkeeper.policy.gain import least_extents
 
 READ_BYTES: Final = MIB
 COMPRESSION_PROPERTY: Final = "btrfs.compression"
@@ -35,7 +34,7 @@ class MismatchError(Exception):
     """The copy does not equal the original, so the original stays."""
 
 
-def rewrite(held: Held, action: Action, pace: Pace) -> int:
+def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
     """Put a datacow copy in the place of `held`, unless `pace` ends before the copy is whole and verified.
 
     Returns the number of extents that can be expected.
@@ -89,7 +88,7 @@ def _strip(original: int, copy: int) -> None:
         raise MismatchError("the copy could not be made datacow")
 
 
-def _fill(held: Held, copy: int, action: Action, pace: Pace) -> int:
+def _fill(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int:
     """Copy the written data, compressed on its way by a property that is taken off; the fewest extents it can have."""
     compression = parse_compression(action.compress)
     if compression is not None:
@@ -169,7 +168,7 @@ def _bearing(fd: int) -> tuple[int, ...]:
     return status.st_uid, status.st_gid, status.st_mode, status.st_size, status.st_mtime_ns
 
 
-def _take_place(held: Held, file: JournalFile, directory: int, copy: int) -> None:
+def _take_place(held: VerifiedFile, file: JournalFile, directory: int, copy: int) -> None:
     """Exchange the names, or leave all as it was if the original is no longer the one that was copied.
 
     The original is compared once more when nobody can open it by its name any longer: what was written to it
@@ -195,7 +194,7 @@ def _take_place(held: Held, file: JournalFile, directory: int, copy: int) -> Non
     os.unlink(temporary, dir_fd=directory)
 
 
-def _undo_exchange(held: Held, directory: int, temporary: str, copy: int) -> None:
+def _undo_exchange(held: VerifiedFile, directory: int, temporary: str, copy: int) -> None:
     """Give what was displaced its name back, and remove the copy.
 
     A file that took the name from the copy meanwhile keeps it, and a name that was removed stays so: what was
@@ -218,7 +217,7 @@ def _inode(name: str, directory: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _still_the_same(held: Held, file: JournalFile, *, exchanged: bool) -> None:
+def _still_the_same(held: VerifiedFile, file: JournalFile, *, exchanged: bool) -> None:
     """Raises: Refused if anybody was at the original; an exchange moves the ctime."""
     now = os.fstat(held.fd)
     if now.st_nlink == 0:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from journalkeeper import opening
 from journalkeeper.btrfs import fiemap, inode
 from journalkeeper.btrfs.volume import mount_options
-from journalkeeper.errors import KeeperError
 from journalkeeper.execute.attributes import NotTakenError
-from journalkeeper.execute.held import Refused, hold
-from journalkeeper.journald import control
+from journalkeeper.execute.verified_file import Refused, hold
+from journalkeeper.journald import control, opening
 from journalkeeper.model import JournalFile, Order, Reason
+from journalkeeper.model.errors import KeeperError
 
 
 class Fresh(NamedTuple):

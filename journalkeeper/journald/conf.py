@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from journalkeeper import conffiles
+from journalkeeper.config import files
 from journalkeeper.model import GIB, KIB, MIB
-from journalkeeper.values import U64_MAX, US_PER_MINUTE, parse_size, parse_span_us
+from journalkeeper.model.units import U64_MAX, US_PER_MINUTE, parse_size, parse_span_us
 
 SYNC_INTERVAL_US = 5 * US_PER_MINUTE
 MAX_FILES = 100
@@ -55,10 +55,10 @@ def settings(namespace: str = "", *, root: str = "/") -> Settings:
     Raises: FileError for a file that we may not read: journald, being root, may.
     """
     name = f"journald@{namespace}.conf" if namespace else "journald.conf"
-    return from_assignments(conffiles.assignments(name, root=root), namespace)
+    return from_assignments(files.assignments(name, root=root), namespace)
 
 
-def from_assignments(rows: list[conffiles.Assignment], namespace: str = "") -> Settings:
+def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Settings:
     """The settings that these assignments make, starting from journald's defaults."""
     found = Settings(storage="persistent" if namespace else "auto")
     for row in rows:

@@ -16,8 +16,8 @@ import struct
 import time
 from typing import TYPE_CHECKING, Final
 
-from journalkeeper.errors import FileError, KeeperError
 from journalkeeper.journald import layout
+from journalkeeper.model.errors import FileError, KeeperError
 
 if TYPE_CHECKING:
     import socket

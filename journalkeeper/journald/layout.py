@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from journalkeeper.errors import FileError
 from journalkeeper.journald import conf
 from journalkeeper.journald.names import Name, classify, is_leftover
 from journalkeeper.model import Instance, Kind
+from journalkeeper.model.errors import FileError
 
 TOP = "/var/log/journal"
 REMOTE = "remote"

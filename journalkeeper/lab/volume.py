@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -145,7 +146,6 @@ class ScratchVolume:
         self.devices: list[str] = []
         self._held: list[int] = []
         self._throttled = False
-        self._mounted = False
         try:
             self.mountpoint.mkdir(parents=True, exist_ok=True)
             if run("stat", "--file-system", "--format=%T", self.base).strip() == "btrfs":
@@ -173,10 +173,14 @@ class ScratchVolume:
 
         Detaching a device in use marks it LO_FLAGS_AUTOCLEAR (Source: losetup(8), --detach).
         """
-        device = run("losetup", "--find", "--show", image).strip()
-        self.devices.append(device)
-        self._held.append(os.open(device, os.O_RDONLY | os.O_CLOEXEC))
-        run("losetup", "--detach", device)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        try:  # a device that was set up and is not yet detached would stay
+            device = run("losetup", "--find", "--show", image).strip()
+            self.devices.append(device)
+            self._held.append(os.open(device, os.O_RDONLY | os.O_CLOEXEC))
+            run("losetup", "--detach", device)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
     def device(self) -> str:
@@ -189,11 +193,10 @@ class ScratchVolume:
         if self.options:
             words += ["-o", self.options]
         run(*words, self.device, self.mountpoint)
-        self._mounted = True
 
     def unmount(self) -> None:
         """Unmount, trying for five seconds while somebody still holds a file."""
-        if not self._mounted:
+        if not os.path.ismount(self.mountpoint):  # also what a command mounted that a signal interrupted
             return
         for attempt in range(25):
             try:
@@ -203,7 +206,6 @@ class ScratchVolume:
                 if attempt == 24:
                     run("umount", "--lazy", self.mountpoint)
                 time.sleep(0.2)
-        self._mounted = False
 
     def remount(self) -> None:
         """Unmount and mount again: neither the volume nor its images are in the page cache then.

@@ -4,13 +4,13 @@
 from typing import NamedTuple
 
 from journalkeeper.model.files import Instance, JournalFile, Volume
-from journalkeeper.model.words import Reason, Result, Verb
+from journalkeeper.model.words import Kind, Reason, Result, Verb
 
 
 class Past(NamedTuple):
     """The last rewrite of a file: what it looked like then, what had been expected of it, and how it was compressed.
 
-    `compress` is in the words of --compress=, None where it was not recorded.
+    `compress` is in the words of --compress=, and `kind` what the file was; None where it was not recorded.
     """
 
     verb: Verb
@@ -22,6 +22,7 @@ class Past(NamedTuple):
     extents_expected: int = 0
     bytes_written: int = 0
     compress: str | None = None
+    kind: Kind | None = None
 
 
 class Refusal(NamedTuple):

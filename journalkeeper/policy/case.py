@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from journalkeeper.compression import Compression, parse_compression
 from journalkeeper.config import Config
 from journalkeeper.model import Host, Instance, JournalFile, Kind, Past, Request, Verb, Volume, Window
+from journalkeeper.model.compression import Compression, parse_compression
 from journalkeeper.policy.window import window
 
 
@@ -80,7 +80,7 @@ def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, .
             volume=volumes.get(file.device),
             instance=instances.get(_directory(file)),
             window=windows.get(_directory(file), unknown),
-            past=host.past.get((file.device, file.inode)),
+            past=_past(host, file),
             now_us=host.now_us,
             request=request,
             config=config,
@@ -91,3 +91,10 @@ def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, .
 
 def _directory(file: JournalFile) -> str:
     return file.path.rpartition("/")[0]
+
+
+def _past(host: Host, file: JournalFile) -> Past | None:
+    """The last rewrite of this file. Ranges of an active file tell nothing of the archive that it became."""
+    past = host.past.get((file.device, file.inode))
+    became_archive = past is not None and past.kind is Kind.ACTIVE and file.kind is not Kind.ACTIVE
+    return None if became_archive else past

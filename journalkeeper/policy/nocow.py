@@ -21,8 +21,8 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.model import Host, Instance, Order, Reason, Skip, Verb, Volume
-from journalkeeper.policy.postpone import AGAIN_US
-from journalkeeper.values import format_span
+from journalkeeper.model.units import format_span
+from journalkeeper.policy.deferral import AGAIN_US
 
 UNWANTED: Final = {
     Reason.REDUNDANT: "its copies can differ unseen",

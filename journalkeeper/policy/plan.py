@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from journalkeeper.boundary import InternalError, guarded
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, Plan, Reason, Request, Skip, Volume
+from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.model.units import format_size
 from journalkeeper.policy.case import Case, cases
-from journalkeeper.policy.postpone import AGAIN_US, goes_beyond, postponed
-from journalkeeper.policy.price import propose
+from journalkeeper.policy.cost import propose
+from journalkeeper.policy.deferral import AGAIN_US, ignores_budget, postponed
+from journalkeeper.policy.directory_actions import Decided, with_orders
 from journalkeeper.policy.rules import vetoes
-from journalkeeper.policy.upkeep import Decided, with_orders
-from journalkeeper.values import format_size
 
 COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
 """How many bytes of a device a profile takes for each byte, at the most (mkfs.btrfs(8), PROFILES)."""
@@ -95,7 +95,7 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
     end, which may come after (fs/btrfs/transaction.c).
     """
     budget = config.budget.bytes_per_day
-    left = None if budget is None or goes_beyond(request, budget) else budget - host.written_bytes
+    left = None if budget is None or ignores_budget(request, budget) else budget - host.written_bytes
     uuids = {volume.device: volume.uuid for volume in host.volumes}
     room = {volume.uuid: available_bytes(volume) - config.budget.keep_free_bytes for volume in host.volumes}
     chosen: list[Action] = []
@@ -105,7 +105,7 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
         if need > room[uuid]:
             space = f"{format_size(need)} are needed, {format_size(max(0, room[uuid]))} are to spare"
             skipped.append(Skip(action.path, Reason.FREE_SPACE, space, host.now_us + AGAIN_US, puts_off=True))
-        elif budget == 0 and not goes_beyond(request, budget):
+        elif budget == 0 and not ignores_budget(request, budget):
             skipped.append(Skip(action.path, Reason.BUDGET, "BytesPerDay=0: nothing is rewritten"))
         elif left is not None and need > left:
             money = f"{format_size(need)} to write, {format_size(max(0, left))} are left of today's budget"

@@ -44,10 +44,10 @@ from journalkeeper.model import (
     Verb,
     Window,
 )
+from journalkeeper.model.units import INFINITY_US, format_size, format_span
+from journalkeeper.policy.deferral import AGAIN_US, ignores_budget, volume_busy
 from journalkeeper.policy.nocow import refused
-from journalkeeper.policy.postpone import AGAIN_US, goes_beyond, volume_busy
-from journalkeeper.saving import EXPECTED_RATIO
-from journalkeeper.values import INFINITY_US, format_size, format_span
+from journalkeeper.policy.saving import EXPECTED_RATIO
 
 DAY_US: Final = 24 * 60 * 60 * 1_000_000
 
@@ -131,7 +131,7 @@ def too_many(question: Question) -> Skip | None:
     """RotationsPerDay=."""
     allowed = question.config.budget.rotations_per_day
     made = question.host.rotations + question.ordered
-    if goes_beyond(question.request, allowed) or made < allowed:
+    if ignores_budget(question.request, allowed) or made < allowed:
         return None
     if allowed == 0:
         return question.skip(Reason.NOT_ASKED, "RotationsPerDay=0")

@@ -4,7 +4,7 @@
 The one rule: a veto wins. The first rule that answers ends the matter, so the table
 goes from what we cannot judge (broken, gone, not asked for), over what would do harm
 (journald or a writer is at it, data shared with a snapshot), to what is not worth it.
-Whether the gain pays is price.py's question; it is asked only of files that pass here.
+Whether the gain pays is cost.py's question; it is asked only of files that pass here.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from journalkeeper.gain import fell_short
 from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
+from journalkeeper.model.units import format_size, format_span
 from journalkeeper.policy.case import Case
-from journalkeeper.policy.postpone import AGAIN_US
-from journalkeeper.policy.price import beside_snapshot_bytes
-from journalkeeper.values import format_size, format_span
+from journalkeeper.policy.cost import beside_snapshot_bytes
+from journalkeeper.policy.deferral import AGAIN_US
+from journalkeeper.policy.gain import fell_short
 
 DAY_US: Final = 24 * 60 * 60 * 1_000_000
 LOOK_AGAIN_US: Final = 1_000_000

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from journalkeeper.model import Instance, JournalFile, Kind, State, Window
-from journalkeeper.values import INFINITY_US
+from journalkeeper.model.units import INFINITY_US
 
 
 def window(  # noqa: PLR0911 - one return for each row of the table above

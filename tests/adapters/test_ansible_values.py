@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.conffiles import Assignment, parse
-from journalkeeper.config import Config, describe, directives, from_assignments
-from journalkeeper.directives import Directive
-from journalkeeper.errors import ConfigError
+from journalkeeper.config import Config
+from journalkeeper.config.directives import Directive, directives
+from journalkeeper.config.files import Assignment, parse
+from journalkeeper.config.validation import describe, from_assignments
+from journalkeeper.model.errors import ConfigError
 from tests.ansible import COLLECTION, ROLE
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Each command with a keeper that answers what it is told to: text, JSON, exit status, stderr."""
+"""Each command with an engine that answers what it is told to: text, JSON, exit status, stderr."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.program import run
-from journalkeeper.cycle import Report
-from journalkeeper.errors import BusyError, FileError, KeeperError, NeedsRootError, NotBtrfsError
+from journalkeeper.history.record import Record
 from journalkeeper.model import (
     Action,
     Extents,
@@ -33,8 +32,9 @@ from journalkeeper.model import (
     Verb,
     Window,
 )
-from journalkeeper.progress import Progress
-from journalkeeper.record import Record
+from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError, NotBtrfsError
+from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Report
 
 FILE = JournalFile(
     path="/j/abc/system.journal",
@@ -65,7 +65,7 @@ SKIP = Skip("/j/abc/b\x1b[2J.journal", Reason.SETTLING, "changed 1s ago")
 PLAN = Plan((Window("abc", open=False, closes_at_us=None, reason="flush-due"),), (ACTION,), (SKIP,))
 
 
-class FakeKeeper:
+class FakeEngine:
     """Answers as told, and remembers what it was asked."""
 
     def __init__(
@@ -105,7 +105,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def test_scan_is_a_table_with_a_footer(capsys: Captured) -> None:
-    assert run(["scan"], FakeKeeper()) == 0
+    assert run(["scan"], FakeEngine()) == 0
     assert capsys.readouterr().out == (
         "KIND    STATE   EXTENTS  IDEAL   SIZE   DISK  FLAGS  PATH\n"
         "active  online     9447      1  45.0M  89.0M  -      /j/abc/system.journal\n"
@@ -118,24 +118,24 @@ def test_scan_shows_flags_problems_and_what_is_not_known(capsys: Captured) -> No
     odd = FILE._replace(
         path="/j/\n\udcff", disk_bytes=None, nocow=True, problem=Reason.BAD_HEADER, extents=Extents(7, 10, 0, 10, 4)
     )
-    assert run(["scan", "--no-legend"], FakeKeeper(files=(odd,))) == 0
+    assert run(["scan", "--no-legend"], FakeEngine(files=(odd,))) == 0
     assert capsys.readouterr().out == (
         "active  online  7  1  45.0M  -  bad-header,compressed,nocow,shared  /j/\\x0a\\xff\n"
     )
 
 
 def test_scan_of_nothing_says_so_unless_it_must_not(capsys: Captured) -> None:
-    assert run(["scan"], FakeKeeper(files=())) == 0
+    assert run(["scan"], FakeEngine(files=())) == 0
     assert capsys.readouterr().out == "No journal files found.\n"
-    assert run(["scan", "--no-legend"], FakeKeeper(files=())) == 0
+    assert run(["scan", "--no-legend"], FakeEngine(files=())) == 0
     assert capsys.readouterr().out == ""
-    assert run(["scan", "-j"], FakeKeeper(files=())) == 0
+    assert run(["scan", "-j"], FakeEngine(files=())) == 0
     assert capsys.readouterr().out == "[]\n"
 
 
 def test_json_is_one_line_of_ascii_from_which_any_path_comes_back(capsys: Captured) -> None:
     path = b"/j/\xff\xc3\xbc\n.journal"
-    assert run(["scan", "-j"], FakeKeeper(files=(FILE._replace(path=os.fsdecode(path)),))) == 0
+    assert run(["scan", "-j"], FakeEngine(files=(FILE._replace(path=os.fsdecode(path)),))) == 0
     text = capsys.readouterr().out
     assert text.count("\n") == 1
     assert text.isascii()
@@ -143,15 +143,15 @@ def test_json_is_one_line_of_ascii_from_which_any_path_comes_back(capsys: Captur
 
 
 def test_pretty_json_is_indented_and_says_the_same(capsys: Captured) -> None:
-    run(["plan", "--json=pretty"], FakeKeeper())
+    run(["plan", "--json=pretty"], FakeEngine())
     pretty = capsys.readouterr().out
-    run(["plan", "--json=short"], FakeKeeper())
+    run(["plan", "--json=short"], FakeEngine())
     assert '\n  "window": {\n' in pretty
     assert json.loads(pretty) == json.loads(capsys.readouterr().out)
 
 
 def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(capsys: Captured) -> None:
-    assert run(["plan"], FakeKeeper()) == 0
+    assert run(["plan"], FakeEngine()) == 0
     assert capsys.readouterr().out == (
         "ACTION    REASON      EXTENTS  EXPECTED  WRITES      SAVES  RANGE  PATH\n"
         "compress  fragmented     9447       360   45.0M  ~1min ~0B  all    /j/abc/system.journal\n"
@@ -169,16 +169,16 @@ def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(ca
 
 
 def test_a_dry_run_is_the_plan_and_asks_the_same(capsys: Captured) -> None:
-    keepers = FakeKeeper(), FakeKeeper()
+    engines = FakeEngine(), FakeEngine()
     options = ["--now", "--archived", "--compress=lzo", "/j/a"]
-    assert run(["plan", *options], keepers[0]) == run(["defrag", "-n", *options], keepers[1]) == 0
-    assert keepers[0].asked == keepers[1].asked
+    assert run(["plan", *options], engines[0]) == run(["defrag", "-n", *options], engines[1]) == 0
+    assert engines[0].asked == engines[1].asked
     once, twice = capsys.readouterr().out.split("1 file left alone.\n")[:2]
     assert once == twice
 
 
 def test_defrag_shows_what_became_of_every_file(capsys: Captured) -> None:
-    assert run(["defrag"], FakeKeeper(DONE)) == 0
+    assert run(["defrag"], FakeEngine(DONE)) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
     assert captured.out == (
@@ -196,9 +196,9 @@ def test_defrag_shows_what_became_of_every_file(capsys: Captured) -> None:
 
 
 def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(capsys: Captured) -> None:
-    assert run(["defrag"], FakeKeeper(plan=Plan((), (), (SKIP,)))) == 0
+    assert run(["defrag"], FakeEngine(plan=Plan((), (), (SKIP,)))) == 0
     assert capsys.readouterr().out.endswith("\nNothing to do, 1 file left alone.\n")
-    assert run(["defrag", "-j"], FakeKeeper(plan=Plan((), (), (SKIP._replace(path=FILE.path),)))) == 0
+    assert run(["defrag", "-j"], FakeEngine(plan=Plan((), (), (SKIP._replace(path=FILE.path),)))) == 0
     [row] = json.loads(capsys.readouterr().out)["outcomes"]
     assert (row["result"], row["reason"], row["extents_before"], row["bytes_written"]) == (
         "skipped",
@@ -215,11 +215,11 @@ def test_nothing_to_do_is_said_only_where_nothing_waits(
     now_ns = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: now_ns)  # however long this takes
     whole = SKIP._replace(reason=Reason.IDEAL)
-    assert run(words, FakeKeeper(plan=Plan((), (), (whole, SKIP)))) == 0
+    assert run(words, FakeEngine(plan=Plan((), (), (whole, SKIP)))) == 0
     assert capsys.readouterr().out.endswith("\n\nNothing to do, 2 files left alone.\n")
     # half a second more, as whole seconds begun are shown
     soon = SKIP._replace(until_us=now_ns // 1000 + 613_500_000, now=True, puts_off=True)
-    assert run(words, FakeKeeper(plan=Plan((), (), (whole, soon)))) == 0
+    assert run(words, FakeEngine(plan=Plan((), (), (whole, soon)))) == 0
     out = capsys.readouterr().out
     assert out.endswith("\n\n2 files left alone. 1 file waits 10min 14s more; --now does it at once.\n")
     assert "Nothing to do" not in out
@@ -228,7 +228,7 @@ def test_nothing_to_do_is_said_only_where_nothing_waits(
 def test_what_waits_is_said_after_what_is_done(capsys: Captured) -> None:
     waiting = Plan((), (ACTION,), (SKIP._replace(reason=Reason.WINDOW_CLOSED, now=True, puts_off=True),))
     for words in (["plan"], ["defrag"]):
-        assert run(words, FakeKeeper(DONE, plan=waiting)) == 0
+        assert run(words, FakeEngine(DONE, plan=waiting)) == 0
         said = "; 1 file left alone. 1 file waits for journald's next flush; --now does it at once.\n"
         assert capsys.readouterr().out.endswith(said)
 
@@ -250,40 +250,40 @@ def test_a_named_path_that_is_no_journal_is_said_and_exits_1_and_the_others_are_
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     odd = FILE._replace(path="/j/x.journal", problem=reason, problem_detail="as it is")
-    keeper = FakeKeeper(DONE, files=(FILE, odd), plan=Plan((), (ACTION,), (Skip("/j/x.journal", reason, "as it is"),)))
-    assert run([*words, "/j/x.journal", FILE.path], keeper) == 1
+    engine = FakeEngine(DONE, files=(FILE, odd), plan=Plan((), (ACTION,), (Skip("/j/x.journal", reason, "as it is"),)))
+    assert run([*words, "/j/x.journal", FILE.path], engine) == 1
     captured = capsys.readouterr()
     assert captured.err.startswith(f"journalkeeper: /j/x.journal: {says}")
     assert captured.err.count("\n") == 1
     assert FILE.path in captured.out
     # what nobody named is shown, and is nobody's mistake
-    assert run(words, keeper) == 0
+    assert run(words, engine) == 0
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("words", [["scan"], ["plan"], ["defrag"]])
 def test_a_named_file_that_is_left_alone_for_any_other_reason_is_no_failure(words: list[str], capsys: Captured) -> None:
-    keeper = FakeKeeper(plan=Plan((), (), (SKIP._replace(reason=Reason.SHARED),)))
-    assert run([*words, FILE.path], keeper) == 0
+    engine = FakeEngine(plan=Plan((), (), (SKIP._replace(reason=Reason.SHARED),)))
+    assert run([*words, FILE.path], engine) == 0
     assert capsys.readouterr().err == ""
 
 
 def test_a_failure_is_named_on_stderr_and_exits_1_but_a_skip_does_not(capsys: Captured) -> None:
     skipped = DONE._replace(result=Result.SKIPPED, reason=Reason.VANISHED)
-    assert run(["defrag"], FakeKeeper(DONE, skipped)) == 0
+    assert run(["defrag"], FakeEngine(DONE, skipped)) == 0
     assert capsys.readouterr().err == ""
-    assert run(["defrag"], FakeKeeper(DONE, FAILED, DONE)) == 1
+    assert run(["defrag"], FakeEngine(DONE, FAILED, DONE)) == 1
     captured = capsys.readouterr()
     assert captured.err == "journalkeeper: /j/abc/system.journal: cannot read it: Input/output error\n"
     assert "3 files: 2 done, 0 skipped, 1 failed" in captured.out
-    assert run(["defrag", "-j"], FakeKeeper(FAILED)) == 1
+    assert run(["defrag", "-j"], FakeEngine(FAILED)) == 1
     assert json.loads(capsys.readouterr().out)["totals"]["failed"] == 1
 
 
 def test_notices_of_a_run_go_to_stderr(capsys: Captured) -> None:
-    keeper = FakeKeeper(DONE)
-    keeper.notices = ("the record was damaged\nand set aside",)
-    assert run(["defrag", "-j"], keeper) == 0
+    engine = FakeEngine(DONE)
+    engine.notices = ("the record was damaged\nand set aside",)
+    assert run(["defrag", "-j"], engine) == 0
     captured = capsys.readouterr()
     assert captured.err == "journalkeeper: the record was damaged\\x0aand set aside\n"
     json.loads(captured.out)
@@ -291,40 +291,40 @@ def test_notices_of_a_run_go_to_stderr(capsys: Captured) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_only_ask_defrag_to_stop_and_it_says_what_was_done(number: signal.Signals, capsys: Captured) -> None:
-    keeper = FakeKeeper(DONE)
+    engine = FakeEngine(DONE)
 
     def twice() -> None:
         signal.raise_signal(number)
         signal.raise_signal(number)
 
-    keeper.during = twice
+    engine.during = twice
     before = signal.getsignal(number)
-    assert run(["defrag", "-j"], keeper) == 1
-    assert keeper.stopped
+    assert run(["defrag", "-j"], engine) == 1
+    assert engine.stopped
     assert signal.getsignal(number) == before
     assert json.loads(capsys.readouterr().out)["outcomes"][0]["reason"] == "settling"
 
 
 def test_an_interrupted_outcome_exits_1_although_nothing_failed() -> None:
-    assert run(["defrag"], FakeKeeper(DONE, DONE._replace(result=Result.SKIPPED, reason=Reason.INTERRUPTED))) == 1
+    assert run(["defrag"], FakeEngine(DONE, DONE._replace(result=Result.SKIPPED, reason=Reason.INTERRUPTED))) == 1
 
 
 def test_nohup_keeps_protecting_defrag_from_sighup(capsys: Captured) -> None:
-    keeper = FakeKeeper(DONE)
-    keeper.during = lambda: signal.raise_signal(signal.SIGHUP)
+    engine = FakeEngine(DONE)
+    engine.during = lambda: signal.raise_signal(signal.SIGHUP)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert run(["defrag"], keeper) == 0
+        assert run(["defrag"], engine) == 0
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert not keeper.stopped
+    assert not engine.stopped
     assert "1 done" in capsys.readouterr().out
 
 
 def test_ctrl_c_ends_a_reading_command_with_one_line(capsys: Captured) -> None:
-    keeper = FakeKeeper()
-    keeper.look = lambda _: signal.raise_signal(signal.SIGINT)  # type: ignore[assignment, method-assign, return-value]
-    assert run(["scan"], keeper) == 1
+    engine = FakeEngine()
+    engine.look = lambda _: signal.raise_signal(signal.SIGINT)  # type: ignore[assignment, method-assign, return-value]
+    assert run(["scan"], engine) == 1
     assert capsys.readouterr() == ("", "journalkeeper: scan was interrupted; nothing was changed\n")
 
 
@@ -341,7 +341,7 @@ def test_ctrl_c_ends_a_reading_command_with_one_line(capsys: Captured) -> None:
     ],
 )
 def test_an_error_is_one_line_without_a_traceback_and_exits_1(error: Exception, says: str, capsys: Captured) -> None:
-    assert run(["defrag"], FakeKeeper(error=error)) == 1
+    assert run(["defrag"], FakeEngine(error=error)) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("journalkeeper: ")
@@ -354,10 +354,10 @@ def test_a_user_who_may_read_no_file_is_told_to_be_root(
     words: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    keeper = FakeKeeper(
+    engine = FakeEngine(
         files=(FILE._replace(problem=Reason.UNREADABLE),), plan=Plan((), (), (Skip("/j/a", Reason.UNREADABLE, ""),))
     )
-    assert run(words, keeper) == 1
+    assert run(words, engine) == 1
     assert capsys.readouterr() == ("", f"journalkeeper: {words[0]} needs root, try sudo: the file is not readable\n")
 
 
@@ -365,7 +365,7 @@ def test_a_user_who_may_read_some_files_sees_them_and_is_told_of_the_rest(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert run(["scan"], FakeKeeper(files=(FILE, FILE._replace(problem=Reason.UNREADABLE)))) == 0
+    assert run(["scan"], FakeEngine(files=(FILE, FILE._replace(problem=Reason.UNREADABLE)))) == 0
     captured = capsys.readouterr()
     assert captured.err == "journalkeeper: 1 of 2 files are not readable for this user: root sees all, try sudo\n"
     assert "2 files" in captured.out
@@ -373,7 +373,7 @@ def test_a_user_who_may_read_some_files_sees_them_and_is_told_of_the_rest(
 
 def test_root_is_not_told_to_be_root(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert run(["scan"], FakeKeeper(files=(FILE._replace(problem=Reason.UNREADABLE),))) == 0
+    assert run(["scan"], FakeEngine(files=(FILE._replace(problem=Reason.UNREADABLE),))) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -381,7 +381,7 @@ def test_a_user_whom_the_kernel_refuses_is_told_which_command_needs_root_and_why
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert run(["defrag"], FakeKeeper(error=FileError("open it", "/j", errno.EACCES))) == 1
+    assert run(["defrag"], FakeEngine(error=FileError("open it", "/j", errno.EACCES))) == 1
     assert capsys.readouterr().err == (
         "journalkeeper: defrag needs root, try sudo: it rewrites files that belong to root"
         " (/j: cannot open it: Permission denied)\n"
@@ -398,10 +398,10 @@ def test_a_directory_that_is_none_exits_1_and_is_named(capsys: Captured, tmp_pat
 def test_paths_are_made_absolute_but_links_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to("/etc")
     monkeypatch.chdir(tmp_path)
-    keeper = FakeKeeper()
-    run(["plan", "link/../a", "/j//b"], keeper)
-    run(["plan", "link"], keeper)
-    assert [request.paths for request in keeper.asked] == [(f"{tmp_path}/a", "/j/b"), (f"{tmp_path}/link",)]
+    engine = FakeEngine()
+    run(["plan", "link/../a", "/j//b"], engine)
+    run(["plan", "link"], engine)
+    assert [request.paths for request in engine.asked] == [(f"{tmp_path}/a", "/j/b"), (f"{tmp_path}/link",)]
 
 
 @pytest.fixture
@@ -453,7 +453,7 @@ def test_history_is_of_the_paths_and_times_that_were_asked_for(
     rows = json.loads(capsys.readouterr().out)["outcomes"]
     assert [row["path"] for row in rows] == paths
     if rows:
-        keys = ["when_us", "door", "path", "action", "result", "reason", "extents_before", "extents_after"]
+        keys = ["when_us", "origin", "path", "action", "result", "reason", "extents_before", "extents_after"]
         assert list(rows[0])[:8] == keys
 
 

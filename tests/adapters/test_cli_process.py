@@ -74,12 +74,12 @@ def test_a_command_imports_no_other_commands_modules() -> None:
     assert "journalkeeper.cli.status" in loaded
     others = {"scan", "plan", "defrag", "history", "check_config", "interrupts", "progress", "pager"}
     assert not {f"journalkeeper.cli.{other}" for other in others} & loaded
-    assert not {"pydantic", "subprocess", "json", "journalkeeper.config", "journalkeeper.cycle"} & loaded
+    assert not {"pydantic", "subprocess", "json", "journalkeeper.config.validation", "journalkeeper.engine"} & loaded
 
 
 def test_what_looks_for_itself_imports_nothing_of_a_bus() -> None:
     for words in (["scan", "-D", "/nonexistent"], ["history", "-D", "/nonexistent"], ["check-config"]):
-        assert not {"asyncio", "dbus_fast", "journalkeeper.cli.client", "journalkeeper.bus"} & imported(*words)
+        assert not {"asyncio", "dbus_fast", "journalkeeper.bus.client", "journalkeeper.bus"} & imported(*words)
 
 
 def test_help_teaches_every_command_and_the_exit_codes() -> None:
@@ -168,7 +168,8 @@ def test_any_user_gets_help_and_a_status(tmp_path: Path) -> None:
     state.mkdir(mode=0o700)
     program = (
         # all that it needs is imported before: the user may not be able to read the checkout
-        "import os, sys; from journalkeeper import conffiles, config, cycle, record;"
+        "import os, sys; from journalkeeper import engine;"
+        "from journalkeeper.config import files, validation; from journalkeeper.history import record;"
         "from journalkeeper.cli import main, program, scan, status;"
         f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY});"
         "sys.exit(main(sys.argv[1:]))"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper import conffiles
-from journalkeeper.config import Config, from_assignments
+from journalkeeper.config import Config, files
+from journalkeeper.config.validation import from_assignments
 from journalkeeper.model import GIB, Kind, Request
 from journalkeeper.policy import plan
 from tests import documents, hosts
@@ -134,7 +134,7 @@ def test_a_configuration_that_is_shown_is_right(tmp_path: Path, name: str) -> No
 
 def configuration(place: Path, name: str) -> Config:
     (place / "shown.conf").write_text(documents.configurations()[name])
-    return from_assignments(conffiles.parse_file(str(place / "shown.conf")))
+    return from_assignments(files.parse_file(str(place / "shown.conf")))
 
 
 def test_the_configuration_for_a_first_look_plans_nothing(tmp_path: Path) -> None:

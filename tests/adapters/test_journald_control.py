@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.errors import FileError, KeeperError
 from journalkeeper.journald import control, layout
+from journalkeeper.model.errors import FileError, KeeperError
 
 ID = "0123456789abcdef0123456789abcdef"
 Listen = Callable[..., list[bytes]]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.errors import FileError
 from journalkeeper.journald.conf import Settings
 from journalkeeper.journald.layout import Directory, directories, instance, listing, machine_id
 from journalkeeper.model import Instance, Kind
+from journalkeeper.model.errors import FileError
 
 ID = "0123456789abcdef0123456789abcdef"
 OTHER = "f" * 32

@@ -15,15 +15,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from journalkeeper import __version__, conffiles
+from journalkeeper import __version__
 from journalkeeper.bus import names
 from journalkeeper.cli.commands import COMMANDS
 from journalkeeper.cli.parser import parse, parser
-from journalkeeper.config import directives, from_assignments
+from journalkeeper.config import files
+from journalkeeper.config.directives import directives
+from journalkeeper.config.validation import from_assignments
+from journalkeeper.history.rows import Run, Sample, Totals
 from journalkeeper.lab import compare
-from journalkeeper.log import Event, outcome_fields
 from journalkeeper.model import Outcome, Reason, Result, Verb
-from journalkeeper.rows import Run, Sample, Totals
+from journalkeeper.service.log import Event, outcome_fields
 from tests.adapters.pages import CHECKOUT, PAGES, commands, examples, make, need, rendered
 
 MAIN, CONF, BUS, FLEET, SERVICE = PAGES
@@ -116,11 +118,11 @@ def test_every_reason_has_its_sentence(text: dict[str, str]) -> None:
 
 
 def test_every_key_of_the_json_is_in_the_page(text: dict[str, str]) -> None:
-    places = ("documents", "history", "check_config", "status", "lab")
-    sources = [(CHECKOUT / f"journalkeeper/cli/{place}.py").read_text() for place in places]
+    places = ("wire/documents", "cli/history", "cli/check_config", "cli/status", "cli/lab")
+    sources = [(CHECKOUT / f"journalkeeper/{place}.py").read_text() for place in places]
     keys = set(re.findall(r'[{ ]"(\w+)": ', "\n".join(sources)))
     keys |= {*compare.Row._fields, *Totals._fields, *Run._fields, *Sample._fields}
-    assert {"path", "head_time_us", "bytes_to_write", "closes_at_us", "door", "allowed"} <= keys
+    assert {"path", "head_time_us", "bytes_to_write", "closes_at_us", "origin", "allowed"} <= keys
     # of the totals only that they are there: they bear the same names
     assert [key for key in keys - {"files"} if not re.search(rf"\b{key}\b", text[MAIN])] == []
 
@@ -151,7 +153,7 @@ def test_every_configuration_that_is_shown_is_right(made: Path, tmp_path: Path) 
     for block in blocks:
         file = tmp_path / "journalkeeper.conf"
         file.write_text(block)
-        assert from_assignments(conffiles.parse_file(os.fspath(file)))
+        assert from_assignments(files.parse_file(os.fspath(file)))
 
 
 def test_every_field_and_message_of_the_log_is_in_the_page(text: dict[str, str]) -> None:

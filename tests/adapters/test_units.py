@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper import state
 from journalkeeper.cli.parser import parse
-from journalkeeper.log import Event, outcome_fields
+from journalkeeper.history import state
 from journalkeeper.model import Outcome, Reason, Result, Verb
-from journalkeeper.values import parse_span_us
+from journalkeeper.model.units import parse_span_us
+from journalkeeper.service.log import Event, outcome_fields
 
 UNITS = Path(__file__).parent.parent.parent / "units"
 SERVICES = sorted(UNITS.glob("*.service"))

@@ -27,16 +27,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from journalkeeper.history.record import Record
 from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, disk_bytes, extents
 from journalkeeper.model import ideal_extents
-from journalkeeper.record import Record
 from tests.bench.figures import (
     MIB,
     Figure,
     at_least,
     at_most,
-    keeper,
+    engine,
     mib,
     ms,
     need_a_bed,
@@ -115,7 +115,7 @@ def look(volume: ScratchVolume, path: Path, iops: int) -> Look:
 
 def ours(path: Path) -> None:
     """journalkeeper as a person runs it."""
-    spawn(*keeper("defrag", "--now", os.fspath(path)))
+    spawn(*engine("defrag", "--now", os.fspath(path)))
 
 
 def theirs(path: Path) -> None:
@@ -177,7 +177,7 @@ def start_s(image: Path, name: Path) -> tuple[float, float]:
     """The seconds of the bare interpreter, and of the whole command where it only plans."""
     with copy(image, name) as (volume, path):
         os.environ["STATE_DIRECTORY"] = os.fspath(volume.base / "state")
-        plan = keeper("defrag", "--dry-run", "--now", "--no-pager", os.fspath(path))
+        plan = engine("defrag", "--dry-run", "--now", "--no-pager", os.fspath(path))
         return tuple(  # type: ignore[return-value] # two
             statistics.median(timed(functools.partial(spawn, *words)) for _ in range(5))
             for words in ([sys.executable, "-c", ""], plan)

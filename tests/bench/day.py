@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from journalkeeper.lab.volume import extents
-from journalkeeper.values import parse_span_us
+from journalkeeper.model.units import parse_span_us
 from tests.bench import boots
 from tests.bench.boots import Rounds, Strategy, prepare
 from tests.bench.figures import Figure, at_most, mib, parser, show

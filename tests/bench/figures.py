@@ -107,7 +107,7 @@ def spawn(*argv: str) -> None:
         raise RuntimeError(f"{' '.join(argv[:4])}: exit {status}")
 
 
-def keeper(*words: str) -> list[str]:
+def engine(*words: str) -> list[str]:
     """The command line of the journalkeeper that is installed for this interpreter, or of this checkout's."""
     script = Path(sys.executable).with_name("journalkeeper")
     return [os.fspath(script), *words] if script.exists() else [sys.executable, "-m", "journalkeeper", *words]

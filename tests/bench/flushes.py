@@ -29,10 +29,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from journalkeeper.history.record import Record
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.load import Load
 from journalkeeper.lab.volume import extents
-from journalkeeper.record import Record
 from tests.bench.archive import slowed
 from tests.bench.figures import (
     Figure,

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from journalkeeper.lab.bed import Bed, bed
-from tests.bench.figures import Figure, at_least, count_is, keeper, need_a_bed, parser, run, show
+from tests.bench.figures import Figure, at_least, count_is, engine, need_a_bed, parser, run, show
 
 WORD = "numbered message"
 PATIENCE_S = 30.0
@@ -105,7 +105,7 @@ def wait_for(output: Path, wanted: int) -> None:
 
 def follow(place: Bed, logger: Logger, output: Path) -> list[dict[str, Any]]:
     """Have the journal followed while everything in it is rewritten; the outcomes."""
-    defrag = keeper("defrag", "--now", "-j", "-D", os.fspath(place.directory))
+    defrag = engine("defrag", "--now", "-j", "-D", os.fspath(place.directory))
     with following(place, output):
         wait_for(output, 1)  # and no more: some archives are rewritten while they are read
         with logger:

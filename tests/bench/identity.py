@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.journald import ONLINE
 from journalkeeper.lab.volume import ScratchVolume, disk_bytes
-from tests.bench.figures import Figure, at_least, count_is, keeper, mib, need_a_bed, parser, run, show
+from tests.bench.figures import Figure, at_least, count_is, engine, mib, need_a_bed, parser, run, show
 
 BLOCK = 4096
 USER, REMOTE = 1000, 997
@@ -177,7 +177,7 @@ def export(path: Path) -> str:
 
 def defrag(place: Bed) -> list[dict[str, Any]]:
     """The outcomes of one run over all files."""
-    return list(json.loads(run(*keeper("defrag", "--now", "-j", "-D", os.fspath(place.directory))))["outcomes"])
+    return list(json.loads(run(*engine("defrag", "--now", "-j", "-D", os.fspath(place.directory))))["outcomes"])
 
 
 def without_checksums(volume: ScratchVolume, paths: list[Path]) -> int:

@@ -36,7 +36,7 @@ SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE = "12G"
 
 
-class Delays(NamedTuple):
+class IntakeDelays(NamedTuple):
     """Seconds that each message waited, in the order in which they were logged, and the file's extents.
 
     `last` is after the last flush, which leaves what it wrote; `least` what the file came down
@@ -49,7 +49,7 @@ class Delays(NamedTuple):
     last: int
     least: list[int]
 
-    def half(self, number: int) -> Delays:
+    def half(self, number: int) -> IntakeDelays:
         """The first or the second half."""
         middle = len(self.journalds_s) // 2
         part = slice(middle * number, middle * (number + 1))
@@ -80,7 +80,7 @@ def defragmenting(place: Bed) -> Iterator[None]:
         thread.join()
 
 
-def live(asked: Namespace, beside: Callable[[Bed], AbstractContextManager[object]]) -> Delays:
+def live(asked: Namespace, beside: Callable[[Bed], AbstractContextManager[object]]) -> IntakeDelays:
     """One journal under load on a slow volume, and what is beside it."""
     with bed(*SETTINGS, size=SIZE, sync_interval=f"{asked.interval}s") as place:
         age(place, asked.extents)
@@ -90,7 +90,7 @@ def live(asked: Namespace, beside: Callable[[Bed], AbstractContextManager[object
         place.journald.sync()
         length, middle = max(1, round(asked.interval)), len(counts) // 2
         least = [min(counts[at : at + length]) for at in range(middle, len(counts), length)]
-        return Delays(*delays(place, load.sent), first, extents(place.journald.active), least)
+        return IntakeDelays(*delays(place, load.sent), first, extents(place.journald.active), least)
 
 
 def delays(place: Bed, wanted: int) -> tuple[list[float], list[float]]:
@@ -118,7 +118,7 @@ ARMS: dict[str, Callable[[Namespace], Callable[[Bed], AbstractContextManager[obj
 }
 
 
-def figures(found: dict[str, Delays]) -> list[Figure]:
+def figures(found: dict[str, IntakeDelays]) -> list[Figure]:
     """The rows that were asked for, as far as they were measured, and what loggers felt."""
     rows = []
     for name, one in found.items():

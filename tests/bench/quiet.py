@@ -21,7 +21,7 @@ from typing import NamedTuple
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.load import Load
 from journalkeeper.lab.volume import extents
-from journalkeeper.values import parse_span_us
+from journalkeeper.model.units import parse_span_us
 from tests.bench.figures import MIB, Figure, at_most, count_is, mib, need_a_bed, parser, show
 from tests.bench.service import DATACOW, Service, add_config, age, every_second, settled, use
 

@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.errors import KeeperError
+from journalkeeper.history.record import Record
 from journalkeeper.lab import traffic
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.journald import ARCHIVED, STATE_OFFSET
 from journalkeeper.lab.volume import disk_bytes, drop_caches
-from journalkeeper.record import Record
-from tests.bench.figures import Figure, at_most, count_is, keeper, mib, need_a_bed, parser, run, show
+from journalkeeper.model.errors import KeeperError
+from tests.bench.figures import Figure, at_most, count_is, engine, mib, need_a_bed, parser, run, show
 from tests.bench.service import DATACOW, INSIDE, STATE, Service
 
 SIZES = ("8M", "16M", "32M", "64M", "128M")
@@ -94,17 +94,17 @@ def by_command(place: Bed, case: Case, path: Path, _state: Path) -> str:
     """Compact the file as a person does."""
     if case.cold:
         drop_caches()
-    run(*keeper("defrag", "--now", os.fspath(path)))
+    run(*engine("defrag", "--now", os.fspath(path)))
     return outcome(place.volume.base / STATE, os.fspath(path))
 
 
 def by_service(_place: Bed, case: Case, path: Path, state: Path) -> str:
-    """Wait until the service has compacted the file."""
+    """Wait until the service has compacted the file; it may come to nothing first and be tried again."""
     if case.cold:
         drop_caches()
     known_as = f"{INSIDE}/{path.parent.name}/{path.name}"
     deadline = time.monotonic() + PATIENCE_S
-    while not (said := outcome(state, known_as)) and time.monotonic() < deadline:
+    while not (said := outcome(state, known_as)).startswith("done") and time.monotonic() < deadline:
         time.sleep(0.2)
     return said or "nothing"
 
@@ -181,7 +181,7 @@ def main() -> int:
         notes.append(f"{case}: {sizes}, disk bytes before / size at most "
                      f"{max(one.disk_before / one.size_bytes for one in some):.2f}, after {ratios}")  # fmt: skip
         notes += [f"  {one.by}: {one.outcome}" for one in some if one.outcome != "done"]
-        sys.stderr.write(f"{case}: {ratios}\n")
+        sys.stderr.write(f"{case}: {ratios}\n{'; '.join({one.outcome for one in some if one.outcome != 'done'})}\n")
     show(f"{len(found)} archives rotated by journald itself", notes, rows(found))
     return 0
 

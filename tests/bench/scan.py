@@ -28,14 +28,14 @@ from pathlib import Path
 
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.volume import filefrag
-from journalkeeper.observe import Observer
+from journalkeeper.observe.observer import Observer
 from tests.bench.figures import (
     Figure,
     at_least,
     at_most,
     count_is,
+    engine,
     in_turn,
-    keeper,
     ms,
     need_a_bed,
     parser,
@@ -96,7 +96,7 @@ def look_again(observer: Observer, directory: Path, changed: str) -> Callable[[]
 def measure(directory: Path, paths: list[str], rounds: int) -> list[Figure]:
     """The table's rows."""
     theirs_once = functools.partial(spawn, "filefrag", "-s", *paths)
-    scan = keeper("scan", "--no-pager", "-D", str(directory))
+    scan = engine("scan", "--no-pager", "-D", str(directory))
     observer = look(directory)
     opened = observer.opened
     changed = look_again(observer, directory, paths[len(paths) // 2])
@@ -131,8 +131,8 @@ def counts(files: int) -> None:
     """Count the extents of so many files of every form beside filefrag, and print how far apart the counts are."""
     with every_form(-(-files // (len(FORMS) + 3))) as (place, forms):
         paths = sorted(forms)
-        rows = json.loads(run(*keeper("scan", "-j", "-D", os.fspath(place.volume.mountpoint))))
-        rows += json.loads(run(*keeper("scan", "-j", "-D", os.fspath(place.volume.mountpoint / "stock"))))
+        rows = json.loads(run(*engine("scan", "-j", "-D", os.fspath(place.volume.mountpoint))))
+        rows += json.loads(run(*engine("scan", "-j", "-D", os.fspath(place.volume.mountpoint / "stock"))))
         ours = {row["path"]: row["extents"] for row in rows}
         theirs = dict(zip(paths, filefrag(*paths, sync=True), strict=True))
     apart = {path: abs(ours[str(path)] - count) / count for path, count in theirs.items()}

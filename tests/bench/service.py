@@ -23,7 +23,7 @@ from typing import NamedTuple, Self
 
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.volume import extents
-from tests.bench.figures import REPOSITORY, keeper, run
+from tests.bench.figures import REPOSITORY, engine, run
 
 INSIDE = "/var/log/journal"
 STATE = "state"
@@ -77,7 +77,7 @@ class Service:
             "WATCHDOG_USEC": str(WATCHDOG_S * 1_000_000),
             "JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}",  # its stderr is a stream to journald, as in a unit
         }
-        words = keeper("daemon", "-D", INSIDE, "--config", os.fspath(base / "journalkeeper.conf"))
+        words = engine("daemon", "-D", INSIDE, "--config", os.fspath(base / "journalkeeper.conf"))
         self._process = subprocess.Popen(
             [*place.journald.inside, *wrapper, *confined(), *words], env=environment, stderr=self._output
         )

@@ -36,15 +36,15 @@ from typing import NamedTuple
 
 import btrfsutil
 
-from journalkeeper import opening
 from journalkeeper.btrfs import volume
-from journalkeeper.directives import Config
+from journalkeeper.config.directives import Config
+from journalkeeper.journald import opening
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.journald import OFFLINE, ONLINE, PrivateJournald
 from journalkeeper.lab.slowdisk import Control, slow_disk
 from journalkeeper.lab.volume import PREFIX, ScratchVolume
 from tests.bench.archive import slowed
-from tests.bench.figures import REPOSITORY, Figure, at_least, at_most, keeper, need_a_bed, parser, run, show
+from tests.bench.figures import REPOSITORY, Figure, at_least, at_most, engine, need_a_bed, parser, run, show
 from tests.bench.service import OUR_CALLS, PIECES, STATE, Call, calls, fsyncs
 
 SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
@@ -153,7 +153,7 @@ def _rewriting(place: Bed, trace: Path) -> subprocess.Popen[bytes]:
     """
     config = place.volume.base / "journalkeeper.conf"
     config.write_text(CONFIG)
-    words = keeper("defrag", "--active", "--no-pager", f"--config={config}", os.fspath(place.journald.active))
+    words = engine("defrag", "--active", "--no-pager", f"--config={config}", os.fspath(place.journald.active))
     environment = {**os.environ, "PYTHONPATH": os.fspath(REPOSITORY)}
     environment["STATE_DIRECTORY"] = os.fspath(place.volume.mountpoint / STATE)
     said = trace.with_suffix(".said")

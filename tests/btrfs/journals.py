@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 from journalkeeper.btrfs import fiemap
 from journalkeeper.config import Config
-from journalkeeper.execute import Done, execute
+from journalkeeper.execute.executor import execute
 from journalkeeper.execute.pace import Pace
 from journalkeeper.lab import volume
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Action, Host, JournalFile, Plan, Reason, Request
-from journalkeeper.observe import Observer
+from journalkeeper.model.run import Done
+from journalkeeper.observe.observer import Observer
 from journalkeeper.policy import plan
 
 PAGE = 4096

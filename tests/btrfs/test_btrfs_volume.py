@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs.volume import mount_options, require_btrfs, volume
-from journalkeeper.errors import NotBtrfsError
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Volume
+from journalkeeper.model.errors import NotBtrfsError
 
 pytestmark = pytest.mark.root
 

@@ -21,8 +21,8 @@ from journalkeeper.btrfs.writeback import (
     sync_file_range,
     wait_writeback,
 )
-from journalkeeper.compression import Compression
 from journalkeeper.model import MIB
+from journalkeeper.model.compression import Compression
 
 pytestmark = pytest.mark.root
 

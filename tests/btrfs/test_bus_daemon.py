@@ -24,7 +24,7 @@ from typing import Any, Final
 import pytest
 from dbus_fast import Message, MessageType, Variant
 
-from journalkeeper.bus import names, news
+from journalkeeper.bus import names, signals
 from journalkeeper.bus.connection import Connection
 from journalkeeper.lab.volume import ScratchVolume, drop_caches
 from tests import bus as beds
@@ -138,7 +138,7 @@ def test_the_signals_of_one_defragmentation_come_in_order(
     before = extents(path)
     serve()
     assert eventually(lambda: looked(bus, 1))
-    time.sleep(2 * news.COALESCE_S)  # what the first look found is told by now
+    time.sleep(2 * signals.COALESCE_S)  # what the first look found is told by now
     with Ear(bus) as ear:
         job = job_of(bus)
         heard = ear.until("InterfacesRemoved")

@@ -52,9 +52,13 @@ PressureMax=100%
 AS_NOBODY = (
     # all that it needs is imported before: the user may not be able to read the checkout
     "import os, sys, dbus_fast.aio, dbus_fast.signature;"
-    "from journalkeeper import conffiles, config, cycle, record, reasons, desk;"
-    "from journalkeeper.bus import view;"
-    "from journalkeeper.cli import client, defrag, main, plan, program, progress, remote, status, interrupts, waits;"
+    "from journalkeeper import engine;"
+    "from journalkeeper.bus import client, options;"
+    "from journalkeeper.cli import backend, defrag, main, plan, program, progress, status, interrupts, waits;"
+    "from journalkeeper.config import files, validation;"
+    "from journalkeeper.history import record;"
+    "from journalkeeper.model import reasons;"
+    "from journalkeeper.service import api;"
     f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY});"
     "sys.exit(main(sys.argv[1:]))"
 )
@@ -109,7 +113,7 @@ class Host:
 
     def doors(self) -> list[str]:
         """Who did what is recorded, the oldest first."""
-        return [row["door"] for row in json.loads(self.does("history", "-j").stdout)["outcomes"]]
+        return [row["origin"] for row in json.loads(self.does("history", "-j").stdout)["outcomes"]]
 
 
 def inside(path: Path) -> str:

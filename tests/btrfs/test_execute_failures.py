@@ -24,7 +24,7 @@ from journalkeeper.btrfs import defrag, inode, kernel, rename
 from journalkeeper.execute import leftovers
 from journalkeeper.lab.volume import ScratchVolume, drop_caches, run
 from journalkeeper.model import KIB, MIB, Reason, Request, Result
-from journalkeeper.observe import Observer
+from journalkeeper.observe.observer import Observer
 from tests.btrfs.journals import action, bearing, do, fill, is_nocow, let_go, look, planned, put
 
 pytestmark = pytest.mark.root

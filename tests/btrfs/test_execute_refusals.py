@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.execute import Done
-from journalkeeper.execute.held import being_written, loop_files
+from journalkeeper.execute.verified_file import being_written, loop_files
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Kind, Reason, Request, Result
+from journalkeeper.model.run import Done
 from tests.btrfs.journals import action, archive_name, bearing, do, export, look, planned, put
 
 pytestmark = pytest.mark.root

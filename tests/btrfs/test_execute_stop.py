@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs import writeback
-from journalkeeper.execute import Done, inplace
+from journalkeeper.execute import inplace
 from journalkeeper.model import GIB, MIB, Reason, Result
+from journalkeeper.model.run import Done
 from tests.btrfs.journals import OLD_NS, action, bearing, do, is_nocow, put
 from tests.btrfs.test_execute import with_unwritten
 

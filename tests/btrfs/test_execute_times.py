@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.cycle import Keeper
+from journalkeeper.engine import Engine
 from journalkeeper.execute import leftovers
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Result
@@ -105,15 +105,15 @@ def test_a_run_that_finds_a_note_does_its_work_in_the_same_turn(
     path = allocated_ahead(top / MACHINE, journal_bytes)
     killed_while_its_mtime_was_moved(path)
     assert look(path)[0].mtime_ns == OLD_NS + 1
-    keeper = Keeper(ALWAYS, directories=(str(top),), state_directory=str(tmp_path / "state"))
-    keeper.plan(NOW)
+    engine = Engine(ALWAYS, directories=(str(top),), state_directory=str(tmp_path / "state"))
+    engine.plan(NOW)
     assert NOTE in os.listxattr(path)  # a plan changes nothing
-    report = keeper.run(NOW, on_progress=lambda _: None, stop=lambda: False)
+    report = engine.run(NOW, on_progress=lambda _: None, stop=lambda: False)
     assert report.notices == (f"{path}: its time was moved by a killed run, put back",)
     assert [outcome.result for outcome in report.outcomes] == [Result.DONE]
     assert path.stat().st_mtime_ns == OLD_NS + 1
     assert os.listxattr(path) == ["user.crtime_usec"]
-    assert keeper.run(NOW, on_progress=lambda _: None, stop=lambda: False).notices == ()
+    assert engine.run(NOW, on_progress=lambda _: None, stop=lambda: False).notices == ()
 
 
 def touched(path: Path) -> None:

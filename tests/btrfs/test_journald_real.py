@@ -19,7 +19,7 @@ from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import PrivateJournald, machine_id
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Header, Kind, State
-from journalkeeper.values import format_size
+from journalkeeper.model.units import format_size
 
 pytestmark = pytest.mark.root
 

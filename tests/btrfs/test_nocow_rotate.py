@@ -23,14 +23,14 @@ import pytest
 
 from journalkeeper.btrfs import inode
 from journalkeeper.config import Config
-from journalkeeper.cycle import Keeper
+from journalkeeper.engine import Engine
 from journalkeeper.execute.orders import carry_out
 from journalkeeper.journald import control
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Instance, Order, Plan, Reason, Request, Result, Verb
-from journalkeeper.observe import Observer
+from journalkeeper.observe.observer import Observer
 from journalkeeper.policy import plan
 
 pytestmark = pytest.mark.root
@@ -255,10 +255,10 @@ def test_what_a_snapshot_shares_is_rotated_away_and_compacted_beside_it(bed: Bed
 def test_outside_of_its_namespace_journald_is_not_asked(bed: Bed, tmp_path: Path) -> None:
     """As who passes -D of another machine's journal: the attribute is set, the journald here is not bothered."""
     bed.journald.sync()
-    keeper = Keeper(Config(), directories=(str(bed.directory),), state_directory=str(tmp_path / "state"))
+    engine = Engine(Config(), directories=(str(bed.directory),), state_directory=str(tmp_path / "state"))
     request = Request(upkeep=True)
     for _ in range(2):
-        report = keeper.run(request, on_progress=lambda _: None, stop=lambda: False)
+        report = engine.run(request, on_progress=lambda _: None, stop=lambda: False)
         assert Verb.ROTATE not in {outcome.action for outcome in report.outcomes}
     assert [skip.reason for skip in report.plan.skipped if skip.path == str(bed.journald.journal)] == [
         Reason.NO_JOURNALD
@@ -268,8 +268,8 @@ def test_outside_of_its_namespace_journald_is_not_asked(bed: Bed, tmp_path: Path
 
 
 def test_a_stop_comes_before_an_order(bed: Bed, tmp_path: Path) -> None:
-    keeper = Keeper(Config(), directories=(str(bed.directory),), state_directory=str(tmp_path / "state"))
-    report = keeper.run(Request(upkeep=True), on_progress=lambda _: None, stop=lambda: True)
+    engine = Engine(Config(), directories=(str(bed.directory),), state_directory=str(tmp_path / "state"))
+    report = engine.run(Request(upkeep=True), on_progress=lambda _: None, stop=lambda: True)
     assert {(one.result, one.reason) for one in report.outcomes} == {(Result.SKIPPED, Reason.INTERRUPTED)}
     assert report.outcomes[0].action is Verb.SET_NOCOW
     assert not is_nocow(bed.journald.journal)
@@ -284,8 +284,8 @@ def looked_at(bed: Bed, **instance: object) -> Plan:
     roomy = {"rotatable": True, "system_max_use_bytes": 4 << 30, "system_max_file_size_bytes": 128 << 20}
     roomy["available_bytes"] = 100 << 30  # of which one small archive more takes no entry away
     changed = tuple(one._replace(**{**roomy, **instance}) for one in seen.instances)  # type: ignore[arg-type]
-    keeper = Keeper(Config(), directories=(str(bed.directory),))
-    return plan(keeper.look(Request())._replace(instances=changed), Request(upkeep=True, now=True), Config())
+    engine = Engine(Config(), directories=(str(bed.directory),))
+    return plan(engine.look(Request())._replace(instances=changed), Request(upkeep=True, now=True), Config())
 
 
 def the_order(bed: Bed, verb: Verb) -> Order:

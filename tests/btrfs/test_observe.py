@@ -13,12 +13,12 @@ from typing import TypeVar
 
 import pytest
 
-from journalkeeper.errors import FileError, NotBtrfsError
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE
 from journalkeeper.lab.volume import PREFIX, disk_bytes, run
 from journalkeeper.model import JournalFile, Kind, Reason, State
-from journalkeeper.observe import COARSE_NS, Observer, Seen, resolved
+from journalkeeper.model.errors import FileError, NotBtrfsError
+from journalkeeper.observe.observer import COARSE_NS, Observer, Seen, resolved
 from tests.btrfs.conftest import NOBODY
 from tests.btrfs.journals import archive_name, bearing, do, eventually, extents, planned, put
 

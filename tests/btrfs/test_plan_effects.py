@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper import desk, flushes
-from journalkeeper.beat import Beat
-from journalkeeper.cycle import Keeper
-from journalkeeper.errors import UsageError
+from journalkeeper.engine import Engine
 from journalkeeper.journald import control
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Request
+from journalkeeper.model.errors import UsageError
+from journalkeeper.observe import flushes
+from journalkeeper.policy.flush_timer import FlushTimer
+from journalkeeper.service import api
 from tests.btrfs.journals import ALWAYS, NOW, put
 
 pytestmark = pytest.mark.root
@@ -38,45 +39,45 @@ def top(make_volume: Callable[..., ScratchVolume], journal_bytes: bytes) -> Path
 
 
 @pytest.fixture
-def keeper(top: Path, tmp_path: Path) -> Keeper:
+def engine(top: Path, tmp_path: Path) -> Engine:
     """The service's."""
-    made = Keeper(ALWAYS, directories=(str(top),), state_directory=str(tmp_path / "state"), follows=True)
+    made = Engine(ALWAYS, directories=(str(top),), state_directory=str(tmp_path / "state"), follows=True)
     made.run(NOW, on_progress=lambda _: None, stop=lambda: True)
     return made
 
 
-def test_a_plan_does_not_make_journald_sync(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_does_not_make_journald_sync(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
     monkeypatch.setattr(control, "synchronize", asked.append)
-    monkeypatch.setattr(Beat, "worth_a_sync", lambda *_: True)
+    monkeypatch.setattr(FlushTimer, "worth_a_sync", lambda *_: True)
     monkeypatch.setattr(flushes, "ASKED_LOOKS", 0)
-    keeper.plan(NOW)
-    keeper.plan(NOW._replace(paths=(f"{keeper.directories[0]}/{MACHINE}/system.journal",)))
-    keeper.look(NOW)
+    engine.plan(NOW)
+    engine.plan(NOW._replace(paths=(f"{engine.directories[0]}/{MACHINE}/system.journal",)))
+    engine.look(NOW)
     assert asked == []
-    keeper.run(NOW, on_progress=lambda _: None, stop=lambda: True)
+    engine.run(NOW, on_progress=lambda _: None, stop=lambda: True)
     assert asked
 
 
-def test_a_directory_that_became_a_link_after_it_was_checked_leads_nowhere(keeper: Keeper, top: Path) -> None:
+def test_a_directory_that_became_a_link_after_it_was_checked_leads_nowhere(engine: Engine, top: Path) -> None:
     """The owner of remote/ may exchange what is in it at any moment."""
     sub = top / "remote" / "sub"
     (name,) = os.listdir(sub)
-    checked = desk._placed(Request(paths=(f"{sub}/{name}",), now=True), keeper.directories)
-    assert [action.path for action in keeper.plan(checked).actions] == [f"{sub}/{name}"]
+    checked = api._placed(Request(paths=(f"{sub}/{name}",), now=True), engine.directories)
+    assert [action.path for action in engine.plan(checked).actions] == [f"{sub}/{name}"]
     sub.rename(top / "remote" / "moved")
     sub.symlink_to(top.parent / "elsewhere")
-    found = keeper.plan(checked)
+    found = engine.plan(checked)
     assert found.actions == ()
     assert [skip.path for skip in found.skipped] == [f"{sub}/{name}"]
     with pytest.raises(UsageError, match="behind a link"):
-        desk._placed(checked, keeper.directories)
+        api._placed(checked, engine.directories)
 
 
 def test_a_watched_directory_itself_may_be_a_link(top: Path) -> None:
     link = top.with_name("link")
     link.symlink_to(top)
     given = Request(paths=(f"{link}/{MACHINE}/system.journal", f"{link}/{MACHINE}/not-there.journal"))
-    placed = desk._placed(given, (f"{link}/",))
+    placed = api._placed(given, (f"{link}/",))
     assert placed.paths == (f"{top}/{MACHINE}/system.journal", f"{top}/{MACHINE}/not-there.journal")

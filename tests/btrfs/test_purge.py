@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.lab.volume import run
-from journalkeeper.textfile import target
+from journalkeeper.metrics.textfile import target
 
 pytestmark = pytest.mark.root
 

@@ -56,21 +56,21 @@ class Shelter:
             path.mkdir(exist_ok=True)
         words = [*WALLS, "sh", "-ec", ENTER, "shelter", os.fspath(volume), *map(os.fspath, self.cgroups), "--", *argv]
         with output.open("wb") as file:
-            self._keeper = subprocess.Popen(
+            self._engine = subprocess.Popen(
                 words, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=file, stderr=file
             )
 
     @property
     def running(self) -> bool:
         """Whether the program has not ended."""
-        return self._keeper.poll() is None
+        return self._engine.poll() is None
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait for the end, leave no cgroup behind and return the exit status.
 
         Raises: subprocess.TimeoutExpired.
         """
-        status = self._keeper.wait(timeout_s)
+        status = self._engine.wait(timeout_s)
         for group in self.cgroups:
             _remove_cgroup(group)
         return status
@@ -78,12 +78,12 @@ class Shelter:
     def kill(self) -> int:
         """Kill process 1 of the shelter: the kernel kills the others before it lets it end."""
         for pid, (parent, _) in _processes().items():
-            if parent == self._keeper.pid:
+            if parent == self._engine.pid:
                 os.kill(pid, signal.SIGKILL)
         try:
             return self.wait(60)
         except subprocess.TimeoutExpired:
-            self._keeper.kill()
+            self._engine.kill()
             return self.wait()
 
     def pid_of(self, inner: list[str]) -> int:
@@ -96,7 +96,7 @@ class Shelter:
             above = pid
             while names[1:] == inner and above in processes:
                 above = processes[above][0]
-                if above == self._keeper.pid:
+                if above == self._engine.pid:
                     return pid
         raise LookupError(f"there is no process {'/'.join(inner)} in the shelter")
 

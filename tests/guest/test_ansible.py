@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from journalkeeper.lab.volume import ScratchVolume
-from journalkeeper.log import Event
+from journalkeeper.service.log import Event
 from tests import ansible
 from tests.adapters import test_packages as packages
 from tests.ansible import COLLECTION, Control, Played, program

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from journalkeeper.lab.volume import disk_bytes
-from journalkeeper.log import Event
+from journalkeeper.service.log import Event
 from tests.adapters.test_units import EXPOSURE
 from tests.guest import steps
 from tests.guest.conftest import require_guest

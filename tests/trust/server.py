@@ -13,10 +13,10 @@ import os
 import sys
 
 from journalkeeper.bus.server import Server
-from journalkeeper.bus.view import Findings, Snapshot
-from journalkeeper.jobs import Ended, Job, Jobs
+from journalkeeper.metrics.status import Status
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, Request, Skip, State
-from journalkeeper.status import Status
+from journalkeeper.service.jobs import Ended, Job, Jobs
+from journalkeeper.service.snapshot import Findings, Snapshot
 
 TOP = "/var/log/journal"
 OWNERS = ("system", "user:1000", "user:65534")

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from journalkeeper.log import Event
 from journalkeeper.model import Outcome
-from journalkeeper.once import Say
+from journalkeeper.service.daily_log import Say
+from journalkeeper.service.log import Event
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -13,26 +13,27 @@ from typing import NoReturn
 
 import pytest
 
-from journalkeeper import observe, work
-from journalkeeper.boundary import FRAMES, WORDS, InternalError, guarded
 from journalkeeper.btrfs import inode
 from journalkeeper.config import Config
-from journalkeeper.cycle import Keeper, Report
-from journalkeeper.execute import Done, inplace, orders
-from journalkeeper.execute.held import Held
+from journalkeeper.engine import Engine
+from journalkeeper.execute import inplace, orders, runner
 from journalkeeper.execute.pace import Pace
-from journalkeeper.flushes import Flushes
+from journalkeeper.execute.piece_times import PieceTimes
+from journalkeeper.execute.runner import Runner
+from journalkeeper.execute.verified_file import VerifiedFile
 from journalkeeper.lab.volume import ScratchVolume
-from journalkeeper.log import Event
 from journalkeeper.model import Action, Kind, Order, Outcome, Plan, Range, Reason, Refusal, Request, Result, Skip, Verb
-from journalkeeper.observe import Observer, Seen
-from journalkeeper.once import Told
+from journalkeeper.model.internal_error import FRAMES, WORDS, InternalError, guarded
+from journalkeeper.model.run import Done, Report
+from journalkeeper.observe import observer as module
+from journalkeeper.observe.flushes import Flushes
+from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.policy import plan as planned
 from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case
-from journalkeeper.slowest import Slowest
-from journalkeeper.watch import Change, Watch
-from journalkeeper.work import Work
+from journalkeeper.service.daily_log import DailyLog
+from journalkeeper.service.log import Event
+from journalkeeper.service.watch import Change, Watch
 from tests import hosts
 from tests.btrfs.journals import archive_name, put
 
@@ -66,7 +67,7 @@ def test_any_exception_is_a_sentence_that_names_its_place(error: Exception) -> N
     assert isinstance(found, InternalError)
     assert found.detail.startswith(f"{type(error).__name__}: ")
     assert " in fail (trust/test_boundary.py:" in found.detail
-    assert "called from guarded (journalkeeper/boundary.py:" in found.detail
+    assert "called from guarded (model/internal_error.py:" in found.detail
 
 
 def test_a_message_is_one_line_of_bounded_length() -> None:
@@ -139,7 +140,7 @@ class NoAttention:
 
 def do(chosen: Plan) -> list[Outcome]:
     """What becomes of a plan."""
-    hands = Work(Config(), Flushes(), Slowest(), hurry=True, stop=lambda: False, again=lambda _: None)
+    hands = Runner(Config(), Flushes(), PieceTimes(), hurry=True, stop=lambda: False, again=lambda _: None)
     seen = Seen((), (), (), ())
     return [done.outcome for _, done in hands.carry_out(chosen, seen, lambda _: None)]
 
@@ -160,13 +161,13 @@ def test_an_action_that_raises_anything_is_an_outcome_and_the_next_is_done(monke
         outcome = Outcome(what.path, what.action, Result.DONE, what.reason, 9000, 1, None, None, 1, 0.0)
         return Done(outcome, 1, 1, 1)
 
-    monkeypatch.setattr(work, "execute", pretend)
-    monkeypatch.setattr(Work, "_attention", lambda *_: NoAttention())
+    monkeypatch.setattr(runner, "execute", pretend)
+    monkeypatch.setattr(Runner, "_throttle", lambda *_: NoAttention())
     first, second = do(Plan((), (bad, good), ()))
     assert (first.path, first.result, first.reason) == (bad.path, Result.FAILED, Reason.INTERNAL_ERROR)
     assert (first.extents_before, first.extents_after, first.bytes_written) == (9000, 9000, 1000)
     assert first.detail.startswith("ZeroDivisionError: ours in mistake (trust/test_boundary.py:")
-    assert "called from _one (journalkeeper/work.py:" in first.detail
+    assert "called from _one (execute/runner.py:" in first.detail
     assert (second.path, second.result) == (good.path, Result.DONE)
 
 
@@ -196,8 +197,8 @@ def top() -> Iterator[Path]:
         yield directory.parent
 
 
-def go(keeper: Keeper, request: Request | None = None) -> Report:
-    return keeper.run(request or Request(), on_progress=lambda _: None, stop=lambda: False)
+def go(engine: Engine, request: Request | None = None) -> Report:
+    return engine.run(request or Request(), on_progress=lambda _: None, stop=lambda: False)
 
 
 @pytest.mark.root
@@ -205,13 +206,13 @@ def test_a_look_that_raises_anything_costs_one_file_and_is_not_repeated(
     top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
-    lie = observe._lie
+    lie = module._lie
 
-    def fail(opened: observe._Opened) -> observe.Fields:
+    def fail(opened: module._Opened) -> module.Fields:
         tried.append(os.path.basename(opened.row.path))
         return mistake() if opened.row.path.endswith(archive_name(2)) else lie(opened)
 
-    monkeypatch.setattr(observe, "_lie", fail)
+    monkeypatch.setattr(module, "_lie", fail)
     observer = Observer()
     later_us = (max(path.stat().st_ctime_ns for path in top.rglob("*")) // 1000) + 60_000_000
     for _ in range(2):
@@ -236,23 +237,23 @@ def test_a_row_that_raises_anything_costs_one_file_and_no_descriptor(
 def test_a_run_records_a_mistake_and_does_the_rest(top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch, window = Config().watch, Config().window._replace(pressure_max_percent=100)
     config = Config()._replace(watch=watch._replace(settle_us=0, nocow_settle_us=0), window=window)
-    keeper = Keeper(config, directories=(str(top),), state_directory=str(tmp_path / "state"))
+    engine = Engine(config, directories=(str(top),), state_directory=str(tmp_path / "state"))
     compact = inplace.compact
 
-    def fail(held: Held, what: Action, pace: Pace) -> inplace.Moved:
+    def fail(held: VerifiedFile, what: Action, pace: Pace) -> inplace.Moved:
         if what.path.endswith(archive_name(2)):
             mistake()
         return compact(held, what, pace)
 
     monkeypatch.setattr(inplace, "compact", fail)
-    report = go(keeper)
+    report = go(engine)
     became = {os.path.basename(outcome.path): outcome.reason for outcome in report.outcomes}
     assert became == {
         archive_name(1): Reason.FRAGMENTED,
         archive_name(2): Reason.INTERNAL_ERROR,
         archive_name(3): Reason.FRAGMENTED,
     }
-    again = go(keeper)
+    again = go(engine)
     assert again.outcomes == ()
     assert {os.path.basename(skip.path): skip.reason for skip in again.plan.skipped}[archive_name(2)] == (
         Reason.INTERNAL_ERROR
@@ -261,11 +262,11 @@ def test_a_run_records_a_mistake_and_does_the_rest(top: Path, tmp_path: Path, mo
 
 @pytest.mark.root
 def test_a_record_with_a_newer_versions_word_ends_no_plan_and_no_run(top: Path, tmp_path: Path) -> None:
-    keeper = Keeper(Config(), directories=(str(top),), state_directory=str(tmp_path / "state"))
-    assert len(go(keeper, Request(now=True)).outcomes) == 3
+    engine = Engine(Config(), directories=(str(top),), state_directory=str(tmp_path / "state"))
+    assert len(go(engine, Request(now=True)).outcomes) == 3
     with closing(sqlite3.connect(tmp_path / "state/history.db", isolation_level=None)) as connection:
         connection.execute("UPDATE rewrites SET verb = 'squash' WHERE inode = (SELECT min(inode) FROM rewrites)")
-    for notices in (keeper.plan(Request(now=True)).notices, go(keeper, Request(now=True)).notices):
+    for notices in (engine.plan(Request(now=True)).notices, go(engine, Request(now=True)).notices):
         assert [text for text in notices if "1 row of rewrites was ignored: 'squash'" in text]
 
 
@@ -300,7 +301,7 @@ def test_a_mistake_is_said_once() -> None:
         assert (priority, event, outcome) == (3, Event.CONDITION, None)
         said.append(sentence)
 
-    told = Told(say)
+    daily = DailyLog(say)
     for sentence in ("the outcome's", "the next plan's"):
-        told.tell("/j/a.journal", 3, sentence, same=Reason.INTERNAL_ERROR)
+        daily.log("/j/a.journal", 3, sentence, same=Reason.INTERNAL_ERROR)
     assert said == ["the outcome's"]

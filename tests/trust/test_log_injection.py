@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.output import complain
-from journalkeeper.errors import ConfigError, FileError
 from journalkeeper.lab.bed import Bed
-from journalkeeper.log import SOCKET, Event, Log
 from journalkeeper.model import Outcome, Reason, Result, Verb
-from journalkeeper.notify import Notify
+from journalkeeper.model.errors import ConfigError, FileError
+from journalkeeper.service.log import SOCKET, Event, Log
+from journalkeeper.service.notify import Notify
 
 HOSTILE = {
     "newline": "a\n<0>kernel: forged",

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What was said already is told by the worker and by the event loop: neither may break the other."""
+"""What was said already is kept by the worker and by the event loop: neither may break the other."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-from journalkeeper.daemon import INFO, WARNING
-from journalkeeper.once import Told
+from journalkeeper.service.daemon import INFO, WARNING
+from journalkeeper.service.daily_log import DailyLog
 from tests.trust.services import listener
 
 
@@ -24,21 +24,21 @@ class Interrupted(frozenset[str]):
 def test_what_the_loop_says_while_the_worker_forgets_is_remembered() -> None:
     """Without a lock it ended the service's look: RuntimeError, dictionary changed size during iteration."""
     said: list[str] = []
-    told = Told(listener(said))
-    told.tell("file", INFO, "mended")
+    daily = DailyLog(listener(said))
+    daily.log("file", INFO, "mended")
     kept = Interrupted({"bus"})
     threads: list[threading.Thread] = []
 
     def meanwhile() -> None:
         """Let the other thread do it, once, and wait for it a little: it may have to wait for us."""
         if not threads:
-            threads.append(threading.Thread(target=told.tell, args=("bus", WARNING, "off the bus")))
+            threads.append(threading.Thread(target=daily.log, args=("bus", WARNING, "off the bus")))
             threads[0].start()
             threads[0].join(0.3)
 
     kept.meanwhile = meanwhile
-    told.keep(kept)
+    daily.retain(kept)
     (speaker,) = threads
     speaker.join()
-    told.tell("bus", WARNING, "off the bus")
+    daily.log("bus", WARNING, "off the bus")
     assert said == ["mended", "off the bus"]

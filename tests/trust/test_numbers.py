@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.cycle import DAEMON, Keeper, Report
+from journalkeeper.engine import DAEMON, Engine
+from journalkeeper.history.record import Record
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import GIB, KIB, MAX_FILE_BYTES, MIB, Kind, Reason, Request
+from journalkeeper.model.run import Report
 from journalkeeper.policy import plan as planned
-from journalkeeper.record import Record
 from tests import hosts
 from tests.btrfs.journals import archive_name, put
 from tests.trust.test_boundary import CONTENT
@@ -36,15 +37,15 @@ def top() -> Iterator[Path]:
 
 
 @pytest.fixture
-def keeper(top: Path, tmp_path: Path) -> Keeper:
+def engine(top: Path, tmp_path: Path) -> Engine:
     """The service's."""
     watch, window = Config().watch, Config().window._replace(pressure_max_percent=100)
     config = Config()._replace(watch=watch._replace(settle_us=0, nocow_settle_us=0), window=window)
-    return Keeper(config, directories=(str(top),), state_directory=str(tmp_path / "state"), follows=True)
+    return Engine(config, directories=(str(top),), state_directory=str(tmp_path / "state"), follows=True)
 
 
-def go(keeper: Keeper) -> Report:
-    return keeper.run(Request(), on_progress=lambda _: None, stop=lambda: False, door=DAEMON)
+def go(engine: Engine) -> Report:
+    return engine.run(Request(), on_progress=lambda _: None, stop=lambda: False, origin=DAEMON)
 
 
 def reasons(report: Report) -> dict[str, Reason]:
@@ -57,7 +58,7 @@ def reasons(report: Report) -> dict[str, Reason]:
     "name", ["remote-{}.journal", "remote-a@0123456789abcdef0123456789abcdef-{:016x}-0000000000000001.journal"]
 )
 def test_huge_sparse_files_are_left_alone_and_the_rest_is_done(
-    top: Path, keeper: Keeper, name: str, tail: bytes
+    top: Path, engine: Engine, name: str, tail: bytes
 ) -> None:
     """The sum of two sizes passes 63 bits, and one count for each MiB passes the memory."""
     names = [name.format(number) for number in (1, 2)]
@@ -70,7 +71,7 @@ def test_huge_sparse_files_are_left_alone_and_the_rest_is_done(
             os.fsync(fd)
         finally:
             os.close(fd)
-    report = go(keeper)
+    report = go(engine)
     assert [outcome.reason for outcome in report.outcomes] == [Reason.FRAGMENTED]
     assert report.notices == ()
     assert reasons(report) == dict.fromkeys(names, Reason.NOT_JOURNAL)
@@ -78,19 +79,19 @@ def test_huge_sparse_files_are_left_alone_and_the_rest_is_done(
 
 
 @pytest.mark.root
-def test_a_time_after_2262_is_left_alone_and_the_rest_is_recorded(top: Path, keeper: Keeper) -> None:
+def test_a_time_after_2262_is_left_alone_and_the_rest_is_recorded(top: Path, engine: Engine) -> None:
     path = put(top / "remote", CONTENT, "remote-" + archive_name(2))
     os.utime(path, ns=(0, YEAR_2262_NS))
     assert path.stat().st_mtime_ns == YEAR_2262_NS
-    report = go(keeper)
+    report = go(engine)
     assert [outcome.reason for outcome in report.outcomes] == [Reason.FRAGMENTED]
     assert report.notices == ()
     assert reasons(report) == {path.name: Reason.NOT_JOURNAL}
     os.utime(path, ns=(0, YEAR_2262_NS - 1))
-    again = go(keeper)
+    again = go(engine)
     assert [os.path.basename(outcome.path) for outcome in again.outcomes] == [path.name]
     assert again.notices == ()
-    with Record(keeper.state_directory) as record:
+    with Record(engine.state_directory) as record:
         (volume,) = again.host.volumes if again.host else ()
         assert YEAR_2262_NS - 1 in {past.mtime_ns for past in record.past((volume.uuid, volume.subvolume)).values()}
 

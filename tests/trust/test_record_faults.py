@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.program import run as command
-from journalkeeper.errors import BusyError, KeeperError
-from journalkeeper.ledger import Ledger
+from journalkeeper.history.counters import Counters
+from journalkeeper.history.record import Record
+from journalkeeper.history.state import DAEMON_LOCK, lock
 from journalkeeper.model import Kind, Outcome, Past, Reason, Result, Verb
-from journalkeeper.record import Record
-from journalkeeper.state import DAEMON_LOCK, lock
-from journalkeeper.waiting import Wait, sentence
+from journalkeeper.model.errors import BusyError, KeeperError
+from journalkeeper.model.waiting import Wait, sentence
 from tests import hosts
 
 VOLUME = ("uuid-a", 256)
@@ -29,8 +29,8 @@ FOREVER = "1+"
 
 READ = """
 import sys
-from journalkeeper.errors import KeeperError
-from journalkeeper.record import Record
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.history.record import Record
 try:
     with Record(sys.argv[1], read_only=sys.argv[2] == "ro") as record:
         if sys.argv[2] == "rw":
@@ -160,8 +160,10 @@ def test_counts_of_all_time_that_are_damaged_are_left_out(state: Path) -> None:
     many = "UPDATE ever SET bytes_written = 'many' WHERE what = 'failed'"
     damage(state, many, "DELETE FROM ever WHERE what = 'skipped'")
     with Record(state) as record:
-        found = record.ledger()
-        assert found == Ledger(done=ROWS, bytes_written=ROWS * 100, extents_removed=ROWS * 8, bytes_reclaimed=ROWS * 8)
+        found = record.counters()
+        assert found == Counters(
+            done=ROWS, bytes_written=ROWS * 100, extents_removed=ROWS * 8, bytes_reclaimed=ROWS * 8
+        )
         assert "row of ever was ignored" in record.ignored[0]
 
 
@@ -238,6 +240,7 @@ def test_a_text_that_is_none_ends_no_reader_of_an_older_versions_record(state: P
         "UPDATE outcomes SET detail = CAST(x'ff' AS TEXT) WHERE when_us = 3",
         "ALTER TABLE outcomes DROP COLUMN unshared_bytes",
         "DROP TABLE waiting",
+        "ALTER TABLE runs RENAME COLUMN origin TO door",
         *[f"ALTER TABLE rewrites DROP COLUMN {name}" for name in GAIN],
         "PRAGMA user_version = 2",
     )

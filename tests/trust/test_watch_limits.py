@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper import backoff, daemon
-from journalkeeper.backoff import RETRY_MOST_S, RETRY_S, Backoff
 from journalkeeper.config import Config
-from journalkeeper.cycle import Keeper
-from journalkeeper.errors import KeeperError
-from journalkeeper.watch import Watch
+from journalkeeper.engine import Engine
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.service import backoff, daemon
+from journalkeeper.service.backoff import RETRY_MOST_S, RETRY_S, Backoff
+from journalkeeper.service.watch import Watch
 from tests.trust.services import listener
 
 CHECKOUT = Path(__file__).parents[2]
@@ -27,8 +27,8 @@ MACHINE = "0123456789abcdef0123456789abcdef"
 
 WATCHES = """
 import asyncio, sys
-from journalkeeper.errors import KeeperError
-from journalkeeper.watch import Watch
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.service.watch import Watch
 from tests.trust.services import listener
 
 def limit(number):
@@ -105,11 +105,11 @@ def serve(tmp_path: Path, said: list[str], until: Callable[[daemon.Daemon], bool
     state = tmp_path / "state"
     state.mkdir()
 
-    def keeper() -> Keeper:
-        return Keeper(Config(), directories=(str(tmp_path / "absent"),), state_directory=str(state), follows=True)
+    def engine() -> Engine:
+        return Engine(Config(), directories=(str(tmp_path / "absent"),), state_directory=str(state), follows=True)
 
     async def main() -> None:
-        service = daemon.Daemon(keeper, listener(said))
+        service = daemon.Daemon(engine, listener(said))
         running = asyncio.create_task(service.run())
         end_s = time.monotonic() + timeout_s
         while not until(service) and time.monotonic() < end_s:

@@ -12,7 +12,7 @@ import pytest
 
 from journalkeeper.btrfs import defrag
 from journalkeeper.btrfs.defrag import defrag_range
-from journalkeeper.compression import Compression
+from journalkeeper.model.compression import Compression
 
 ZSTD_9 = Compression("zstd", 9)
 COMPRESS, START_IO, LEVEL = 1, 2, 4

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from journalkeeper.bus import contract, names
-from journalkeeper.errors import (
+from journalkeeper.model.errors import (
     BusyError,
     ConfigError,
     FileError,
@@ -154,7 +154,7 @@ def test_every_error_of_ours_has_a_name_of_its_own() -> None:
     def below(kind: type[KeeperError]) -> set[type[KeeperError]]:
         return {kind}.union(*map(below, kind.__subclasses__()))
 
-    public = {kind for kind in below(KeeperError) if kind.__module__ == "journalkeeper.errors"}
+    public = {kind for kind in below(KeeperError) if kind.__module__ == "journalkeeper.model.errors"}
     assert public == {kind for kind, _ in names.ERRORS}
     assert len({name for _, name in names.ERRORS}) == len(names.ERRORS)
 

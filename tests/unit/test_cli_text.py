@@ -11,7 +11,7 @@ from journalkeeper.cli.commands import COMMANDS
 from journalkeeper.cli.table import Column, Row, render, stacked
 from journalkeeper.cli.text import counted, elided, shown, switched
 from journalkeeper.model import Reason
-from journalkeeper.reasons import SENTENCES
+from journalkeeper.model.reasons import SENTENCES
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from journalkeeper.cli.output import colours_wanted
 from journalkeeper.cli.pager import commands, environment
 from journalkeeper.cli.parser import parse, parser
 from journalkeeper.cli.selection import request
-from journalkeeper.errors import UsageError
 from journalkeeper.model import MIB, Request
-from journalkeeper.progress import Progress
+from journalkeeper.model.errors import UsageError
+from journalkeeper.model.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

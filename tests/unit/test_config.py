@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.conffiles import Assignment, parse_file
-from journalkeeper.config import Config, describe, directives, from_assignments
-from journalkeeper.directives import Directive
-from journalkeeper.errors import ConfigError
+from journalkeeper.config import Config
+from journalkeeper.config.directives import Directive, directives
+from journalkeeper.config.files import Assignment, parse_file
+from journalkeeper.config.spec import DAY, MINUTE, MS, SECOND, Form
+from journalkeeper.config.validation import describe, from_assignments
 from journalkeeper.model import GIB, KIB, MIB
-from journalkeeper.spec import DAY, MINUTE, MS, SECOND, Form
+from journalkeeper.model.errors import ConfigError
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = REPOSITORY / "configs" / "journalkeeper.conf"
@@ -73,7 +74,7 @@ def shipped_file() -> str:
 
 def test_nothing_assigned_is_the_defaults_without_pydantic() -> None:
     code = (
-        "import sys; from journalkeeper.config import Config, describe, from_assignments; "
+        "import sys; from journalkeeper.config.validation import Config, describe, from_assignments; "
         "assert from_assignments([]) == Config() and describe(Config()); sys.exit('pydantic' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)

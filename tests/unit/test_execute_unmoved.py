@@ -14,8 +14,8 @@ from journalkeeper.btrfs.fiemap import (
     Extent,
 )
 from journalkeeper.execute.inplace import unmoved
-from journalkeeper.gain import fell_short, least_extents
 from journalkeeper.model import KIB
+from journalkeeper.policy.gain import fell_short, least_extents
 
 K4, K8, K12 = 4 * KIB, 8 * KIB, 12 * KIB
 PLAIN, ENCODED = 0, FIEMAP_EXTENT_ENCODED

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.conffiles import parse
+from journalkeeper.config.files import parse
 from journalkeeper.journald.conf import Settings, effective, from_assignments
 from journalkeeper.model import GIB, KIB, MIB
-from journalkeeper.values import INFINITY_US
+from journalkeeper.model.units import INFINITY_US
 
 MINUTE = 60_000_000
 

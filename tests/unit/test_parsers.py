@@ -15,13 +15,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from journalkeeper import conffiles, config, rows
 from journalkeeper.cli.times import parse_time_us
-from journalkeeper.compression import parse_compression
-from journalkeeper.errors import ConfigError
+from journalkeeper.config import files, validation
+from journalkeeper.history import rows
 from journalkeeper.journald import conf, header, names
 from journalkeeper.model import Header, Kind, Outcome, Past
-from journalkeeper.values import U64_MAX, parse_bool, parse_size, parse_span_us
+from journalkeeper.model.compression import parse_compression
+from journalkeeper.model.errors import ConfigError
+from journalkeeper.model.units import U64_MAX, parse_bool, parse_size, parse_span_us
 
 PROPERTY = settings(
     max_examples=int(os.environ.get("JOURNALKEEPER_EXAMPLES", "200")), deadline=None, print_blob=True, database=None
@@ -132,13 +133,13 @@ lines = st.lists(
 @PROPERTY
 @given(lines, st.integers(0, U64_MAX))
 def test_a_configuration_is_settings_or_its_error(data: bytes, filesystem_bytes: int) -> None:
-    found = conffiles.parse(data, "/etc/x.conf")
+    found = files.parse(data, "/etc/x.conf")
     settings_ = conf.effective(conf.from_assignments(found), filesystem_bytes)
     assert settings_.storage in conf.STORAGES
     assert all(value is None or value >= 0 for value in settings_[1:] if not isinstance(value, str))
     problems: tuple[tuple[str, int, str, str], ...] = ()
     try:
-        config.from_assignments(found)
+        validation.from_assignments(found)
     except ConfigError as error:
         problems = error.problems or (("", 0, "", ""),)
     assert all(file == "/etc/x.conf" and number > 0 and what for file, number, _, what in problems)

@@ -9,8 +9,8 @@ import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.model import GIB, MIB, Host, Instance, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Verb
+from journalkeeper.model.units import INFINITY_US
 from journalkeeper.policy import plan, with_now
-from journalkeeper.values import INFINITY_US
 from tests.hosts import DEVICE, DIRECTORY, MINUTE_US, NAME, NOW_US, extents, file, host, instance, past, volume
 
 HOUR_US = 60 * MINUTE_US

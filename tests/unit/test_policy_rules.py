@@ -392,6 +392,19 @@ def test_a_vain_rewrite_of_an_archive_that_changed_says_nothing(change: dict[str
     assert reason(rules.vain, case(one, past={(one.device, one.inode): past(one, **VAIN, **change)})) is None
 
 
+@pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
+@pytest.mark.parametrize("rule", [rules.recorded, rules.vain])
+def test_what_was_done_to_the_active_file_says_nothing_of_its_archive(rule: rules.Rule, kind: Kind) -> None:
+    """journald may archive a file while its ranges are rewritten, and append nothing to it any more."""
+    one = file(kind, extents=extents(5000))
+
+    def answer(then: Kind) -> Reason | None:
+        return reason(rule, case(one, past={(one.device, one.inode): past(one, **VAIN, kind=then)}))
+
+    assert answer(kind) is not None
+    assert answer(Kind.ACTIVE) is None
+
+
 def test_an_active_file_has_no_past() -> None:
     one = file(Kind.ACTIVE)
     assert reason(rules.recorded, case(one, past={(one.device, one.inode): past(one)})) is None

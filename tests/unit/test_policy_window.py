@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from journalkeeper.model import JournalFile, Kind, State, Window
+from journalkeeper.model.units import INFINITY_US
 from journalkeeper.policy.window import window
-from journalkeeper.values import INFINITY_US
 from tests.hosts import MINUTE_US, NAME, NOW_US, SECOND_US, file, instance
 
 MARGIN_US = SECOND_US

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The service as its clients see it: org.journalkeeper1 on the system bus.
+
+The one rule: every call ends, in an answer or in one of our errors, and never starts a
+service: what is not running is not asked. The contract is org.journalkeeper1(5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+
+from dbus_fast import Message, MessageFlag, MessageType, Variant
+from dbus_fast.aio import MessageBus
+from dbus_fast.errors import AuthError, InvalidAddressError
+
+from journalkeeper.bus import names
+from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Verb
+from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
+from journalkeeper.model.progress import Progress
+from journalkeeper.wire.documents import skips
+
+if TYPE_CHECKING:
+    from journalkeeper.model.run import Report
+
+BUS: Final = "org.freedesktop.DBus"
+BUS_PATH: Final = "/org/freedesktop/DBus"
+CONNECT_S: Final = 5.0
+"""A bus whose socket is there and which says nothing is none."""
+
+CALL_S: Final = 25.0
+"""How long an answer may take, as for every client of D-Bus; a password takes longer."""
+
+POLL_S: Final = 0.1
+"""How soon a wish to stop is heard."""
+
+QUEUED: Final = "queued; the service ends other work first"
+
+T = TypeVar("T")
+
+
+class Answer(NamedTuple):
+    """What became of a job: `document` is that of `defrag -j`, `canceled` whether somebody ended it."""
+
+    report: Report
+    document: dict[str, Any]
+    canceled: bool
+
+
+class Service:
+    """The running service. Made by `find`; not for two threads."""
+
+    def __init__(self, runner: asyncio.Runner, bus: MessageBus, owner: str) -> None:
+        self._runner = runner
+        self._bus = bus
+        self._owner = owner
+        self._received: asyncio.Queue[Message] = asyncio.Queue()
+        self._listens = False
+        self._gone: asyncio.Future[None] | None = None
+
+    @classmethod
+    def find(cls) -> Self | None:
+        """The service if it has its name on the bus; None if it has not, or there is no bus."""
+        with ExitStack() as undo:
+            runner = asyncio.Runner()
+            undo.callback(runner.close)
+            bus = runner.run(_connected())
+            if bus is None:
+                return None
+            undo.callback(bus.disconnect)
+            owner = runner.run(_owner(bus))
+            if owner is None:
+                return None
+            undo.pop_all()
+            return cls(runner, bus, owner)
+
+    def close(self) -> None:
+        """Leave the bus. A job goes on."""
+        self._bus.disconnect()
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def properties(self) -> dict[str, Any]:
+        """Those of the manager. Raises: KeeperError."""
+        return self._run(self._properties(names.MANAGER_PATH, names.MANAGER))
+
+    def plan(self, request: Request) -> dict[str, Any]:
+        """The document of `plan -j`. Raises: UsageError, BusyError; KeeperError for all else."""
+        return self._run(self._plan(request))
+
+    def defragment(
+        self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
+    ) -> Answer:
+        """Have it done and wait; `stop` cancels the job, which then ends at a chunk border.
+
+        Raises: NeedsRootError if polkit refuses; UsageError, BusyError; KeeperError for all else.
+        """
+        return self._run(self._defragment(request, on_progress, stop))
+
+    def wait(self) -> None:
+        """Until something of the service has changed; the first time at once.
+
+        Raises: KeeperError when the service ends, or the connection to the bus.
+        """
+        self._run(self._changed())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self._runner.run(work)
+        except (EOFError, OSError) as error:
+            raise KeeperError(f"the connection to the bus was lost: {error}; a job goes on without us") from error
+
+    async def _plan(self, request: Request) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((await self._manager("Plan", "a{sv}", [_options(request)]))[0])
+        try:
+            skips(document)
+        except (KeyError, ValueError) as error:
+            raise KeeperError(
+                f"the service is of another version ({error!r} is not known here); systemctl restart journalkeeper"
+            ) from error
+        return document
+
+    async def _defragment(
+        self, request: Request, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
+    ) -> Answer:
+        await self._listen()
+        job = (await self._manager("DefragmentAll", "a{sv}", [_options(request)], asks=True))[0]
+        await self._tell(job, on_progress)
+        canceling = False
+        result = ""
+        while not result:
+            if stop() and not canceling:
+                canceling = True
+                await self._cancel(job)
+            message = await self._next(POLL_S)
+            if message is None:
+                continue
+            if message.member == "JobRemoved" and message.body[1] == job:
+                result = message.body[2]
+            elif message.path == job and message.member == "PropertiesChanged":
+                await self._tell(job, on_progress)
+        answer = json.loads((await self._manager("Result", "o", [job]))[0])
+        document = {name: answer[name] for name in ("outcomes", "totals") if name in answer}
+        return Answer(report(answer), document, result == "canceled")
+
+    async def _cancel(self, job: str) -> None:
+        try:
+            await self._manager("Cancel", "o", [job], asks=True)
+        except NoSuchJobError:
+            return  # it has just ended
+
+    async def _tell(self, job: str, on_progress: Callable[[Progress], None]) -> None:
+        """How far the job is."""
+        try:
+            now = await self._properties(job, names.JOB)
+        except KeeperError:
+            return  # it has just ended, and JobRemoved is next
+        if now.get("State") == "queued":
+            on_progress(Progress(0, 0, QUEUED, 0, 0))
+        elif now.get("FileTotal"):
+            wanted = (("FileNumber", 0), ("FileTotal", 0), ("File", ""), ("BytesDone", 0), ("BytesTotal", 0))
+            on_progress(Progress(*(now.get(name, otherwise) for name, otherwise in wanted)))
+
+    async def _changed(self) -> None:
+        if await self._listen():
+            return
+        await self._next(None)
+        while not self._received.empty():  # what came together is shown together
+            self._received.get_nowait()
+
+    async def _listen(self) -> bool:
+        """Have the service's signals come, and what happens to its name; False if they do already."""
+        if self._listens:
+            return False
+        self._listens = True
+        self._bus.add_message_handler(self._hear)
+        for rule in (
+            f"type='signal',sender='{names.BUS_NAME}',path_namespace='{names.MANAGER_PATH}'",
+            f"type='signal',sender='{BUS}',member='NameOwnerChanged',arg0='{names.BUS_NAME}'",
+        ):
+            await _call(self._bus, BUS, BUS_PATH, f"{BUS}.AddMatch", "s", [rule])
+        return True
+
+    def _hear(self, message: Message) -> None:
+        """Take what the service or the bus says; anybody can send us a signal of any name."""
+        if message.message_type is MessageType.SIGNAL and message.sender in {BUS, self._owner}:
+            self._received.put_nowait(message)
+
+    async def _next(self, patience_s: float | None) -> Message | None:
+        """The next signal, None if there is none for so long.
+
+        Raises: KeeperError if the service or the bus is gone.
+        """
+        if self._gone is None:
+            # once, for all waits: who cancels it cancels the bus's own
+            self._gone = asyncio.ensure_future(self._bus.wait_for_disconnect())  # type: ignore[no-untyped-call]
+        getting = asyncio.ensure_future(self._received.get())
+        waits: set[asyncio.Future[Any]] = {getting, self._gone}
+        await asyncio.wait(waits, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        message = getting.result() if getting.done() else None
+        getting.cancel()
+        if self._gone.done():
+            self._gone.exception()  # it says no more than we do
+            raise KeeperError("the connection to the bus was lost; what was asked for goes on without us")
+        if message is not None and message.member == "NameOwnerChanged" and message.body[2] != self._owner:
+            raise KeeperError("the service has ended; `journalkeeper history` tells what it did")
+        return message
+
+    async def _properties(self, path: str, interface: str) -> dict[str, Any]:
+        body = await _call(self._bus, self._owner, path, f"{names.PROPERTIES}.GetAll", "s", [interface])
+        return {name: value.value for name, value in body[0].items()}
+
+    async def _manager(self, member: str, signature: str, body: list[Any], *, asks: bool = False) -> list[Any]:
+        """Call a method of the manager; one that `asks` may have the user asked for a password."""
+        return await _call(
+            self._bus, self._owner, names.MANAGER_PATH, f"{names.MANAGER}.{member}", signature, body, asks=asks
+        )
+
+
+def _options(request: Request) -> dict[str, Variant]:
+    """What is asked for, as Plan and DefragmentAll take it."""
+    from journalkeeper.bus import options  # noqa: PLC0415 - the whole house comes with it
+
+    return {name: Variant(signature, value) for name, (signature, value) in options.options(request).items()}
+
+
+ERRORS: Final[dict[str, type[KeeperError]]] = {
+    **{name: kind for kind, name in names.ERRORS if kind in {UsageError, NeedsRootError, BusyError, NoSuchJobError}},
+    names.ACCESS_DENIED: NeedsRootError,
+}
+"""What an error on the bus is here; all others are KeeperErrors: their sentence says it all."""
+
+
+async def _connected() -> MessageBus | None:
+    address = names.bus_address()
+    if address is None:
+        return None
+    try:
+        return await asyncio.wait_for(MessageBus(address).connect(), CONNECT_S)
+    except (OSError, EOFError, TimeoutError, AuthError, InvalidAddressError):
+        return None
+
+
+async def _owner(bus: MessageBus) -> str | None:
+    """The unique name behind the service's, so that no call starts one."""
+    reply = await asyncio.wait_for(
+        bus.call(Message(BUS, BUS_PATH, BUS, "GetNameOwner", signature="s", body=[names.BUS_NAME])), CALL_S
+    )
+    return str(reply.body[0]) if reply is not None and reply.message_type is MessageType.METHOD_RETURN else None
+
+
+async def _call(  # noqa: PLR0917 - a call has so many parts
+    bus: MessageBus,
+    to: str,
+    path: str,
+    method: str,
+    signature: str,
+    body: list[Any],
+    *,
+    asks: bool = False,
+) -> list[Any]:
+    """One call of `method`, interface and member, and its answer. Raises: as ERRORS says."""
+    interface, _, member = method.rpartition(".")
+    # one flag at the most: dbus-fast 1.84 does not take two, and a unique name starts no service anyway
+    flags = MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION if asks else MessageFlag.NONE
+    message = Message(to, path, interface, member, flags=flags, signature=signature, body=body)
+    try:
+        reply = await asyncio.wait_for(bus.call(message), None if asks else CALL_S)
+    except TimeoutError:
+        raise KeeperError(f"the service has not answered {member} for {CALL_S:.0f} s") from None
+    if reply is None:
+        raise KeeperError(f"the service did not answer {member}")
+    if reply.message_type is MessageType.ERROR:
+        said = str(reply.body[0]) if reply.body else str(reply.error_name)
+        raise ERRORS.get(str(reply.error_name or ""), KeeperError)(said)
+    return list(reply.body)
+
+
+def report(document: dict[str, Any]) -> Report:
+    """A job's document as the report that a run of our own would have made.
+
+    The rows of the files that the plan left alone are the last ones; here they are the plan's.
+
+    Raises: KeeperError if the service speaks of what this version does not know.
+    """
+    from journalkeeper.model.run import Report  # noqa: PLC0415 - the whole house comes with it
+
+    try:
+        skipped = skips(document)
+        rows, details = document["outcomes"], document["details"]
+        outcomes = tuple(_outcome(row, details.get(row["path"], "")) for row in rows[: len(rows) - len(skipped)])
+        totals, notices = document["totals"], tuple(document["notices"])
+        return Report(Plan((), (), skipped), outcomes, totals["bytes_written"], totals["duration_s"], notices)
+    except (KeyError, TypeError, ValueError) as error:
+        raise KeeperError(
+            f"the work is done, but the service is of another version ({error!r} is not known here);"
+            " systemctl restart journalkeeper, and see journalkeeper history"
+        ) from error
+
+
+def _outcome(row: dict[str, Any], detail: str) -> Outcome:
+    needed = set(Outcome._fields) - set(Outcome._field_defaults)  # what came later an older service does not say
+    known = {name: row[name] for name in Outcome._fields if name in needed or (name in row and name != "detail")}
+    known |= {"action": Verb(row["action"]), "result": Result(row["result"]), "reason": Reason(row["reason"])}
+    return Outcome(**known, detail=detail)

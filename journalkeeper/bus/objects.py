@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The objects on the bus: which there are, with which interfaces and values.
+
+The one rule: an object is made when somebody asks for it. A host may have ten thousand
+files, and an object for each would take as many KiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from dbus_fast import Variant
+
+from journalkeeper.bus import contract, names, options, properties
+from journalkeeper.bus.contract import Interface
+from journalkeeper.bus.properties import Reads
+from journalkeeper.model.errors import NoSuchJobError
+from journalkeeper.service.jobs import Job, Jobs
+from journalkeeper.service.snapshot import Snapshot
+
+Values = dict[str, Variant]
+
+MANAGER: Final = (*contract.OF_AN_OBJECT, contract.OBJECT_MANAGER, contract.MANAGER)
+FILE: Final = (*contract.OF_AN_OBJECT, contract.FILE)
+JOB: Final = (*contract.OF_AN_OBJECT, contract.JOB_INTERFACE)
+BRANCHES: Final = {"/": ("org",), "/org": ("journalkeeper1",)}
+OURS: Final = {interface.name: interface for interface in (contract.MANAGER, contract.FILE, contract.JOB_INTERFACE)}
+
+
+class Objects:
+    """The objects of a service, by its `snapshot` and `jobs`."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot], jobs: Jobs) -> None:
+        self._snapshot = snapshot
+        self._jobs = jobs
+        self._manager: Values | None = None
+
+    def changed(self) -> None:
+        """What was true is no longer."""
+        self._manager = None
+
+    def interfaces(self, path: str) -> tuple[Interface, ...] | None:
+        """Those of the object at `path`; of a branch those that every object has; None: there is nothing."""
+        if path == names.MANAGER_PATH:
+            return MANAGER
+        if self._file(path, properties.anybody) is not None:
+            return FILE
+        if self._job(path) is not None:
+            return JOB
+        return contract.EVERYWHERE if path in BRANCHES or path in {names.FILE_PATHS, names.JOB_PATHS} else None
+
+    def children(self, path: str) -> Iterator[str]:
+        """The names right below a path."""
+        if path == names.MANAGER_PATH:
+            found = self._snapshot().findings
+            yield from ["file"] if found is not None and found.files else []
+            yield from ["job"] if self._jobs.queue else []
+        elif path in {names.FILE_PATHS, names.JOB_PATHS}:
+            found = self._snapshot().findings
+            files = () if found is None or path == names.JOB_PATHS else found.files
+            jobs = self._jobs.queue if path == names.JOB_PATHS else ()
+            yield from (names.file_path(one).rpartition("/")[2] for one in files)
+            yield from (str(job.number) for job in jobs)
+        else:
+            yield from BRANCHES.get(path, ())
+
+    def values(self, path: str, interface: str, reads: Reads) -> Values:
+        """The properties that an object has by one of its interfaces, for one who `reads`."""
+        plain: dict[str, object] | None = None
+        if interface == names.MANAGER:
+            return self.manager()
+        if interface == names.FILE:
+            plain = self._file(path, reads)
+        elif interface == names.JOB:
+            job = self._job(path)
+            return {} if job is None else job_values(job)
+        return {} if plain is None else variants(OURS[interface], plain)
+
+    def manager(self) -> Values:
+        """The manager's properties, made anew only when something changed."""
+        if self._manager is None:
+            self._manager = variants(contract.MANAGER, properties.manager(self._snapshot()))
+        return self._manager
+
+    def objects(self, reads: Reads) -> Iterator[tuple[str, dict[str, Values]]]:
+        """What the manager manages: every file and job, each with its properties by interface, for one who `reads`."""
+        found = self._snapshot().findings
+        for path, row in ({} if found is None else found.files).items():
+            plain = properties.file(row, found.doing.get(path), reads) if found is not None else {}
+            yield names.file_path(path), {names.FILE: variants(contract.FILE, plain)}
+        for job in self._jobs.queue:
+            yield names.job_path(job.number), {names.JOB: job_values(job)}
+
+    def _file(self, path: str, reads: Reads) -> dict[str, object] | None:
+        named = names.file_named(path) if path.startswith(names.FILE_PATHS) else None
+        found = self._snapshot().findings
+        return None if named is None or found is None else properties.file_of(found, named, reads)
+
+    def _job(self, path: str) -> Job | None:
+        number = names.job_number(path)
+        try:
+            return None if number is None else self._jobs.find(number)
+        except NoSuchJobError:
+            return None
+
+
+def variants(interface: Interface, plain: dict[str, object]) -> Values:
+    """Plain values with the contract's signatures."""
+    return {name: Variant(signature, plain[name]) for name, signature in interface.properties if name in plain}
+
+
+def job_values(job: Job) -> Values:
+    """The properties of a job."""
+    given = {name: Variant(*pair) for name, pair in options.options(job.request).items()}
+    return variants(contract.JOB_INTERFACE, {**properties.job(job), "Options": given})

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The options of Plan, Defragment and DefragmentAll, from a Request and to one. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from journalkeeper.bus import names
+from journalkeeper.model import Request
+from journalkeeper.model.compression import parse_compression
+from journalkeeper.model.errors import UsageError
+
+MOST_PATHS: Final = 1000
+MOST_CHARACTERS: Final = 1 << 16
+LONGEST: Final = 4096
+"""PATH_MAX: no path is longer, and no other text of an option so long."""
+
+FLAGS: Final = ("active", "archived", "now", "allow-unshare")
+FLAGS_OF_ALL: Final = (*FLAGS, "upkeep", "before-shutdown")
+
+OPTION_SIGNATURES: Final = {**dict.fromkeys(FLAGS_OF_ALL, "b"), "compress": "s", "paths": "as"}
+
+
+class Variant(Protocol):
+    """The part of dbus_fast.Variant that is read here."""
+
+    @property
+    def signature(self) -> str: ...
+    @property
+    def value(self) -> Any: ...
+
+
+def options(request: Request) -> dict[str, tuple[str, object]]:
+    """What was asked for, with signatures, as Options shows it."""
+    given: dict[str, tuple[str, object]] = {}
+    if request.paths:
+        given["paths"] = ("as", [names.shown(path) for path in request.paths])
+    flags = {
+        "active": request.active and not request.archived,
+        "archived": request.archived and not request.active,
+        "now": request.now,
+        "allow-unshare": bool(request.allow_unshare),
+        "upkeep": request.upkeep,
+        "before-shutdown": request.ending,
+    }
+    given |= {name: ("b", True) for name, is_set in flags.items() if is_set}
+    if request.compress is not None:
+        given["compress"] = ("s", request.compress)
+    return given
+
+
+def request(given: Mapping[str, Variant], directories: tuple[str, ...], path: str | None = None) -> Request:
+    """What a caller asks for: the same as the command line with the same words.
+
+    `path` is Defragment's; None: DefragmentAll and Plan.
+
+    Raises: UsageError with what is allowed.
+    """
+    others = () if path is None else (*sorted({*FLAGS_OF_ALL} - {*FLAGS}), "paths")
+    allowed = {name: signature for name, signature in OPTION_SIGNATURES.items() if name not in others}
+    for name, value in given.items():
+        if name not in allowed:
+            listed = ", ".join(f"{one} ({signature})" for one, signature in sorted(allowed.items()))
+            raise UsageError(f"{_short(name)} is no option; allowed are {listed}")
+        if value.signature != allowed[name]:
+            raise UsageError(f"option {name} has signature {_short(value.signature)}; it must be {allowed[name]}")
+    on = {name: name in given and given[name].value for name in FLAGS_OF_ALL}
+    paths = [path] if path is not None else _paths(given)
+    ending = on["before-shutdown"]
+    both = on["active"] == on["archived"] and not ending
+    return Request(
+        paths=tuple(dict.fromkeys(checked_path(one, directories) for one in paths)),
+        active=on["active"] or both or ending,
+        archived=on["archived"] or both,
+        now=on["now"] or ending,
+        compress=_compression(given["compress"].value) if "compress" in given else None,
+        allow_unshare=on["allow-unshare"] or None,
+        upkeep=on["upkeep"] or ending,
+        ending=ending,
+    )
+
+
+def checked_path(path: str, directories: tuple[str, ...]) -> str:
+    """`path`, which must be a file's below one of `directories`, by its name alone.
+
+    Raises: UsageError otherwise.
+    """
+    plain = len(path) < LONGEST and path.startswith("/") and posixpath.normpath(path) == path
+    if not plain or path.startswith("//"):
+        raise UsageError(f"{_short(path)} is not an absolute path without . and ..")
+    if not any(path.startswith(f"{directory.rstrip('/')}/") for directory in directories):
+        raise UsageError(f"{_short(path)} is not below {' or '.join(directories)}; this service is for what is there")
+    return path
+
+
+def _paths(given: Mapping[str, Variant]) -> list[str]:
+    paths: list[str] = given["paths"].value if "paths" in given else []
+    if "paths" in given and not 0 < len(paths) <= MOST_PATHS:
+        raise UsageError(f"option paths has {len(paths)} paths; 1 to {MOST_PATHS} are allowed, and without it all")
+    if sum(map(len, paths)) > MOST_CHARACTERS:
+        raise UsageError(
+            f"option paths is too long; {MOST_CHARACTERS} characters are allowed, and without it all files"
+        )
+    return paths
+
+
+def _compression(text: str) -> str:
+    try:
+        parse_compression(text[:100])
+    except ValueError as error:
+        raise UsageError(f"option compress: {error}") from error
+    return text
+
+
+def _short(text: str) -> str:
+    """A caller's word, to be said back to it."""
+    return repr(text if len(text) <= 100 else f"{text[:100]}...")

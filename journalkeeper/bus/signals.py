@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What changed, said to everybody: at once what happened, a few times a second what is.
+
+The one rule: a value is said when it differs from what was said last, whatever happened in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from dbus_fast import Message, MessageType
+
+from journalkeeper.bus import contract, names, properties
+from journalkeeper.bus.objects import Objects, Values, job_values, variants
+from journalkeeper.model import Outcome, Result, Verb
+from journalkeeper.service.jobs import Job, Jobs
+from journalkeeper.service.snapshot import Findings, Snapshot, reclaimed_bytes
+
+COALESCE_S: Final = 0.25
+AT_ONCE: Final = 100
+"""Files of which news are told in one turn of the event loop."""
+
+REWRITES: Final = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE)
+
+SIGNALS: Final = {
+    (interface.name, signal.name): signal.signature
+    for interface in (contract.MANAGER, contract.PROPERTIES, contract.OBJECT_MANAGER)
+    for signal in interface.signals
+}
+
+
+def _everything(_: str) -> bool:
+    return True
+
+
+class Signals:
+    """Says by `send` how `snapshot` and the jobs of `objects` change; what there is now is known already.
+
+    `drained` waits until all is sent; `complain` is told of our own mistakes. Everybody hears it: of a user's
+    journal only that something changed.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        objects: Objects,
+        jobs: Jobs,
+        *,
+        send: Callable[[Message], object],
+        drained: Callable[[], Awaitable[None]],
+        complain: Callable[[str, Exception], None],
+    ) -> None:
+        self._snapshot = snapshot
+        self._objects = objects
+        self._send = send
+        self._drained = drained
+        self._complain = complain
+        self._stale = False
+        self._task: asyncio.Task[None] | None = None
+        self._manager = objects.manager()
+        self._findings = snapshot().findings
+        self._jobs = {job.number: (job, job_values(job)) for job in jobs.queue}
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def changed(self) -> None:
+        """Something is different: said together with what else becomes different meanwhile."""
+        self._objects.changed()
+        self._stale = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._tell())
+
+    def job_new(self, job: Job) -> None:
+        """A job was queued."""
+        with self._guard():
+            values = job_values(job)
+            self._jobs[job.number] = job, values
+            path = names.job_path(job.number)
+            self._say(names.OBJECT_MANAGER, "InterfacesAdded", [path, {names.JOB: values}])
+            self._say(names.MANAGER, "JobNew", [job.number, path])
+
+    def job_removed(self, job: Job, result: str) -> None:
+        """A job is over."""
+        with self._guard():
+            if self._jobs.pop(job.number, None) is not None:
+                path = names.job_path(job.number)
+                self._say(names.MANAGER, "JobRemoved", [job.number, path, result])
+                self._say(names.OBJECT_MANAGER, "InterfacesRemoved", [path, [names.JOB]])
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Something was done to a file."""
+        with self._guard():
+            if outcome.result is Result.DONE and outcome.action in REWRITES:
+                numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
+                body = [names.shown(outcome.path), *numbers, reclaimed_bytes(outcome)]
+                self._say(names.MANAGER, "FileDefragmented", body)
+
+    async def _tell(self) -> None:
+        while self._stale:
+            await asyncio.sleep(COALESCE_S)
+            self._stale = False
+            with self._guard():
+                before, self._manager = self._manager, self._objects.manager()
+                self._differ(names.MANAGER_PATH, names.MANAGER, before, self._manager)
+            for number, (job, said) in list(self._jobs.items()):
+                with self._guard():
+                    values = job_values(job)
+                    self._jobs[number] = job, values
+                    self._differ(names.job_path(number), names.JOB, said, values)
+            old, self._findings = self._findings, self._snapshot().findings
+            if self._findings is not None and self._findings is not old:
+                for number, _ in enumerate(self._files(old, self._findings), 1):
+                    if number % AT_ONCE == 0:
+                        await self._drained()
+
+    def _files(self, old: Findings | None, new: Findings) -> Iterator[None]:
+        """Say what differs between two looks, step by step. Most rows of a second look are the very same objects."""
+        files = {} if old is None else old.files
+        for path in files.keys() - new.files.keys():
+            self._say(names.OBJECT_MANAGER, "InterfacesRemoved", [names.file_path(path), [names.FILE]])
+            yield
+        for path, row in new.files.items():
+            doing = new.doing.get(path)
+            with self._guard():
+                if old is None or path not in files:
+                    values = variants(contract.FILE, properties.file(row, doing))
+                    self._say(names.OBJECT_MANAGER, "InterfacesAdded", [names.file_path(path), {names.FILE: values}])
+                elif (files[path], old.doing.get(path)) != (row, doing):
+                    before = variants(contract.FILE, properties.file(files[path], old.doing.get(path), _everything))
+                    now = variants(contract.FILE, properties.file(row, doing, _everything))
+                    hidden = () if properties.anybody(row.owner) else tuple(properties.PRIVATE)
+                    self._differ(names.file_path(path), names.FILE, before, now, hidden)
+            yield
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Have a mistake of ours cost no more than this one thing its news."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            self._complain("a signal was not sent", error)
+
+    def _differ(self, path: str, interface: str, before: Values, now: Values, hidden: tuple[str, ...] = ()) -> None:
+        """Say which values are others now; of the `hidden` ones only their names."""
+        changed = {name: value for name, value in now.items() if value != before.get(name)}
+        invalidated = [name for name in hidden if changed.pop(name, None) is not None]
+        if changed or invalidated:
+            self._say(names.PROPERTIES, "PropertiesChanged", [interface, changed, invalidated], path)
+
+    def _say(self, interface: str, member: str, body: list[Any], path: str = names.MANAGER_PATH) -> None:
+        self._send(
+            Message(
+                message_type=MessageType.SIGNAL,
+                path=path,
+                interface=interface,
+                member=member,
+                signature=SIGNALS[interface, member],
+                body=body,
+            )
+        )

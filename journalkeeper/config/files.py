@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Configuration files found, merged and read as systemd does it.
+
+The one rule: what is wrong in a file is data, in its place among the assignments; the
+reader decides whether to refuse it (our own configuration) or to pass over it as
+journald does. Only a file that cannot be read is an exception.
+Source: systemd 255, src/shared/conf-parser.c and src/basic/conf-files.c; journald.conf(5).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from journalkeeper.model.errors import FileError
+
+PROJECT_DIRS = ("etc", "run", "usr/local/lib", "usr/lib")
+"""systemd's CONF_PATHS, the strongest first."""
+
+MAX_LINE_BYTES = 1 << 20
+"""systemd's LONG_LINE_MAX, also for a line put together from several."""
+
+_BLANK = b" \t\n\r"
+_BOM = b"\xef\xbb\xbf"
+# Each of these may end a line, and combinations of them count as one end: read_line_full().
+_LINE_END = re.compile(rb"\r\n\0?|\n\r\0?|\r\0?|\n\0?|\0")
+_UNSAFE_IN_SECTION = re.compile(r"""[\x01-\x1f"'\\\x7f]""")
+
+
+class Assignment(NamedTuple):
+    """One line "key=value", or one wrong line with what is wrong in `problem`.
+
+    `line` counts from 1 and is the last one of a continued line, as in systemd's own
+    messages; 0 means the whole file. `section` is "" before the first header. A wrong
+    line has no key and its text as value. `fatal` marks a problem after which systemd reads
+    nothing more, neither of this file nor of the ones after it.
+    """
+
+    file: str
+    line: int
+    section: str
+    key: str
+    value: str
+    problem: str = ""
+    fatal: bool = False
+
+
+def assignments(
+    name: str, *, root: str = "/", project_dirs: tuple[str, ...] = PROJECT_DIRS, subdir: str = "systemd"
+) -> list[Assignment]:
+    """All assignments to `name` ("journald.conf") in the order in which they count: later ones win.
+
+    Files are found as `files` says. Raises: FileError naming the file or directory that
+    exists and cannot be read (EACCES, EIO, ELOOP).
+    """
+    found: list[Assignment] = []
+    for file in files(name, root=root, project_dirs=project_dirs, subdir=subdir):
+        found += parse_file(file, missing_ok=True)
+    return found
+
+
+def files(
+    name: str, *, root: str = "/", project_dirs: tuple[str, ...] = PROJECT_DIRS, subdir: str = "systemd"
+) -> list[str]:
+    """The files that make up the configuration `name`: a main file and its drop-ins, in reading order.
+
+    The main file is the first NAME in `project_dirs`/`subdir`; drop-ins are NAME.d/*.conf
+    of all of them, in the order of their names, each name from the first directory that
+    has it. So an empty file or a link to /dev/null hides those behind it. Links are
+    followed as the kernel does, out of `root` too. Before 256 journald itself took the
+    main file from /etc alone.
+    Raises: FileError if a directory cannot be listed.
+    """
+    places = [os.path.join(root, directory, subdir, name) for directory in project_dirs]
+    main = next((place for place in places if _exists(place)), None)
+    dropins: dict[str, str] = {}
+    for place in places:
+        for entry in _conf_names(place + ".d"):
+            dropins.setdefault(entry, os.path.join(place + ".d", entry))
+    ordered = [dropins[entry] for entry in sorted(dropins, key=os.fsencode)]
+    return ordered if main is None else [main, *ordered]
+
+
+def _exists(file: str) -> bool:
+    """Whether there is such a file, also one that we may not look at: opening it then says why."""
+    try:
+        os.stat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _conf_names(directory: str) -> list[str]:
+    """The names of drop-ins in a directory; none where there is no directory."""
+    try:
+        return [entry for entry in os.listdir(directory) if entry.endswith(".conf") and not entry.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise FileError.wrap("list its drop-ins", directory, error) from error
+
+
+def parse_file(file: str, *, missing_ok: bool = False) -> list[Assignment]:
+    """What one file says; /dev/null says nothing, nor does a missing file or dangling link if `missing_ok`.
+
+    Raises: FileError if it cannot be opened or read (ENOENT, EACCES, EIO, ELOOP).
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if missing_ok and error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return []
+        raise FileError.wrap("read it", file, error) from error
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISCHR(mode):
+            return []
+        if not stat.S_ISREG(mode):
+            return [Assignment(file, 0, "", "", "", "this is not a regular file", fatal=True)]
+        with open(descriptor, "rb", closefd=False) as opened:
+            data = opened.read()
+    except OSError as error:
+        raise FileError.wrap("read it", file, error) from error
+    finally:
+        os.close(descriptor)
+    return parse(data, file)
+
+
+def parse(data: bytes, file: str) -> list[Assignment]:
+    """The assignments and wrong lines in `data`, the content of `file`, up to the first fatal one."""
+    found: list[Assignment] = []
+    section = ""
+    for line, raw in _logical_lines(data):
+        text, problem = _decode(raw)
+        if not problem and text.startswith("["):
+            section, problem = _section(text, section)
+            if not problem:
+                continue
+        if problem:
+            found.append(Assignment(file, line, section, "", text, problem, fatal=True))
+            break
+        if not text:
+            continue
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            problem = "a line is KEY=VALUE, [SECTION], or a comment after # or ;"
+            found.append(Assignment(file, line, section, "", text, problem))
+        elif not section:
+            found.append(Assignment(file, line, "", "", text, "an assignment belongs below a [SECTION]"))
+        else:
+            found.append(Assignment(file, line, section, key.strip(" \t\n\r"), value.strip(" \t\n\r")))
+    return found
+
+
+def _decode(raw: bytes) -> tuple[str, str]:
+    """A line's text and what is wrong with it as such."""
+    if len(raw) >= MAX_LINE_BYTES:
+        return "", f"a line is shorter than {MAX_LINE_BYTES} bytes"
+    try:
+        return raw.strip(_BLANK).decode(), ""
+    except UnicodeDecodeError:
+        return raw.strip(_BLANK).decode(errors="backslashreplace"), "a line is UTF-8"
+
+
+def _section(text: str, before: str) -> tuple[str, str]:
+    """The section that a header line opens, or the one before and what is wrong."""
+    if not text.endswith("]"):
+        return before, "a section header is [NAME]"
+    if _UNSAFE_IN_SECTION.search(text):
+        return before, "a section's name has no quotes, backslashes or control characters"
+    return text[1:-1], ""
+
+
+def _logical_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Each line with its number: comments gone, continued lines joined with a space for the backslash.
+
+    A comment between continued lines is passed over and does not end them; a blank line does.
+    """
+    data = data.removeprefix(_BOM)
+    pending: bytes | None = None
+    line = 0
+    for line, raw in enumerate(_LINE_END.split(data), 1):
+        if raw.lstrip(_BLANK)[:1] in (b"#", b";"):
+            continue
+        joined = raw if pending is None else pending + raw
+        backslashes = len(joined) - len(joined.rstrip(b"\\"))
+        if backslashes % 2 and len(joined) < MAX_LINE_BYTES:
+            pending = joined[:-1] + b" "
+        else:
+            pending = None
+            yield line, joined
+    if pending is not None:
+        yield line, pending

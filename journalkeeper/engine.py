@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The way of everything: observe, plan, execute, record.
+
+The one rule: data flows one way. One look with the time in it, one plan from it, and of
+each action one outcome, recorded before the next begins. `plan` is `run` stopped before
+anything is touched. What a look does not need is imported while the kernel looks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from journalkeeper.config import Config
+from journalkeeper.execute.piece_times import PieceTimes
+from journalkeeper.history import state
+from journalkeeper.history.bookkeeping import begun_anew, kept, tried
+from journalkeeper.model import (
+    Action,
+    Host,
+    Instance,
+    JournalFile,
+    Outcome,
+    Past,
+    Plan,
+    Reason,
+    Refusal,
+    Request,
+    Result,
+)
+from journalkeeper.model.errors import NeedsRootError
+from journalkeeper.model.run import Report
+from journalkeeper.model.waiting import Wait, waits
+from journalkeeper.observe.flushes import Flushes
+from journalkeeper.observe.observer import Observer, Seen, resolved
+from journalkeeper.observe.parallel import Background
+
+if TYPE_CHECKING:
+    from journalkeeper.history.record import Record
+    from journalkeeper.metrics.publisher import Publisher
+    from journalkeeper.metrics.status import Status
+    from journalkeeper.model.progress import Progress
+
+DAEMON: Final = "daemon"
+HOUR_US: Final = 60 * 60 * 1_000_000
+DAY_US: Final = 24 * HOUR_US
+SNAPSHOTS_US: Final = 30 * DAY_US
+"""For how long a rewrite beside a snapshot is evidence that snapshots are taken of a journal: some are, each month."""
+
+DAY_S: Final = 24 * 60 * 60.0
+
+PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE, Reason.NO_GAIN}) | {
+    *(Reason.VANISHED, Reason.CHANGED, Reason.SHARED)
+}
+"""Reasons that are over by themselves, or with the next look, or that the record remembers."""
+
+ORDERS_PASSING: Final = frozenset({Reason.INTERRUPTED})
+"""The same for what is done to a directory: what did not fit it once will not fit it at once."""
+
+
+class Engine:
+    """One journal directory's cycle.
+
+    `directories` stands in for Directories= of `config`, `state_directory` for
+    $STATE_DIRECTORY or /var/lib/journalkeeper; journald's configuration is read below `root`.
+    `disk_bytes` has every look ask what a file really occupies, which only root may. One that
+    `follows` flushes looks at every file, whatever is asked for: of some it would learn wrong times.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        directories: tuple[str, ...] | None = None,
+        state_directory: str | None = None,
+        root: str = "/",
+        disk_bytes: bool = False,
+        follows: bool = False,
+    ) -> None:
+        self._config = config
+        self._follows = follows
+        self.directories = config.watch.directories if directories is None else directories
+        self.state_directory = state_directory or state.default_directory()
+        self._observer = Observer(root, with_disk_bytes=disk_bytes)
+        self.flushes = Flushes(may_ask=follows)
+        self._piece_times = PieceTimes()
+        self._refused: dict[tuple[int, int], Refusal] = {}
+        self._waiting: dict[str, Wait] | None = None
+        self._last = Seen((), (), (), ())
+        self._record_seen = False
+        self._pruned_s = -DAY_S
+        self._publisher: Publisher | None = None
+        if follows:
+            from journalkeeper.execute import throttle  # noqa: PLC0415 - for who stays
+
+            throttle.prepare()
+        if config.metrics.textfile and self.directories == config.watch.directories:  # not of another directory, -D
+            from journalkeeper.metrics.publisher import Publisher  # noqa: PLC0415 - for who wants metrics
+
+            self._publisher = Publisher(config, self.state_directory)
+
+    def take_over(self, before: Engine) -> None:
+        """Know what `before` learned: the flushes, the disk's pace, what was refused."""
+        self.flushes = before.flushes
+        self._piece_times, self._refused = before._piece_times, before._refused
+        self._record_seen, self._pruned_s = before._record_seen, before._pruned_s
+        self._waiting = before._waiting
+
+    def _there(self, *, watching: bool) -> tuple[str, ...]:
+        """The directories to look into: who watches takes one that is not there for empty."""
+        return tuple(filter(os.path.isdir, self.directories)) if watching else self.directories
+
+    def missing(self) -> list[str]:
+        """The directories that are not there."""
+        return [directory for directory in self.directories if not os.path.isdir(directory)]
+
+    def status(self, host: Host, plan: Plan, outcomes: tuple[Outcome, ...]) -> Status:
+        """The numbers of a run."""
+        from journalkeeper.metrics.status import status  # noqa: PLC0415 - for who has run
+
+        return status(host, plan, outcomes, self._config)
+
+    def look(self, request: Request) -> Host:
+        """One look at the files of `request`; without the record, which not every reader of journals may read.
+
+        Raises: NotBtrfsError; FileError for a directory; NeedsRootError if no file may be read.
+        """
+        seen = self._see(request, self.directories, ask=False)
+        return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
+
+    def plan(self, request: Request) -> Plan:
+        """What `run` would do now; journald is not asked for a sync for it.
+
+        Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
+        """
+        from journalkeeper.history.record import Record  # noqa: PLC0415 - not for `scan`
+
+        with closing(Record(self.state_directory, read_only=True)) as record:
+            seen = self._see(request, self.directories, ask=False)
+            planned = self._planned(self._host(seen, record), request, marked=True)[1]
+            return planned._replace(notices=record.ignored)
+
+    def _planned(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
+        """What to do about `host`, and the same host with how busy its disks are where work depends on that.
+
+        `marked`, for people: with what --now would do as well.
+        """
+        from journalkeeper.observe import load  # noqa: PLC0415 - see above
+        from journalkeeper.policy import plan, with_now  # noqa: PLC0415
+
+        chosen = plan(host, request, self._config)
+        if (chosen.actions or chosen.orders) and not request.now and self._config.window.pressure_max_percent < 100:
+            busy = load.others_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
+            host = host._replace(
+                volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
+            )
+            chosen = plan(host, request, self._config)
+        return host, with_now(chosen, host, request, self._config) if marked else chosen
+
+    def run(
+        self,
+        request: Request,
+        *,
+        on_progress: Callable[[Progress], None],
+        stop: Callable[[], bool],
+        origin: str = "defrag",
+        on_outcome: Callable[[Outcome], None] = lambda _: None,
+    ) -> Report:
+        """Plan and do it, until it is done or `stop` says so between two pieces.
+
+        An `origin` of "daemon" takes directories that are not there for empty, leaves no trace of
+        a run that had nothing to do, and keeps the extent counts, once an hour where they changed.
+
+        Raises: as `look`; BusyError while another run is on; KeeperError where no record can be kept.
+        """
+        began = time.monotonic()
+        watching = origin == DAEMON
+        publisher = self._publisher_for(request)
+        with ExitStack() as stack:
+            if publisher is not None:
+                stack.push(publisher.left)
+            lock = stack.enter_context(state.lock(self.state_directory))
+            looking = stack.enter_context(self._looking(request, watching=watching))
+            from journalkeeper.execute.runner import Runner  # noqa: PLC0415 - see above
+
+            record, notices = self._opened_record(stack)
+            seen = looking.result()
+            host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
+            again, stopped = partial(self._planned_again, host, request), _either(stop, lock)
+            worker = Runner(self._config, self.flushes, self._piece_times, hurry=request.now, stop=stopped, again=again)
+            notices += worker.clean(seen.leftovers)
+            if watching:
+                record.observe(host.now_us, host, every_us=HOUR_US)
+            outcomes: list[Outcome] = []
+            if chosen.actions or chosen.orders or not watching:
+                self._observer.forget(action.path for action in chosen.actions)  # it leaves no trace in stat
+                run = record.begin_run(now_us(), origin)
+                for target, done in worker.carry_out(chosen, self._last, on_progress):
+                    outcomes.append(done.outcome)
+                    self._remember(target, done.outcome)
+                    notices += kept(record, run, seen.volumes, target.device, done)
+                    on_outcome(done.outcome)
+                notices += tried(lambda: record.end_run(run, now_us()))
+            notices += self._looked_back(record, (chosen, outcomes), whole=not request.paths, rarely=watching)
+            if publisher is not None:
+                notices += tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
+        waiting = tuple(self._waiting.values()) if self._waiting and watching else ()
+        written = sum(outcome.bytes_written for outcome in outcomes)
+        return Report(chosen, tuple(outcomes), written, time.monotonic() - began, tuple(notices), host, waiting)
+
+    def _publisher_for(self, request: Request) -> Publisher | None:
+        """None of some files only, or when the host goes down: somebody waits, and nobody asks any more."""
+        return None if request.paths or request.ending else self._publisher
+
+    def _wait(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
+        """Know since when files wait; the record, of which each commit costs 14 I/Os, keeps waits of an hour.
+
+        A run over some files tells only which of them do not wait any more.
+        """
+        now = now_us()
+        before = record.waiting() if self._waiting is None or not self._follows else self._waiting
+        if whole:
+            self._waiting = waits(before, chosen, outcomes, now)
+        else:
+            done = {outcome.path for outcome in outcomes if outcome.result is Result.DONE}
+            self._waiting = {path: wait for path, wait in before.items() if path not in done}
+        record.wait(one for one in self._waiting.values() if now - one.since_us >= HOUR_US)
+
+    def _planned_again(self, host: Host, request: Request, action: Action) -> Action | None:
+        """What to do about the file of `action` as it is now, on the `host` that was seen."""
+        from journalkeeper.policy import plan  # noqa: PLC0415 - see above
+
+        now = now_us()
+        files = self._observer.look_at((action.path,), now_us=now).files
+        self._observer.forget((action.path,))  # it is about to be rewritten, which leaves no trace in stat
+        actions = plan(host._replace(now_us=now, files=files), request, self._config).actions
+        return next((one for one in actions if one.path == action.path), None)
+
+    def _looking(self, request: Request, *, watching: bool) -> Background[Seen]:
+        """A look; the service has all imported already, so it needs nobody who looks meanwhile."""
+        return Background(partial(self._see, request, self._there(watching=watching), ask=True), apart=not watching)
+
+    def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
+        """The record, which `stack` closes, and what is to be said: one that was there must be there still."""
+        from journalkeeper.history.record import NAME, Record  # noqa: PLC0415 - see above
+
+        path = os.path.join(self.state_directory, NAME)
+        removed = self._record_seen and not os.path.lexists(path)
+        record = stack.enter_context(Record(self.state_directory))
+        self._record_seen = True
+        return record, [f"{path}: the record was removed; a new one was begun"] if removed else []
+
+    def _looked_back(self, record: Record, done: tuple[Plan, list[Outcome]], *, whole: bool, rarely: bool) -> list[str]:
+        """Bring the record to order, and what is to be said beside the outcomes of a run over all files, or not."""
+        said = tried(partial(self._wait, record, *done, whole=whole))
+        said += tried(lambda: self._prune(record, rarely=rarely))
+        return [*said, *begun_anew(record), *self.flushes.troubles()]
+
+    def _prune(self, record: Record, *, rarely: bool) -> None:
+        """Forget what is old: after each run that somebody asked for, once a day where nobody did."""
+        history = self._config.history
+        if not rarely or time.monotonic() - self._pruned_s >= DAY_S:
+            self._pruned_s = time.monotonic()
+            record.prune(now_us(), history.keep_us, max_rows=history.max_rows)
+
+    def _see(self, request: Request, directories: tuple[str, ...], *, ask: bool) -> Seen:
+        """What there is of `request`. The paths of who follows flushes come from the bus: links are not followed."""
+        now = now_us()
+        if request.paths and self._follows:
+            everything = self._timed(self._observer.look(directories, now_us=now), ask=ask)
+            known = {one.directory: one for one in everything.instances}
+            some = self._observer.look_at(request.paths, now_us=now)
+            volumes = {volume.device: volume for volume in (*self._last.volumes, *some.volumes)}
+            self._last = self._last._replace(volumes=tuple(volumes.values()))  # a subvolume below may be named
+            return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
+        if request.paths:
+            return self._timed(self._observer.look_at(map(resolved, request.paths), now_us=now), ask=ask)
+        seen = self._observer.look(directories, now_us=now)
+        if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
+            where = " and ".join(directories)
+            raise NeedsRootError(f"the journal files in {where} may be read by root and the group systemd-journal only")
+        return self._timed(seen, ask=ask)
+
+    def _timed(self, seen: Seen, *, ask: bool) -> Seen:
+        """The same with what is known of each instance's flushes and of our pieces there."""
+        instances = self.flushes.look(seen.instances, seen.files, ask=ask)
+        slowest = self._piece_times.longest_us
+        self._last = seen._replace(
+            instances=tuple(one._replace(slowest_piece_us=slowest(one.directory)) for one in instances)
+        )
+        return self._last
+
+    def flush_passed(self) -> bool:
+        """Whether a flush was found to be over, now or since this was asked last: time for a run."""
+        self.flushes.look_again()
+        return self.flushes.passed()
+
+    def next_flush_look_us(self) -> int | None:
+        """When to ask `flush_passed`, by CLOCK_MONOTONIC; None: not before something happens."""
+        return self.flushes.next_look_us(self._config.window.margin_us + self._piece_times.longest_us())
+
+    def _host(self, seen: Seen, record: Record) -> Host:
+        now = now_us()
+        past: dict[tuple[int, int], Past] = {}
+        for volume in seen.volumes:
+            known = record.past((volume.uuid, volume.subvolume))
+            past |= {(volume.device, inode): row for inode, row in known.items()}
+        written = record.written_since(now - DAY_US, now)
+        there = {(file.device, file.inode) for file in seen.files}
+        there |= {(instance.device, instance.inode) for instance in seen.instances}
+        self._refused = {key: refusal for key, refusal in self._refused.items() if key in there}
+        return Host(
+            now_us=now,
+            files=seen.files,
+            instances=seen.instances,
+            volumes=seen.volumes,
+            past=past,
+            written_bytes=written,
+            refused=dict(self._refused),
+            rotations=record.rotations_since(now - DAY_US, now),
+            unshared=record.unshared_since(now - SNAPSHOTS_US),
+        )
+
+    def _remember(self, target: JournalFile | Instance, outcome: Outcome) -> None:
+        """Keep in mind what came to nothing, for the next plan not to try it at once."""
+        key = target.device, target.inode
+        self._refused.pop(key, None)
+        passing = PASSING if isinstance(target, JournalFile) else ORDERS_PASSING
+        if outcome.result is not Result.DONE and outcome.reason not in passing:
+            seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
+            self._refused[key] = Refusal(now_us(), *seen, outcome.reason, outcome.detail or outcome.reason)
+
+
+def _either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:
+    """Whether to stop: also once the lock's file is gone, and another run may have begun."""
+    return lambda: stop() or not lock.ours()
+
+
+def now_us() -> int:
+    """CLOCK_REALTIME in microseconds."""
+    return time.time_ns() // 1000

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What was done and seen, kept in the state directory: rewrites, runs, outcomes, extent counts.
+
+The one rule: one transaction per outcome, so that a run that is killed has recorded what it
+finished, and nothing is written that says the same as the row before it.
+
+A file is known by (volume UUID, subvolume, inode), because st_dev is dealt out anew at each
+mount; a volume's key is the first two. Paths are bytes in the database: names need not be UTF-8.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from journalkeeper.history import samples
+from journalkeeper.history.counters import Counters
+from journalkeeper.history.database import Database
+from journalkeeper.history.rows import (
+    COUNT_LIMIT,
+    Day,
+    Entry,
+    Run,
+    Sample,
+    Totals,
+    counted,
+    encodable,
+    entry,
+    named,
+    past,
+    ran,
+    sample,
+    totals,
+    waited,
+)
+from journalkeeper.history.schema import MIGRATIONS
+from journalkeeper.model import Host, Kind, Outcome, Past, Reason, Result, Verb
+from journalkeeper.model.waiting import Wait
+
+if TYPE_CHECKING:
+    from journalkeeper.history.database import Connection
+
+NAME = "history.db"
+DAY_US = 24 * 3600 * 1_000_000
+FOREVER_US = (1 << 63) - 1
+REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE)
+
+
+def _sum(number: str, lowest: int = 0) -> str:
+    """SQL for a sum that a damaged number does not count in: of two such SQLite makes none ("integer overflow")."""
+    return f"coalesce(sum({number}) FILTER (WHERE {number} BETWEEN {lowest} AND {COUNT_LIMIT}), 0)"
+
+
+WRITTEN = _sum("bytes_written")
+BEFORE, AFTER = _sum("extents_before"), _sum("extents_after")
+FREED = _sum("disk_bytes_before - disk_bytes_after", -COUNT_LIMIT)
+
+T = TypeVar("T")
+
+VolumeKey = tuple[str, int]
+"""A volume's UUID and the tree id of the subvolume."""
+
+
+class Record:
+    """The record in `directory`, which is made if need be; read-only for who only wants to know.
+
+    One thread at a time may use it. `set_aside` is where a damaged record was moved to by
+    this object, None while nothing was; `vanished` says that it was deleted under our hands
+    and begun anew. `ignored` has a sentence on each table with rows that could not be understood.
+
+    Raises, here and in every method: NeedsRootError without the right; BusyError after 5 s;
+        FileError (ENOSPC, EROFS, EIO); KeeperError for a damaged record opened read-only.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
+        path = os.path.join(os.path.abspath(directory), NAME)
+        self._database = Database(path, MIGRATIONS, read_only=read_only)
+        self._ignored: dict[str, tuple[int, str]] = {}
+
+    @property
+    def path(self) -> str:
+        """The database file."""
+        return self._database.path
+
+    @property
+    def set_aside(self) -> str | None:
+        """The new path of a record that could not be used."""
+        return self._database.set_aside
+
+    @property
+    def vanished(self) -> bool:
+        """Whether the record disappeared while it was open."""
+        return self._database.vanished
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """What is to be said of rows that were read and left out."""
+        return tuple(
+            f"{self.path}: {count} {'row' if count == 1 else 'rows'} of {table} {'was' if count == 1 else 'were'}"
+            f" ignored: {why}; written by a newer version, or damaged"
+            for table, (count, why) in self._ignored.items()
+        )
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def begin_run(self, now_us: int, origin: str) -> int:
+        """The id of a new run, begun by `origin` ("defrag", "daemon", ...)."""
+        return self._database.write(lambda connection: _inserted(connection, "runs", (None, origin, now_us, None)))
+
+    def end_run(self, run: int, now_us: int) -> None:
+        """Say that a run came to its end by itself."""
+        self._database.write(
+            lambda connection: connection.execute("UPDATE runs SET ended_us = ? WHERE id = ?", (now_us, run))
+        )
+
+    def outcome(
+        self,
+        run: int,
+        volume: VolumeKey,
+        inode: int,
+        outcome: Outcome,
+        *,
+        mtime_ns: int,
+        size_bytes: int,
+        when_us: int,
+        extents_expected: int = 0,
+        compress: str | None = None,
+        kind: Kind | None = None,
+    ) -> None:
+        """Keep one outcome; a rewrite that was carried out, for good or in vain, is also the past of `inode`.
+
+        `inode`, `mtime_ns` and `size_bytes` are the file's afterwards: what takes a name by a
+        rewrite or a rotation has another inode than the plan saw. `compress` is how it was compressed, `kind` what the
+        file was when the rewrite began.
+        """
+
+        def keep(connection: Connection) -> None:
+            name, words = os.fsencode(outcome.path), (outcome.action.value, outcome.result.value, outcome.reason.value)
+            numbers = (
+                outcome.extents_before,
+                outcome.extents_after,
+                outcome.disk_bytes_before,
+                outcome.disk_bytes_after,
+                outcome.bytes_written,
+                round(outcome.duration_s * 1e6),
+            )
+            _inserted(
+                connection,
+                "outcomes",
+                (None, run, when_us, name, *words, *numbers, outcome.detail, outcome.unshared_bytes),
+            )
+            if outcome.action in REWRITES and (outcome.result is Result.DONE or outcome.reason is Reason.NO_GAIN):
+                after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
+                gain = (outcome.extents_before, extents_expected, outcome.bytes_written)
+                _inserted(connection, "rewrites", (*volume, inode, *after, *gain, compress, kind))
+
+        self._database.write(keep)
+
+    def past(self, volume: VolumeKey) -> dict[int, Past]:
+        """The last rewrite of each file on a volume, by inode."""
+        columns = "inode, verb, when_us, size_bytes, mtime_ns, extents, extents_before, extents_expected"
+        rows = self._rows(
+            f"SELECT {columns}, bytes_written, compress, kind FROM rewrites WHERE uuid = ? AND subvolume = ?",  # noqa: S608 - our words
+            volume,
+        )
+        return dict(self._understood("rewrites", rows, past))
+
+    def observe(self, now_us: int, host: Host, *, every_us: int = 0) -> None:
+        """Keep each instance's totals and each active file's extents where they are not what they were.
+
+        A row follows its predecessor after `every_us` at the earliest: active files change
+        with every flush, and a commit costs 14 I/Os. Files with a problem are left out.
+        """
+        rows = self._database.read(lambda connection: samples.news(connection, now_us, host, every_us))
+        seen = self._unseen(now_us, host)
+        if not rows and not seen:
+            return
+
+        def keep(connection: Connection) -> None:
+            for table, row in rows:
+                _inserted(connection, table, row)
+            connection.executemany(
+                "UPDATE rewrites SET seen_us = ? WHERE uuid = ? AND subvolume = ? AND inode = ?", seen
+            )
+
+        self._database.write(keep)
+
+    def _unseen(self, now_us: int, host: Host) -> list[tuple[int, str, int, int]]:
+        """The rewritten files in `host` whose last sighting is a day old: they are not to be forgotten."""
+        there = {(file.device, file.inode) for file in host.files}
+        old = "SELECT inode FROM rewrites WHERE uuid = ? AND subvolume = ? AND abs(seen_us - ?) >= ?"
+        return [
+            (now_us, volume.uuid, volume.subvolume, inode)
+            for volume in host.volumes
+            for (inode,) in self._rows(old, (volume.uuid, volume.subvolume, now_us, DAY_US))
+            if (volume.device, inode) in there
+        ]
+
+    def written_since(self, when_us: int, until_us: int | None = None) -> int:
+        """The bytes that were written after `when_us`, for the budget.
+
+        With `until_us`, the present time, what was recorded while the clock was ahead does
+        not use up the budgets of the days until then.
+        """
+        ((written,),) = self._rows(
+            f"SELECT {WRITTEN} FROM outcomes WHERE when_us > ? AND when_us <= ?",  # noqa: S608 - our words
+            (when_us, FOREVER_US if until_us is None else until_us),
+        )
+        return int(written)
+
+    def rotations_since(self, when_us: int, until_us: int) -> int:
+        """How many rotations were asked for in that time; journald may have made one and not answered."""
+        wanted = "action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?"
+        return int(self._rows(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))[0][0])  # noqa: S608 - our words
+
+    def unshared_since(self, when_us: int) -> frozenset[str]:
+        """The directories in which something was rewritten beside a snapshot since then."""
+        rows = self._rows("SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (when_us,))
+        return frozenset(map(os.path.dirname, self._understood("outcomes", rows, named)))
+
+    def waiting(self) -> dict[str, Wait]:
+        """The files that wait, by path."""
+        rows = self._rows("SELECT path, since_us, reason FROM waiting ORDER BY since_us, path", ())
+        return {wait.path: wait for wait in self._understood("waiting", rows, waited)}
+
+    def wait(self, waits: Iterable[Wait]) -> None:
+        """Keep these in place of what was kept; nothing is written where the same files wait since then."""
+        kept = {one.path: one for one in waits}
+        if {(one.path, one.since_us) for one in kept.values()} == {
+            (one.path, one.since_us) for one in self.waiting().values()
+        }:
+            return
+        rows = [(os.fsencode(one.path), one.since_us, one.reason) for one in kept.values()]
+
+        def keep(connection: Connection) -> None:
+            connection.execute("DELETE FROM waiting")
+            connection.executemany("INSERT INTO waiting VALUES (?, ?, ?)", rows)
+
+        self._database.write(keep)
+
+    def run_failed(self) -> None:
+        """Count a run that came to nothing as a whole."""
+        self._database.write(
+            lambda connection: connection.execute("UPDATE ever SET times = times + 1 WHERE what = 'failed-run'")
+        )
+
+    def counters(self) -> Counters:
+        """What was ever done, by numbers that only grow."""
+        counts = dict(self._understood("ever", self._rows("SELECT * FROM ever", ()), counted))
+        times = {what: numbers[0] for what, numbers in counts.items()}
+        written, removed, reclaimed, known = (sum(row[column] for row in counts.values()) for column in range(1, 5))
+        return Counters(
+            done=times.get("done", 0),
+            skipped=times.get("skipped", 0),
+            failed=times.get("failed", 0),
+            failed_runs=times.get("failed-run", 0),
+            bytes_written=written,
+            extents_removed=removed,
+            bytes_reclaimed=reclaimed if known else None,
+        )
+
+    def last_run(self) -> Run | None:
+        """The run that began last, None if there was none."""
+        rows = self._rows(
+            f"""SELECT runs.id, origin, began_us, ended_us, count(*) FILTER (WHERE result = 'done'),
+                count(*) FILTER (WHERE result = 'skipped'), count(*) FILTER (WHERE result = 'failed'),
+                {WRITTEN}
+            FROM runs LEFT JOIN outcomes ON outcomes.run = runs.id
+            WHERE runs.id = (SELECT max(id) FROM runs) GROUP BY runs.id""",  # noqa: S608 - our words
+            (),
+        )
+        return next(self._understood("runs", rows, ran), None)
+
+    def history(
+        self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
+    ) -> list[Entry]:
+        """The outcomes from `since_us` until before `until_us`, the oldest first.
+
+        `paths` are files and directories, () means all; so in the methods below.
+        """
+        where, values = _where(paths, since_us, until_us)
+        rows = self._rows(
+            f"""SELECT when_us, coalesce(origin, ''), path, action, result, reason, extents_before, extents_after,
+                disk_bytes_before, disk_bytes_after, bytes_written, duration_us, detail, unshared_bytes
+            FROM outcomes LEFT JOIN runs ON runs.id = outcomes.run WHERE {where} ORDER BY when_us, outcomes.id""",  # noqa: S608 - _where's words are ours
+            values,
+        )
+        return list(self._understood("outcomes", rows, entry))
+
+    def days(self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None) -> list[Day]:
+        """The outcomes summed up by local day, the oldest first."""
+        where, values = _where(paths, since_us, until_us)
+        rows = self._rows(
+            f"""SELECT date(when_us / 1000000, 'unixepoch', 'localtime') AS day,
+                count(*) FILTER (WHERE result = 'done'), count(*) FILTER (WHERE result = 'skipped'),
+                count(*) FILTER (WHERE result = 'failed'), {BEFORE}, {AFTER}, {WRITTEN}, {FREED}
+            FROM outcomes WHERE {where} GROUP BY day ORDER BY day""",  # noqa: S608 - as in history
+            values,
+        )
+        return [Day(*row) for row in rows]
+
+    def samples(
+        self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
+    ) -> list[Sample]:
+        """The extent counts of active files, the oldest first."""
+        where, values = _where(paths, since_us, until_us)
+        rows = self._rows(
+            f"""SELECT when_us, path, extents, ideal_extents, size_bytes, allocated_bytes
+            FROM samples WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
+            values,
+        )
+        return list(self._understood("samples", rows, sample))
+
+    def totals(self, since_us: int | None = None, until_us: int | None = None) -> list[Totals]:
+        """The sums of each instance, the oldest first."""
+        where, values = _where((), since_us, until_us)
+        rows = self._rows(
+            f"""SELECT when_us, instance, files, extents, ideal_extents, active_extents, size_bytes, allocated_bytes
+            FROM totals WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
+            values,
+        )
+        return list(self._understood("totals", rows, totals))
+
+    def prune(self, now_us: int, keep_us: int, max_rows: int | None = None) -> None:
+        """Forget what is older than `keep_us`, and of each table the oldest beyond `max_rows`.
+
+        The past of a file is forgotten when the file was not seen for that long, however
+        old it is: an archive is rewritten once.
+        """
+        rules = [("rewrites", "seen_us < ?", now_us - keep_us), ("runs", "began_us < ?", now_us - keep_us)]
+        rules += [(table, "when_us < ?", now_us - keep_us) for table in ("outcomes", "totals", "samples")]
+        if max_rows is not None:
+            tables = ("runs", "outcomes", "totals", "samples")
+            rules += [(table, f"id <= (SELECT max(id) FROM {table}) - ?", max_rows) for table in tables]  # noqa: S608 - our words
+
+        def forget(connection: Connection) -> None:
+            for table, condition, value in rules:
+                connection.execute(f"DELETE FROM {table} WHERE {condition}", (value,))  # noqa: S608 - our words
+
+        self._database.write(forget)
+
+    def _understood(
+        self, table: str, rows: Sequence[tuple[Any, ...]], made: Callable[[tuple[Any, ...]], T]
+    ) -> Iterator[T]:
+        """What is made of each row; one that says nothing to us ends nothing, and `ignored` counts it."""
+        for row in rows:
+            try:
+                yield made(row)
+            except (ValueError, TypeError) as error:
+                count, why = self._ignored.get(table, (0, str(error)))
+                self._ignored[table] = count + 1, why
+
+    def _rows(self, statement: str, values: Sequence[object]) -> list[Any]:
+        return self._database.read(lambda connection: connection.execute(statement, values).fetchall())
+
+
+def _inserted(connection: Connection, table: str, row: tuple[object, ...]) -> int:
+    """Put a row in and return its id; a row of the same key gives way."""
+    places = ", ".join("?" * len(row))
+    kept = [encodable(value) if isinstance(value, str) else value for value in row]
+    return connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", kept).lastrowid or 0  # noqa: S608 - our tables
+
+
+def _where(paths: Sequence[str], since_us: int | None, until_us: int | None) -> tuple[str, list[object]]:
+    """The condition for rows of a time and of files, or files below directories, and its values."""
+    values: list[object] = [-FOREVER_US if since_us is None else since_us, FOREVER_US if until_us is None else until_us]
+    words = "when_us >= ? AND when_us < ?"
+    names = []
+    for path in paths:
+        name = os.fsencode(os.path.abspath(path))
+        below = name.rstrip(b"/") + b"/"
+        names.append("path = ? OR substr(path, 1, ?) = ?")
+        values += [name, len(below), below]
+    return words + (f" AND ({' OR '.join(names)})" if names else ""), values

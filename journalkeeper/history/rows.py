@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The rows of the record, and what is made of those that SQLite gives.
+
+The one rule: a row is believed only after a look at it. A column of SQLite's takes any type, a newer
+version knows other words, a bad disk flips bits: what cannot be is a ValueError here, and the reader of
+the record leaves that one row out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from journalkeeper.model import Kind, Outcome, Past, Reason, Result, Verb
+from journalkeeper.model.waiting import Wait
+
+TIME_LIMIT_US = 253_402_128_000 * 1_000_000
+"""Two days before the year 10000, where datetime ends in every time zone."""
+
+COUNT_LIMIT = 1 << 50
+"""Of bytes and extents: a thousand times what one file may have, and two of them fit a sum."""
+
+
+class Run(NamedTuple):
+    """One run; `ended_us` is None if it was killed, or goes on."""
+
+    id: int
+    origin: str
+    began_us: int
+    ended_us: int | None
+    done: int
+    skipped: int
+    failed: int
+    bytes_written: int
+
+
+class Entry(NamedTuple):
+    """One outcome, when it was, and the origin of its run ("" if its run was lost)."""
+
+    when_us: int
+    origin: str
+    outcome: Outcome
+
+
+class Day(NamedTuple):
+    """The outcomes of one local day, `date` as 2026-01-31; freed bytes as far as they are known."""
+
+    date: str
+    done: int
+    skipped: int
+    failed: int
+    extents_before: int
+    extents_after: int
+    bytes_written: int
+    bytes_freed: int
+
+
+class Totals(NamedTuple):
+    """One instance's files at one moment."""
+
+    when_us: int
+    instance: str
+    files: int
+    extents: int
+    ideal_extents: int
+    active_extents: int
+    size_bytes: int
+    allocated_bytes: int
+
+
+class Sample(NamedTuple):
+    """One active file at one moment."""
+
+    when_us: int
+    path: str
+    extents: int
+    ideal_extents: int
+    size_bytes: int
+    allocated_bytes: int
+
+
+def past(row: tuple[Any, ...]) -> tuple[int, Past]:
+    """An inode and its last rewrite, of (inode, verb, when_us, size_bytes, mtime_ns, four counts, compress, kind)."""
+    inode, verb, when_us, size_bytes, mtime_ns, *counts, compress, kind = row
+    extents, before, expected, written = _counts(counts)
+    return _integer(inode), Past(
+        verb=Verb(verb),
+        when_us=_time(when_us),
+        size_bytes=_count(size_bytes),
+        mtime_ns=_integer(mtime_ns),
+        extents=extents,
+        extents_before=before,
+        extents_expected=expected,
+        bytes_written=written,
+        compress=None if compress is None else str(compress),
+        kind=None if kind is None else Kind(kind),
+    )
+
+
+def ran(row: tuple[Any, ...]) -> Run:
+    """One run, of (id, origin, began_us, ended_us, four numbers)."""
+    number, origin, began_us, ended_us, *numbers = row
+    return Run(number, str(origin), _time(began_us), None if ended_us is None else _time(ended_us), *numbers)
+
+
+def counted(row: tuple[Any, ...]) -> tuple[str, list[int]]:
+    """What is counted, and its numbers, of the columns of ever."""
+    what, *numbers = row
+    return str(what), [_integer(number) for number in numbers]
+
+
+def entry(row: tuple[Any, ...]) -> Entry:
+    """One outcome, of (when_us, origin, path, action, result, reason, five numbers, duration_us, detail, a number)."""
+    when_us, origin, path, action, result, reason, before, after, *rest = row
+    disk_before, disk_after, written, us, detail, unshared = rest
+    outcome = Outcome(
+        path=_path(path),
+        action=Verb(action),
+        result=Result(result),
+        reason=Reason(reason),
+        extents_before=_count(before),
+        extents_after=_count(after),
+        disk_bytes_before=None if disk_before is None else _count(disk_before),
+        disk_bytes_after=None if disk_after is None else _count(disk_after),
+        bytes_written=_count(written),
+        duration_s=_count(us) / 1e6,
+        detail=str(detail),
+        unshared_bytes=_count(unshared),
+    )
+    return Entry(_time(when_us), str(origin), outcome)
+
+
+def named(row: tuple[Any, ...]) -> str:
+    """A path, of (path,)."""
+    return _path(row[0])
+
+
+def waited(row: tuple[Any, ...]) -> Wait:
+    """A file that waits, of (path, since_us, reason)."""
+    path, since_us, reason = row
+    return Wait(_path(path), _time(since_us), str(reason))
+
+
+def sample(row: tuple[Any, ...]) -> Sample:
+    """One active file, of the columns of samples."""
+    when_us, path, *numbers = row
+    return Sample(_time(when_us), _path(path), *_counts(numbers))
+
+
+def totals(row: tuple[Any, ...]) -> Totals:
+    """One instance, of the columns of totals."""
+    when_us, instance, *numbers = row
+    return Totals(_time(when_us), str(instance), *_counts(numbers))
+
+
+def encodable(text: str) -> str:
+    """Text as SQLite takes it: bytes of a name that are no text are written as in Python."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _counts(values: Iterable[object]) -> list[int]:
+    return [_count(value) for value in values]
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, bytes):
+        raise ValueError(f"{value!r:.40} is no path")
+    return os.fsdecode(value)
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int):
+        raise ValueError(f"{value!r:.40} is no integer")
+    return value
+
+
+def _count(value: object) -> int:
+    number = _integer(value)
+    if not 0 <= number <= COUNT_LIMIT:
+        raise ValueError(f"{number} is no number of bytes, extents or microseconds")
+    return number
+
+
+def _time(value: object) -> int:
+    number = _integer(value)
+    if not 0 <= number < TIME_LIMIT_US:
+        raise ValueError(f"{number} is no time")
+    return number

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The extent counts of a host as rows of the record, where they are not what they were."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from journalkeeper.model import Host, JournalFile, Kind
+
+if TYPE_CHECKING:
+    from journalkeeper.history.database import Connection
+
+
+def news(connection: Connection, now_us: int, host: Host, every_us: int) -> list[tuple[str, tuple[object, ...]]]:
+    """The rows of totals and samples that say something new, each with its table."""
+    fresh: list[tuple[str, tuple[object, ...]]] = []
+    files = [file for file in host.files if file.problem is None]
+    observed: list[tuple[str, str, str | bytes, tuple[int, ...]]] = [
+        ("totals", "instance", instance, _sums([file for file in files if file.instance == instance]))
+        for instance in sorted({file.instance for file in files})
+    ]
+    observed += [
+        ("samples", "path", os.fsencode(file.path), _numbers(file)) for file in files if file.kind is Kind.ACTIVE
+    ]
+    for table, column, name, numbers in observed:
+        last = connection.execute(
+            f"SELECT * FROM {table} WHERE {column} = ? AND typeof(when_us) = 'integer' ORDER BY id DESC LIMIT 1",  # noqa: S608 - our tables
+            (name,),
+        ).fetchone()
+        if last is None or (last[3:] != numbers and not 0 <= now_us - last[1] < every_us):
+            fresh.append((table, (None, now_us, name, *numbers)))
+    return fresh
+
+
+def _sums(files: list[JournalFile]) -> tuple[int, ...]:
+    return (
+        len(files),
+        sum(file.extents.total for file in files),
+        sum(file.ideal_extents for file in files),
+        sum(file.extents.total for file in files if file.kind is Kind.ACTIVE),
+        sum(file.size_bytes for file in files),
+        sum(file.allocated_bytes for file in files),
+    )
+
+
+def _numbers(file: JournalFile) -> tuple[int, ...]:
+    return file.extents.total, file.ideal_extents, file.size_bytes, file.allocated_bytes

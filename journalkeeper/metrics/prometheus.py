@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The status of a host in Prometheus's text format, for node_exporter's textfile collector.
+
+The one rule: a name says its unit, a counter ends in _total and never falls, and a number that
+is not known is not there. There are no time stamps, which the collector refuses, no label
+`instance` or `job`, which a scrape adds itself, and no machine id, which is nobody else's business
+(machine-id(5)). Source: prometheus.io, "Metric and label naming", "Exposition formats".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from journalkeeper import __version__
+from journalkeeper.history.counters import Counters
+from journalkeeper.metrics.status import Status
+
+PREFIX = "journalkeeper"
+
+
+class Facts(NamedTuple):
+    """All that is rendered; `status` is None where no run of this process has come to an end, `counters`
+    where no record could be read: a counter that is 0 for a while seems to begin anew.
+
+    `succeeded` is about the last run, also of one that had nothing to do; `last_run_us` is the
+    end of the last that had. `intake_delay_us` is the longest that journald let a message wait.
+    """
+
+    succeeded: bool
+    counters: Counters | None = None
+    status: Status | None = None
+    last_run_us: int | None = None
+    intake_delay_us: int | None = None
+
+
+class Type(StrEnum):
+    """What a number does."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+
+
+Sample = tuple[str, int | str | None]
+"""Labels in braces, or "", and the value; None is left out."""
+
+
+class Family(NamedTuple):
+    """One metric: its name without the prefix, its help, and where its samples are."""
+
+    name: str
+    type: Type
+    help: str
+    samples: Callable[[Facts], Iterable[Sample]]
+
+
+def _gauge(name: str, text: str, value: Callable[[Status], int | None]) -> Family:
+    """A number of the last run's status."""
+    return Family(name, Type.GAUGE, text, lambda facts: [("", None if facts.status is None else value(facts.status))])
+
+
+def _counter(name: str, text: str, value: Callable[[Counters], int | None]) -> Family:
+    """A number of the counters."""
+    return Family(
+        name, Type.COUNTER, text, lambda facts: [("", None if facts.counters is None else value(facts.counters))]
+    )
+
+
+def _seconds(time_us: int | None) -> str | None:
+    """Microseconds as seconds, to the digit."""
+    return None if time_us is None else f"{time_us // 1_000_000}.{time_us % 1_000_000:06d}"
+
+
+def _actions(facts: Facts) -> list[Sample]:
+    counters = facts.counters
+    if counters is None:
+        return []
+    tally = {"done": counters.done, "failed": counters.failed, "skipped": counters.skipped}
+    return [(f'{{result="{result}"}}', count) for result, count in tally.items()]
+
+
+def _skipped(facts: Facts) -> list[Sample]:
+    return [(f'{{reason="{reason}"}}', count) for reason, count in (facts.status.skipped if facts.status else ())]
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family("build_info", Type.GAUGE, "1, with the version.", lambda _: [(f'{{version="{__version__}"}}', 1)]),
+    Family(
+        "last_run_success",
+        Type.GAUGE,
+        "1 if the last run came to its end, 0 if it came to nothing.",
+        lambda facts: [("", int(facts.succeeded))],
+    ),
+    Family(
+        "last_run_timestamp_seconds",
+        Type.GAUGE,
+        "When the last run that had something to do ended.",
+        lambda facts: [("", _seconds(facts.last_run_us))],
+    ),
+    _counter("run_failures_total", "Runs that came to nothing as a whole.", lambda counters: counters.failed_runs),
+    Family("actions_total", Type.COUNTER, "What was begun on a file or directory, by how it ended.", _actions),
+    _counter(
+        "written_bytes_total", "Written to journal files, before compression.", lambda counters: counters.bytes_written
+    ),
+    _counter(
+        "reclaimed_bytes_total",
+        "Given back to the disk, by the runs that may measure it.",
+        lambda counters: counters.bytes_reclaimed,
+    ),
+    _counter("removed_extents_total", "Extents fewer by rewrites.", lambda counters: counters.extents_removed),
+    _gauge("files", "Journal files.", lambda status: status.files),
+    _gauge("problem_files", "Journal files that could not be judged.", lambda status: status.problem_files),
+    _gauge(
+        "fragmented_files",
+        "Journal files that a rewrite would pay for, were there no reason against it.",
+        lambda status: status.fragmented_files,
+    ),
+    Family("skipped_files", Type.GAUGE, "Journal files that were left alone, by reason.", _skipped),
+    _gauge("extents", "Extents of all journal files.", lambda status: status.extents),
+    _gauge("ideal_extents", "Extents that whole files would have.", lambda status: status.ideal_extents),
+    _gauge("active_extents", "Extents of the files that journald writes.", lambda status: status.active_extents),
+    _gauge("size_bytes", "Size of all journal files.", lambda status: status.size_bytes),
+    _gauge(
+        "allocated_bytes", "Allocated to all journal files, before compression.", lambda status: status.allocated_bytes
+    ),
+    _gauge("shared_bytes", "Data of journal files shared with snapshots.", lambda status: status.shared_bytes),
+    _gauge("disk_bytes", "What the disk keeps for all journal files.", lambda status: status.disk_bytes),
+    _gauge("budget_bytes", "What may be written in 24 hours.", lambda status: status.budget_bytes),
+    _gauge("budget_left_bytes", "What of it is left.", lambda status: status.budget_left_bytes),
+    _gauge(
+        "window_open", "1 if work on a file that journald writes was allowed.", lambda status: int(status.window_open)
+    ),
+    Family(
+        "intake_delay_seconds",
+        Type.GAUGE,
+        "The longest that journald let one of the newest messages wait since the last look.",
+        lambda facts: [("", _seconds(facts.intake_delay_us))],
+    ),
+)
+
+
+def render(facts: Facts) -> str:
+    """The whole file: each family that has a sample, its HELP and TYPE first."""
+    lines: list[str] = []
+    for family in FAMILIES:
+        samples = [(labels, value) for labels, value in family.samples(facts) if value is not None]
+        if samples:
+            name = f"{PREFIX}_{family.name}"
+            lines += [f"# HELP {name} {family.help}", f"# TYPE {name} {family.type}"]
+            lines += [f"{name}{labels} {value}" for labels, value in samples]
+    return "".join(f"{line}\n" for line in lines)

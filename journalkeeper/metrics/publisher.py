@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Metrics after each run: what is known goes into the file that Textfile= names.
+
+The one rule: it is never a run's fault. A file that cannot be written is something to say,
+and a run that failed is in the metrics all the same.
+
+The file is written when a number changed, and after an hour at the latest, so that its time of
+change says whether anybody is at work here: node_exporter shows a file for ever.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final
+
+from journalkeeper.config import Config
+from journalkeeper.history.record import Record
+from journalkeeper.metrics import prometheus, textfile
+from journalkeeper.metrics.prometheus import Facts
+from journalkeeper.metrics.status import status
+from journalkeeper.model import Host, Kind, Outcome, Plan
+from journalkeeper.model.errors import BusyError, FileError, KeeperError
+from journalkeeper.observe.intake import Intake
+
+AGAIN_S: Final = 3600.0
+
+ENTRIES: Final = 128
+"""Of how many of the newest entries the worst wait is taken: some 13 ms after each flush of journald."""
+
+REMEDIES: Final = {
+    errno.ENOENT: "make the directory, or name another by Textfile= in [Metrics]",
+    errno.EROFS: 'let the unit write there: "systemctl edit journalkeeper" and under [Service] "ReadWritePaths={}"',
+}
+
+
+class Publisher:
+    """Keeps the file that `Textfile=` of `config` names; the record is in `state_directory`."""
+
+    def __init__(self, config: Config, state_directory: str) -> None:
+        self._config = config
+        self._state_directory = state_directory
+        self._path = textfile.target(config.metrics.textfile)
+        self._facts = Facts(succeeded=True)
+        self._text = ""
+        self._written_s = -AGAIN_S
+        self._intake: Intake | None = None
+        self._watched: list[str] = []
+
+    def done(self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, *, watching: bool) -> None:
+        """A run came to its end. Only one that is `watching` will be back to see how long messages waited meanwhile.
+
+        Raises: FileError, KeeperError with what to do about it.
+        """
+        host, plan = seen
+        run = record.last_run()
+        self._facts = Facts(
+            counters=record.counters(),
+            succeeded=True,
+            status=status(host, plan, outcomes, self._config),
+            last_run_us=None if run is None else run.ended_us or run.began_us,
+            intake_delay_us=self._worst_us(host) if watching else None,
+        )
+        self._write()
+
+    def left(self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> None:
+        """A run is over, by an `error` or without: for ExitStack.push. Somebody else's run is no error."""
+        if not isinstance(error, KeeperError | OSError) or isinstance(error, BusyError):
+            return
+        try:
+            with Record(self._state_directory) as record:
+                record.run_failed()
+                self._facts = self._facts._replace(counters=record.counters())
+        except KeeperError as second:  # which is then most likely the first, too
+            error.add_note(f"not counted: {second}")
+        self._facts = self._facts._replace(succeeded=False, intake_delay_us=None)
+        try:
+            self._write()
+        except KeeperError as second:
+            error.add_note(str(second))  # the run's own error is the one to tell
+
+    def _worst_us(self, host: Host) -> int | None:
+        """The longest that a message waited for journald, of those that came since the last call."""
+        actives = [file for file in host.files if file.kind is Kind.ACTIVE and file.problem is None]
+        paths = [file.path for file in actives if file.owner != "remote"]
+        if self._intake is None or paths != self._watched:
+            self._intake, self._watched = Intake(paths, entries=ENTRIES), paths
+        try:
+            return self._intake.worst_us()
+        finally:
+            self._intake.close()  # or a file that is deleted would keep its space until the next run
+
+    def _write(self) -> None:
+        text = prometheus.render(self._facts)
+        recent = time.monotonic() - self._written_s < AGAIN_S
+        if text == self._text and recent and os.path.lexists(self._path):
+            return
+        try:
+            textfile.write(self._path, text)
+        except FileError as error:
+            remedy = REMEDIES.get(error.number, "").format(os.path.dirname(self._path))
+            raise KeeperError(f"{error}; {remedy}" if remedy else str(error)) from error
+        self._text, self._written_s = text, time.monotonic()

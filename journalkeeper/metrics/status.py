@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How a host's journals are, in numbers: one source for whoever shows them.
+
+The one rule: a number that is not known is None, never 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from journalkeeper.config import Config
+from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result, ideal_extents
+from journalkeeper.model.compression import parse_compression
+from journalkeeper.policy.cost import NEAR_IDEAL, worth_it
+
+
+class Status(NamedTuple):
+    """The files after a run, what is left alone and why, and what may still be written today.
+
+    `files` are all that are there, `problem_files` those of them that could not be judged and
+    count for nothing else. `disk_bytes` is known where every file's is. `skipped` has each
+    Reason with the number of files left alone for it. Budgets are None where nothing limits them.
+    """
+
+    files: int
+    problem_files: int
+    fragmented_files: int
+    extents: int
+    ideal_extents: int
+    active_extents: int
+    size_bytes: int
+    allocated_bytes: int
+    shared_bytes: int
+    disk_bytes: int | None
+    skipped: tuple[tuple[Reason, int], ...]
+    window_open: bool
+    budget_bytes: int | None
+    budget_left_bytes: int | None
+
+
+def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) -> Status:
+    """The numbers of `host` after `plan` came to `outcomes`.
+
+    What a rotation made is not among them before the next look.
+    """
+    became = {outcome.path: outcome for outcome in outcomes if outcome.result is Result.DONE}
+    known = [(file, became.get(file.path)) for file in host.files if file.problem is None]
+    extents = {file.path: file.extents.total if after is None else after.extents_after for file, after in known}
+    disk = [file.disk_bytes if after is None else after.disk_bytes_after for file, after in known]
+    here = {file.path for file in host.files}
+    budget = config.budget.bytes_per_day
+    written = host.written_bytes + sum(outcome.bytes_written for outcome in outcomes)
+    return Status(
+        files=len(host.files),
+        problem_files=len(host.files) - len(known),
+        fragmented_files=sum(is_fragmented(file, after, config) for file, after in known),
+        extents=sum(extents.values()),
+        ideal_extents=sum(
+            file.ideal_extents if after is None else min(after.extents_after, _whole(file, config))
+            for file, after in known
+        ),
+        active_extents=sum(extents[file.path] for file, _ in known if file.kind is Kind.ACTIVE),
+        size_bytes=sum(file.size_bytes for file, _ in known),
+        allocated_bytes=sum(file.allocated_bytes for file, _ in known),
+        shared_bytes=sum(file.extents.shared_bytes for file, _ in known),
+        disk_bytes=sum(one for one in disk if one is not None) if None not in disk else None,
+        skipped=tuple(sorted(Counter(skip.reason for skip in plan.skipped if skip.path in here).items())),
+        window_open=any(window.open for window in plan.windows),
+        budget_bytes=budget,
+        budget_left_bytes=None if budget is None else max(0, budget - written),
+    )
+
+
+def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> bool:
+    """Whether a rewrite would pay by MinExtents= or ExtentsPerMiB=, were there no reason against it.
+
+    `after` is what was done to the file since it was looked at, None if nothing was.
+    """
+    if file.kind is Kind.ACTIVE:
+        return after is None and bool(worth_it(file, config))
+    total = file.extents.total if after is None else after.extents_after
+    whole = _whole(file, config)
+    return total - whole >= config.defrag.min_extents and total > whole * NEAR_IDEAL
+
+
+def _whole(file: JournalFile, config: Config) -> int:
+    """The number of extents that a rewrite would leave."""
+    compressed = file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None
+    return ideal_extents(file.extents.data_bytes, compressed=compressed or file.compressed)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a run did: with one file, and as a whole."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from journalkeeper.model.plans import Host, Outcome, Plan
+from journalkeeper.model.waiting import Wait
+from journalkeeper.model.words import Kind
+
+
+class Done(NamedTuple):
+    """An outcome, and the file as it is afterwards for the record.
+
+    `extents_expected` is what could be expected of the file's data; 0 where nothing was. `compress` and
+    `kind`, what the file was at the beginning, are None of what is no rewrite.
+    """
+
+    outcome: Outcome
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    extents_expected: int = 0
+    compress: str | None = None
+    kind: Kind | None = None
+
+
+class Report(NamedTuple):
+    """What a run did. `notices` are sentences about the run itself, not about one file; `host` is what it saw.
+
+    `waiting` are the files with an action that was put off or came to nothing, after a run of the service.
+    """
+
+    plan: Plan
+    outcomes: tuple[Outcome, ...]
+    written_bytes: int
+    duration_s: float
+    notices: tuple[str, ...]
+    host: Host | None = None
+    waiting: tuple[Wait, ...] = ()

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How long files have waited for an action that pays, whatever puts it off.
+
+A wait begins when an action is put off or comes to nothing, and ends when it is done or no
+longer pays: a budget, a window, a busy disk, a file that never settles are all one here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from journalkeeper.model import Outcome, Plan, Result
+from journalkeeper.model.units import format_span
+
+LONG_US: Final = 24 * 60 * 60 * 1_000_000
+"""What waits for longer than this is told."""
+
+
+class Wait(NamedTuple):
+    """Since when a file has waited, and what it waits for now."""
+
+    path: str
+    since_us: int
+    reason: str
+
+
+def waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:
+    """The files that wait after `plan` came to `outcomes`, by path; a wait that goes on keeps its beginning."""
+    reasons = {skip.path: str(skip.reason) for skip in plan.skipped if skip.puts_off}
+    reasons |= {outcome.path: str(outcome.reason) for outcome in outcomes if outcome.result is not Result.DONE}
+    started = {path: min(now_us, before[path].since_us) if path in before else now_us for path in reasons}
+    return {path: Wait(path, started[path], reason) for path, reason in reasons.items()}
+
+
+def long(known: Iterable[Wait], now_us: int) -> list[Wait]:
+    """Those of more than a day, the longest first."""
+    return sorted((one for one in known if now_us - one.since_us > LONG_US), key=lambda one: (one.since_us, one.path))
+
+
+def sentence(known: Iterable[Wait], now_us: int) -> str:
+    """ "3 files have waited for 2d: pressure", by the longest wait; "" if none has for more than a day."""
+    found = long(known, now_us)
+    if not found:
+        return ""
+    files = "1 file has" if len(found) == 1 else f"{len(found)} files have"
+    days_us = (now_us - found[0].since_us) // LONG_US * LONG_US
+    return f"{files} waited for {format_span(days_us)}: {', '.join(sorted({one.reason for one in found}))}"

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Following the flushes of every instance: looking at its files when its timer may have changed.
+
+The one rule: a look costs a few system calls for each file that is unsynced, and it is made
+only when the flush timer (policy/flush_timer.py) names a moment for it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from threading import Lock
+from typing import Final
+
+from journalkeeper.btrfs import fiemap, inode, volume, writeback
+from journalkeeper.journald import control, header, opening
+from journalkeeper.model import Instance, JournalFile, Kind, State
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.policy.flush_timer import FlushTimer, Generations
+
+ASKED_LOOKS: Final = 20
+ASKED_S: Final = 0.25
+"""After a sync that we asked for: looks for OFFLINE, and the time between two. A file that shows it in none of
+them was appended to during the sync's own fsync, or the disk is so slow that 5 s make no difference."""
+
+COMMIT_S: Final = 0.25
+"""When the data of a flush is written, its commit follows, and after journald has stored OFFLINE a second
+fsync; neither shows anywhere. They take about this long, or as long as the data ..."""
+
+COMMIT_MOST_S: Final = 2.0
+"""... up to this."""
+
+NONE_READ: Final = Generations(1 << 64, 0)
+
+
+class Flushes:
+    """The timers of all instances, by directory.
+
+    `clock` is CLOCK_MONOTONIC, `wall` CLOCK_REALTIME, both in microseconds. With `may_ask` a journald
+    of which nothing can be learned otherwise is asked for a sync. `appended` is for the event loop,
+    all else for the thread that works.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int] | None = None,
+        wall: Callable[[], int] | None = None,
+        *,
+        may_ask: bool = False,
+    ) -> None:
+        self._clock = clock or (lambda: time.monotonic_ns() // 1000)
+        self._wall = wall or (lambda: time.time_ns() // 1000)
+        self._may_ask = may_ask
+        self._instances: dict[str, Instance] = {}
+        self._timers: dict[str, FlushTimer] = {}
+        self._actives: dict[str, tuple[str, ...]] = {}
+        self._news = False
+        self._lock = Lock()
+        self._troubles: list[str] = []
+
+    def appended(self, directory: str) -> bool:
+        """inotify says that journald appended; True if `next_look_us` is another now."""
+        with self._lock:
+            timer = self._timers.get(directory)
+            return timer is not None and timer.appended(self._clock())
+
+    def moved_by_us(self, directory: str) -> None:
+        """We rewrote an active file there: where its first block lies now says nothing of journald."""
+        with self._lock:
+            if directory in self._timers:
+                self._timers[directory].moved_by_us()
+
+    def look(
+        self, instances: Iterable[Instance], files: Iterable[JournalFile], *, ask: bool = True
+    ) -> tuple[Instance, ...]:
+        """Look at the active ones of `files`, which are all; `instances` with what is known of their timers.
+
+        No journald is asked for a sync unless `ask`.
+        """
+        actives: dict[str, tuple[str, ...]] = {}
+        for file in files:
+            if file.kind is Kind.ACTIVE and file.problem is None:
+                directory, _, name = file.path.rpartition("/")
+                actives[directory] = (*actives.get(directory, ()), name)
+        known = tuple(instances)
+        with self._lock:
+            self._timers = {
+                instance.directory: self._timers.get(instance.directory, FlushTimer()) for instance in known
+            }
+            self._actives = actives
+            self._instances = {instance.directory: instance for instance in known}
+            for instance in known:
+                self._timers[instance.directory].interval_us = instance.sync_interval_us
+        self.look_again(ask=ask)
+        return tuple(instance._replace(online_since_us=self._since_us(instance.directory)) for instance in known)
+
+    def _since_us(self, directory: str) -> int | None:
+        """Since when the instance is ONLINE, by the wall clock."""
+        with self._lock:
+            since = self._timers[directory].since
+            return None if since is None else self._wall() - self._clock() + since.earliest_us
+
+    def look_again(self, directory: str | None = None, *, ask: bool = True) -> None:
+        """Look at the same files' states now, or at those of one directory."""
+        for one in list(self._timers):
+            if directory in {None, one} and self._look(one):
+                self._news = True
+            if ask and directory is None and self._learn(self._instances[one]):
+                self._news = True
+
+    def passed(self) -> bool:
+        """Whether a flush was found to be over since this was asked last: time for a plan."""
+        news, self._news = self._news, False
+        return news
+
+    def troubles(self) -> list[str]:
+        """What is to be said since this was asked last."""
+        told, self._troubles = self._troubles, []
+        return told
+
+    def _look(self, directory: str) -> bool:
+        timer = self._timers[directory]
+        with self._lock:
+            timer.ask()
+            now_us = self._clock()
+        present: set[int] = set()
+        online: dict[int, int | None] = {}
+        ages_us: list[int] = []
+        generations = NONE_READ
+        for name in self._actives.get(directory, ()):
+            try:
+                with opening.directory(directory) as dir_fd, opening.opened(name, dir_fd) as fd:
+                    status = os.fstat(fd)
+                    present.add(status.st_ino)
+                    age_us = self._wall() - status.st_mtime_ns // 1000
+                    ages_us.append(age_us)
+                    if header.state(fd) is State.ONLINE and timer.may_be_live(status.st_ino, age_us, now_us):
+                        first = volume.generation(fd)
+                        online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.physical(fd, 0)
+                        generations = Generations(min(first, generations.before), volume.generation(fd))
+            except OSError:
+                # Gone, or about to be said of the file by the next whole look: nothing to wait for.
+                continue
+        with self._lock:
+            known = timer.state is State.ONLINE
+            over = timer.online(online, now_us, generations) if online else timer.offline(frozenset(present), now_us)
+            due = timer.untimed(min(ages_us, default=None), now_us)
+        if over and known:
+            self._wait(directory)
+        return over or due
+
+    def _learn(self, instance: Instance) -> bool:
+        """Ask journald for a sync where nothing else tells when its next flush is due; True if that is over now."""
+        timer, before_us = self._timers[instance.directory], self._clock()
+        if not (self._may_ask and instance.rotatable and timer.worth_a_sync(before_us)):
+            return False
+        timer.asked(before_us)
+        try:
+            control.synchronize(instance.namespace)
+        except KeeperError as error:
+            self._troubles.append(str(error))
+            return False
+        for _ in range(ASKED_LOOKS):
+            self._wait(instance.directory)
+            if self._look(instance.directory):
+                return True
+            time.sleep(ASKED_S)
+        with self._lock:
+            if timer.since is None:
+                timer.synced(before_us, self._clock())
+        return True
+
+    def _wait(self, directory: str) -> None:
+        """Until what the flush has begun to write is written, and committed."""
+        began_us = self._clock()
+        for name in self._actives.get(directory, ()):
+            try:
+                with opening.directory(directory) as dir_fd, opening.opened(name, dir_fd) as fd:
+                    writeback.wait_writeback(fd, 0, 0)
+            except OSError:
+                continue  # as in _look
+        time.sleep(min(max(COMMIT_S, (self._clock() - began_us) / 1e6), COMMIT_MOST_S))
+
+    def closes_us(self, directory: str, margin_us: int) -> int | None:
+        """Until when work on the active files of `directory` may go on, by CLOCK_MONOTONIC; None: no limit is known."""
+        with self._lock:
+            timer = self._timers.get(directory)
+            return None if timer is None else timer.closes_us(margin_us)
+
+    def due(self, margin_us: int) -> bool:
+        """Whether any instance's flush is near or under way."""
+        with self._lock:
+            return any(timer.due(margin_us, self._clock()) for timer in self._timers.values())
+
+    def next_look_us(self, margin_us: int) -> int | None:
+        """When to `look_again`, by CLOCK_MONOTONIC."""
+        with self._lock:
+            moments = [timer.next_look_us(margin_us) for timer in self._timers.values()]
+        return min((moment for moment in moments if moment is not None), default=None)

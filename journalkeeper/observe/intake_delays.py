@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How long messages wait for journald, over the last ones that were looked at.
+
+The one rule: nothing stays open between two looks: a file that is deleted must not keep its space.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from journalkeeper.model import JournalFile, Kind
+from journalkeeper.observe.intake import Intake
+
+KEPT: Final = 1000
+ENTRIES: Final = 128
+"""Looked at after each flush, at the most: some 13 ms."""
+
+
+class IntakeDelays:
+    """The waits of the newest KEPT messages."""
+
+    def __init__(self) -> None:
+        self._waits: deque[int] = deque(maxlen=KEPT)
+        self._intake = Intake([])
+        self._paths: list[str] = []
+
+    def look(self, files: Iterable[JournalFile]) -> int:
+        """Take in what came since the last look; the 99th percentile in microseconds, 0 while nothing is known.
+
+        For the thread that works: it reads the active ones of `files`.
+        """
+        actives = (one for one in files if one.kind is Kind.ACTIVE and one.problem is None and one.owner != "remote")
+        paths = [one.path for one in actives]
+        if paths != self._paths:
+            self._intake, self._paths = Intake(paths, entries=ENTRIES), paths
+        try:
+            self._waits.extend(self._intake.waits_us())
+        finally:
+            self._intake.close()
+        return p99(self._waits)
+
+
+def p99(waits: Iterable[int]) -> int:
+    """What 99 of 100 did not exceed; 0 of none."""
+    ordered = sorted(waits)
+    return ordered[(len(ordered) * 99 + 99) // 100 - 1] if ordered else 0

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The service's own log: to journald with fields, or to stderr where journald is not at its end.
+
+The one rule: it never waits. What journald does not take at once is lost, counted, and
+said later. A logger that waits for a journald that waits for our own writes would hold
+up the very thing that journald waits for.
+
+Therefore no systemd.journal.send: sd_journal_sendv() sends on a blocking socket, and a
+stuck journald (its queue is net.unix.max_dgram_qlen long, 10 by default) blocks every
+thread that calls it, for as long as it likes. The protocol takes no more than the lines
+in `encode`. For the same reason stderr is not used where it is a stream to journald.
+
+Every value is escaped (escape.shown), so that it is one line whatever a file's name has in it:
+the priority of a line on stderr cannot be forged, a terminal cannot be steered, and the text of
+the catalog, into which `journalctl -x` copies fields as they are, neither.
+
+Our lines go into the files that we watch. That makes no loop: an appended line wakes a
+look at most once in a flush interval, what goes on being so is said once (daily_log.DailyLog),
+and nothing is said of a look that found nothing to do. LINES bounds what is left.
+
+Source: systemd's doc JOURNAL_NATIVE_PROTOCOL; src/libsystemd/sd-journal/journal-send.c;
+systemd.exec(5), $JOURNAL_STREAM; systemd.journal-fields(7).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Final
+
+from journalkeeper.model import Outcome, Result
+from journalkeeper.model.escape import shown
+
+SOCKET: Final = "/run/systemd/journal/socket"
+
+LINES: Final = 200
+"""The most lines said in INTERVAL_S. The first run over a backlog says one for each archive;
+the history has them all. journald's own limit is 10,000 in 30 s for each unit."""
+
+INTERVAL_S: Final = 60.0
+
+FIELD_CHARACTERS: Final = 8192
+"""A longer value is cut: many together must fit one datagram (net.core.wmem_default, 208 KiB)."""
+
+WARNING: Final = 4
+
+
+class Event(StrEnum):
+    """What a line is about, by its MESSAGE_ID; units/journalkeeper.catalog explains each."""
+
+    DONE = "e7b84a6a69fc423195f469620289b9f7"
+    SKIPPED = "65963177ccc444caaf3b4b0882154962"
+    FAILED = "a981a1a1f20841bd945bfaab79b14411"
+    CONDITION = "d1f783f62e69484481b0f64bc5aac4d4"
+    RECOVERED = "54fe7474375b406d90056f0f8e154abb"
+    RELOADED = "2a257ae6cf36459fb101d3fa8562d022"
+    NOT_RELOADED = "338ca03755044ed5b3a8cd81886df755"
+    LOST = "eb7ab61f291b4ba2b04514323d723243"
+
+
+EVENT_OF_RESULT: Final = {Result.DONE: Event.DONE, Result.SKIPPED: Event.SKIPPED, Result.FAILED: Event.FAILED}
+
+
+class Log:
+    """Says lines to journald's socket at `path`, or to stderr if `path` is None; from any thread.
+
+    `lost` counts the lines that got nowhere since that was last said.
+    """
+
+    def __init__(self, path: str | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        if path is not None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._socket.setblocking(False)  # noqa: FBT003 - its only argument
+        self._began_s = clock()
+        self._lines = 0
+        self.lost = 0
+
+    def say(
+        self, priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None
+    ) -> None:
+        """Say a sentence by syslog priority (3 error, 4 warning, 6 information), now or never.
+
+        With an `outcome` its numbers go along as fields, and its result is the event.
+        """
+        about = {} if outcome is None else outcome_fields(outcome)
+        kind = event if outcome is None else EVENT_OF_RESULT[outcome.result]
+        with self._lock:
+            if not self._may_speak() or not self._own_up() or not self._send(priority, sentence, kind, about):
+                self.lost += 1
+
+    def close(self) -> None:
+        """Say what was lost, if that is possible now, and give the socket back."""
+        with self._lock:
+            self._own_up()
+            if self._socket is not None:
+                self._socket.close()
+
+    def _may_speak(self) -> bool:
+        now_s = self._clock()
+        if now_s - self._began_s >= INTERVAL_S:
+            self._began_s, self._lines = now_s, 0
+        self._lines += 1
+        return self._lines <= LINES
+
+    def _own_up(self) -> bool:
+        """Say how many lines were lost; False if that is lost, too."""
+        if not self.lost:
+            return True
+        why = f"journald did not take them, or there were more than {LINES} in a minute"
+        text = f"{self.lost} messages were lost: {why}"
+        if self._send(WARNING, text, Event.LOST, {"JOURNALKEEPER_LOST": str(self.lost)}):
+            self.lost = 0
+        return not self.lost
+
+    def _send(self, priority: int, sentence: str, event: Event, about: Mapping[str, str]) -> bool:
+        try:
+            if self._socket is None:
+                sys.stderr.write(f"<{priority}>{shown(sentence)}\n")
+                sys.stderr.flush()
+            else:
+                fields = {"MESSAGE": sentence, "PRIORITY": str(priority), "MESSAGE_ID": str(event)}
+                self._socket.sendto(encode({**fields, "SYSLOG_IDENTIFIER": "journalkeeper", **about}), self._path or "")
+        except OSError:  # EAGAIN its queue is full; ENOENT, ECONNREFUSED it is not there; EPIPE: all the same to us
+            return False
+        return True
+
+
+def to_journald() -> str | None:
+    """journald's socket if stderr is a stream to journald, as it is in a unit; None where it is something else."""
+    try:
+        status = os.fstat(2)
+    except OSError:  # closed
+        return None
+    return SOCKET if os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}" else None
+
+
+def outcome_fields(outcome: Outcome) -> dict[str, str]:
+    """The fields of one outcome: times in microseconds, and what is unknown left out."""
+    values = {
+        "FILE": outcome.path,
+        "ACTION": outcome.action,
+        "RESULT": outcome.result,
+        "REASON": outcome.reason,
+        "EXTENTS_BEFORE": outcome.extents_before,
+        "EXTENTS_AFTER": outcome.extents_after,
+        "DISK_BYTES_BEFORE": outcome.disk_bytes_before,
+        "DISK_BYTES_AFTER": outcome.disk_bytes_after,
+        "BYTES_WRITTEN": outcome.bytes_written,
+        "DURATION_USEC": round(outcome.duration_s * 1e6),
+        "DETAIL": outcome.detail or None,
+    }
+    return {f"JOURNALKEEPER_{name}": str(value) for name, value in values.items() if value is not None}
+
+
+def encode(fields: Mapping[str, str]) -> bytes:
+    """One entry of the native protocol, each value being one line."""
+    return "".join(f"{name}={shown(value)[:FIELD_CHARACTERS]}\n" for name, value in fields.items()).encode()

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the service knows of itself: the immutable state that the bus shows. Pure."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from journalkeeper.metrics.status import Status
+from journalkeeper.model import Action, Host, Instance, JournalFile, Order, Outcome, Plan, Skip
+
+UNLIMITED: Final = (1 << 64) - 1
+Doing = Action | Order | Skip | Outcome
+
+
+class Findings(NamedTuple):
+    """What the last whole look found and came to: files, and what is done with each, by path."""
+
+    files: dict[str, JournalFile]
+    doing: dict[str, Doing]
+    status: Status
+    next_flush_us: int
+    waits_for: str
+
+
+class Tally(NamedTuple):
+    """What was done since the service started; `last_us` is when the last of it was."""
+
+    last_us: int = 0
+    written_bytes: int = 0
+    reclaimed_bytes: int = 0
+
+    def add(self, outcome: Outcome, now_us: int) -> Tally:
+        """With one more outcome."""
+        return Tally(
+            now_us, self.written_bytes + outcome.bytes_written, self.reclaimed_bytes + reclaimed_bytes(outcome)
+        )
+
+
+class Snapshot(NamedTuple):
+    """What the service knows of itself. `problem` is why the last look failed, `working` whether files are at work.
+
+    `limits` says in words which limits are reached: of inotify, of the files that are looked at.
+    """
+
+    directories: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    findings: Findings | None = None
+    tally: Tally = Tally()
+    problem: str = ""
+    working: bool = False
+    paused: bool = False
+    intake_p99_us: int = 0
+    limits: tuple[str, ...] = ()
+
+
+def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, long: str = "") -> Findings:
+    """Of a look at everything and what came of it; `long` says what has waited for more than a day."""
+    everything: tuple[Doing, ...] = (*plan.skipped, *plan.orders, *plan.actions, *outcomes)
+    doing = {one.path: one for one in everything}
+    waiting = "; ".join(words for words in (long, waits_for(plan)) if words)
+    return Findings({row.path: row for row in host.files}, doing, status, next_flush_us(host.instances), waiting)
+
+
+def next_flush_us(instances: tuple[Instance, ...]) -> int:
+    """When the first journald flushes, as far as is known."""
+    known = [one.online_since_us + one.sync_interval_us for one in instances if one.online_since_us is not None]
+    return min((moment for moment in known if moment < UNLIMITED), default=0)
+
+
+def waits_for(plan: Plan) -> str:
+    """What has to be over before something more can be done; "" if nothing is waited for."""
+    reasons = sorted({str(skip.reason) for skip in plan.skipped if skip.puts_off})
+    return f"waiting because of {', '.join(reasons)}" if reasons else ""
+
+
+def reclaimed_bytes(outcome: Outcome) -> int:
+    """What a file occupies less; 0 where that is not known, or where it occupies more."""
+    before, after = outcome.disk_bytes_before, outcome.disk_bytes_after
+    return max(0, before - after) if before is not None and after is not None else 0
+
+
+def state(snapshot: Snapshot) -> tuple[str, str]:
+    """State and StateReason."""
+    found = snapshot.findings
+    if snapshot.working:
+        return "working", ""
+    if snapshot.paused:
+        return "paused", "somebody asked for a pause; Resume ends it"
+    if snapshot.problem:
+        return "degraded", snapshot.problem
+    if snapshot.missing:
+        return "waiting", f"waiting for {' and '.join(snapshot.missing)} to appear"
+    if found is None:
+        return "waiting", "nothing was looked at yet"
+    return ("waiting", found.waits_for) if found.waits_for else ("idle", "")

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the system says about its volumes and its service manager, and what it leaves out."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.btrfs.maintenance import SCRUB_FRESH_S, disks, maintenance
+from journalkeeper.service.notify import Notify
+
+UUID = "11111111-2222-3333-4444-555555555555"
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    place = tmp_path / "sysfs" / UUID
+    (place / "devices" / "sdb").mkdir(parents=True)
+    (place / "devices" / "sda").mkdir()
+    (place / "exclusive_operation").write_text("none\n")
+    (tmp_path / "scrubs").mkdir()
+    return tmp_path
+
+
+def going_on(base: Path) -> str:
+    return maintenance(UUID, sysfs=f"{base / 'sysfs'}", scrubs=f"{base / 'scrubs'}")
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [("none", ""), ("balance", "balance"), ("balance paused", ""), ("device replace", "device replace")],
+)
+def test_exclusive_operations_are_told_while_they_move(volume: Path, word: str, expected: str) -> None:
+    (volume / "sysfs" / UUID / "exclusive_operation").write_text(f"{word}\n")
+    assert going_on(volume) == expected
+
+
+def test_a_kernel_without_the_file_has_nothing_going_on(volume: Path) -> None:
+    (volume / "sysfs" / UUID / "exclusive_operation").unlink()
+    assert going_on(volume) == ""
+
+
+@pytest.mark.parametrize(
+    ("listens", "age_s", "expected"),
+    [(True, 0, "scrub"), (True, SCRUB_FRESH_S - 1, "scrub"), (True, SCRUB_FRESH_S + 1, ""), (False, 0, "")],
+    ids=["runs", "between two statuses", "killed", "over"],
+)
+def test_a_scrub_listens_and_writes_its_status(volume: Path, listens: bool, age_s: float, expected: str) -> None:
+    status = volume / "scrubs" / f"scrub.status.{UUID}"
+    status.touch()
+    then = status.stat().st_mtime - age_s
+    os.utime(status, (then, then))
+    if listens:
+        (volume / "scrubs" / f"scrub.progress.{UUID}").touch()
+    assert going_on(volume) == expected
+
+
+def test_a_volume_has_its_disks_while_it_is_mounted(volume: Path) -> None:
+    assert disks(UUID, sysfs=f"{volume / 'sysfs'}") == ["sda", "sdb"]
+    assert disks("gone", sysfs=f"{volume / 'sysfs'}") == []
+
+
+def test_below_partitions_and_logical_volumes_are_disks(volume: Path) -> None:
+    """LUKS on the second partition of one disk, and a partition of another."""
+    blocks = volume / "devices"
+    for partition in ("vda/vda2", "vdb/vdb1"):
+        (blocks / partition).mkdir(parents=True)
+        (blocks / partition / "partition").touch()
+    (blocks / "dm-0" / "slaves").mkdir(parents=True)
+    (blocks / "dm-0" / "slaves" / "vda2").symlink_to("../../vda/vda2")
+    (volume / "sysfs" / "other" / "devices").mkdir(parents=True)
+    for name, target in {"dm-0": "dm-0", "vdb1": "vdb/vdb1"}.items():
+        (volume / "sysfs" / "other" / "devices" / name).symlink_to(f"../../../devices/{target}")
+    assert disks("other", sysfs=f"{volume / 'sysfs'}") == ["dm-0", "vda", "vda2", "vdb", "vdb1"]
+
+
+# The service manager
+
+
+@pytest.fixture
+def ear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as listener:
+        listener.bind(f"{tmp_path / 'notify'}")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path / 'notify'}")
+        yield listener
+
+
+def test_a_name_with_a_line_in_it_gives_the_manager_no_orders(ear: socket.socket) -> None:
+    Notify().status("working on remote-a\nMAINPID=1\udcff.journal")
+    assert ear.recv(1000) == rb"STATUS=working on remote-a\x0aMAINPID=1\xff.journal"
+
+
+def test_the_same_status_is_said_once(ear: socket.socket) -> None:
+    notify = Notify()
+    for sentence in ("idle", "idle", "working"):
+        notify.status(sentence)
+    assert [ear.recv(1000), ear.recv(1000)] == [b"STATUS=idle", b"STATUS=working"]
+    with pytest.raises(BlockingIOError):
+        ear.recv(1000)
+
+
+def test_a_manager_that_has_gone_away_does_not_end_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path / 'nobody'}")
+    Notify().ready()
+
+
+@pytest.mark.parametrize(
+    ("usec", "pid", "expected"),
+    [("3000000", "", 1.5), ("3000000", "ours", 1.5), ("3000000", "1", None), ("0", "", None), ("soon", "", None)],
+)
+def test_the_watchdog_is_fed_twice_in_its_time_if_it_is_ours(
+    monkeypatch: pytest.MonkeyPatch, usec: str, pid: str, expected: float | None
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", usec)
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    if pid:
+        monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "ours" else pid)
+    assert Notify().watchdog_s == expected

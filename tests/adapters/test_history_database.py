@@ -1,0 +1,466 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The record survives killed writers, damaged and foreign files, full and read-only disks.
+
+SQLite is used here directly only to make what a stranger or an accident would leave.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.history import database
+from journalkeeper.history.record import Record
+from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.model import Outcome, Reason, Result, Verb
+from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
+
+NOBODY = 65534
+VOLUME = ("uuid-a", 256)
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody and mount a tmpfs")
+
+
+def keep(record: Record, number: int = 0) -> None:
+    outcome = Outcome("/j/a.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 9, 1, 100, 1.0)
+    record.outcome(1, VOLUME, number, outcome, mtime_ns=1, size_bytes=1, when_us=number)
+
+
+def kept(directory: Path) -> list[int]:
+    with Record(directory, read_only=True) as record:
+        return [entry.when_us for entry in record.history()]
+
+
+def child(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
+    """Another Python that has `Record`, and `keep` as above."""
+    head = "import sys, os; sys.path.insert(0, sys.argv[1]);"
+    head += "from test_history_database import keep, Record, kept, VOLUME\n"
+    argv: list[str | Path] = [sys.executable, "-c", head + code, os.fspath(Path(__file__).parent), *arguments]
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=os.getcwd())
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that nobody can get to."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)  # noqa: S103 - the point
+        yield Path(name)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Be nobody, in no group, for a moment."""
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+@contextmanager
+def tmpfs(where: Path, options: str) -> Iterator[Path]:
+    where.mkdir()
+    run("mount", "-t", "tmpfs", "-o", options, "tmpfs", where)
+    try:
+        yield where
+    finally:
+        run("umount", where)
+
+
+# Killed writers
+
+
+def test_a_killed_run_has_recorded_all_that_it_finished(tmp_path: Path) -> None:
+    """kill -9 at a random moment, ten times: nothing that was reported as kept is lost."""
+    told = 0
+    for _ in range(10):
+        code = """
+record, number = Record(sys.argv[2]), int(sys.argv[3])
+while True:
+    keep(record, number)
+    print(number, flush=True)
+    number += 1
+"""
+        with child(code, tmp_path, str(told)) as process:
+            assert process.stdout is not None
+            numbers = [int(process.stdout.readline())]
+            time.sleep(random.random() / 20)  # noqa: S311 - any moment will do
+            process.send_signal(signal.SIGKILL)
+            numbers += [int(line) for line in process.stdout.read().split()]
+        found = kept(tmp_path)
+        assert found in (list(range(numbers[-1] + 1)), list(range(numbers[-1] + 2)))
+        told = found[-1] + 1
+    with Record(tmp_path) as record:
+        assert record.set_aside is None
+        assert len(record.past(VOLUME)) == told
+    with closing(sqlite3.connect(tmp_path / "history.db")) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def half_done(directory: Path) -> None:
+    """Leave what a writer leaves that is killed in the middle of a transaction, its pages half in the file."""
+    code = """
+def work(connection):
+    connection.execute("PRAGMA cache_spill = 1"); connection.execute("PRAGMA cache_size = 5")
+    connection.execute("UPDATE outcomes SET detail = hex(zeroblob(3000))")
+    os.kill(os.getpid(), 9)
+Record(sys.argv[2])._database.write(work)
+"""
+    with Record(directory) as record:
+        for number in range(20):
+            keep(record, number)
+    with child(code, directory) as process:
+        assert process.wait() == -signal.SIGKILL
+    assert (directory / "history.db-journal").stat().st_size > 0
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_half_done_transaction_is_undone_by_whoever_comes_next(tmp_path: Path, *, read_only: bool) -> None:
+    half_done(tmp_path)
+    with Record(tmp_path, read_only=read_only) as record:
+        assert [(entry.when_us, entry.outcome.detail) for entry in record.history()] == [(n, "") for n in range(20)]
+        assert record.set_aside is None
+
+
+@needs_root
+def test_who_may_only_read_a_half_done_transaction_is_sent_to_root(open_directory: Path) -> None:
+    half_done(open_directory)
+    for name in os.listdir(open_directory):
+        os.chmod(open_directory / name, 0o644)
+    with as_nobody(), pytest.raises(NeedsRootError, match="run it as root"):
+        kept(open_directory)
+
+
+# Damaged and foreign files
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"this is not a database\n" * 1000)
+
+
+def zeroed_head(path: Path) -> None:
+    path.write_bytes(bytes(4096) + path.read_bytes()[4096:])
+
+
+def zeroed_schema(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100] + bytes(3996) + path.read_bytes()[4096:])
+
+
+def truncated(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def truncated_in_its_first_page(path: Path) -> None:
+    os.truncate(path, 700)
+
+
+def foreign(path: Path) -> None:
+    path.unlink()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
+
+
+def newer(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 999")
+
+
+DAMAGES = [garbage, zeroed_head, zeroed_schema, truncated, truncated_in_its_first_page, foreign, newer]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_an_unusable_file_is_set_aside_and_begun_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    with Record(tmp_path) as record:
+        for number in range(100):
+            keep(record, number)
+    damage(tmp_path / "history.db")
+    before = (tmp_path / "history.db").read_bytes()
+    with Record(tmp_path) as record:
+        keep(record, 1)
+        assert [entry.when_us for entry in record.history()] == [1]
+        assert record.set_aside is not None
+        why = damage.__name__ if damage in (foreign, newer) else "corrupt"
+        assert re.fullmatch(rf"{tmp_path}/history\.db\.{why}-\d{{8}}T\d{{6}}Z", record.set_aside)
+        assert Path(record.set_aside).read_bytes() == before
+        assert not record.vanished
+    with Record(tmp_path) as record:
+        assert record.set_aside is None
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_reader_says_so_and_leaves_an_unusable_file_alone(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    with Record(tmp_path) as record:
+        for number in range(100):
+            keep(record, number)
+    damage(tmp_path / "history.db")
+    before = (tmp_path / "history.db").read_bytes()
+    with pytest.raises(KeeperError, match=r"history\.db: the record is (corrupt|foreign|newer); the next run as root"):
+        kept(tmp_path)
+    assert (tmp_path / "history.db").read_bytes() == before
+
+
+def test_a_file_damaged_under_our_hands_is_set_aside_and_the_outcome_kept(tmp_path: Path) -> None:
+    with Record(tmp_path) as record:
+        keep(record, 1)
+        with open(tmp_path / "history.db", "r+b") as file:
+            file.write(b"\xff" * 8192)
+        keep(record, 2)
+        assert record.set_aside is not None
+        assert [entry.when_us for entry in record.history()] == [2]
+
+
+def test_a_damaged_page_is_found_when_it_is_needed(tmp_path: Path) -> None:
+    with Record(tmp_path) as record:
+        for number in range(200):
+            keep(record, number)
+    size = (tmp_path / "history.db").stat().st_size
+    with open(tmp_path / "history.db", "r+b") as file:
+        for page in range(4096, size, 4096):
+            file.seek(page)
+            file.write(b"\xff" * 100)
+    with Record(tmp_path) as record:
+        assert record.history() == []
+        assert record.set_aside is not None
+
+
+def test_the_rollback_journal_goes_with_its_database(tmp_path: Path) -> None:
+    """Left behind, it would be rolled into the new one."""
+    half_done(tmp_path)
+    garbage(tmp_path / "history.db")
+    with Record(tmp_path) as record:
+        keep(record, 1)
+        assert [entry.when_us for entry in record.history()] == [1]
+        assert record.set_aside is not None
+        assert not record.vanished
+
+
+def test_a_record_removed_under_our_hands_is_made_anew(tmp_path: Path) -> None:
+    with Record(tmp_path / "state") as record:
+        keep(record, 1)
+        assert not record.vanished
+        for name in os.listdir(tmp_path / "state"):
+            os.unlink(tmp_path / "state" / name)
+        os.rmdir(tmp_path / "state")
+        keep(record, 2)
+        assert record.vanished
+        assert record.set_aside is None
+    assert kept(tmp_path / "state") == [2]
+
+
+# Disks
+
+
+def fill(path: Path, size: int) -> None:
+    """Write `size` bytes at a time until the disk is full."""
+    with open(path, "wb", 0) as file:
+        try:
+            while True:
+                file.write(os.urandom(size))
+        except OSError as error:
+            assert error.errno == errno.ENOSPC  # noqa: PT017 - this is how it ends
+
+
+def keep_until_it_fails(record: Record) -> None:
+    for number in range(2, 1000):
+        keep(record, number)
+
+
+@needs_root
+def test_a_full_disk_is_told_and_costs_nothing_that_was_kept(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "full", "size=1m,mode=755") as disk, Record(disk) as record:
+        keep(record, 1)
+        fill(disk / "filler", 4096)
+        with pytest.raises(FileError, match="cannot write the record: No space left on device") as caught:
+            keep_until_it_fails(record)
+        assert caught.value.number == errno.ENOSPC
+        before = [entry.when_us for entry in record.history()]
+        assert before == list(range(1, len(before) + 1))
+        (disk / "filler").unlink()
+        keep(record, 1000)
+        assert [entry.when_us for entry in record.history()] == [*before, 1000]
+
+
+@pytest.mark.root
+def test_a_full_btrfs_does_not_kill(tmp_path: Path) -> None:
+    """With WAL this process would die of SIGBUS at its first store to the mapped index."""
+    with ScratchVolume("256M") as volume:
+        code = """
+record = Record(sys.argv[2]); keep(record, 1); os.sync(); print("ready", flush=True); sys.stdin.readline()
+try:
+    for number in range(2, 1000): keep(record, number)
+except Exception as error: print(type(error).__name__, error.number)
+"""
+        with child(code, volume.mountpoint / "state") as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            for size in (1 << 20, 4096):
+                fill(volume.mountpoint / f"{size}", size)
+            os.sync()
+            said, _ = process.communicate("\n")
+            assert (process.returncode, said) == (0, f"FileError {errno.ENOSPC}\n")
+        (volume.mountpoint / f"{1 << 20}").unlink()
+        found = kept(volume.mountpoint / "state")
+        assert found == list(range(1, len(found) + 1))
+
+
+@needs_root
+def test_a_read_only_disk_is_told_and_can_be_read(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "disk", "mode=755") as disk:
+        with Record(disk) as record:
+            keep(record, 1)
+        run("mount", "-o", "remount,ro", disk)
+        assert kept(disk) == [1]
+        with Record(disk) as record, pytest.raises(FileError, match="Read-only file system") as caught:
+            keep(record, 2)
+        assert caught.value.number == errno.EROFS
+        with pytest.raises(FileError, match="Read-only file system") as caught:
+            Record(disk / "new")
+        assert caught.value.number == errno.EROFS
+
+
+def test_a_file_in_place_of_the_directory_is_told(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    for read_only in (True, False):
+        with pytest.raises(FileError, match=r"Not a directory|File exists"):
+            Record(tmp_path / "state", read_only=read_only)
+
+
+def test_a_directory_in_place_of_the_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "history.db").mkdir()
+    for read_only in (True, False):
+        with pytest.raises(KeeperError, match=r"history\.db: cannot read the record"):
+            Record(tmp_path, read_only=read_only)
+
+
+# Rights
+
+
+@needs_root
+def test_nobody_is_sent_to_root_by_a_closed_directory(open_directory: Path) -> None:
+    Record(open_directory / "state").close()
+    with as_nobody():
+        for read_only in (True, False):
+            with pytest.raises(NeedsRootError, match=r"state/history\.db: .*Permission denied; run it as root"):
+                Record(open_directory / "state", read_only=read_only)
+
+
+@needs_root
+def test_nobody_is_sent_to_root_by_a_closed_file(open_directory: Path) -> None:
+    Record(open_directory).close()
+    with as_nobody():
+        for read_only in (True, False):
+            with pytest.raises(NeedsRootError, match="run it as root"):
+                Record(open_directory, read_only=read_only)
+
+
+@needs_root
+def test_who_may_read_the_directory_may_read_the_record_while_it_is_written_and_after(open_directory: Path) -> None:
+    with Record(open_directory) as record:
+        os.chmod(open_directory / "history.db", 0o644)
+        keep(record, 1)
+        with as_nobody():
+            assert kept(open_directory) == [1]
+    with as_nobody():
+        assert kept(open_directory) == [1]
+        with Record(open_directory) as record, pytest.raises(NeedsRootError, match="cannot write the record"):
+            keep(record, 2)
+    assert kept(open_directory) == [1]
+
+
+def test_a_reader_cannot_write(tmp_path: Path) -> None:
+    for _ in ("without a database", "with one"):
+        with Record(tmp_path, read_only=True) as record, pytest.raises(KeeperError, match="cannot write the record"):
+            keep(record, 1)
+        Record(tmp_path).close()
+    assert kept(tmp_path) == []
+
+
+# Several at once
+
+
+def test_a_reader_sees_every_outcome_or_none_of_it(tmp_path: Path) -> None:
+    code = """
+record = Record(sys.argv[2], read_only=True)
+while len(seen := record.history()) < 100:
+    print(len(seen), flush=True)
+"""
+    with Record(tmp_path) as record:
+        keep(record, 0)
+        with child(code, tmp_path) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            for number in range(1, 100):
+                keep(record, number)
+            counts = [int(line) for line in process.stdout]
+            assert process.wait() == 0
+    assert counts == sorted(counts)
+
+
+def test_two_writers_who_begin_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    """Each sees the empty file, the other's half-made tables, or all of them; none takes the other's for foreign."""
+    code = """
+print("ready", flush=True); sys.stdin.readline()
+for round in range(20):
+    record = Record(f"{sys.argv[2]}/{round}")
+    for number in range(5): keep(record, int(sys.argv[3]) + number)
+    print(record.set_aside, flush=True); sys.stdin.readline()
+"""
+    with child(code, tmp_path, "0") as first, child(code, tmp_path, "10") as second:
+        for step in range(21):
+            said = [process.stdout.readline() for process in (first, second) if process.stdout is not None]
+            assert said == (["None\n", "None\n"] if step else ["ready\n", "ready\n"])
+            for process in (first, second):
+                assert process.stdin is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+        assert (first.wait(), second.wait()) == (0, 0)
+    for number in range(20):
+        assert kept(tmp_path / str(number)) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+
+
+def test_who_is_kept_out_too_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "BUSY_S", 0.05)
+    with Record(tmp_path) as record, closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(
+            BusyError, match=r"history\.db: cannot write the record: another process has held it locked"
+        ):
+            keep(record, 1)
+        other.execute("ROLLBACK")
+        keep(record, 2)
+        assert [entry.when_us for entry in record.history()] == [2]
+
+
+def test_an_interrupted_transaction_leaves_nothing(tmp_path: Path) -> None:
+    def work(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO runs VALUES (1, 'x', 1, 1)")
+        raise KeyboardInterrupt
+
+    with Record(tmp_path) as record:
+        with pytest.raises(KeyboardInterrupt):
+            record._database.write(work)
+        assert record.last_run() is None
+        assert record.begin_run(1, "defrag") == 1
+
+
+def test_a_mistake_of_ours_is_not_hidden(tmp_path: Path) -> None:
+    with Record(tmp_path) as record, pytest.raises(sqlite3.OperationalError, match="no such table"):
+        record._database.read(lambda connection: connection.execute("SELECT * FROM nowhere").fetchall())

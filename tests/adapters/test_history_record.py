@@ -1,0 +1,510 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the record keeps, and gives back."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.history.counters import Counters
+from journalkeeper.history.database import Database
+from journalkeeper.history.record import NAME, Record
+from journalkeeper.history.rows import Day, Run, Totals
+from journalkeeper.history.schema import MIGRATIONS
+from journalkeeper.model import Extents, Host, JournalFile, Kind, Outcome, Past, Reason, Result, State, Verb, Volume
+from journalkeeper.model.waiting import Wait
+
+HOUR_US = 3600 * 1_000_000
+DAY_US = 24 * HOUR_US
+VOLUME = ("uuid-a", 256)
+DEVICE = 41
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[Record]:
+    with Record(tmp_path / "state") as record:
+        yield record
+
+
+def outcome(
+    path: str = "/j/m/a.journal",
+    *,
+    action: Verb = Verb.COMPRESS,
+    result: Result = Result.DONE,
+    written: int = 1000,
+    disk: tuple[int | None, int | None] = (900, 100),
+) -> Outcome:
+    return Outcome(path, action, result, Reason.FRAGMENTED, 5000, 40, *disk, written, 1.25, "said in words")
+
+
+def keep(record: Record, *outcomes: Outcome, when_us: int = 100, inode: int = 7, run: int = 0) -> None:
+    for one in outcomes:
+        record.outcome(run, VOLUME, inode, one, mtime_ns=55, size_bytes=66, when_us=when_us)
+
+
+def journal(
+    name: str = "system.journal", *, kind: Kind = Kind.ACTIVE, extents: int = 10, **other: object
+) -> JournalFile:
+    file = JournalFile(
+        path=f"/j/m/{name}", device=DEVICE, inode=7, kind=kind, owner="system", instance="m", state=State.OFFLINE,
+        size_bytes=8 << 20, allocated_bytes=8 << 20, disk_bytes=None,
+        extents=Extents(total=extents, data_bytes=8 << 20),
+        nocow=False, entries=1, head_time_us=0, tail_time_us=0, links=1, uid=0, mtime_ns=0, ctime_ns=0,
+    )  # fmt: skip
+    return file._replace(**other)  # type: ignore[arg-type]
+
+
+def host(*files: JournalFile) -> Host:
+    volume = Volume(DEVICE, *VOLUME, "single", False, 0, 0, 0, False, ())
+    return Host(now_us=0, files=files, instances=(), volumes=(volume,), past={}, written_bytes=0)
+
+
+def writes(record: Record) -> int:
+    """How often the database was changed: the counter at offset 24 of its file (sqlite.org/fileformat.html)."""
+    return int.from_bytes(Path(record.path).read_bytes()[24:28], "big")
+
+
+# What waits
+
+
+def test_what_waits_is_kept_as_a_whole_and_written_only_where_it_is_another(record: Record) -> None:
+    assert record.waiting() == {}
+    waits = [Wait("/j/\udcff.journal", 5, "budget"), Wait("/j/b", 4, "pressure")]
+    record.wait(waits)
+    assert record.waiting() == {wait.path: wait for wait in waits}
+    before = writes(record)
+    record.wait(reversed(waits))
+    assert writes(record) == before
+    record.wait(waits[1:])
+    assert list(record.waiting()) == ["/j/b"]
+
+
+def test_in_an_older_record_nothing_waits(tmp_path: Path) -> None:
+    Database(str(tmp_path / NAME), MIGRATIONS[:2], read_only=False).close()
+    with Record(tmp_path, read_only=True) as old:
+        assert old.waiting() == {}
+
+
+def test_the_runs_of_an_older_record_keep_their_origin(tmp_path: Path) -> None:
+    """It was called by another name there."""
+    old = Database(str(tmp_path / NAME), MIGRATIONS[:4], read_only=False)
+    old.write(lambda connection: connection.execute("INSERT INTO runs (door, began_us) VALUES ('bus', 100)"))
+    old.close()
+    for read_only in (True, False):
+        with Record(tmp_path, read_only=read_only) as record:
+            last = record.last_run()
+            assert last is not None
+            assert (last.origin, last.began_us) == ("bus", 100)
+
+
+# The past of files
+
+
+@pytest.mark.parametrize("action", [Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE])
+def test_a_done_rewrite_is_the_past_of_its_inode(record: Record, action: Verb) -> None:
+    keep(record, outcome(action=action))
+    seen = Past(action, 100, size_bytes=66, mtime_ns=55, extents=40, extents_before=5000, bytes_written=1000)
+    assert record.past(VOLUME) == {7: seen}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_what_the_file_was_is_kept(record: Record, kind: Kind) -> None:
+    record.outcome(0, VOLUME, 7, outcome(), mtime_ns=55, size_bytes=66, when_us=100, kind=kind)
+    assert record.past(VOLUME)[7].kind is kind
+
+
+def test_how_a_file_was_compressed_is_kept_and_unknown_in_an_older_record(record: Record, tmp_path: Path) -> None:
+    record.outcome(0, VOLUME, 7, outcome(), mtime_ns=55, size_bytes=66, when_us=100, compress="zstd:9")
+    assert record.past(VOLUME)[7].compress == "zstd:9"
+    old = Database(str(tmp_path / NAME), MIGRATIONS[:2], read_only=False)
+    old.write(
+        lambda connection: connection.execute(
+            "INSERT INTO rewrites VALUES ('uuid-a', 256, 8, 'compress', 1, 2, 3, 4, 5)"
+        )
+    )
+    old.close()
+    for read_only in (True, False):
+        with Record(tmp_path, read_only=read_only) as brought_up:
+            assert brought_up.past(VOLUME) == {8: Past(Verb.COMPRESS, 1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize(
+    ("action", "result"),
+    [
+        (Verb.COMPRESS, Result.SKIPPED),
+        (Verb.COMPRESS, Result.FAILED),
+        (Verb.ROTATE, Result.FAILED),
+        (Verb.SET_NOCOW, Result.DONE),
+    ],
+)
+def test_what_is_no_done_rewrite_is_no_past(record: Record, action: Verb, result: Result) -> None:
+    keep(record, outcome(action=action, result=result))
+    assert record.past(VOLUME) == {}
+    assert len(record.history()) == 1
+
+
+@pytest.mark.parametrize("result", [Result.DONE, Result.SKIPPED])
+def test_a_rewrite_in_vain_is_remembered_with_what_was_expected(record: Record, result: Result) -> None:
+    vain = outcome(action=Verb.DEFRAGMENT, result=result)._replace(reason=Reason.NO_GAIN, extents_after=4999)
+    record.outcome(0, VOLUME, 7, vain, mtime_ns=55, size_bytes=66, when_us=100, extents_expected=40)
+    assert record.past(VOLUME) == {7: Past(Verb.DEFRAGMENT, 100, 66, 55, 4999, 5000, 40, 1000)}
+
+
+def test_the_past_in_an_older_record_has_no_expectation(tmp_path: Path) -> None:
+    """Also for who may only read it, before it is brought up to date."""
+    old = Database(str(tmp_path / NAME), MIGRATIONS[:2], read_only=False)
+    row = "('uuid-a', 256, 7, 'compress', 100, 66, 55, 40, 100)"
+    old.write(lambda connection: connection.execute(f"INSERT INTO rewrites VALUES {row}"))  # noqa: S608 - ours
+    old.close()
+    for read_only in (True, False):
+        with Record(tmp_path, read_only=read_only) as record:
+            assert record.past(VOLUME) == {7: Past(Verb.COMPRESS, 100, 66, 55, 40)}
+
+
+def test_rotations_that_were_asked_for_count_within_their_time(record: Record) -> None:
+    for when_us in (99, 100, 200, 201):
+        keep(record, outcome(action=Verb.ROTATE), when_us=when_us)
+    keep(record, outcome(action=Verb.ROTATE, result=Result.FAILED), when_us=150)
+    keep(record, outcome(action=Verb.ROTATE, result=Result.SKIPPED), when_us=150)
+    keep(record, outcome(action=Verb.COMPRESS), when_us=150)
+    assert record.rotations_since(100, 200) == 3
+
+
+def test_the_last_rewrite_counts(record: Record) -> None:
+    keep(record, outcome(), when_us=100)
+    keep(record, outcome(action=Verb.DEFRAGMENT), when_us=200)
+    keep(record, outcome(result=Result.FAILED), when_us=300)
+    assert {inode: (past.verb, past.when_us) for inode, past in record.past(VOLUME).items()} == {
+        7: (Verb.DEFRAGMENT, 200)
+    }
+
+
+def test_the_same_inode_on_another_volume_or_subvolume_is_another_file(record: Record) -> None:
+    keep(record, outcome())
+    assert record.past(("uuid-b", 256)) == {}
+    assert record.past(("uuid-a", 257)) == {}
+
+
+# Runs
+
+
+def test_no_run_yet(record: Record) -> None:
+    assert record.last_run() is None
+
+
+def test_a_run_counts_its_own_outcomes(record: Record) -> None:
+    keep(record, outcome(), run=record.begin_run(1, "daemon"))
+    run = record.begin_run(10, "defrag")
+    keep(record, outcome(written=5), outcome(result=Result.SKIPPED, written=0), run=run)
+    keep(record, outcome(result=Result.FAILED, written=3), run=run)
+    assert record.last_run() == Run(run, "defrag", 10, None, done=1, skipped=1, failed=1, bytes_written=8)
+    record.end_run(run, 20)
+    assert record.last_run() == Run(run, "defrag", 10, 20, done=1, skipped=1, failed=1, bytes_written=8)
+
+
+def test_a_run_without_outcomes_is_a_run(record: Record) -> None:
+    run = record.begin_run(10, "defrag")
+    assert record.last_run() == Run(run, "defrag", 10, None, done=0, skipped=0, failed=0, bytes_written=0)
+
+
+# The budget
+
+
+def test_written_counts_whatever_the_result_after_a_moment(record: Record) -> None:
+    keep(record, outcome(written=1), when_us=100)
+    keep(record, outcome(written=2, result=Result.FAILED), when_us=101)
+    keep(record, outcome(written=4), when_us=200)
+    assert record.written_since(99) == 7
+    assert record.written_since(100) == 6
+    assert record.written_since(200) == 0
+
+
+def test_what_was_written_while_the_clock_was_ahead_does_not_count_for_years(record: Record) -> None:
+    keep(record, outcome(written=1), when_us=200)
+    keep(record, outcome(written=2), when_us=201)
+    assert record.written_since(0, 200) == 1
+    assert record.written_since(0, 201) == 3
+
+
+# History
+
+
+def test_an_outcome_comes_back_as_it_was(record: Record) -> None:
+    run = record.begin_run(1, "defrag")
+    given = outcome("/j/\udcff\udcfe/\n'x.journal", disk=(None, None))
+    keep(record, given, when_us=1_700_000_000_000_000, run=run)
+    ((when_us, origin, kept),) = record.history()
+    assert (when_us, origin, kept) == (1_700_000_000_000_000, "defrag", given)
+    assert kept.path == "/j/\udcff\udcfe/\n'x.journal"
+
+
+def test_an_outcome_of_a_lost_run_has_no_door(record: Record) -> None:
+    keep(record, outcome(), run=99)
+    assert [entry.origin for entry in record.history()] == [""]
+
+
+def test_history_is_of_files_and_of_what_is_below_directories(record: Record) -> None:
+    for path in ("/j/m/a.journal", "/j/m/b.journal", "/j/mm/a.journal", "/j/m%/a.journal"):
+        keep(record, outcome(path))
+
+    def found(*paths: str) -> list[str]:
+        return [entry.outcome.path for entry in record.history(paths)]
+
+    assert found("/j/m/a.journal") == ["/j/m/a.journal"]
+    assert found("/j/m") == found("/j/m/") == found("/j/../j/m") == ["/j/m/a.journal", "/j/m/b.journal"]
+    assert found("/j/m%", "/j/m/b.journal") == ["/j/m/b.journal", "/j/m%/a.journal"]
+    assert found("/j/m/a") == found("/j/_") == []
+    assert len(found("/")) == len(found()) == 4
+
+
+def test_history_of_a_relative_path(record: Record, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    keep(record, outcome(f"{tmp_path}/a.journal"))
+    monkeypatch.chdir(tmp_path)
+    assert len(record.history(["a.journal"])) == len(record.history(["."])) == 1
+
+
+def test_history_has_since_and_has_not_until(record: Record) -> None:
+    for when_us in (30, 10, 20):
+        keep(record, outcome(), when_us=when_us)
+    assert [entry.when_us for entry in record.history()] == [10, 20, 30]
+    assert [entry.when_us for entry in record.history(since_us=20)] == [20, 30]
+    assert [entry.when_us for entry in record.history(until_us=20)] == [10]
+    assert [entry.when_us for entry in record.history(since_us=11, until_us=30)] == [20]
+
+
+def test_days_are_local_and_sum_up(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Etc/GMT-2")  # two hours east of Greenwich
+    time.tzset()
+    try:
+        keep(record, outcome(), outcome(disk=(None, None)), when_us=21 * HOUR_US)
+        keep(record, outcome(result=Result.FAILED), outcome("/x/y", result=Result.SKIPPED), when_us=22 * HOUR_US)
+        assert record.days() == [
+            Day("1970-01-01", 2, 0, 0, 10000, 80, 2000, 800),
+            Day("1970-01-02", 0, 1, 1, 10000, 80, 2000, 1600),
+        ]
+        assert [day.skipped for day in record.days(["/j"], since_us=22 * HOUR_US)] == [0]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+# Extent counts
+
+
+def test_totals_are_of_each_instance_and_samples_of_active_files(record: Record) -> None:
+    archive = journal("system@1.journal", kind=Kind.ARCHIVED, extents=90)
+    other = journal("remote-\udcff.journal", extents=5, instance="remote")
+    record.observe(1, host(journal(), archive, other))
+    assert record.totals() == [
+        Totals(1, "m", files=2, extents=100, ideal_extents=2, active_extents=10, size_bytes=16 << 20,
+               allocated_bytes=16 << 20),
+        Totals(1, "remote", files=1, extents=5, ideal_extents=1, active_extents=5, size_bytes=8 << 20,
+               allocated_bytes=8 << 20),
+    ]  # fmt: skip
+    assert [(row.path, row.extents) for row in record.samples()] == [
+        ("/j/m/system.journal", 10), ("/j/m/remote-\udcff.journal", 5),
+    ]  # fmt: skip
+    assert [row.extents for row in record.samples(["/j/m/remote-\udcff.journal"])] == [5]
+    assert not record.totals(since_us=2)
+    assert not record.samples(until_us=1)
+
+
+def test_files_that_could_not_be_judged_are_left_out(record: Record) -> None:
+    record.observe(1, host(journal(problem=Reason.BAD_HEADER)))
+    assert not record.totals()
+    assert not record.samples()
+
+
+def test_nothing_is_written_while_nothing_changes(record: Record) -> None:
+    record.observe(1, host(journal()))
+    before = writes(record)
+    record.observe(2, host(journal()))
+    assert writes(record) == before
+    record.observe(3, host(journal(extents=11)))
+    assert writes(record) == before + 1
+    record.observe(4, host(journal(extents=10)))
+    assert [(row.when_us, row.extents) for row in record.samples()] == [(1, 10), (3, 11), (4, 10)]
+
+
+@pytest.mark.parametrize(("now_us", "rows"), [(1099, 1), (1100, 2), (999, 2)])
+def test_changes_are_kept_every_so_often_and_when_the_clock_went_back(record: Record, now_us: int, rows: int) -> None:
+    record.observe(1000, host(journal()), every_us=100)
+    record.observe(now_us, host(journal(extents=11)), every_us=100)
+    assert len(record.samples()) == len(record.totals()) == rows
+
+
+# Forgetting
+
+
+def test_prune_forgets_what_is_older(record: Record) -> None:
+    for when_us in (99, 100):
+        run = record.begin_run(when_us, "defrag")
+        keep(record, outcome(), when_us=when_us, run=run, inode=when_us)
+        record.observe(when_us, host(journal(extents=when_us, inode=1)))
+    record.prune(now_us=1100, keep_us=1000)
+    assert [entry.when_us for entry in record.history()] == [100]
+    assert [row.when_us for row in record.samples()] == [row.when_us for row in record.totals()] == [100]
+    assert list(record.past(VOLUME)) == [100]
+    record.prune(now_us=1101, keep_us=1000)
+    assert record.last_run() is None
+    assert not [*record.history(), *record.samples(), *record.totals()]
+    assert record.past(VOLUME) == {}
+
+
+def test_prune_keeps_the_newest_rows(record: Record) -> None:
+    for when_us in range(10):
+        keep(record, outcome(), when_us=when_us)
+        record.observe(when_us, host(journal(extents=when_us)))
+    record.prune(now_us=10, keep_us=1000, max_rows=10)
+    assert len(record.history()) == len(record.samples()) == 10
+    record.prune(now_us=10, keep_us=1000, max_rows=3)
+    assert [entry.when_us for entry in record.history()] == [7, 8, 9]
+    assert [row.when_us for row in record.samples()] == [row.when_us for row in record.totals()] == [7, 8, 9]
+    assert len(record.past(VOLUME)) == 1
+
+
+def test_prune_writes_nothing_when_nothing_is_due(record: Record) -> None:
+    keep(record, outcome())
+    before = writes(record)
+    record.prune(now_us=1000, keep_us=1000, max_rows=1)
+    assert writes(record) == before
+
+
+def test_the_past_of_a_file_that_is_still_there_is_not_forgotten(record: Record) -> None:
+    keep(record, outcome(), when_us=0, inode=7)
+    keep(record, outcome(), when_us=0, inode=8)
+    for day in range(1, 200):
+        record.observe(day * DAY_US, host(journal(inode=7)))
+        record.prune(day * DAY_US, 90 * DAY_US)
+    assert {inode: past.when_us for inode, past in record.past(VOLUME).items()} == {7: 0}
+
+
+def test_a_file_is_marked_as_seen_once_a_day(record: Record) -> None:
+    keep(record, outcome(), when_us=0, inode=7)
+    record.observe(1, host(journal()))
+    before = writes(record)
+    record.observe(DAY_US - 1, host(journal()))
+    assert writes(record) == before
+    record.observe(DAY_US, host(journal()))
+    assert writes(record) == before + 1
+    record.observe(DAY_US + 1, host(journal()))
+    assert writes(record) == before + 1
+
+
+# Reading only
+
+
+def test_a_record_that_is_not_there_is_empty_for_a_reader(tmp_path: Path) -> None:
+    with Record(tmp_path / "state", read_only=True) as record:
+        assert record.last_run() is None
+        assert record.past(VOLUME) == {}
+        assert record.written_since(0) == 0
+        assert not [*record.days(), *record.history()]
+        assert not (tmp_path / "state").exists()
+        with Record(tmp_path / "state") as writer:
+            keep(writer, outcome())
+        assert len(record.history()) == 1
+        assert not record.vanished
+
+
+def test_an_empty_file_is_empty_for_a_reader(tmp_path: Path) -> None:
+    (tmp_path / "history.db").touch()
+    with Record(tmp_path, read_only=True) as record:
+        assert record.last_run() is None
+    assert (tmp_path / "history.db").stat().st_size == 0
+
+
+def test_the_directory_and_the_file_are_closed_to_strangers(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        Record(tmp_path / "state").close()
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "state").stat().st_mode & 0o7777 == 0o750
+    assert (tmp_path / "state" / "history.db").stat().st_mode & 0o7777 == 0o640
+
+
+def test_any_name_of_a_directory_will_do(tmp_path: Path) -> None:
+    directory = os.fsdecode(os.fsencode(tmp_path) + b"/a?mode=ro#\xff%41 'x'")
+    with Record(directory) as record:
+        keep(record, outcome())
+    assert os.listdir(tmp_path) == [os.path.basename(directory)]
+    with Record(directory, read_only=True) as record:
+        assert len(record.history()) == 1
+
+
+# What was ever done
+
+
+def test_the_ledger_counts_every_outcome_by_its_result(record: Record) -> None:
+    keep(record, outcome(), outcome(result=Result.SKIPPED), outcome(result=Result.FAILED), outcome())
+    assert record.counters()[:5] == (2, 1, 1, 0, 4000)
+
+
+def test_the_ledger_only_grows_when_rows_are_forgotten(record: Record) -> None:
+    keep(record, outcome(), outcome())
+    before = record.counters()
+    record.prune(DAY_US, HOUR_US)
+    assert record.history() == []
+    assert record.counters() == before
+    keep(record, outcome())
+    assert record.counters().done == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "removed"),
+    [
+        (outcome(), 4960),
+        (outcome()._replace(extents_after=6000), 0),
+        (outcome(action=Verb.ROTATE), 0),
+        (outcome(result=Result.FAILED), 0),
+    ],
+)
+def test_only_a_rewrite_that_was_done_removed_extents(record: Record, one: Outcome, removed: int) -> None:
+    keep(record, one)
+    assert record.counters().extents_removed == removed
+
+
+@pytest.mark.parametrize(
+    ("disk", "reclaimed"),
+    [((900, 100), 800), ((100, 900), 0), ((100, 100), 0), ((None, None), None), ((900, None), None)],
+)
+def test_what_was_reclaimed_is_unknown_until_a_file_knows_it(
+    record: Record, disk: tuple[int | None, int | None], reclaimed: int | None
+) -> None:
+    keep(record, outcome(disk=disk))
+    assert record.counters().bytes_reclaimed == reclaimed
+
+
+def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -> None:
+    run = record.begin_run(100, "daemon")
+    for path, unshared, when_us in (("/j/a/x", 0, 200), ("/j/b/x", 1, 200), ("/j/b/y", 5, 300), ("/j/c/x", 1, 100)):
+        done = outcome()._replace(path=path, unshared_bytes=unshared)
+        record.outcome(run, VOLUME, 1, done, mtime_ns=1, size_bytes=1, when_us=when_us)
+    assert record.unshared_since(100) == {"/j/b"}
+    assert record.unshared_since(99) == {"/j/b", "/j/c"}
+
+
+def test_a_run_that_came_to_nothing_is_counted(record: Record) -> None:
+    record.run_failed()
+    record.run_failed()
+    assert record.counters() == Counters(failed_runs=2)
+
+
+def test_the_ledger_of_an_older_record_begins_with_what_it_remembers(tmp_path: Path) -> None:
+    """And who may only read it sees the same, before it is brought up to date."""
+    row = "(NULL, 1, 100, x'2f61', 'compress', 'done', 'fragmented', 500, 40, 900, 100, 1000, 1, '')"
+    old = Database(str(tmp_path / NAME), MIGRATIONS[:1], read_only=False)
+    old.write(lambda connection: connection.execute(f"INSERT INTO outcomes VALUES {row}"))  # noqa: S608 - ours
+    old.close()
+    with Record(tmp_path, read_only=True) as record:
+        assert record.counters() == Counters(done=1, bytes_written=1000, extents_removed=460, bytes_reclaimed=800)
+        assert [entry.outcome.unshared_bytes for entry in record.history()] == [0]
+    with Record(tmp_path) as record:
+        keep(record, outcome())
+        counters = record.counters()
+    assert counters == Counters(done=2, bytes_written=2000, extents_removed=460 + 4960, bytes_reclaimed=1600)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The state directory's lock keeps two executors apart, and outlives nobody."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.history.state import lock, make
+from journalkeeper.model.errors import BusyError, FileError, NeedsRootError
+
+NOBODY = 65534
+HOLD = """
+import sys
+from journalkeeper.history.state import lock
+with lock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
+
+
+@contextmanager
+def somebody_holding(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock until its stdin closes."""
+    argv = [sys.executable, "-c", HOLD, os.fspath(directory)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=os.getcwd()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Be nobody, in no group, for a moment."""
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that nobody can get to."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)  # noqa: S103 - the point
+        yield Path(name)
+
+
+def test_the_second_is_told_who_is_first(tmp_path: Path) -> None:
+    with (
+        somebody_holding(tmp_path) as first,
+        pytest.raises(BusyError, match=rf"process {first.pid} holds"),
+        lock(tmp_path),
+    ):
+        pytest.fail("both hold it")
+
+
+def test_the_lock_is_free_after_the_block_and_after_an_error(tmp_path: Path) -> None:
+    with lock(tmp_path):
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+    with pytest.raises(ZeroDivisionError), lock(tmp_path):
+        _ = 1 / 0
+    with lock(tmp_path), pytest.raises(BusyError, match=f"process {os.getpid()} holds"), lock(tmp_path):
+        pytest.fail("held twice")
+
+
+def test_the_lock_is_free_when_its_holder_is_killed(tmp_path: Path) -> None:
+    with somebody_holding(tmp_path) as first:
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        with lock(tmp_path):
+            assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_program_that_we_start_does_not_hold_it_for_us(tmp_path: Path) -> None:
+    with lock(tmp_path):
+        child = subprocess.Popen(["sleep", "60"], close_fds=False)
+    try:
+        with lock(tmp_path):
+            assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_holder_that_has_not_said_who_it_is_is_another_process(tmp_path: Path) -> None:
+    with somebody_holding(tmp_path):
+        (tmp_path / "lock").write_text("")
+        with pytest.raises(BusyError, match="another process holds"), lock(tmp_path):
+            pytest.fail("both hold it")
+
+
+def test_the_directory_is_made_for_root_and_its_group_and_the_lock_for_root(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        with lock(tmp_path / "a" / "b"):
+            pass
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o7777 == 0o750
+    assert (tmp_path / "a" / "b" / "lock").stat().st_mode & 0o7777 == 0o600
+
+
+def test_a_directory_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o711)  # noqa: S103 - anything but the default
+    make(os.fspath(tmp_path))
+    assert tmp_path.stat().st_mode & 0o7777 == 0o711
+
+
+def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileError) as caught, lock(tmp_path):
+        pytest.fail("followed")
+    assert caught.value.number == errno.ELOOP
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    with pytest.raises(FileError, match="cannot make the state directory") as caught, lock(tmp_path / "state"):
+        pytest.fail("locked a file")
+    assert caught.value.number == errno.EEXIST
+
+
+@needs_root
+def test_nobody_may_not_make_the_directory(open_directory: Path) -> None:
+    with as_nobody(), pytest.raises(NeedsRootError, match="Permission denied; run it as root"):
+        make(f"{open_directory}/state")
+
+
+@needs_root
+def test_nobody_may_not_hold_the_lock(open_directory: Path) -> None:
+    with lock(open_directory):
+        pass
+    with as_nobody(), pytest.raises(NeedsRootError, match="cannot open the lock"), lock(open_directory):
+        pytest.fail("a stranger holds the lock")

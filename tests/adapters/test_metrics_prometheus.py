@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What Prometheus and node_exporter themselves say of our metrics, alerts and dashboard."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journalkeeper.history.counters import Counters
+from journalkeeper.metrics import textfile
+from journalkeeper.metrics.prometheus import FAMILIES, PREFIX, Facts, render
+from tests import figures
+
+PROMETHEUS = Path(__file__).parent.parent.parent / "configs/prometheus"
+RULES, TESTS = PROMETHEUS / "journalkeeper.rules.yml", PROMETHEUS / "journalkeeper.test.yml"
+DASHBOARD = PROMETHEUS / "journalkeeper-dashboard.json"
+PAGE = PROMETHEUS.parent / "man/journalkeeper-fleet.7.in"
+ALERTS = tuple(re.findall(r"(?m)^ +- alert: (\w+)$", RULES.read_text()))
+OURS = frozenset(f"{PREFIX}_{family.name}" for family in FAMILIES)
+EXPORTERS = frozenset({"node_textfile_mtime_seconds", "node_textfile_scrape_error", "up"})
+NOBODY = 65534
+
+
+def promtool(*words: str | Path, said: str | None = None) -> subprocess.CompletedProcess[str]:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not here (Debian's package prometheus; tests/run borrows it)")
+    return subprocess.run(["promtool", *words], input=said, capture_output=True, text=True, check=False)
+
+
+def metrics_in(text: str) -> set[str]:
+    """The names of metrics in rules, tests and expressions."""
+    return set(re.findall(r"\b(?:journalkeeper|node)_[a-z_]+\b", text))
+
+
+# the metrics
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("facts", [figures.FACTS, Facts(succeeded=False), Facts(succeeded=False, counters=Counters())])
+def test_promtool_has_nothing_to_say_against_any_metric(facts: Facts) -> None:
+    done = promtool("check", "metrics", said=render(facts))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.slow
+def test_promtool_would_say_something_against_a_bad_one() -> None:
+    bad = render(figures.FACTS).replace("run_failures_total", "run_failures")
+    done = promtool("check", "metrics", said=bad)
+    assert done.returncode != 0
+    assert "counter" in done.stdout + done.stderr
+
+
+@pytest.fixture
+def collector() -> Iterator[Path]:
+    """A directory that any user can reach."""
+    place = Path(tempfile.mkdtemp(prefix="collector-"))
+    place.chmod(0o755)
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def exporter(collector: Path) -> Iterator[str]:
+    """The address of a node_exporter that reads `collector`, as nobody where that can be."""
+    program = shutil.which("prometheus-node-exporter")
+    if program is None:
+        pytest.skip("node_exporter is not here (Debian's package prometheus-node-exporter; tests/run borrows it)")
+    words = ["--collector.disable-defaults", "--collector.textfile", f"--collector.textfile.directory={collector}"]
+    with subprocess.Popen(
+        [program, *words, "--web.listen-address=127.0.0.1:0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        user=NOBODY if os.geteuid() == 0 else None,
+    ) as process:
+        assert process.stderr is not None
+        said = []
+        try:
+            for line in process.stderr:
+                said.append(line)
+                if found := re.search(r'"Listening on" address=(\S+)', line):
+                    yield f"http://{found[1]}/metrics"
+                    break
+            else:
+                pytest.fail("".join(said))
+        finally:
+            process.terminate()
+
+
+def scraped(address: str) -> dict[str, str]:
+    with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - our own exporter
+        lines = answer.read().decode().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+
+@pytest.mark.slow
+def test_node_exporter_shows_every_metric_as_it_was_written(collector: Path, exporter: str) -> None:
+    textfile.write(textfile.target(str(collector)), render(figures.FACTS))
+    found = scraped(exporter)
+    written = dict(line.rsplit(" ", 1) for line in render(figures.FACTS).splitlines() if line[0] != "#")
+    assert {name: float(found[name]) for name in written} == {name: float(value) for name, value in written.items()}
+    assert found["node_textfile_scrape_error"] == "0"
+    (age,) = (name for name in found if name.startswith("node_textfile_mtime_seconds"))
+    assert re.search(r'file="(.*/)?journalkeeper[.]prom"', age)
+
+
+@pytest.mark.slow
+def test_node_exporter_passes_over_a_file_that_is_being_written(collector: Path, exporter: str) -> None:
+    (collector / ".journalkeeper.prom.new").write_text("# HELP half")
+    found = scraped(exporter)
+    assert found["node_textfile_scrape_error"] == "0"
+    assert not metrics_in("\n".join(found)) & OURS
+
+
+# the alerts
+
+
+@pytest.mark.slow
+def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
+    checked = promtool("check", "rules", RULES)
+    assert (checked.returncode, f"{len(ALERTS)} rules found" in checked.stdout) == (0, True), checked.stderr
+    tested = promtool("test", "rules", TESTS)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("expression", ["vector(1)", "vector(1) > 1"], ids=["always", "never"])
+def test_an_alert_that_always_or_never_fires_fails_its_test(tmp_path: Path, expression: str) -> None:
+    rules, changed = re.subn(r"(\n +expr: ).*(\n +for: ).*", rf"\g<1>{expression}\g<2>0s", RULES.read_text())
+    assert changed == len(ALERTS) > 0
+    (tmp_path / RULES.name).write_text(rules)
+    shutil.copy(TESTS, tmp_path)
+    tested = promtool("test", "rules", tmp_path / TESTS.name)
+    assert tested.returncode != 0
+    assert set(re.findall(r"alertname: ?(\w+)", tested.stdout + tested.stderr)) == set(ALERTS)
+
+
+def test_every_alert_has_its_paragraph_in_the_manual() -> None:
+    text = PAGE.read_text()
+    assert [alert for alert in ALERTS if f"\n.B {alert}\n" not in text] == []
+    assert set(re.findall(r"Journalkeeper[A-Z]\w+", text)) == set(ALERTS)
+
+
+# names
+
+
+@pytest.mark.parametrize("file", [RULES, TESTS, DASHBOARD], ids=lambda path: path.name)
+def test_every_metric_that_is_asked_for_exists(file: Path) -> None:
+    asked = metrics_in(file.read_text())
+    assert asked - OURS - EXPORTERS == set()
+    assert asked & OURS
+
+
+def test_a_metric_that_does_not_exist_would_be_found() -> None:
+    assert metrics_in("sum(journalkeeper_bytes) / node_x") - OURS - EXPORTERS == {"journalkeeper_bytes", "node_x"}
+
+
+# the dashboard
+
+
+def dashboard() -> dict[str, Any]:
+    loaded = json.loads(DASHBOARD.read_text())
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def test_every_panel_has_a_place_of_its_own_and_says_what_it_shows() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) > 10
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+        assert panel["title"]
+        assert panel["description"].endswith(".")
+
+
+def test_every_variable_is_defined_and_the_data_source_is_the_readers_choice() -> None:
+    text = DASHBOARD.read_text()
+    defined = {variable["name"] for variable in dashboard()["templating"]["list"]}
+    assert set(re.findall(r"\$\{?([a-z]\w*)", text)) == defined
+    for panel in dashboard()["panels"]:
+        assert [target["datasource"]["uid"] for target in panel["targets"]] == ["${datasource}"] * len(panel["targets"])
+
+
+@pytest.mark.slow
+def test_promtool_takes_every_expression_of_the_dashboard(tmp_path: Path) -> None:
+    expressions = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+    rules = [{"record": f"panel:{number}", "expr": one} for number, one in enumerate(expressions)]
+    whole = tmp_path / "panels.yml"
+    whole.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))  # JSON is YAML
+    checked = promtool("check", "rules", whole)
+    assert (checked.returncode, f"{len(rules)} rules found" in checked.stdout) == (0, True), checked.stderr

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The service's log: what journald gets, and that nothing ever waits for journald."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.lab.bed import Bed
+from journalkeeper.model import Outcome, Reason, Result, Verb
+from journalkeeper.service.log import FIELD_CHARACTERS, INTERVAL_S, LINES, SOCKET, Event, Log, encode, to_journald
+
+OUTCOME = Outcome("/j/system@1.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 5992, 40, None, 7, 4096, 1.5)
+MANY = 2000
+
+
+@pytest.fixture
+def journald(tmp_path: Path) -> Iterator[socket.socket]:
+    """A journald that takes what its queue holds and reads only if the test does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(os.fspath(tmp_path / "socket"))
+        listener.settimeout(5)
+        yield listener
+
+
+@pytest.fixture
+def log(journald: socket.socket) -> Iterator[Log]:
+    """A log whose minute is always a new one, so that only journald bounds it."""
+    ticks = iter(range(0, 10_000_000, int(INTERVAL_S)))
+    made = Log(str(journald.getsockname()), clock=lambda: float(next(ticks)))
+    yield made
+    made.close()
+
+
+def received(journald: socket.socket) -> dict[str, str]:
+    """The fields of the next entry, of which none has a newline in it."""
+    lines = journald.recv(1 << 20).decode("utf-8", "surrogateescape").splitlines()
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+def drain(journald: socket.socket) -> list[dict[str, str]]:
+    """All that is in the queue."""
+    journald.setblocking(False)
+    found = []
+    try:
+        while True:
+            found.append(received(journald))
+    except BlockingIOError:
+        journald.settimeout(5)
+        return found
+
+
+def speaking(speak: Callable[[], None]) -> threading.Thread:
+    """A thread that speaks MANY times."""
+
+    def many() -> None:
+        for _ in range(MANY):
+            speak()
+
+    speaker = threading.Thread(target=many, daemon=True)
+    speaker.start()
+    return speaker
+
+
+def test_a_sentence_bears_priority_event_and_identifier(log: Log, journald: socket.socket) -> None:
+    log.say(4, "the volume is read-only", Event.CONDITION)
+    assert received(journald) == {
+        "MESSAGE": "the volume is read-only",
+        "PRIORITY": "4",
+        "MESSAGE_ID": Event.CONDITION,
+        "SYSLOG_IDENTIFIER": "journalkeeper",
+    }
+
+
+def test_an_outcome_bears_its_numbers_and_nothing_unknown(log: Log, journald: socket.socket) -> None:
+    log.say(6, "mended", outcome=OUTCOME)
+    fields = received(journald)
+    ours = {name.removeprefix("JOURNALKEEPER_"): value for name, value in fields.items() if "KEEPER_" in name}
+    assert fields["MESSAGE_ID"] == Event.DONE
+    assert ours == {
+        "FILE": "/j/system@1.journal",
+        "ACTION": "compress",
+        "RESULT": "done",
+        "REASON": "fragmented",
+        "EXTENTS_BEFORE": "5992",
+        "EXTENTS_AFTER": "40",
+        "DISK_BYTES_AFTER": "7",
+        "BYTES_WRITTEN": "4096",
+        "DURATION_USEC": "1500000",
+    }
+
+
+@pytest.mark.parametrize(
+    ("result", "event"),
+    [(Result.DONE, Event.DONE), (Result.SKIPPED, Event.SKIPPED), (Result.FAILED, Event.FAILED)],
+)
+def test_each_result_is_an_event_of_its_own(log: Log, journald: socket.socket, result: Result, event: Event) -> None:
+    log.say(6, "so it ended", outcome=OUTCOME._replace(result=result))
+    assert received(journald)["MESSAGE_ID"] == event
+
+
+def test_each_field_is_one_line_whatever_is_in_it() -> None:
+    assert encode({"A": "b", "C": "d\ne"}) == b"A=b\nC=d\\x0ae\n"
+
+
+def test_a_file_name_that_is_not_utf8_is_escaped(log: Log, journald: socket.socket) -> None:
+    name = os.fsdecode(b"/j/\xff.journal")
+    log.say(6, f"{name}: mended", outcome=OUTCOME._replace(path=name))
+    raw = journald.recv(1 << 20)
+    assert b"JOURNALKEEPER_FILE=/j/\\xff.journal\n" in raw
+    assert b"MESSAGE=/j/\\xff.journal: mended\n" in raw
+
+
+@pytest.mark.parametrize(("length", "kept"), [(FIELD_CHARACTERS, FIELD_CHARACTERS), (10**7, FIELD_CHARACTERS)])
+def test_a_long_value_is_cut_so_that_it_can_be_sent(log: Log, journald: socket.socket, length: int, kept: int) -> None:
+    log.say(3, "x" * length)
+    assert (len(received(journald)["MESSAGE"]), log.lost) == (kept, 0)
+
+
+def test_a_stuck_journald_blocks_nobody_and_is_told_of_the_loss_later(log: Log, journald: socket.socket) -> None:
+    """The queue is full after a few; whoever waited for room would wait for ever here."""
+    speaker = speaking(lambda: log.say(6, "a line"))
+    speaker.join(30)
+    assert not speaker.is_alive()
+    taken = drain(journald)
+    assert 0 < len(taken) < MANY
+    assert log.lost == MANY - len(taken)
+    log.say(6, "at last")
+    lost, last = received(journald), received(journald)
+    assert (lost["MESSAGE_ID"], lost["JOURNALKEEPER_LOST"]) == (Event.LOST, str(MANY - len(taken)))
+    assert (last["MESSAGE"], log.lost) == ("at last", 0)
+
+
+def test_what_was_lost_is_said_at_the_end_if_nothing_else_is(log: Log, journald: socket.socket) -> None:
+    for number in range(MANY):
+        log.say(6, f"line {number}")
+    lost = str(log.lost)
+    drain(journald)
+    log.close()
+    assert received(journald)["JOURNALKEEPER_LOST"] == lost
+
+
+def test_a_journald_that_is_not_there_is_a_loss_and_no_error(tmp_path: Path) -> None:
+    log = Log(str(tmp_path / "socket"))
+    log.say(6, "nobody listens")
+    assert log.lost == 1
+    log.close()
+
+
+def test_a_journald_that_came_back_is_found(tmp_path: Path, journald: socket.socket, log: Log) -> None:
+    log.say(6, "before")
+    journald.close()
+    os.unlink(tmp_path / "socket")
+    log.say(6, "background")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as again:
+        again.bind(os.fspath(tmp_path / "socket"))
+        log.say(6, "after")
+        assert [received(again)["MESSAGE_ID"], received(again)["MESSAGE"]] == [Event.LOST, "after"]
+
+
+def test_more_than_the_minute_allows_are_counted_and_said_in_the_next(journald: socket.socket) -> None:
+    now_s = [0.0]
+    log = Log(str(journald.getsockname()), clock=lambda: now_s[0])
+    said = []
+    for number in range(LINES + 1):
+        log.say(6, f"line {number}")
+        said += drain(journald)
+    assert (len(said), log.lost) == (LINES, 1)
+    now_s[0] = INTERVAL_S
+    log.say(6, "a new minute")
+    assert received(journald)["JOURNALKEEPER_LOST"] == "1"
+    assert received(journald)["MESSAGE"] == "a new minute"
+    log.close()
+
+
+def test_without_journald_a_sentence_is_one_line_with_its_priority(capsys: pytest.CaptureFixture[str]) -> None:
+    log = Log(None)
+    log.say(3, "one.conf:1: wrong; two.conf:2: wrong, too")
+    assert capsys.readouterr().err == "<3>one.conf:1: wrong; two.conf:2: wrong, too\n"
+    log.close()
+
+
+def test_a_stderr_that_nobody_reads_is_a_loss_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    readable, writable = os.pipe()
+    os.close(readable)
+    unbuffered = io.TextIOWrapper(io.FileIO(writable, "w"), write_through=True)
+    monkeypatch.setattr("sys.stderr", unbuffered)
+    log = Log(None)
+    log.say(6, "nobody listens")
+    assert log.lost == 1
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("stream", "found"),
+    [("{dev}:{ino}", SOCKET), ("{dev}:1", None), ("", None), (None, None)],
+)
+def test_journald_is_at_the_end_of_stderr_only_if_the_very_stream_is(
+    monkeypatch: pytest.MonkeyPatch, stream: str | None, found: str | None
+) -> None:
+    """$JOURNAL_STREAM alone is inherited by everybody, whatever their stderr is."""
+    status = os.fstat(2)
+    if stream is None:
+        monkeypatch.delenv("JOURNAL_STREAM", raising=False)
+    else:
+        monkeypatch.setenv("JOURNAL_STREAM", stream.format(dev=status.st_dev, ino=status.st_ino))
+    assert to_journald() == found
+
+
+@pytest.mark.root
+def test_a_real_journald_keeps_the_fields_apart(bed: Bed) -> None:
+    path = f"/proc/{bed.journald.pid}/root{SOCKET}"
+    log = Log(path)
+    log.say(6, "mended", outcome=OUTCOME._replace(detail="two\nlines"))
+    log.close()
+    bed.journald.sync()
+    argv = ["journalctl", f"--file={bed.journald.active}", "--output=json", f"MESSAGE_ID={Event.DONE}"]
+    (entry,) = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    fields = json.loads(entry)
+    assert (fields["JOURNALKEEPER_EXTENTS_BEFORE"], fields["JOURNALKEEPER_EXTENTS_AFTER"]) == ("5992", "40")
+    assert (fields["JOURNALKEEPER_DETAIL"], fields["MESSAGE"]) == (r"two\x0alines", "mended")
+
+
+@pytest.mark.root
+def test_a_stopped_journald_stops_libsystemds_way_of_sending_and_not_ours(bed: Bed) -> None:
+    """Why log.py has a socket of its own."""
+    log = Log(f"/proc/{bed.journald.pid}/root{SOCKET}")
+    os.kill(bed.journald.pid, signal.SIGSTOP)
+    try:
+        blocked = speaking(lambda: bed.journald.log("on a blocking socket, as sd_journal_send() does"))
+        ours = speaking(lambda: log.say(6, "now or never"))
+        ours.join(30)
+        assert not ours.is_alive()
+        assert blocked.is_alive()
+    finally:
+        os.kill(bed.journald.pid, signal.SIGCONT)
+    blocked.join(30)
+    assert not blocked.is_alive()
+    assert log.lost > 0
+    log.close()

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the watch wakes for, and what it does not, on directories that come, go and move."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyinotify
+import pytest
+
+from journalkeeper.journald import layout
+from journalkeeper.lab.volume import run
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, Watch
+
+MACHINE = "0123456789abcdef0123456789abcdef"
+ARCHIVE = f"system@{MACHINE}-0000000000000001-0000000000000001.journal"
+SMALLEST_EVENT = 16
+QUEUE = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+
+
+class Scene:
+    """A watch in a loop of its own, refreshed after each rescan as the daemon does it."""
+
+    def __init__(self, *tops: Path | str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.changes: list[Change] = []
+        self.watch = Watch(map(str, tops), self.changes.append)
+        self.watch.attach(self.loop)
+        self.watch.refresh()
+
+    def close(self) -> None:
+        self.watch.close()
+        self.loop.close()
+
+    def after(self, *doings: Callable[[], object]) -> Change:
+        """All that was told after the `doings`."""
+        self.changes.clear()
+        for doing in doings:
+            doing()
+        told = 0
+        while True:
+            self.loop.run_until_complete(asyncio.sleep(COALESCE_S * 1.5))
+            if len(self.changes) == told:
+                break
+            if any(change.rescan for change in self.changes[told:]):
+                self.watch.refresh()
+            told = len(self.changes)
+        appended = frozenset[str]().union(*(change.appended for change in self.changes))
+        return Change(appended, rescan=any(change.rescan for change in self.changes))
+
+
+@pytest.fixture
+def watching() -> Iterator[Callable[..., Scene]]:
+    scenes: list[Scene] = []
+
+    def make(*tops: Path | str) -> Scene:
+        scenes.append(Scene(*tops))
+        return scenes[-1]
+
+    yield make
+    for scene in scenes:
+        scene.close()
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    """A journal directory with one instance and its active file."""
+    instance = tmp_path / "journal" / MACHINE
+    instance.mkdir(parents=True)
+    (instance / "system.journal").write_bytes(b"journal")
+    return tmp_path / "journal"
+
+
+def append(path: Path | bytes) -> None:
+    """What journald does to be heard: a truncation to the same size."""
+    os.truncate(path, os.stat(path).st_size)
+
+
+NOTHING = Change(frozenset(), rescan=False)
+RESCAN = Change(frozenset(), rescan=True)
+
+
+# appends
+
+
+def test_an_append_is_told_with_its_instance(top: Path, watching: Callable[..., Scene]) -> None:
+    active = top / MACHINE / "system.journal"
+    assert watching(top).after(lambda: append(active)) == Change(frozenset({str(top / MACHINE)}), rescan=False)
+
+
+@pytest.mark.parametrize("name", [ARCHIVE, "system@0000000000000001-0000000000000001.journal~", "other"])
+def test_what_is_written_to_other_files_is_not_told(top: Path, watching: Callable[..., Scene], name: str) -> None:
+    (top / MACHINE / name).write_bytes(b"x")
+    assert watching(top).after(lambda: append(top / MACHINE / name)) == NOTHING
+
+
+def test_many_appends_are_one_change(top: Path, watching: Callable[..., Scene]) -> None:
+    scene, active = watching(top), top / MACHINE / "system.journal"
+    scene.after(*[lambda: append(active)] * 500)
+    assert len(scene.changes) == 1
+
+
+def test_a_flat_directory_of_journals_is_an_instance(tmp_path: Path, watching: Callable[..., Scene]) -> None:
+    (tmp_path / "system.journal").write_bytes(b"x")
+    assert watching(tmp_path).after(lambda: append(tmp_path / "system.journal")).appended == {str(tmp_path)}
+
+
+# names
+
+
+@pytest.mark.parametrize(
+    "doing",
+    [
+        lambda instance: (instance / ARCHIVE).touch(),
+        lambda instance: (instance / "system.journal").rename(instance / ARCHIVE),
+        lambda instance: (instance / "system.journal").unlink(),
+        lambda instance: (instance / "user-1000.journal").touch(),
+        lambda instance: open(os.fsencode(instance) + b"/user-\xff\xfe.journal", "w").close(),
+    ],
+    ids=["new", "renamed", "removed", "user", "not UTF-8"],
+)
+def test_names_of_journals_that_come_and_go_are_told(
+    top: Path, watching: Callable[..., Scene], doing: Callable[[Path], object]
+) -> None:
+    assert watching(top).after(lambda: doing(top / MACHINE)).rescan
+
+
+@pytest.mark.parametrize("name", [".journalkeeper-abc.tmp", "fss", "notes.txt", "#system.journal.swp"])
+def test_names_that_are_no_journals_are_not_told(top: Path, watching: Callable[..., Scene], name: str) -> None:
+    """Our own temporary files among them: our work must not wake us."""
+    scene, file = watching(top), top / MACHINE / name
+    assert scene.after(file.touch, file.unlink) == NOTHING
+
+
+def test_a_name_that_is_not_utf8_does_not_hide_what_follows(top: Path, watching: Callable[..., Scene]) -> None:
+    strange = os.fsencode(top / MACHINE) + b"/user-\xff.journal"
+    Path(os.fsdecode(strange)).touch()
+    scene = watching(top)
+    told = scene.after(lambda: append(strange), lambda: append(top / MACHINE / "system.journal"))
+    assert told.appended == {str(top / MACHINE)}
+
+
+def test_a_directory_whose_own_name_is_not_utf8_is_watched(tmp_path: Path, watching: Callable[..., Scene]) -> None:
+    top = os.fsdecode(os.fsencode(tmp_path) + b"/j\xff")
+    os.mkdir(top)
+    scene = watching(top)
+    Path(top, "remote").mkdir()
+    scene.after()
+    assert scene.after(lambda: Path(top, "remote", "remote-a.journal").touch()).rescan
+
+
+# directories
+
+
+@pytest.mark.parametrize("name", ["remote", f"{MACHINE}.web", MACHINE[::-1]])
+def test_new_instances_are_watched_and_vanished_ones_dropped(
+    top: Path, watching: Callable[..., Scene], name: str
+) -> None:
+    scene, instance = watching(top), top / name
+    assert scene.after(instance.mkdir).rescan
+    assert str(instance) in scene.watch.watched
+    active = instance / "system.journal"
+    assert scene.after(active.touch).rescan
+    assert scene.after(lambda: append(active)).appended == {str(instance)}
+    assert scene.after(lambda: shutil.rmtree(instance)).rescan
+    assert str(instance) not in scene.watch.watched
+
+
+def test_a_top_that_is_not_there_yet_is_waited_for(tmp_path: Path, watching: Callable[..., Scene]) -> None:
+    top = tmp_path / "a" / "b" / "journal"
+    scene = watching(top)
+    assert scene.after((tmp_path / "a").mkdir).rescan
+    instance = top / MACHINE
+    assert scene.after(lambda: instance.mkdir(parents=True)).rescan
+    active = instance / "system.journal"
+    active.touch()
+    assert scene.after(lambda: append(active)).appended == {str(instance)}
+
+
+def test_what_else_appears_beside_a_missing_or_present_top_is_not_told(
+    tmp_path: Path, top: Path, watching: Callable[..., Scene]
+) -> None:
+    """/var/log is a busy directory."""
+    missing = tmp_path / "missing"
+    scene = watching(top, missing)
+    assert scene.after((tmp_path / "syslog").touch, (tmp_path / "nginx").mkdir) == NOTHING
+    assert scene.after(missing.mkdir).rescan
+
+
+def test_a_top_that_is_moved_away_and_made_anew_is_found_again(top: Path, watching: Callable[..., Scene]) -> None:
+    scene, old = watching(top), top.with_name("old")
+    assert scene.after(lambda: top.rename(old)).rescan
+    assert str(top) not in scene.watch.watched
+    assert scene.after(lambda: append(old / MACHINE / "system.journal")) == NOTHING
+    (old / MACHINE / "user-1.journal").touch()
+    assert scene.after(lambda: (top / MACHINE).mkdir(parents=True)).rescan
+    (top / MACHINE / "system.journal").touch()
+    assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}
+
+
+def test_moving_a_top_to_and_fro_leaves_no_watch_behind(top: Path, watching: Callable[..., Scene]) -> None:
+    scene, other = watching(top), top.with_name("other")
+    kept = len(scene.watch.watched)
+    for _ in range(3):
+        scene.after(lambda: top.rename(other))
+        scene.after(lambda: other.rename(top))
+    fdinfo = Path(f"/proc/self/fdinfo/{scene.watch.fd}").read_text()
+    assert fdinfo.count("inotify wd:") == len(scene.watch.watched) == kept
+
+
+def test_a_link_that_comes_to_lead_elsewhere_is_followed(tmp_path: Path, watching: Callable[..., Scene]) -> None:
+    link, first, second = tmp_path / "link", tmp_path / "first", tmp_path / "second"
+    for place in (first, second):
+        (place / MACHINE).mkdir(parents=True)
+    link.symlink_to(first)
+    scene = watching(link)
+    assert str(first / MACHINE) in scene.watch.watched
+    (tmp_path / "new").symlink_to(second)
+    assert scene.after(lambda: (tmp_path / "new").rename(link)).rescan
+    assert str(second / MACHINE) in scene.watch.watched
+    assert str(first / MACHINE) not in scene.watch.watched
+
+
+def test_an_instance_made_while_the_others_are_being_watched_is_not_missed(
+    top: Path, watching: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listed before it was there, watched after: nobody would tell of it."""
+    scene, late = watching(top), top / "remote"
+    real = layout.directories
+
+    def directories(where: str) -> list[layout.Directory]:
+        found = real(where)
+        late.mkdir(exist_ok=True)
+        return found
+
+    shutil.rmtree(top / MACHINE)
+    monkeypatch.setattr(layout, "directories", directories)
+    scene.watch.refresh()
+    assert str(late) in scene.watch.watched
+
+
+def test_two_tops_one_below_the_other_share_their_watches(top: Path, watching: Callable[..., Scene]) -> None:
+    scene = watching(top, top / MACHINE)
+    assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}
+    assert scene.after((top / "remote").mkdir).rescan
+
+
+def test_a_directory_that_cannot_be_watched_is_said_and_the_others_are(
+    tmp_path: Path, top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (top / "remote").mkdir()
+    watch = Watch([str(top)], lambda change: None)
+    assert watch._manager is not None
+    real, watched = watch._manager.add_watch, []
+
+    def add_watch(path: str, mask: int, *, quiet: bool) -> object:
+        watched.append(os.readlink(path))
+        if watched[-1] == str(top / MACHINE):
+            raise pyinotify.WatchManagerError("no space", {})
+        return real(path, mask, quiet=quiet)
+
+    monkeypatch.setattr(watch._manager, "add_watch", add_watch)
+    with pytest.raises(KeeperError, match="max_user_watches"):
+        watch.refresh()
+    assert watch.watched == {str(tmp_path), str(top), str(top / "remote")}
+    watch.close()
+
+
+def test_closing_twice_is_harmless(top: Path) -> None:
+    watch = Watch([str(top)], lambda change: None)
+    watch.close()
+    watch.close()
+
+
+# mounts
+
+
+@pytest.fixture
+def mountable(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
+    mounted: list[Path] = []
+
+    def mount(point: Path) -> None:
+        run("mount", "-t", "tmpfs", "-o", "size=1m", "journalkeeper-test", point)
+        mounted.append(point)
+
+    yield mount
+    for point in reversed(mounted):
+        if os.path.ismount(point):
+            run("umount", point)
+
+
+@pytest.mark.root
+def test_what_is_mounted_on_a_top_is_found_and_what_lay_below_it_afterwards(
+    top: Path, watching: Callable[..., Scene], mountable: Callable[[Path], None]
+) -> None:
+    scene = watching(top)
+    assert scene.after(lambda: mountable(top)).rescan
+    assert str(top / MACHINE) not in scene.watch.watched
+    assert scene.after((top / "remote").mkdir).rescan
+    assert str(top / "remote") in scene.watch.watched
+    assert scene.after(lambda: run("umount", "--lazy", top)).rescan
+    assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}
+
+
+@pytest.mark.root
+def test_the_mount_that_a_missing_top_lies_on_is_waited_for(
+    tmp_path: Path, watching: Callable[..., Scene], mountable: Callable[[Path], None]
+) -> None:
+    point = tmp_path / "volume with a blank"
+    point.mkdir()
+    scene = watching(point / "journal")
+    assert scene.after(lambda: mountable(point)).rescan
+    assert scene.after((point / "journal" / MACHINE).parent.mkdir).rescan
+
+
+@pytest.mark.root
+def test_mounts_elsewhere_are_not_told(
+    top: Path, tmp_path: Path, watching: Callable[..., Scene], mountable: Callable[[Path], None]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    scene = watching(top)
+    assert scene.after(lambda: mountable(elsewhere), lambda: run("umount", elsewhere)) == NOTHING
+
+
+@pytest.mark.root
+def test_a_mount_that_becomes_read_only_is_told(
+    top: Path, watching: Callable[..., Scene], mountable: Callable[[Path], None]
+) -> None:
+    mountable(top)
+    scene = watching(top)
+    assert scene.after(lambda: run("mount", "-o", "remount,ro", top)).rescan
+
+
+# bursts
+
+
+@pytest.mark.parametrize("files", [10_000, QUEUE + 2_000], ids=["burst", "overflow"])
+def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
+    top: Path, watching: Callable[..., Scene], files: int
+) -> None:
+    scene = watching(top, top.with_name("second"))
+    calls: list[int] = []
+    real = scene.watch._read
+
+    def read() -> None:
+        before = scene.watch.events
+        real()
+        calls.append(scene.watch.events - before)
+
+    scene.loop.add_reader(scene.watch.fd, read)
+
+    def burst() -> None:
+        for number in range(files):
+            os.close(os.open(top / MACHINE / f"user-{number}.journal", os.O_CREAT | os.O_WRONLY))
+
+    told = scene.after(burst)
+    assert told.rescan
+    assert sum(calls) >= min(files, QUEUE)
+    assert max(calls) <= READ_BYTES // SMALLEST_EVENT
+    listing = layout.listing(str(top / MACHINE))
+    assert len(listing.journals) + listing.left_out == files + 1
+    if files > QUEUE:
+        assert told.appended == {str(top / MACHINE)}, "an append may be among what was lost"
+    assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}

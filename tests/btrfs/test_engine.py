@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The whole way on real files: look, plan, do, record; stopped, locked out, forgotten, without room."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journalkeeper.config import Config
+from journalkeeper.engine import Engine
+from journalkeeper.execute import executor, runner
+from journalkeeper.history import state
+from journalkeeper.history.record import Record
+from journalkeeper.lab.bed import Bed
+from journalkeeper.lab.volume import PREFIX, run
+from journalkeeper.model import KIB, MIB, Outcome, Reason, Request, Result, Verb
+from journalkeeper.model.errors import BusyError, FileError, NeedsRootError, NotBtrfsError
+from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Report
+from tests.btrfs.journals import NOW, PAGE, Bearing, archive_name, bearing, export, extents, fill, put
+
+pytestmark = pytest.mark.root
+
+MACHINE = "0123456789abcdef0123456789abcdef"
+ARCHIVED = Request(active=False, now=True)
+Keep = Callable[..., Engine]
+
+
+@pytest.fixture
+def top(place: Path) -> Path:
+    """An empty journal directory."""
+    (place / MACHINE).mkdir()
+    return place
+
+
+@pytest.fixture
+def keep(top: Path, tmp_path: Path) -> Keep:
+    """Make an engine of `top`, or of another directory, with its record in tmp_path."""
+
+    def make(directory: Path = top, config: Config | None = None, state_directory: Path | None = None) -> Engine:
+        where = str(tmp_path / "state" if state_directory is None else state_directory)
+        return Engine(config or Config(), directories=(str(directory),), state_directory=where)
+
+    return make
+
+
+def go(
+    engine: Engine,
+    request: Request = NOW,
+    *,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Report:
+    return engine.run(request, on_progress=on_progress, stop=stop)
+
+
+def what_became(report: Report) -> dict[str, Reason]:
+    """The reason for each file by its name, whichever way it went."""
+    rows: list[tuple[str, Reason]] = [(outcome.path, outcome.reason) for outcome in report.outcomes]
+    rows += [(skip.path, skip.reason) for skip in report.plan.skipped]
+    assert len({path for path, _ in rows}) == len(rows), rows
+    return {os.path.basename(path): reason for path, reason in rows}
+
+
+def files_in(directory: Path) -> dict[str, Bearing]:
+    return {path.name: bearing(path) for path in directory.iterdir()}
+
+
+def archives(directory: Path, content: bytes, number: int, *, nocow: bool = False) -> list[Path]:
+    """So many archives, every page of each an extent of its own."""
+    return [put(directory, content, archive_name(one), nocow=nocow) for one in range(1, number + 1)]
+
+
+# end to end
+
+
+def test_a_real_journal_of_every_kind(bed: Bed, keep: Keep) -> None:
+    run("chattr", "-C", bed.journald.journal)
+    bed.journald.age(30)
+    datacow = bed.journald.rotate()
+    bed.journald.age(10)
+    run("cp", "--archive", "--reflink=never", datacow, bed.volume.mountpoint / "original")
+    nocow = put(bed.journald.journal, datacow.read_bytes(), archive_name(7), nocow=True)
+    unclean = put(bed.journald.journal, datacow.read_bytes(), "system@0000000000000001-0000000000000001.journal~")
+    broken = put(bed.journald.journal, datacow.read_bytes()[:3000], archive_name(8), torn=False)
+    before = {path: bearing(path) for path in (datacow, nocow, unclean, broken)}
+    entries = {path: export(path) for path in (datacow, nocow, unclean)}
+    for path, each in before.items():
+        os.utime(path, ns=each.times_ns)
+
+    report = go(keep(bed.directory))
+
+    assert [outcome for outcome in report.outcomes if outcome.result is not Result.DONE] == []
+    assert what_became(report) == {
+        datacow.name: Reason.FRAGMENTED,
+        nocow.name: Reason.NOCOW_ARCHIVE,
+        unclean.name: Reason.FRAGMENTED,
+        broken.name: Reason.BAD_HEADER,
+        "system.journal": Reason.FRAGMENTED,
+    }
+    verbs = {os.path.basename(outcome.path): outcome.action for outcome in report.outcomes}
+    assert (verbs[datacow.name], verbs[nocow.name]) == (Verb.COMPRESS, Verb.REWRITE)
+    assert (verbs[unclean.name], verbs["system.journal"]) == (Verb.COMPRESS, Verb.DEFRAGMENT)
+    for path, each in before.items():
+        assert bearing(path)._replace(data=each.data) == each, path
+    for path, text in entries.items():
+        assert export(path) == text
+    assert report.written_bytes == sum(outcome.bytes_written for outcome in report.outcomes)
+    assert report.notices == ()
+
+    again = go(keep(bed.directory))
+
+    assert again.outcomes == ()
+    assert again.written_bytes == 0
+    assert set(what_became(again)) == set(what_became(report))
+    assert [what_became(again)[path.name] for path in (datacow, nocow, unclean)] == [Reason.RECORDED] * 3
+
+
+def test_a_second_run_finds_nothing_to_do_and_says_why(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    archives(top / MACHINE, journal_bytes, 3)
+    first = go(keep())
+    assert [outcome.result for outcome in first.outcomes] == [Result.DONE] * 3
+    before = files_in(top / MACHINE)
+    second = go(keep())
+    assert (second.outcomes, second.written_bytes, second.notices) == ((), 0, ())
+    assert what_became(second) == dict.fromkeys(before, Reason.RECORDED)
+    assert files_in(top / MACHINE) == before
+
+
+def test_the_command_obeys_another_compression_and_does_the_same_one_once(
+    top: Path, journal_bytes: bytes, tmp_path: Path
+) -> None:
+    (path,) = archives(top / MACHINE, journal_bytes, 1)
+    before = bearing(path)
+    text = export(path)
+    os.utime(path, ns=before.times_ns)
+
+    def defrag(*words: str) -> tuple[str, str]:
+        environment = {**os.environ, "STATE_DIRECTORY": f"{tmp_path / 'state'}"}
+        command = (sys.executable, "-m", "journalkeeper", "defrag", "-D", f"{top}", "--now", "-j", *words)
+        answer = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
+        (outcome,) = json.loads(answer)["outcomes"]
+        return outcome["result"], outcome["reason"]
+
+    def algorithms() -> str:
+        """compsize's rows."""
+        return " ".join(line.split()[0] for line in run("compsize", path).splitlines()[2:] if "TOTAL" not in line)
+
+    assert (defrag(), algorithms()) == (("done", "fragmented"), "zstd")
+    assert defrag() == defrag("--compress=zstd") == ("skipped", "recorded")
+    for word, kind in {"lzo": "lzo", "no": "none", "zstd": "zstd"}.items():
+        assert defrag(f"--compress={word}") == ("done", "asked")
+        assert defrag(f"--compress={word}") == ("skipped", "recorded")
+        assert kind in algorithms()
+        assert kind == "none" or kind in algorithms()
+        assert bearing(path)._replace(data=before.data) == before
+    assert export(path) == text
+
+
+def test_with_the_record_lost_nothing_is_rewritten_either(
+    top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path
+) -> None:
+    archives(top / MACHINE, journal_bytes, 2)
+    put(top / MACHINE, journal_bytes, archive_name(9), nocow=True)
+    go(keep())
+    shutil.rmtree(tmp_path / "state")
+    again = go(keep())
+    assert (again.outcomes, again.written_bytes) == ((), 0)
+    assert set(what_became(again).values()) == {Reason.IDEAL}
+    assert len(what_became(again)) == 3
+
+
+def test_what_changed_since_is_judged_anew(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    (path,) = archives(top / MACHINE, journal_bytes, 1)
+    go(keep())
+    put(path.parent, journal_bytes, path.name)
+    path.touch()
+    assert what_became(go(keep())) == {path.name: Reason.FRAGMENTED}
+
+
+LATER = NOW._replace(now=False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ((NOW, 1), Reason.FRAGMENTED),
+        ((NOW, 3), Reason.FRAGMENTED),
+        ((NOW, 4), Reason.CHANGED),  # somebody is at it for good
+        ((LATER, 1), Reason.CHANGED),  # there is a next run
+    ],
+)
+def test_with_now_an_archive_that_journald_just_finished_is_looked_at_again(
+    top: Path, keep: Keep, journal_bytes: bytes, asked: tuple[Request, int], reason: Reason
+) -> None:
+    (path,) = archives(top / MACHINE, journal_bytes, 1)
+    request, times = asked
+    tries = 0
+
+    def just_before(*given: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries <= times:
+            path.touch()
+        return executor.execute(*given)
+
+    config = Config()._replace(watch=Config().watch._replace(settle_us=0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "execute", just_before)
+        report = go(keep(config=config), request)
+    assert [outcome.reason for outcome in report.outcomes] == [reason]
+    assert tries == (times if reason is Reason.CHANGED else times + 1)
+
+
+SCATTERED = 256 * KIB
+"""Extents as long as this the kernel leaves where they are, unless it compresses them."""
+
+
+def scatter(path: Path) -> None:
+    """Have every SCATTERED bytes of a file in an extent of their own, away from their neighbours."""
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        for offset in range(0, len(content), 2 * SCATTERED):
+            os.pwrite(file.fileno(), content[offset : offset + SCATTERED], offset)
+        os.fsync(file.fileno())
+
+
+def test_a_rewrite_that_the_kernel_made_nothing_of_is_not_repeated(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    """With four extents in each MiB it leaves them all: each is as long as it has to be."""
+    active = put(top / MACHINE, journal_bytes, "system.journal", torn=False)
+    scatter(active)
+    before = extents(active)
+    config = Config()._replace(defrag=Config().defrag._replace(extents_per_mib=4))
+    first = go(keep(config=config))
+    (outcome,) = first.outcomes
+    assert (outcome.result, outcome.reason, outcome.extents_after) == (Result.SKIPPED, Reason.NO_GAIN, before)
+    assert outcome.bytes_written > 0
+    again = go(keep(config=config))
+    assert (again.outcomes, again.written_bytes) == ((), 0)
+    (skip,) = again.plan.skipped
+    assert skip.reason is Reason.NO_GAIN
+    assert f"{before} extents became {before}" in skip.detail
+    with active.open("r+b") as file:
+        for offset in range(0, MIB, 2 * PAGE):
+            os.pwrite(file.fileno(), journal_bytes[offset : offset + PAGE], offset)
+        os.fsync(file.fileno())
+    assert [one.result for one in go(keep(config=config)).outcomes] == [Result.DONE]
+
+
+def test_the_plan_is_the_run_stopped_before_it_touches_anything(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    archives(top / MACHINE, journal_bytes, 2)
+    before = files_in(top / MACHINE)
+    planned = keep().plan(ARCHIVED)
+    assert files_in(top / MACHINE) == before
+    done = go(keep(), ARCHIVED)
+    assert [action.path for action in done.plan.actions] == [action.path for action in planned.actions]
+    assert [outcome.path for outcome in done.outcomes] == [action.path for action in planned.actions]
+
+
+def test_without_now_a_young_archive_settles(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    (path,) = archives(top / MACHINE, journal_bytes, 1)
+    assert what_became(go(keep(), Request())) == {path.name: Reason.SETTLING}
+    watch, window = Config().watch, Config().window._replace(pressure_max_percent=100)
+    settled = Config()._replace(watch=watch._replace(settle_us=0, nocow_settle_us=0), window=window)
+    assert what_became(go(keep(config=settled), Request())) == {path.name: Reason.FRAGMENTED}
+
+
+def test_only_what_was_asked_for(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    first, second = archives(top / MACHINE, journal_bytes, 2)
+    report = go(keep(), Request(paths=(str(first), str(top / "gone.journal")), now=True))
+    assert what_became(report) == {first.name: Reason.FRAGMENTED, "gone.journal": Reason.VANISHED}
+    assert what_became(go(keep(), Request(archived=False, now=True))) == {
+        first.name: Reason.NOT_ASKED,
+        second.name: Reason.NOT_ASKED,
+    }
+
+
+def test_one_files_failure_does_not_end_the_run(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    good, fixed = archives(top / MACHINE, journal_bytes, 2)
+    run("chattr", "+i", fixed)
+    try:
+        report = go(keep())
+    finally:
+        run("chattr", "-i", fixed)
+    assert what_became(report) == {good.name: Reason.FRAGMENTED, fixed.name: Reason.READ_ONLY}
+    assert {outcome.result for outcome in report.outcomes} == {Result.DONE, Result.SKIPPED}
+
+
+def test_what_a_killed_run_left_is_removed_and_said(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    (path,) = archives(top / MACHINE, journal_bytes, 1, nocow=True)
+    left = path.with_name(f".journalkeeper-{path.stat().st_ino}.tmp")
+    left.write_bytes(b"half a copy")
+    report = go(keep(), Request(paths=(str(path),), now=True))
+    assert report.notices == (f"{left}: left by a killed run, removed",)
+    assert [outcome.result for outcome in report.outcomes] == [Result.DONE]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_progress_of_a_run_never_goes_back(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    archives(top / MACHINE, journal_bytes, 3)
+    told: list[Progress] = []
+    go(keep(), on_progress=told.append)
+    assert [one.number for one in told] == sorted(one.number for one in told)
+    assert {one.number for one in told} == {1, 2, 3}
+    assert [one.done_bytes for one in told] == sorted(one.done_bytes for one in told)
+    assert told[-1].done_bytes == told[-1].total_bytes == 3 * len(journal_bytes)
+
+
+# stopped
+
+
+def test_a_stop_ends_the_run_at_the_border_of_a_piece(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    small = Config()._replace(defrag=Config().defrag._replace(chunk_bytes=MIB))
+    archives(top / MACHINE, journal_bytes, 3)
+    before = files_in(top / MACHINE)
+    told: list[Progress] = []
+    report = go(keep(config=small), on_progress=told.append, stop=lambda: len(told) >= 3)
+    assert {outcome.reason for outcome in report.outcomes} == {Reason.INTERRUPTED}
+    assert len(report.outcomes) == 3
+    begun, *others = report.outcomes
+    assert 0 < begun.bytes_written < len(journal_bytes)
+    assert begun.extents_after < begun.extents_before
+    assert [outcome.bytes_written for outcome in others] == [0, 0]
+    assert files_in(top / MACHINE) == before
+    rest = go(keep())
+    assert [outcome.result for outcome in rest.outcomes] == [Result.DONE] * 3
+    assert files_in(top / MACHINE) == before
+
+
+def test_a_stop_before_the_first_file_touches_nothing(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    archives(top / MACHINE, journal_bytes, 2)
+    report = go(keep(), stop=lambda: True)
+    assert [(outcome.reason, outcome.bytes_written) for outcome in report.outcomes] == [(Reason.INTERRUPTED, 0)] * 2
+    assert report.written_bytes == 0
+
+
+# the record
+
+
+def recorded(directory: Path) -> list[Outcome]:
+    with closing(Record(str(directory), read_only=True)) as record:
+        return [entry.outcome for entry in record.history()]
+
+
+def test_every_outcome_is_in_the_history(top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path) -> None:
+    archives(top / MACHINE, journal_bytes, 2)
+    report = go(keep())
+    kept = recorded(tmp_path / "state")
+    assert [(one.path, one.result, one.bytes_written, one.extents_after) for one in kept] == [
+        (one.path, one.result, one.bytes_written, one.extents_after) for one in report.outcomes
+    ]
+    with closing(Record(str(tmp_path / "state"), read_only=True)) as record:
+        last = record.last_run()
+    assert last is not None
+    assert (last.done, last.bytes_written) == (2, report.written_bytes)
+    assert last.ended_us is not None
+
+
+def test_two_runs_at_once_are_not_possible(top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path) -> None:
+    archives(top / MACHINE, journal_bytes, 1)
+    before = files_in(top / MACHINE)
+    with state.lock(str(tmp_path / "state")), pytest.raises(BusyError, match=str(os.getpid())):
+        go(keep())
+    assert files_in(top / MACHINE) == before
+    assert len(go(keep()).outcomes) == 1
+
+
+@pytest.fixture
+def small_state(tmp_path: Path) -> Iterator[Path]:
+    """A state directory with room for little."""
+    directory = tmp_path / "tmpfs"
+    directory.mkdir()
+    run("mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", directory)
+    yield directory
+    run("umount", directory)
+
+
+def test_without_room_for_the_record_nothing_is_begun(
+    top: Path, keep: Keep, journal_bytes: bytes, small_state: Path
+) -> None:
+    archives(top / MACHINE, journal_bytes, 1)
+    before = files_in(top / MACHINE)
+    fill(small_state / "ballast")
+    with pytest.raises(FileError, match="No space left"):
+        go(keep(state_directory=small_state))
+    assert files_in(top / MACHINE) == before
+
+
+def test_a_record_that_becomes_full_costs_the_record_and_not_the_report(
+    top: Path, keep: Keep, journal_bytes: bytes, small_state: Path
+) -> None:
+    paths = archives(top / MACHINE, journal_bytes, 2)
+
+    def tell(progress: Progress) -> None:
+        if progress.number == 1 and not (small_state / "ballast").exists():
+            fill(small_state / "ballast")
+
+    report = go(keep(state_directory=small_state), on_progress=tell)
+    assert [outcome.result for outcome in report.outcomes] == [Result.DONE] * 2
+    assert [text for text in report.notices if "not recorded" in text and "No space left" in text]
+    assert all(any(str(path) in text for text in report.notices) for path in paths)
+    (small_state / "ballast").unlink()
+    again = go(keep(state_directory=small_state))
+    assert (again.outcomes, set(what_became(again).values())) == ((), {Reason.IDEAL})
+
+
+def test_a_damaged_record_is_set_aside_and_the_run_goes_on(
+    top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path
+) -> None:
+    archives(top / MACHINE, journal_bytes, 1)
+    go(keep())
+    (tmp_path / "state/history.db").write_bytes(b"nonsense" * 1000)
+    report = go(keep())
+    assert any("damaged" in text for text in report.notices)
+    assert (report.outcomes, set(what_became(report).values())) == ((), {Reason.IDEAL})
+
+
+# what cannot be
+
+
+@pytest.mark.may_skip
+def test_another_filesystem_is_said_and_nothing_recorded(tmp_path: Path, keep: Keep, journal_bytes: bytes) -> None:
+    elsewhere = tmp_path / "elsewhere" / MACHINE
+    elsewhere.mkdir(parents=True)
+    if run("stat", "-f", "-c", "%T", elsewhere).strip() == "btrfs":
+        pytest.skip("the machine's temporary files are on btrfs")
+    (elsewhere / "system.journal").write_bytes(journal_bytes)
+    with pytest.raises(NotBtrfsError):
+        go(keep(elsewhere.parent))
+    with closing(Record(str(tmp_path / "state"), read_only=True)) as record:
+        assert record.last_run() is None
+
+
+def test_a_missing_directory_is_an_error(keep: Keep, place: Path) -> None:
+    with pytest.raises(FileError, match="No such file"):
+        go(keep(place / "nowhere"))
+
+
+def test_who_may_read_no_file_is_told_so(
+    top: Path, journal_bytes: bytes, as_nobody: Callable[[Callable[[], str]], str]
+) -> None:
+    (path,) = archives(top / MACHINE, journal_bytes, 1)
+    path.chmod(0o640)
+    for parent in path.parents:
+        parent.chmod(0o755)
+        if parent.name.startswith(PREFIX):
+            break
+
+    def attempt() -> str:
+        try:
+            Engine(Config(), directories=(str(top),), state_directory="/nonexistent").look(Request())
+        except NeedsRootError as error:
+            return str(error)
+        return "nothing"
+
+    assert "may be read by root and the group systemd-journal only" in as_nobody(attempt)
+
+
+def test_a_namespace_is_looked_at_with_its_own_settings(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    (top / f"{MACHINE}.web").mkdir()
+    (path,) = archives(top / f"{MACHINE}.web", journal_bytes, 1)
+    report = go(keep())
+    assert what_became(report) == {path.name: Reason.FRAGMENTED}
+    assert {window.instance for window in report.plan.windows} == {MACHINE, f"{MACHINE}.web"}

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Feedback from a real journald and a real volume."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journalkeeper.btrfs.maintenance import disks, maintenance
+from journalkeeper.config import Config
+from journalkeeper.engine import Engine
+from journalkeeper.execute.throttle import Place, Throttle
+from journalkeeper.lab.bed import Bed
+from journalkeeper.lab.journald import ONLINE
+from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.model import Action, Kind, Reason, Request, Verb
+from journalkeeper.observe.flushes import Flushes
+from journalkeeper.observe.intake import Intake
+from journalkeeper.observe.load import others_busy_percent
+from journalkeeper.observe.observer import Observer, Seen
+from journalkeeper.observe.syncs import Syncs
+from tests.btrfs.journals import ALWAYS, put
+
+pytestmark = pytest.mark.root
+
+
+def eventually(true: Callable[[], bool], timeout_s: float = 30) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def after_stall(bed: Bed, seconds: float, intake: Intake) -> int:
+    """The worst delay that is told after a message has waited for journald for so long."""
+    os.kill(bed.journald.pid, signal.SIGSTOP)
+    try:
+        bed.journald.log("this one waits")
+        time.sleep(seconds)
+    finally:
+        os.kill(bed.journald.pid, signal.SIGCONT)
+    return told(intake)
+
+
+def told(intake: Intake) -> int:
+    """The next delay that is told: journald takes a message in its own time."""
+    worst: list[int] = []
+
+    def came() -> bool:
+        worst.extend(delay for delay in [intake.worst_us()] if delay is not None)
+        return bool(worst)
+
+    assert eventually(came)
+    return worst[0]
+
+
+def test_what_a_stall_cost_a_message_is_in_the_journal(bed: Bed) -> None:
+    intake = Intake([str(bed.journald.active)])
+    bed.journald.log("before")
+    bed.journald.sync()
+    assert intake.worst_us() is None, "what came before is not our doing"
+    assert intake.worst_us() is None, "nothing came"
+    worst_us = after_stall(bed, 0.5, intake)
+    assert 400_000 < worst_us < 30_000_000
+    bed.journald.log("at once")
+    assert told(intake) < worst_us
+    intake.close()
+
+
+def test_a_rotation_between_two_looks_is_no_error(bed: Bed) -> None:
+    intake = Intake([str(bed.journald.active)])
+    intake.worst_us()
+    bed.journald.rotate()
+    intake.worst_us()
+    assert after_stall(bed, 0.3, intake) > 200_000
+    intake.close()
+
+
+def test_an_active_file_that_is_gone_says_nothing() -> None:
+    intake = Intake(["/nonexistent/system.journal"])
+    assert intake.worst_us() is None
+    intake.close()
+
+
+def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
+    make_volume: Callable[..., ScratchVolume],
+) -> None:
+    volume = make_volume("2G")
+    uuid = run("findmnt", "-no", "UUID", volume.mountpoint).strip()
+    (volume.mountpoint / "data").write_bytes(os.urandom(64 << 20))
+    os.sync()
+    assert maintenance(uuid) == ""
+    volume.throttle(40)
+    for doing, command in {
+        "scrub": ("scrub", "start", "-B"),
+        "balance": ("balance", "start", "--full-balance"),
+    }.items():
+        null = subprocess.DEVNULL
+        with subprocess.Popen(("btrfs", *command, volume.mountpoint), stdout=null, stderr=null) as process:
+            seen = eventually(lambda expected=doing: maintenance(uuid) == expected)  # type: ignore[misc]
+            volume.throttle(0)
+            process.wait()
+        assert seen
+        assert eventually(lambda: maintenance(uuid) == "")
+        volume.throttle(40)
+
+
+@contextmanager
+def writing(volume: ScratchVolume) -> Iterator[None]:
+    """Somebody writes there as fast as it goes."""
+    command = f"while :; do dd if=/dev/zero of={volume.mountpoint}/backup bs=64k count=2000 conv=fsync,notrunc; done"
+    with subprocess.Popen(("sh", "-c", command), stderr=subprocess.DEVNULL, start_new_session=True) as process:
+        try:
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_backup_keeps_its_own_disk_busy_and_no_other(make_volume: Callable[..., ScratchVolume]) -> None:
+    volumes = make_volume("1G"), make_volume("1G")
+    ours, theirs = (run("findmnt", "-no", "UUID", volume.mountpoint).strip() for volume in volumes)
+    assert [f"/dev/{name}" for name in disks(ours)] == volumes[0].devices
+    os.sync()
+    with writing(volumes[1]):
+        assert eventually(lambda: others_busy_percent((theirs,), 0.1)[theirs] > 0)
+        busy = [others_busy_percent((ours, theirs), 0.25) for _ in range(8)]
+    assert max(one[theirs] for one in busy) > 10
+    assert min(one[ours] for one in busy) == 0
+    assert others_busy_percent(("gone",), 0) == {}
+
+
+def test_a_plan_waits_for_who_uses_its_own_disk_and_not_for_another(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, tmp_path: Path
+) -> None:
+    volumes = make_volume("1G"), make_volume("1G")
+    put(volumes[0].mountpoint, journal_bytes)
+    os.sync()
+    at_once = ALWAYS._replace(watch=ALWAYS.watch._replace(settle_us=0))
+    config = at_once._replace(window=at_once.window._replace(pressure_max_percent=0))
+    engine = Engine(config, directories=(f"{volumes[0].mountpoint}",), state_directory=f"{tmp_path}")
+
+    def reasons() -> list[Reason]:
+        return [skip.reason for skip in engine.plan(Request()).skipped]
+
+    with writing(volumes[1]):
+        assert eventually(lambda: reasons() == [])
+    with writing(volumes[0]):
+        assert eventually(lambda: reasons() == [Reason.PRESSURE])
+        assert engine.plan(Request(now=True)).actions
+
+
+# Before each piece
+
+
+class Asked:
+    """An Throttle for one file of a bed, with what it was made of."""
+
+    def __init__(self, bed: Bed, kind: Kind, *, hurry: bool = False, not_after_us: int | None = None) -> None:
+        self.flushes = Flushes()
+        self.stopped = False
+        self.seen = self.look(bed)
+        file = next(file for file in self.seen.files if file.kind is kind)
+        action = Action(file.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, (), 0, 0, 0, "no", file, not_after_us)
+        place = Place(self.seen.volumes[0].uuid, (str(bed.journald.active),))
+        self.throttle = Throttle(
+            action, Config(), self.flushes, place, margin_us=500_000, hurry=hurry, stop=lambda: self.stopped
+        )
+
+    def look(self, bed: Bed) -> Seen:
+        seen = Observer().look([str(bed.directory)], now_us=time.time_ns() // 1000)
+        # The instance's own settings are in journald's namespace.
+        seen = seen._replace(instances=tuple(one._replace(sync_interval_us=3_000_000) for one in seen.instances))
+        self.flushes.look(seen.instances, seen.files)
+        return seen
+
+
+@pytest.fixture
+def asked() -> Iterator[Callable[..., Asked]]:
+    """Make them; closed after the test."""
+    with ExitStack() as stack:
+
+        def make(bed: Bed, kind: Kind, **words: Any) -> Asked:
+            made = Asked(bed, kind, **words)
+            stack.callback(made.throttle.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def short(make_bed: Callable[..., Bed]) -> Bed:
+    """A journald that flushes 3 s after the first append, and has one archive and nothing unsynced."""
+    bed = make_bed(sync_interval="3s")
+    bed.journald.rotate()
+    bed.journald.log("so that there is an active file")
+    bed.journald.sync()
+    return bed
+
+
+def test_with_nothing_unsynced_an_active_file_is_worked_on(short: Bed, asked: Callable[..., Asked]) -> None:
+    assert asked(short, Kind.ACTIVE).throttle(0) is None
+
+
+def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Bed, asked: Callable[..., Asked]) -> None:
+    """The plan saw it OFFLINE and knew no limit: what came after it does."""
+    one = asked(short, Kind.ACTIVE)
+    short.journald.log("the timer starts")
+    assert eventually(lambda: short.journald.state() == ONLINE)
+    assert one.throttle(0) is None
+    assert one.throttle(3_000_000) is Reason.WINDOW_CLOSED
+    assert eventually(lambda: one.throttle(0) is Reason.WINDOW_CLOSED)
+    assert short.journald.state() == ONLINE, "the flush came first"
+
+
+def test_the_plans_own_limit_holds_too(short: Bed, asked: Callable[..., Asked]) -> None:
+    soon_us = time.time_ns() // 1000 + 2_000_000
+    one = asked(short, Kind.ACTIVE, not_after_us=soon_us)
+    assert one.throttle(0) is None
+    assert one.throttle(2_000_000) is Reason.WINDOW_CLOSED
+
+
+def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed, asked: Callable[..., Asked]) -> None:
+    one = asked(short, Kind.ARCHIVED)
+    short.journald.log("the timer starts")
+    assert eventually(lambda: short.journald.state() == ONLINE)
+    one.look(short)
+    assert one.throttle(0) is None, "not yet due"
+    assert eventually(lambda: one.flushes.due(500_000))
+    assert one.throttle(0) is None
+    assert short.journald.state() != ONLINE
+    assert one.flushes.passed()
+
+
+def test_a_stop_ends_a_pause(short: Bed, asked: Callable[..., Asked]) -> None:
+    one = asked(short, Kind.ARCHIVED)
+    short.journald.log("the timer starts")
+    assert eventually(lambda: short.journald.state() == ONLINE)
+    one.look(short)
+    assert eventually(lambda: one.flushes.due(500_000))
+    os.kill(short.journald.pid, signal.SIGSTOP)  # the flush does not come
+    try:
+        threading.Timer(0.5, setattr, (one, "stopped", True)).start()
+        assert one.throttle(0) is Reason.INTERRUPTED
+    finally:
+        os.kill(short.journald.pid, signal.SIGCONT)
+
+
+def test_who_is_in_a_hurry_waits_for_no_flush(short: Bed, asked: Callable[..., Asked]) -> None:
+    one = asked(short, Kind.ACTIVE, hurry=True, not_after_us=0)
+    short.journald.log("the timer starts")
+    assert one.throttle(10_000_000) is None
+
+
+def test_a_sync_that_no_timer_foretold_is_seen(bed: Bed) -> None:
+    """journald syncs at once for priority crit; the append before it is to an OFFLINE file."""
+    bed.journald.log("one")
+    bed.journald.sync()
+    syncs = Syncs(str(bed.journald.active))
+    assert not any(syncs.seen() for _ in range(4)), "nothing happened"
+    bed.journald.log("a disk fails", PRIORITY="2")
+    assert eventually(syncs.seen)
+    assert eventually(lambda: bed.journald.state() != ONLINE)
+    syncs.seen()
+    assert not any(syncs.seen() for _ in range(4)), "it is over"
+    bed.journald.log("an append")
+    assert eventually(syncs.seen)
+    assert not syncs.seen()
+
+
+def test_what_the_first_piece_moved_is_no_sync(make_volume: Callable[..., ScratchVolume]) -> None:
+    path = make_volume("512M").mountpoint / "system.journal"
+
+    def write() -> None:
+        with open(path, "wb" if not path.exists() else "r+b") as file:
+            file.write(bytes(4096))
+            os.fsync(file.fileno())
+
+    write()
+    syncs = Syncs(str(path))
+    assert not syncs.seen()
+    write()
+    assert not syncs.seen(), "by the first piece, which may be the file's beginning"
+    write()
+    assert syncs.seen(), "a later piece lies behind it"
+
+
+def test_a_file_that_is_gone_is_not_synced() -> None:
+    assert not Syncs("/nonexistent/system.journal").seen()

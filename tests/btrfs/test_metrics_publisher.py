@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Metrics of real runs: what they say, when they are written, and that they are never a run's fault."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.config import Config
+from journalkeeper.engine import DAEMON, Engine
+from journalkeeper.history import state
+from journalkeeper.lab.bed import Bed
+from journalkeeper.metrics import publisher
+from journalkeeper.metrics.textfile import NAME
+from journalkeeper.model import Reason, Request, Result
+from journalkeeper.model.errors import BusyError, KeeperError
+from journalkeeper.model.run import Report
+from tests.btrfs.journals import NOW, archive_name, extents, put
+
+pytestmark = pytest.mark.root
+
+MACHINE = "0123456789abcdef0123456789abcdef"
+Keep = Callable[..., Engine]
+
+
+@pytest.fixture
+def top(place: Path) -> Path:
+    """A journal directory."""
+    (place / MACHINE).mkdir()
+    return place
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """The collector's directory."""
+    path = tmp_path / "collector"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def keep(top: Path, tmp_path: Path, out: Path) -> Keep:
+    """Make an engine of `top` that writes to `out`."""
+
+    def make(**words: object) -> Engine:
+        config = configured(top, out)
+        return Engine(config, **{"state_directory": str(tmp_path / "state"), **words})  # type: ignore[arg-type]
+
+    return make
+
+
+def configured(top: Path, textfile: Path) -> Config:
+    config = Config()
+    return config._replace(
+        watch=config.watch._replace(directories=(str(top),)), metrics=config.metrics._replace(textfile=str(textfile))
+    )
+
+
+def go(engine: Engine, request: Request = NOW, origin: str = "defrag") -> Report:
+    return engine.run(request, on_progress=lambda _: None, stop=lambda: False, origin=origin)
+
+
+def found(out: Path) -> dict[str, float]:
+    lines = (out / NAME).read_text().splitlines()
+    rows = dict(line.removeprefix("journalkeeper_").rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in rows.items()}
+
+
+def test_what_a_run_did_is_what_the_metrics_say(keep: Keep, top: Path, out: Path, journal_bytes: bytes) -> None:
+    archive = put(top / MACHINE, journal_bytes, archive_name(1))
+    before = extents(archive)
+    report = go(keep())
+    says = found(out)
+    (outcome,) = report.outcomes
+    assert outcome.result is Result.DONE
+    assert (says["files"], says["problem_files"], says["fragmented_files"]) == (1, 0, 0)
+    assert says["extents"] == outcome.extents_after < before
+    assert says["ideal_extents"] <= says["extents"] * 1.1
+    assert says["written_bytes_total"] == report.written_bytes > 0
+    assert says["removed_extents_total"] == outcome.extents_before - outcome.extents_after
+    assert says['actions_total{result="done"}'] == 1
+    assert (says["last_run_success"], says["run_failures_total"]) == (1, 0)
+    assert says["budget_left_bytes"] == says["budget_bytes"] - report.written_bytes
+    go(keep())
+    again = found(out)
+    assert again['skipped_files{reason="recorded"}'] == 1
+    assert again["extents"] == says["extents"]
+    assert again["written_bytes_total"] == says["written_bytes_total"]
+
+
+def test_the_file_is_written_again_when_a_number_changed_or_it_is_gone_or_old(
+    keep: Keep, top: Path, out: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(top / MACHINE, journal_bytes, archive_name(1))
+    engine = keep()
+    go(engine, origin=DAEMON)
+    go(engine, origin=DAEMON)  # what was done in the first run is left alone from now on
+
+    def inode() -> int:
+        return (out / NAME).stat().st_ino
+
+    first = inode()
+    go(engine, origin=DAEMON)
+    assert inode() == first
+    put(top / MACHINE, journal_bytes, archive_name(2))
+    go(engine, origin=DAEMON)
+    second = inode()
+    assert second != first
+    go(engine, origin=DAEMON)
+    third = inode()
+    monkeypatch.setattr(publisher, "AGAIN_S", 0.0)
+    go(engine, origin=DAEMON)
+    assert inode() != third
+    monkeypatch.undo()
+    (out / NAME).unlink()
+    go(engine, origin=DAEMON)
+    assert found(out)["files"] == 2
+
+
+@pytest.mark.parametrize("what", ["some files", "the host goes down", "another directory"])
+def test_numbers_of_something_else_than_this_host_are_not_its_metrics(
+    keep: Keep, top: Path, out: Path, journal_bytes: bytes, what: str
+) -> None:
+    archive = put(top / MACHINE, journal_bytes, archive_name(1))
+    words = {"directories": (str(top / MACHINE),)} if what == "another directory" else {}
+    request = NOW._replace(paths=(str(archive),) if what == "some files" else (), ending=what == "the host goes down")
+    report = go(keep(**words), request)
+    assert len(report.outcomes) + len(report.plan.skipped) == 1
+    assert os.listdir(out) == []
+
+
+def test_a_run_that_came_to_nothing_is_told_and_counted(keep: Keep, top: Path, out: Path, journal_bytes: bytes) -> None:
+    put(top / MACHINE, journal_bytes, archive_name(1))
+    engine = keep()
+    go(engine)
+    before = found(out)
+    top.rename(top.with_name("away"))
+    for failures in (1, 2):
+        with pytest.raises(KeeperError):
+            go(engine)
+        says = found(out)
+        assert (says["last_run_success"], says["run_failures_total"]) == (0, failures)
+        assert says["files"] == before["files"]
+    top.with_name("away").rename(top)
+    go(engine)
+    assert (found(out)["last_run_success"], found(out)["run_failures_total"]) == (1, 2)
+
+
+def test_a_first_run_without_a_record_says_no_more_than_that_it_failed(keep: Keep, tmp_path: Path, out: Path) -> None:
+    (tmp_path / "state").write_text("in the way")
+    with pytest.raises(KeeperError):
+        go(keep())
+    assert {name.partition("{")[0] for name in found(out)} == {"build_info", "last_run_success"}
+
+
+def test_somebody_elses_run_is_no_failure(keep: Keep, tmp_path: Path, out: Path) -> None:
+    with state.lock(tmp_path / "state"), pytest.raises(BusyError):
+        go(keep())
+    assert os.listdir(out) == []
+
+
+def test_a_directory_that_is_not_there_is_a_notice_at_every_run_and_no_failure(
+    keep: Keep, top: Path, out: Path, journal_bytes: bytes
+) -> None:
+    put(top / MACHINE, journal_bytes, archive_name(1))
+    out.rmdir()
+    engine = keep()
+    first, second = go(engine), go(engine)
+    assert [outcome.result for outcome in first.outcomes] == [Result.DONE]
+    assert first.notices == second.notices
+    (notice,) = first.notices
+    assert notice.startswith(f"{out}/{NAME}: cannot write the metrics: ")
+    assert "make the directory, or name another by Textfile=" in notice
+    out.mkdir()
+    assert go(engine).notices == ()
+    assert found(out)["files"] == 1
+
+
+def test_a_directory_that_the_unit_may_not_write_to_is_said_with_the_words_for_a_drop_in(
+    keep: Keep, top: Path, out: Path, journal_bytes: bytes
+) -> None:
+    put(top / MACHINE, journal_bytes, archive_name(1))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", out], check=True)
+    try:
+        (notice,) = go(keep()).notices
+    finally:
+        subprocess.run(["umount", out], check=True)
+    assert f'"ReadWritePaths={out}"' in notice
+
+
+def test_the_service_says_how_long_messages_waited_since_its_last_look(bed: Bed, out: Path, tmp_path: Path) -> None:
+    bed.journald.age(1)
+    engine = Engine(configured(bed.journald.journal, out), state_directory=str(tmp_path / "state"))
+    go(engine, Request(now=True), DAEMON)
+    assert "intake_delay_seconds" not in found(out)
+    bed.journald.age(2)
+    go(engine, Request(now=True), DAEMON)
+    assert 0 <= found(out)["intake_delay_seconds"] < 60
+    open_files = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_open(fd)]
+    assert [path for path in open_files if path.endswith(".journal")] == []
+
+
+def is_open(fd: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+def test_the_command_ends_well_though_its_metrics_cannot_be_written(
+    top: Path, tmp_path: Path, journal_bytes: bytes
+) -> None:
+    put(top / MACHINE, journal_bytes, archive_name(1))
+    (tmp_path / "test.conf").write_text(f"[Watch]\nDirectories={top}\n[Metrics]\nTextfile={tmp_path}/none/x.prom\n")
+    words = ["--config", str(tmp_path / "test.conf"), "defrag", "--now"]
+    done = subprocess.run(
+        [sys.executable, "-m", "journalkeeper", *words],
+        env={**os.environ, "STATE_DIRECTORY": str(tmp_path / "state")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("cannot write the metrics") == 1
+    assert Reason.FRAGMENTED in done.stdout

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the bus shows and what it takes, by tables."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from journalkeeper.bus import contract, options, properties
+from journalkeeper.metrics.status import Status
+from journalkeeper.model import (
+    Extents,
+    Host,
+    Instance,
+    JournalFile,
+    Kind,
+    Outcome,
+    Plan,
+    Reason,
+    Request,
+    Result,
+    Skip,
+    State,
+    Verb,
+    Window,
+)
+from journalkeeper.model.errors import UsageError
+from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Report
+from journalkeeper.observe.intake_delays import p99
+from journalkeeper.service import snapshot as snapshots
+from journalkeeper.service.api import result
+from journalkeeper.service.jobs import Job
+from journalkeeper.service.snapshot import Findings, Snapshot, Tally
+
+TOP = "/var/log/journal"
+PATH = f"{TOP}/m/system.journal"
+STATUS = Status(3, 0, 2, 100, 4, 60, 10, 10, 0, None, (), window_open=True, budget_bytes=9, budget_left_bytes=7)
+FILE = JournalFile(
+    path=PATH,
+    device=1,
+    inode=2,
+    kind=Kind.ACTIVE,
+    owner="system",
+    instance="m",
+    state=State.ONLINE,
+    size_bytes=8 << 20,
+    allocated_bytes=8 << 20,
+    disk_bytes=None,
+    extents=Extents(total=50, data_bytes=8 << 20),
+    nocow=False,
+    entries=9,
+    head_time_us=1,
+    tail_time_us=2,
+    links=1,
+    uid=0,
+    mtime_ns=0,
+    ctime_ns=0,
+)
+DONE = Outcome(PATH, Verb.DEFRAGMENT, Result.DONE, Reason.FRAGMENTED, 50, 3, 90, 40, 77, 0.1)
+INSTANCE = Instance(
+    name="m",
+    directory=f"{TOP}/m",
+    device=1,
+    namespace="",
+    nocow=False,
+    storage="persistent",
+    sync_interval_us=300,
+    system_max_use_bytes=None,
+    system_keep_free_bytes=None,
+    system_max_file_size_bytes=None,
+    system_max_files=100,
+)
+
+
+class Value(NamedTuple):
+    """As dbus-fast's Variant."""
+
+    signature: str
+    value: Any
+
+
+def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = (), since_us: int | None = None, long: str = "") -> Findings:
+    instance = INSTANCE._replace(online_since_us=since_us)
+    host = Host(0, (FILE,), (instance,), (), {}, 0)
+    return snapshots.findings(host, Plan((Window("m", True, None, ""),), (), skipped), outcomes, STATUS, long)
+
+
+WAITS = Skip(PATH, Reason.WINDOW_CLOSED, "soon", until_us=5, puts_off=True)
+LEFT = Skip(PATH, Reason.IDEAL, "is whole")
+CALM = Snapshot((TOP,), findings=found(LEFT))
+
+STATES = [
+    (CALM, "idle", ""),
+    (CALM._replace(findings=None), "waiting", "nothing was looked at yet"),
+    (CALM._replace(findings=found(WAITS)), "waiting", "waiting because of window-closed"),
+    (CALM._replace(findings=found(LEFT, long="1 file has")), "waiting", "1 file has"),
+    (CALM._replace(findings=found(WAITS, long="a")), "waiting", "a; waiting because of window-closed"),
+    (CALM._replace(missing=("/a", "/b")), "waiting", "waiting for /a and /b to appear"),
+    (CALM._replace(problem="no room"), "degraded", "no room"),
+    (CALM._replace(problem="no room", paused=True), "paused", "somebody asked for a pause; Resume ends it"),
+    (CALM._replace(problem="no room", paused=True, working=True), "working", ""),
+]
+
+
+@pytest.mark.parametrize(("snapshot", "word", "reason"), STATES)
+def test_the_state_is_what_matters_most(snapshot: Snapshot, word: str, reason: str) -> None:
+    assert snapshots.state(snapshot) == (word, reason)
+
+
+def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
+    plain = {"s": str, "t": int, "u": int, "b": bool, "as": list, "d": float}
+    for interface, values in (
+        (contract.MANAGER, properties.manager(CALM)),
+        (contract.FILE, properties.file(FILE, LEFT)),
+        (contract.JOB_INTERFACE, {**properties.job(Job(1, Request(), lambda: None)), "Options": {}}),
+    ):
+        signatures = dict(interface.properties)
+        assert values.keys() == signatures.keys()
+        wrong = [
+            name
+            for name, value in values.items()
+            if type(value) is not plain.get(signatures[name], dict)
+            or (signatures[name] == "t" and not 0 <= int(str(value)) < 1 << 64)
+        ]
+        assert wrong == []
+
+
+def test_what_is_not_known_is_nothing_and_no_budget_is_endless() -> None:
+    values = properties.manager(Snapshot((TOP,)))
+    numbers = {name: value for name, value in values.items() if type(value) is int}
+    assert numbers.pop("BudgetLeft") == (1 << 64) - 1
+    assert set(numbers.values()) == {0}
+    assert properties.manager(CALM)["BudgetLeft"] == 7
+
+
+@pytest.mark.parametrize(("since_us", "next_us"), [(None, 0), (1000, 1300)])
+def test_the_next_flush_is_an_interval_after_the_first_append(since_us: int | None, next_us: int) -> None:
+    assert found(LEFT, since_us=since_us).next_flush_us == next_us
+
+
+def test_a_journald_that_never_flushes_by_a_timer_has_no_next_flush() -> None:
+    endless = INSTANCE._replace(online_since_us=1, sync_interval_us=(1 << 64) - 1)
+    assert snapshots.next_flush_us((endless,)) == 0
+
+
+def test_a_file_is_shown_with_what_is_done_about_it() -> None:
+    left = properties.file_of(found(LEFT), PATH)
+    assert left is not None
+    assert (left["Action"], left["Reason"], left["Detail"], left["Extents"]) == ("", "ideal", "is whole", 50)
+    done = properties.file_of(found(LEFT, outcomes=(DONE,)), PATH)
+    assert done is not None
+    assert (done["Action"], done["Reason"], done["Extents"]) == ("defragment", "fragmented", 3)
+    failed = properties.file_of(found(outcomes=(DONE._replace(result=Result.FAILED),)), PATH)
+    assert failed is not None
+    assert failed["Extents"] == 50
+    assert properties.file_of(found(), "/elsewhere") is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reclaimed"), [(90, 40, 50), (40, 90, 0), (None, 40, 0), (90, None, 0), (None, None, 0)]
+)
+def test_only_what_is_known_to_be_less_was_reclaimed(before: int | None, after: int | None, reclaimed: int) -> None:
+    outcome = DONE._replace(disk_bytes_before=before, disk_bytes_after=after)
+    assert snapshots.reclaimed_bytes(outcome) == reclaimed
+    assert Tally(1, 10, 5).add(outcome, 8) == Tally(8, 87, 5 + reclaimed)
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "progress"), [(0, 0, 0.0), (0, 4, 0.0), (1, 4, 0.25), (4, 4, 1.0), (9, 4, 1.0)]
+)
+def test_progress_is_from_0_to_1(done: int, total: int, progress: float) -> None:
+    job = Job(1, Request(), lambda: None)
+    job.tell(Progress(1, 2, PATH, done, total))
+    assert properties.job(job)["Progress"] == progress
+
+
+GIVEN: list[tuple[dict[str, Value], Request]] = [
+    ({}, Request()),
+    ({"active": Value("b", True)}, Request(archived=False)),
+    ({"archived": Value("b", True)}, Request(active=False)),
+    ({"active": Value("b", True), "archived": Value("b", True)}, Request()),
+    ({"active": Value("b", False)}, Request()),
+    ({"now": Value("b", True)}, Request(now=True)),
+    ({"compress": Value("s", "zstd:3")}, Request(compress="zstd:3")),
+    ({"allow-unshare": Value("b", True)}, Request(allow_unshare=True)),
+    ({"upkeep": Value("b", True)}, Request(upkeep=True)),
+    ({"before-shutdown": Value("b", True)}, Request(archived=False, now=True, upkeep=True, ending=True)),
+    ({"paths": Value("as", [PATH, PATH])}, Request(paths=(PATH,))),
+]
+
+
+@pytest.mark.parametrize(("given", "request_"), GIVEN)
+def test_options_mean_what_they_mean_at_the_command_line(given: dict[str, Value], request_: Request) -> None:
+    assert options.request(given, (TOP,)) == request_
+
+
+@pytest.mark.parametrize(("given", "request_"), GIVEN)
+def test_what_a_job_shows_as_its_options_asks_for_the_same_again(given: dict[str, Value], request_: Request) -> None:
+    shown = {name: Value(*pair) for name, pair in options.options(request_).items()}
+    assert options.request(shown, (TOP,)) == request_
+
+
+def test_defragment_takes_one_path_and_no_options_of_all() -> None:
+    assert options.request({}, (TOP,), PATH) == Request(paths=(PATH,))
+    for name in ("paths", "upkeep", "before-shutdown"):
+        with pytest.raises(UsageError, match=f"'{name}' is no option; allowed are active"):
+            options.request({name: Value("b", True)}, (TOP,), PATH)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"no": Value("b", True)}, r"'no' is no option; allowed are active \(b\), .*upkeep \(b\)"),
+        ({"x" * 1000: Value("b", True)}, r"x\.\.\.' is no option"),
+        ({"now": Value("s", "yes")}, "option now has signature 's'; it must be b"),
+        ({"compress": Value("s", "gzip")}, "option compress: 'gzip' is not a compression"),
+        ({"compress": Value("s", "z" * (1 << 20))}, "option compress"),
+        ({"paths": Value("as", [])}, "1 to 1000 are allowed"),
+        ({"paths": Value("as", [PATH] * 1001)}, "1 to 1000 are allowed"),
+        ({"paths": Value("as", [f"{TOP}/{'x' * 1000}"] * 66)}, "option paths is too long"),
+        ({"paths": Value("as", [PATH, "/etc/passwd"])}, "'/etc/passwd' is not below /var/log/journal"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_what_is_allowed(given: dict[str, Value], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        options.request(given, (TOP,))
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "",
+        "system.journal",
+        f"{TOP}",
+        f"{TOP}/",
+        f"{TOP}/../x",
+        f"{TOP}/m/../../x",
+        f"{TOP}/./x",
+        f"{TOP}//x",
+        f"/{TOP}/x",
+        f"{TOP}x/y",
+        "/etc/shadow",
+        f"{TOP}/m/x/",
+        f"{TOP}/{'x' * 4096}",
+    ],
+)
+def test_a_path_that_is_no_files_below_a_directory_is_refused(wrong: str) -> None:
+    with pytest.raises(UsageError):
+        options.checked_path(wrong, (TOP,))
+
+
+@pytest.mark.parametrize("directory", [TOP, f"{TOP}/", "/"])
+def test_a_path_below_a_directory_is_taken(directory: str) -> None:
+    assert options.checked_path(PATH, ("/srv", directory)) == PATH
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "word"),
+    [
+        ((), "done"),
+        ((DONE,), "done"),
+        ((DONE, DONE._replace(result=Result.FAILED)), "failed"),
+        ((DONE._replace(result=Result.SKIPPED, reason=Reason.WINDOW_CLOSED),), "done"),
+        ((DONE._replace(result=Result.FAILED), DONE._replace(reason=Reason.INTERRUPTED)), "canceled"),
+    ],
+)
+def test_a_jobs_result_is_that_of_its_worst_outcome(outcomes: tuple[Outcome, ...], word: str) -> None:
+    assert result(Report(Plan((), (), ()), outcomes, 0, 0.0, ()), Request()) == word
+
+
+@pytest.mark.parametrize(
+    ("reason", "paths", "word"),
+    [
+        (Reason.VANISHED, ("/j/a",), "failed"),
+        (Reason.NOT_JOURNAL, ("/j/a",), "failed"),
+        (Reason.IDEAL, ("/j/a",), "done"),
+        (Reason.BAD_HEADER, (), "done"),
+    ],
+)
+def test_a_job_for_a_path_that_is_no_journal_has_failed(reason: Reason, paths: tuple[str, ...], word: str) -> None:
+    report = Report(Plan((), (), (Skip("/j/a", reason, ""),)), (), 0, 0.0, ())
+    assert result(report, Request(paths=paths)) == word
+
+
+@pytest.mark.parametrize(
+    ("waits", "answer"),
+    [([], 0), ([5], 5), (range(1, 101), 99), (range(1, 102), 100), ([1] * 98 + [7, 7], 7), ([1] * 99 + [7], 1)],
+)
+def test_p99_is_what_99_of_100_did_not_exceed(waits: list[int], answer: int) -> None:
+    assert p99(waits) == answer

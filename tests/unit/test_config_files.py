@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The syntax of a configuration file, as systemd parses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from journalkeeper.config.files import MAX_LINE_BYTES, Assignment, parse
+
+FILE = "x.conf"
+
+
+def read(text: str | bytes) -> list[tuple[int, str, str, str]]:
+    rows = parse(text.encode() if isinstance(text, str) else text, FILE)
+    assert not [row for row in rows if row.problem]
+    return [(row.line, row.section, row.key, row.value) for row in rows]
+
+
+def wrong(text: str | bytes) -> list[tuple[int, bool]]:
+    rows = parse(text.encode() if isinstance(text, str) else text, FILE)
+    return [(row.line, row.fatal) for row in rows if row.problem]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("", []),
+        ("\n\n  \t\n", []),
+        ("# a=1\n; b=2\n  # c=3\n", []),
+        ("[J]\na=1\n", [(2, "J", "a", "1")]),
+        ("[J]\na=1", [(2, "J", "a", "1")]),
+        ("[J]\n  a  =  1 2  \t\n", [(2, "J", "a", "1 2")]),
+        ("[J]\na=\n", [(2, "J", "a", "")]),
+        ("[J]\na=b=c\n", [(2, "J", "a", "b=c")]),
+        ("[J]\na=1 # no comment\n", [(2, "J", "a", "1 # no comment")]),
+        ("[J]\na=1\n[K]\nb=2\n[J]\nc=3\n", [(2, "J", "a", "1"), (4, "K", "b", "2"), (6, "J", "c", "3")]),
+        ("  [J]  \na=1\n", [(2, "J", "a", "1")]),
+        ("[J]\na=1\na=2\n", [(2, "J", "a", "1"), (3, "J", "a", "2")]),
+        ("[J]\na=\u00e4\n", [(2, "J", "a", "\u00e4")]),
+    ],
+)
+def test_assignments_come_with_their_line_and_section(text: str, rows: list[tuple[int, str, str, str]]) -> None:
+    assert read(text) == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("[J]\na=1\\\n2\n", [(3, "J", "a", "1 2")]),
+        ("[J]\na=1\\\n  2\\\n  3\n", [(4, "J", "a", "1   2   3")]),
+        ("[J]\na=1\\\n# between\n2\n", [(4, "J", "a", "1 2")]),
+        ("[J]\na=1\\\n\nb=2\n", [(3, "J", "a", "1"), (4, "J", "b", "2")]),
+        ("[J]\na=1\\\\\nb=2\n", [(2, "J", "a", "1\\\\"), (3, "J", "b", "2")]),
+        ("[J]\na=1\\\\\\\n2\n", [(3, "J", "a", "1\\\\ 2")]),
+        ("[J]\na=1\\\n", [(3, "J", "a", "1")]),
+        ("[J]\na=1\\", [(2, "J", "a", "1")]),
+        ("[J]\na\\\n=1\n", [(3, "J", "a", "1")]),
+        ("# not continued \\\n[J]\na=1\n", [(3, "J", "a", "1")]),
+    ],
+)
+def test_an_odd_backslash_at_the_end_continues_a_line(text: str, rows: list[tuple[int, str, str, str]]) -> None:
+    assert read(text) == rows
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r", b"\n\r", b"\0", b"\n\0", b"\r\n\0"])
+def test_every_line_end_of_systemd_ends_one_line(end: bytes) -> None:
+    assert read(end.join((b"[J]", b"a=1", b"", b"b=2", b""))) == [(2, "J", "a", "1"), (4, "J", "b", "2")]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+    assert read(b"\xef\xbb\xbf[J]\na=1\n") == [(2, "J", "a", "1")]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("a=1\n[J]\nb=2\n", [1]),
+        ("[J]\nnonsense\na=1\n", [2]),
+        ("[J]\n=1\na=1\n", [2]),
+        ("[]\na=1\n", [2]),
+    ],
+)
+def test_a_wrong_line_is_reported_and_the_rest_read(text: str, lines: list[int]) -> None:
+    assert wrong(text) == [(line, False) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (b"[J]\na=1\n[J\nb=2\nnonsense\n", 3),
+        (b"[J]\n[\n", 2),
+        (b"[J]x\n", 1),
+        (b'["J"]\n', 1),
+        (b"[J\\x]\n", 1),
+        (b"[J\tx]\n", 1),
+        (b"[J]\na=\xff\nnonsense\n", 2),
+        (b"[J]\na=" + b"x" * (MAX_LINE_BYTES - 2) + b"\nnonsense\n", 2),
+        (b"[J]\na=" + b"x" * (MAX_LINE_BYTES - 10) + b"\\\n" + b"x" * 20 + b"\nnonsense\n", 3),
+    ],
+)
+def test_nothing_is_read_after_what_stops_systemd(text: bytes, line: int) -> None:
+    assert wrong(text) == [(line, True)]
+
+
+def test_a_line_just_short_of_the_limit_is_read() -> None:
+    value = "x" * (MAX_LINE_BYTES - 3)
+    assert read(f"[J]\na={value}\n") == [(2, "J", "a", value)]
+
+
+def test_a_wrong_line_keeps_file_section_and_text() -> None:
+    assert parse(b"[J]\nnonsense \n", FILE) == [
+        Assignment(FILE, 2, "J", "", "nonsense", "a line is KEY=VALUE, [SECTION], or a comment after # or ;")
+    ]
+
+
+def test_bytes_that_are_no_text_are_shown_escaped() -> None:
+    (row,) = parse(b"a\xffb=1\n", FILE)
+    assert row.value == "a\\xffb=1"

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the text says of which facts. Whether Prometheus takes it is in tests/adapters/test_metrics_prometheus.py."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from journalkeeper import __version__
+from journalkeeper.history.counters import Counters
+from journalkeeper.metrics.prometheus import FAMILIES, Facts, Type, render
+from tests import figures
+
+UNITS = ("_bytes", "_seconds", "_info", "_files", "_extents", "files", "extents")
+WITHOUT_UNIT = {"last_run_success", "window_open"}
+
+
+def samples(facts: Facts) -> dict[str, str]:
+    """Each sample's name with its labels, and its value."""
+    return dict(line.rsplit(" ", 1) for line in render(facts).splitlines() if not line.startswith("#"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (f'build_info{{version="{__version__}"}}', "1"),
+        ("last_run_success", "1"),
+        ("last_run_timestamp_seconds", "1700000000.000001"),
+        ("run_failures_total", "3"),
+        ('actions_total{result="done"}', "5"),
+        ('actions_total{result="failed"}', "2"),
+        ('actions_total{result="skipped"}', "4"),
+        ("written_bytes_total", "1000"),
+        ("reclaimed_bytes_total", "800"),
+        ("removed_extents_total", "600"),
+        ("files", "7"),
+        ("problem_files", "1"),
+        ("fragmented_files", "2"),
+        ('skipped_files{reason="shared"}', "2"),
+        ('skipped_files{reason="budget"}', "1"),
+        ("extents", "5040"),
+        ("ideal_extents", "300"),
+        ("active_extents", "40"),
+        ("size_bytes", "11"),
+        ("allocated_bytes", "12"),
+        ("shared_bytes", "13"),
+        ("disk_bytes", "14"),
+        ("budget_bytes", "15"),
+        ("budget_left_bytes", "0"),
+        ("window_open", "1"),
+        ("intake_delay_seconds", "0.250000"),
+    ],
+)
+def test_every_number_has_its_sample(name: str, value: str) -> None:
+    assert samples(figures.FACTS)[f"journalkeeper_{name}"] == value
+
+
+def test_this_table_leaves_no_sample_out() -> None:
+    assert len(samples(figures.FACTS)) == 26
+
+
+@pytest.mark.parametrize(
+    ("facts", "gone"),
+    [
+        (figures.FACTS._replace(counters=None), "journalkeeper_actions_total"),
+        (figures.FACTS._replace(counters=Counters()), "journalkeeper_reclaimed_bytes_total"),
+        (figures.FACTS._replace(status=None), "journalkeeper_files"),
+        (figures.FACTS._replace(status=figures.STATUS._replace(skipped=())), "journalkeeper_skipped_files"),
+        (figures.FACTS._replace(status=figures.STATUS._replace(disk_bytes=None)), "journalkeeper_disk_bytes"),
+        (
+            figures.FACTS._replace(status=figures.STATUS._replace(budget_left_bytes=None)),
+            "journalkeeper_budget_left_bytes",
+        ),
+        (figures.FACTS._replace(last_run_us=None), "journalkeeper_last_run_timestamp_seconds"),
+        (figures.FACTS._replace(intake_delay_us=None), "journalkeeper_intake_delay_seconds"),
+    ],
+)
+def test_what_is_not_known_is_not_there_nor_is_its_help(facts: Facts, gone: str) -> None:
+    assert gone in render(figures.FACTS)
+    assert gone not in render(facts)
+
+
+def test_counters_and_states_are_there_from_the_first_run_on() -> None:
+    """An increase is seen from a first value only."""
+    found = samples(Facts(succeeded=False, counters=Counters()))
+    assert found["journalkeeper_last_run_success"] == "0"
+    assert [found[f'journalkeeper_actions_total{{result="{one}"}}'] for one in ("done", "failed", "skipped")] == [
+        "0"
+    ] * 3
+
+
+def test_a_counter_ends_in_total_and_only_a_counter() -> None:
+    assert {family.name for family in FAMILIES if family.name.endswith("_total")} == {
+        family.name for family in FAMILIES if family.type is Type.COUNTER
+    }
+
+
+def test_a_name_says_its_unit() -> None:
+    bare = {family.name for family in FAMILIES if not family.name.removesuffix("_total").endswith(UNITS)}
+    assert bare == WITHOUT_UNIT | {"actions_total", "run_failures_total"}
+
+
+def test_help_and_type_come_once_before_their_samples() -> None:
+    lines = render(figures.FACTS).splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("# HELP"):
+            name = line.split()[2]
+            assert lines[number + 1].split()[:3] == ["#", "TYPE", name]
+            assert lines[number + 2].startswith((f"{name} ", f"{name}{{"))
+    assert [line for line in lines if line.startswith("# HELP")] == sorted(
+        {line for line in lines if line.startswith("# HELP")}, key=lines.index
+    )
+    assert render(figures.FACTS).endswith("\n")
+
+
+def test_no_label_is_one_that_a_scrape_adds_and_no_sample_has_a_time() -> None:
+    labels = set(re.findall(r'[{,](\w+)="', render(figures.FACTS)))
+    assert labels == {"version", "result", "reason"}
+    assert all(len(line.split(" ")) == 2 for line in render(figures.FACTS).splitlines() if line[0] != "#")

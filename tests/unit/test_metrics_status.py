@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the numbers of a host are, before and after a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from journalkeeper.config import Config
+from journalkeeper.metrics.status import is_fragmented, status
+from journalkeeper.model import MIB, Host, Kind, Outcome, Plan, Reason, Result, Skip, Verb, Window
+from tests import hosts
+
+WHOLE_FILE = 256
+"""Extents of 32 MiB in pieces of 128 KiB: what compression makes."""
+
+ARCHIVE = hosts.file(path="/j/m/archive", disk_bytes=90, extents=hosts.extents(5000, shared_bytes=7))
+ACTIVE = hosts.file(Kind.ACTIVE, path="/j/m/active", disk_bytes=10, extents=hosts.extents(40))
+BROKEN = hosts.file(path="/j/m/broken", problem=Reason.BAD_HEADER, extents=hosts.extents(0, 0), size_bytes=0)
+NOTHING = Plan((), (), ())
+
+
+def outcome(of: str = "/j/m/archive", result: Result = Result.DONE, **words: Any) -> Outcome:
+    plain = Outcome(of, Verb.COMPRESS, result, Reason.FRAGMENTED, 5000, 260, 90, 20, 1000, 1.0)
+    return plain._replace(**words)
+
+
+def host(**words: Any) -> Host:
+    return hosts.host(ARCHIVE, ACTIVE, BROKEN, **words)
+
+
+def test_files_add_up_and_those_with_a_problem_count_as_files_only() -> None:
+    found = status(host(), NOTHING, (), Config())
+    assert (found.files, found.problem_files) == (3, 1)
+    assert (found.extents, found.active_extents, found.ideal_extents) == (5040, 40, 2)
+    assert (found.size_bytes, found.allocated_bytes) == (64 * MIB, 64 * MIB)
+    assert (found.shared_bytes, found.disk_bytes) == (7, 100)
+
+
+def test_a_rewrite_that_was_done_shows_in_the_numbers() -> None:
+    found = status(host(), NOTHING, (outcome(),), Config())
+    assert (found.extents, found.ideal_extents, found.disk_bytes) == (300, WHOLE_FILE + 1, 30)
+    assert (found.fragmented_files, found.active_extents) == (0, 40)
+
+
+def test_the_ideal_is_not_above_what_a_rewrite_left() -> None:
+    found = status(host(), NOTHING, (outcome(extents_after=3),), Config())
+    assert (found.extents, found.ideal_extents) == (43, 3 + 1)
+
+
+@pytest.mark.parametrize("result", [Result.FAILED, Result.SKIPPED])
+def test_what_was_not_done_does_not(result: Result) -> None:
+    found = status(host(), NOTHING, (outcome(result=result),), Config())
+    assert (found.extents, found.disk_bytes, found.fragmented_files) == (5040, 100, 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "known"), [(90, 20, 30), (None, None, None), (90, None, None), (None, 20, 30)]
+)
+def test_the_disk_is_known_where_every_files_part_of_it_is(
+    before: int | None, after: int | None, known: int | None
+) -> None:
+    one = ARCHIVE._replace(disk_bytes=before)
+    found = status(hosts.host(one, ACTIVE), NOTHING, (outcome(disk_bytes_after=after),), Config())
+    assert found.disk_bytes == known
+
+
+def test_files_that_are_left_alone_are_counted_by_reason_and_directories_are_not() -> None:
+    reasons = {"/j/m/archive": Reason.SHARED, "/j/m/active": Reason.SHARED, "/j/m/broken": Reason.BAD_HEADER}
+    skipped = tuple(Skip(path, reason, "") for path, reason in {**reasons, "/j/m": Reason.BUDGET}.items())
+    found = status(host(), Plan((), (), skipped), (), Config())
+    assert found.skipped == ((Reason.BAD_HEADER, 1), (Reason.SHARED, 2))
+
+
+@pytest.mark.parametrize(("windows", "is_open"), [((), False), ((False,), False), ((False, True), True)])
+def test_the_window_is_open_where_any_is(windows: tuple[bool, ...], *, is_open: bool) -> None:
+    plan = Plan(tuple(Window("", open=one, closes_at_us=None, reason="") for one in windows), (), ())
+    assert status(host(), plan, (), Config()).window_open is is_open
+
+
+@pytest.mark.parametrize(
+    ("budget", "before", "left"), [(5000, 0, 4000), (5000, 4000, 0), (5000, 4500, 0), (None, 10, None)]
+)
+def test_the_budget_that_is_left_is_without_what_was_just_written(
+    budget: int | None, before: int, left: int | None
+) -> None:
+    config = hosts.configured("budget", bytes_per_day=budget)
+    found = status(host(written_bytes=before), NOTHING, (outcome(),), config)
+    assert (found.budget_bytes, found.budget_left_bytes) == (budget, left)
+
+
+@pytest.mark.parametrize(
+    ("total", "compress", "fragmented"),
+    [
+        (33, "no", True),
+        (32, "no", False),
+        (WHOLE_FILE + 32, "zstd", True),
+        (WHOLE_FILE + 31, "zstd", False),
+        (WHOLE_FILE, "zstd", False),
+    ],
+)
+def test_an_archive_is_fragmented_from_min_extents_on(total: int, compress: str, *, fragmented: bool) -> None:
+    config = hosts.configured("defrag", compress=compress)
+    assert is_fragmented(hosts.file(extents=hosts.extents(total)), None, config) is fragmented
+
+
+def test_a_large_archive_is_not_fragmented_while_it_is_nearly_whole() -> None:
+    large = hosts.file(size_bytes=64 * 32 * MIB, extents=hosts.extents(64 * WHOLE_FILE + 100, 64 * 32 * MIB))
+    assert not is_fragmented(large, None, Config())
+
+
+def test_an_active_file_is_fragmented_where_a_range_of_it_is_dense_and_whole_after_work_on_it() -> None:
+    threshold = Config().defrag.extents_per_mib
+    dense, thin = (
+        hosts.file(Kind.ACTIVE, extents=hosts.extents(900, per_mib=(1, many, 1))) for many in (threshold, threshold - 1)
+    )
+    assert is_fragmented(dense, None, Config())
+    assert not is_fragmented(dense, outcome(dense.path), Config())
+    assert not is_fragmented(thin, None, Config())

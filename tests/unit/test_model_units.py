@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Sizes, time spans and booleans: what is taken, with which number, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from journalkeeper.model import units
+from journalkeeper.model.units import format_size, format_span, parse_bool, parse_size, parse_span_us
+
+SECOND, MINUTE, HOUR, DAY = 10**6, 60 * 10**6, 3600 * 10**6, 24 * 3600 * 10**6
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("0", 0),
+        ("1", 1),
+        ("512B", 512),
+        ("1K", 1024),
+        ("128M", 134217728),
+        ("1.5G", 1610612736),
+        ("10.M", 10485760),  # systemd takes a bare point
+        ("1.1G", 1181116006),  # a double, cut
+        ("1G 512M", 1610612736),
+        ("1G512M", 1610612736),
+        (" 1 K", 1024),
+        ("+1K", 1024),
+        ("1B 2", 3),
+        ("15E", 15 << 60),
+        ("18446744073709551615", 2**64 - 1),
+    ],
+)
+def test_size_is_read_with_base_1024(text: str, size_bytes: int) -> None:
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "K", "-1", "-1K", "1k", "1Ki", "1KB", "10%", "1M 1M", "1M 1G", "1 2", "1K ", "1.5.5M", "1,5M", "infinity",
+     "16E", "15E 1024P", "18446744073709551616", "1.18446744073709551616K", "\u0661K", "9" * 1001]
+)  # fmt: skip
+def test_size_that_systemd_refuses_is_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(ValueError, match="a size in bytes"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "span_us"),
+    [
+        ("0", 0),
+        ("300", 300 * SECOND),
+        ("5min", 5 * MINUTE),
+        ("5m", 5 * MINUTE),
+        ("1h 30min", 90 * MINUTE),
+        ("1h30", HOUR + 30 * SECOND),
+        ("30min 1h", 90 * MINUTE),
+        ("1.5h", 90 * MINUTE),
+        (".5", 500_000),
+        ("500ms", 500_000),
+        ("2 seconds", 2 * SECOND),
+        ("12.34 .56", 12_900_000),
+        ("12 34", 46 * SECOND),
+        ("1M", 2_629_800 * SECOND),
+        ("1month", 2_629_800 * SECOND),
+        ("1y", 31_557_600 * SECOND),
+        ("1w 2d", 9 * DAY),
+        ("7us", 7),
+        ("7\u03bcs", 7),
+        ("7\u00b5s", 7),
+        ("0.0000019s", 1),
+        ("  3s  ", 3 * SECOND),
+        ("infinity", units.INFINITY_US),
+        (" infinity ", units.INFINITY_US),
+        ("9223372036854775807us", 2**63 - 1),
+    ],
+)
+def test_span_is_read_in_microseconds(text: str, span_us: int) -> None:
+    assert parse_span_us(text) == span_us
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "  ", "s", "-1", "-0", "1 -1", "5parsecs", "5S", "12.34.56", "3.", "3.s", "3. 1", "3.+1", "+.5", "infinityx",
+     "infinite", "1h infinity", "9223372036854775808us", "18446744073709551615", "600000y", "\u0661s", "1" * 1001]
+)  # fmt: skip
+def test_span_that_systemd_refuses_is_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(ValueError, match="a time span"):
+        parse_span_us(text)
+
+
+@pytest.mark.parametrize("text", ["1", "yes", "y", "true", "t", "on", "YES", "On"])
+def test_yes_in_every_spelling(text: str) -> None:
+    assert parse_bool(text) is True
+
+
+@pytest.mark.parametrize("text", ["0", "no", "n", "false", "f", "off", "OFF"])
+def test_no_in_every_spelling(text: str) -> None:
+    assert parse_bool(text) is False
+
+
+@pytest.mark.parametrize("text", ["", "2", "yes ", "ja", "auto", "-1"])
+def test_other_words_are_no_boolean(text: str) -> None:
+    with pytest.raises(ValueError, match="yes or no"):
+        parse_bool(text)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0B"),
+        (1023, "1023B"),
+        (1024, "1.0K"),
+        (1075, "1.0K"),
+        (1127, "1.1K"),
+        (1 << 20, "1.0M"),
+        ((1 << 20) - 1, "1023.9K"),
+        (89 << 20, "89.0M"),
+        ((1 << 20) + 102 * 1024 + 1000, "1.0M"),  # cut to KiB first, as systemd does
+        ((1 << 20) + 103 * 1024, "1.1M"),
+        (1610612736, "1.5G"),
+        (2**64 - 1, "15.9E"),
+    ],
+)
+def test_size_is_printed_as_systemd_prints_it(size_bytes: int, text: str) -> None:
+    assert format_size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("span_us", "accuracy_us", "text"),
+    [
+        (0, 1, "0"),
+        (1, 1, "1us"),
+        (999, 1, "999us"),
+        (1000, 1, "1ms"),
+        (1500, 1, "1.500ms"),
+        (SECOND + 1, 1, "1.000001s"),
+        (SECOND + 1, 1000, "1.000s"),
+        (1_500_000, SECOND, "1s"),
+        (MINUTE - 1, 1, "59.999999s"),
+        (MINUTE, 1, "1min"),
+        (90 * MINUTE, 1, "1h 30min"),
+        (90 * MINUTE + 5 * SECOND, MINUTE, "1h 30min"),
+        (62 * MINUTE + 3 * SECOND, 1, "1h 2min"),
+        (10 * MINUTE + 14 * SECOND + 999_999, 1, "10min 14s"),
+        (HOUR + 5 * SECOND, 1, "1h 5s"),  # the third unit is the one that is cut
+        (MINUTE + 500_000, 1, "1min 500ms"),
+        (MINUTE + 500_000, SECOND, "1min"),
+        (2 * SECOND + 999_999, SECOND, "2s"),
+        (999_999, SECOND, "999ms"),
+        (5 * SECOND, MINUTE, "5s"),  # something is better than nothing
+        (400 * DAY, DAY, "1y 1month"),
+        (units.INFINITY_US, 1, "infinity"),
+    ],
+)
+def test_span_is_printed_as_systemd_prints_it_in_at_most_two_units(span_us: int, accuracy_us: int, text: str) -> None:
+    assert format_span(span_us, accuracy_us) == text
+
+
+@pytest.mark.parametrize("span_us", [1, 1500, 999_999, SECOND + 1, MINUTE, 90 * MINUTE, 31_557_600 * SECOND])
+def test_what_two_units_say_is_read_back(span_us: int) -> None:
+    assert parse_span_us(format_span(span_us, 1)) == span_us
+
+
+def test_a_span_is_cut_to_the_second_where_nobody_asks_for_more() -> None:
+    assert format_span(25 * SECOND + 123_456) == "25s"

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What has waited for long is told, whatever it waits for."""
+
+from __future__ import annotations
+
+import pytest
+
+from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
+from journalkeeper.model.waiting import LONG_US, Wait, long, sentence, waits
+
+NOW_US = 1_700_000_000_000_000
+
+
+def plan(*skipped: Skip) -> Plan:
+    return Plan((), (), skipped)
+
+
+def outcome(result: Result, reason: Reason) -> Outcome:
+    return Outcome("/a", Verb.COMPRESS, result, reason, 9, 9, None, None, 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "reason", [Reason.PRESSURE, Reason.SETTLING, Reason.WINDOW_CLOSED, Reason.BUDGET, Reason.FREE_SPACE, Reason.IN_USE]
+)
+def test_what_is_put_off_waits_from_the_first_time_on_and_for_its_newest_reason(reason: Reason) -> None:
+    before = waits({}, plan(Skip("/a", Reason.CHANGED, "", puts_off=True)), (), NOW_US)
+    assert before == {"/a": Wait("/a", NOW_US, "changed")}
+    after = waits(before, plan(Skip("/a", reason, "", puts_off=True)), (), NOW_US + 5)
+    assert after == {"/a": Wait("/a", NOW_US, str(reason))}
+
+
+def test_what_is_left_alone_for_good_does_not_wait() -> None:
+    before = {"/a": Wait("/a", 1, "budget")}
+    assert waits(before, plan(Skip("/a", Reason.SHARED, "")), (), NOW_US) == {}
+
+
+@pytest.mark.parametrize(
+    ("result", "reason", "goes_on"),
+    [
+        (Result.DONE, Reason.FRAGMENTED, False),
+        (Result.FAILED, Reason.IO_ERROR, True),
+        (Result.SKIPPED, Reason.PRESSURE, True),
+    ],
+)
+def test_a_wait_ends_when_it_is_done_and_not_when_it_was_tried(result: Result, reason: Reason, goes_on: bool) -> None:
+    after = waits({"/a": Wait("/a", 1, "budget")}, plan(), (outcome(result, reason),), NOW_US)
+    assert after == ({"/a": Wait("/a", 1, str(reason))} if goes_on else {})
+
+
+def test_a_clock_that_was_set_back_makes_no_wait_begin_in_the_future() -> None:
+    after = waits(
+        {"/a": Wait("/a", NOW_US + 1, "budget")}, plan(Skip("/a", Reason.BUDGET, "", puts_off=True)), (), NOW_US
+    )
+    assert after["/a"].since_us == NOW_US
+
+
+def test_a_day_is_not_long_and_a_moment_more_is() -> None:
+    day, more = Wait("/a", NOW_US - LONG_US, "budget"), Wait("/b", NOW_US - LONG_US - 1, "pressure")
+    assert long([day, more], NOW_US) == [more]
+    assert sentence([day], NOW_US) == ""
+    assert sentence([day, more], NOW_US) == "1 file has waited for 1d: pressure"
+
+
+def test_the_longest_wait_and_every_reason_are_named() -> None:
+    known = [Wait("/a", NOW_US - 3 * LONG_US, "pressure"), Wait("/b", NOW_US - 2 * LONG_US, "budget")]
+    assert sentence(known, NOW_US) == "2 files have waited for 3d: budget, pressure"

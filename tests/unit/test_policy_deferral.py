@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What pays and is left for later all the same, and when it is thought of again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from journalkeeper.config import Config
+from journalkeeper.model import JournalFile, Kind, Plan, Reason, Refusal, Request, State
+from journalkeeper.policy.deferral import AGAIN_US, MAINTENANCE_US, PRESSURE_US
+from journalkeeper.policy.plan import plan
+from tests.hosts import NOW_US, configured, extents, file, host, volume
+
+MOST = Config().window.pressure_max_percent
+FRAGMENTED = file(extents=extents(5_000))
+WHOLE = file(extents=extents(8, 1 << 20, encoded_bytes=1 << 20), size_bytes=1 << 20)
+
+
+def planned(one: JournalFile = FRAGMENTED, request: Request | None = None, **words: Any) -> Plan:
+    return plan(host(one, **words), request or Request(), Config())
+
+
+def refusal(age_us: int, one: JournalFile = FRAGMENTED, **words: Any) -> dict[tuple[int, int], Refusal]:
+    last = Refusal(NOW_US - age_us, one.size_bytes, one.mtime_ns, Reason.IN_USE, "a program has the file open")
+    return {(one.device, one.inode): last._replace(**words)}
+
+
+def reason(found: Plan) -> tuple[Reason, int | None] | None:
+    """Why the only file was left for later, and until when; None if it was not."""
+    if found.actions:
+        return None
+    (skip,) = found.skipped
+    return skip.reason, skip.until_us
+
+
+def test_with_nothing_against_it_it_is_done() -> None:
+    assert reason(planned()) is None
+
+
+@pytest.mark.parametrize(
+    ("age_us", "expected"),
+    [
+        (0, (Reason.IN_USE, NOW_US + AGAIN_US)),
+        (AGAIN_US - 1, (Reason.IN_USE, NOW_US + 1)),
+        (AGAIN_US, None),
+        (-1, None),
+    ],
+    ids=["just now", "almost an hour ago", "an hour ago", "in the future: the clock was set back"],
+)
+def test_what_was_refused_is_tried_again_after_an_hour(age_us: int, expected: tuple[Reason, int] | None) -> None:
+    assert reason(planned(refused=refusal(age_us))) == expected
+
+
+def test_what_lacks_a_right_is_not_tried_again_while_the_file_and_its_owner_are_the_same() -> None:
+    theirs = FRAGMENTED._replace(uid=998, owner="remote")
+    lacking = refusal(10 * AGAIN_US, reason=Reason.FOREIGN_OWNER)
+    assert reason(planned(theirs, refused=lacking)) == (Reason.FOREIGN_OWNER, None)
+    assert reason(planned(theirs._replace(mtime_ns=1), refused=lacking)) is None
+    assert reason(planned(theirs._replace(uid=0), refused=lacking)) is None
+
+
+@pytest.mark.parametrize("changed", [{"size_bytes": 1}, {"mtime_ns": 1}])
+def test_an_archive_that_changed_is_tried_at_once(changed: dict[str, Any]) -> None:
+    assert reason(planned(refused=refusal(0, **changed))) is None
+
+
+def test_an_active_file_always_changes() -> None:
+    active = file(Kind.ACTIVE, state=State.OFFLINE, extents=extents(500, per_mib=(500,)))
+    assert reason(planned(active)) is None
+    assert reason(planned(active, refused=refusal(0, active, mtime_ns=1))) == (Reason.IN_USE, NOW_US + AGAIN_US)
+
+
+def test_another_files_refusal_is_its_own() -> None:
+    assert reason(planned(refused=refusal(0, file(inode=301)))) is None
+
+
+@pytest.mark.parametrize("doing", ["balance", "scrub"])
+def test_beside_a_balance_or_scrub_nothing_is_begun(doing: str) -> None:
+    found = planned(volumes=(volume(maintenance=doing),))
+    assert reason(found) == (Reason.PRESSURE, NOW_US + MAINTENANCE_US)
+    assert doing in found.skipped[0].detail
+
+
+@pytest.mark.parametrize(
+    ("percent", "waits"), [(None, False), (0, False), (MOST, False), (MOST + 1, True), (100, True)]
+)
+def test_on_a_disk_that_others_keep_busy_nothing_is_begun(percent: int | None, waits: bool) -> None:
+    found = reason(planned(volumes=(volume(busy_percent=percent),)))
+    assert found == ((Reason.PRESSURE, NOW_US + PRESSURE_US) if waits else None)
+
+
+def test_full_pressure_is_allowed_where_the_configuration_says_so() -> None:
+    config = configured("window", pressure_max_percent=100)
+    assert plan(host(FRAGMENTED, volumes=(volume(busy_percent=100),)), Request(), config).actions
+
+
+def test_another_volumes_disk_may_be_busy() -> None:
+    volumes = (volume(), volume(device=41, uuid="other", busy_percent=100))
+    found = plan(
+        host(FRAGMENTED, file(stem="other", device=41, extents=extents(5_000)), volumes=volumes), Request(), Config()
+    )
+    assert [action.path for action in found.actions] == [FRAGMENTED.path]
+    assert [skip.reason for skip in found.skipped] == [Reason.PRESSURE]
+
+
+def test_now_waits_for_nothing() -> None:
+    troubles: dict[str, Any] = {
+        "volumes": (volume(maintenance="scrub", busy_percent=100),),
+        "refused": refusal(0),
+    }
+    assert reason(planned(request=Request(now=True), **troubles)) is None
+
+
+def test_nobody_wakes_for_a_file_that_is_whole() -> None:
+    assert planned(WHOLE, volumes=(volume(maintenance="scrub", busy_percent=100),)).wake_at_us is None
+
+
+@pytest.mark.parametrize("words", [{"written_bytes": 1 << 40}, {"volumes": (volume(free_bytes=0),)}])
+def test_what_budget_or_space_lacks_for_is_thought_of_again(words: dict[str, Any]) -> None:
+    assert planned(**words).wake_at_us == NOW_US + AGAIN_US

@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What is known of a journald's sync timer, event by event: times are seconds from an arbitrary zero."""
+
+from __future__ import annotations
+
+import pytest
+
+from journalkeeper.model import State
+from journalkeeper.model.units import INFINITY_US
+from journalkeeper.policy.flush_timer import (
+    ASK_EVERY_US,
+    COALESCED_US,
+    LATE_US,
+    LOOK_EVERY_US,
+    RARELY_US,
+    SEARCH_EVERY_US,
+    SLACK_US,
+    FlushTimer,
+    Generations,
+    Span,
+)
+
+S = 1_000_000
+FILE, OTHER = 257, 258
+MINUTES_5 = 300 * S
+MARGIN = S
+
+
+def timer(interval_us: int = MINUTES_5) -> FlushTimer:
+    made = FlushTimer()
+    made.interval_us = interval_us
+    return made
+
+
+def generation(number: int) -> Generations:
+    return Generations(number, number)
+
+
+def offline(made: FlushTimer, at_us: int, *present: int) -> bool:
+    made.ask()
+    return made.offline(frozenset(present or (FILE,)), at_us)
+
+
+def online(made: FlushTimer, at_us: int, block: int | None, file: int = FILE, number: int = 7) -> bool:
+    made.ask()
+    return made.online({file: block}, at_us, generation(number))
+
+
+def flushed(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> FlushTimer:
+    """A timer whose flush is over at `at_us`: nothing is unsynced."""
+    made = timer(interval_us)
+    offline(made, at_us)
+    return made
+
+
+def begun(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> FlushTimer:
+    """A timer that was seen to start at `at_us`, within no time."""
+    made = flushed(interval_us, at_us)
+    made.appended(at_us)
+    assert made.since == Span(at_us, at_us)
+    return made
+
+
+# The first append
+
+
+def test_at_the_start_nothing_is_known() -> None:
+    assert timer().state is State.UNKNOWN
+    assert timer().closes_us(MARGIN) == 0
+
+
+def test_finding_nothing_unsynced_is_news_once() -> None:
+    made = timer()
+    assert offline(made, 10 * S)
+    assert not offline(made, 20 * S)
+    assert made.closes_us(MARGIN) is None
+
+
+def test_an_append_begins_an_interval_up_to_the_coalescing_earlier() -> None:
+    made = flushed(at_us=1000 * S)
+    assert made.appended(1010 * S)
+    assert made.since == Span(1010 * S - COALESCED_US, 1010 * S)
+
+
+def test_an_append_did_not_come_before_the_look_that_saw_nothing() -> None:
+    made = flushed(at_us=1000 * S)
+    made.appended(1000 * S + 1)
+    assert made.since == Span(1000 * S, 1000 * S + 1)
+
+
+def test_a_later_append_changes_nothing() -> None:
+    made = begun()
+    assert not made.appended(1001 * S)
+    assert made.since == Span(1000 * S, 1000 * S)
+
+
+def test_an_append_that_is_heard_while_the_state_is_read_is_not_lost() -> None:
+    made = timer()
+    made.ask()
+    made.appended(1000 * S + 50_000)
+    made.offline(frozenset({FILE}), 1000 * S)
+    assert made.state is State.ONLINE
+    assert made.since == Span(1000 * S, 1000 * S + 50_000)
+
+
+def test_an_append_heard_before_the_look_is_in_what_it_saw() -> None:
+    made = timer()
+    made.appended(999 * S)
+    offline(made, 1000 * S)
+    assert made.state is State.OFFLINE
+
+
+def test_a_look_that_is_quicker_than_inotify_is_mended_by_it() -> None:
+    made = flushed(at_us=1000 * S)
+    online(made, 2000 * S, block=1)
+    assert made.since == Span(1000 * S, 2000 * S)
+    assert made.appended(2000 * S + 100_000)
+    assert made.since == Span(2000 * S + 100_000 - COALESCED_US, 2000 * S)
+    assert not made.appended(2010 * S)
+    assert made.since.earliest_us > 1999 * S
+
+
+def test_without_inotify_the_append_may_be_as_old_as_the_last_look() -> None:
+    made = flushed(at_us=1000 * S)
+    online(made, 1100 * S, block=1)
+    assert made.closes_us(MARGIN) == 1300 * S - MARGIN
+
+
+# Until the flush
+
+
+def test_the_window_closes_the_margin_before_the_earliest_flush() -> None:
+    assert begun(at_us=1000 * S).closes_us(MARGIN) == 1300 * S - MARGIN
+
+
+def test_looks_are_named_before_the_flush_when_it_is_due_and_until_it_was_seen() -> None:
+    made = begun(at_us=1000 * S)
+    assert made.next_look_us(MARGIN) == 1300 * S - MARGIN
+    online(made, 1300 * S - MARGIN, block=1)
+    assert made.next_look_us(MARGIN) == 1300 * S
+    online(made, 1300 * S, block=1)
+    assert made.next_look_us(MARGIN) == 1300 * S + LOOK_EVERY_US
+
+
+def test_a_flush_is_near_from_the_margin_on() -> None:
+    made = begun(at_us=1000 * S)
+    assert not made.due(MARGIN, 1300 * S - MARGIN - 1)
+    assert made.due(MARGIN, 1300 * S - MARGIN)
+
+
+def test_a_due_flush_shows_by_a_moved_block_once_the_timers_slack_is_over() -> None:
+    made = begun(at_us=1000 * S)
+    online(made, 1299 * S, block=1)
+    assert not online(made, 1300 * S + 50_000, block=2)
+    assert made.next_look_us(MARGIN) == 1300 * S + SLACK_US
+    assert not online(made, 1300 * S + SLACK_US - 1, block=2)
+    assert online(made, 1300 * S + SLACK_US, block=2)
+    assert made.since == Span(1299 * S, 1300 * S + 50_000)
+
+
+def test_the_kernel_moved_it_first_and_the_flush_came_after() -> None:
+    made = begun(at_us=1000 * S)
+    online(made, 1299 * S, block=1)
+    online(made, 1300 * S, block=2)
+    assert not online(made, 1300 * S + SLACK_US, block=3), "it may go on just now"
+    assert online(made, 1300 * S + SLACK_US + LOOK_EVERY_US, block=3)
+    assert made.since == Span(1299 * S, 1300 * S + SLACK_US)
+
+
+def test_a_flush_that_leaves_it_offline_is_news() -> None:
+    made = begun(at_us=1000 * S)
+    assert offline(made, 1300 * S + 50_000)
+    assert made.since is None
+    assert made.next_look_us(MARGIN) is None
+
+
+def test_a_late_flush_was_taken_back_and_the_timer_began_anew_about_then() -> None:
+    made = begun(at_us=1000 * S)
+    online(made, 1299 * S, block=1)
+    assert not online(made, 1300 * S + LATE_US - 1, block=1)
+    assert online(made, 1300 * S + LATE_US, block=1)
+    assert made.since == Span(1300 * S, 1300 * S + SLACK_US)
+
+
+def test_of_flushes_that_are_never_seen_less_and_less_is_known_until_nothing_is() -> None:
+    interval_us = 10 * S
+    made, now_us = begun(interval_us, 1000 * S), 1000 * S
+    intervals = 0
+    while made.since is not None:
+        now_us = made.next_look_us(MARGIN) or 0
+        width_us = made.since.latest_us - made.since.earliest_us
+        closes_us = made.closes_us(MARGIN)
+        assert closes_us is not None
+        assert closes_us <= made.since.earliest_us + interval_us - MARGIN
+        intervals += online(made, now_us, block=1)
+        if made.since is not None:
+            assert made.since.latest_us - made.since.earliest_us in {width_us, width_us + SLACK_US}
+    assert intervals == interval_us // 2 // SLACK_US
+    assert made.closes_us(MARGIN) == 0
+
+
+def test_looks_that_came_far_too_late_leave_nothing_known() -> None:
+    made = begun(at_us=1000 * S)
+    online(made, 1001 * S, block=1)
+    assert not online(made, 1700 * S, block=1)
+    assert made.state is State.UNKNOWN
+
+
+# What else moves a block
+
+
+def test_before_it_is_due_the_kernels_write_back_is_no_flush() -> None:
+    made = begun(at_us=1000 * S)
+    online(made, 1010 * S, block=1)
+    online(made, 1040 * S, block=2)
+    assert made.since == Span(1000 * S, 1000 * S)
+
+
+def test_a_crit_sync_within_a_short_interval_may_have_restarted_the_timer_or_not() -> None:
+    made = begun(10 * S, 1000 * S)
+    online(made, 1003 * S, block=1)
+    online(made, 1004 * S, block=2)
+    assert made.since == Span(1000 * S, 1004 * S)
+    assert made.closes_us(MARGIN) == 1010 * S - MARGIN
+
+
+def test_a_crit_sync_that_leaves_it_offline_stops_the_timer() -> None:
+    made = begun(at_us=1000 * S)
+    online(made, 1001 * S, block=1)
+    offline(made, 1100 * S)
+    made.appended(1100 * S)
+    assert made.since == Span(1100 * S, 1100 * S)
+
+
+def test_a_sync_of_everything_says_nothing_of_the_timer() -> None:
+    made = begun(10 * S, 1000 * S)
+    online(made, 1003 * S, block=1, number=7)
+    online(made, 1004 * S, block=2, number=8)
+    assert made.since == Span(1000 * S, 1000 * S)
+
+
+def test_two_files_have_two_blocks() -> None:
+    """The first unsynced file is now one and now another: that is no move."""
+    made = begun(10 * S, 1000 * S)
+    online(made, 1003 * S, block=1, file=FILE)
+    online(made, 1004 * S, block=2, file=OTHER)
+    assert made.since == Span(1000 * S, 1000 * S)
+
+
+def test_where_we_moved_it_to_is_no_flush() -> None:
+    made = begun(10 * S, 1000 * S)
+    online(made, 1003 * S, block=1)
+    made.moved_by_us()
+    online(made, 1004 * S, block=2)
+    assert made.since == Span(1000 * S, 1000 * S)
+
+
+# Rotation
+
+
+def test_a_rotation_does_not_stop_the_timer() -> None:
+    made = begun(at_us=1000 * S)
+    online(made, 1001 * S, block=1)
+    assert offline(made, 1100 * S, OTHER)
+    made.appended(1150 * S)
+    assert made.since == Span(1000 * S, 1150 * S)
+
+
+def test_after_the_old_timers_time_a_rotation_is_forgotten() -> None:
+    made = begun(at_us=1000 * S)
+    online(made, 1001 * S, block=1)
+    offline(made, 1100 * S, OTHER)
+    offline(made, 1300 * S + LATE_US + 1, OTHER)
+    made.appended(1400 * S)
+    assert made.since == Span(1400 * S - COALESCED_US, 1400 * S)
+
+
+# Searching
+
+
+def search(
+    made: FlushTimer, moves: list[int], until_us: int, step_us: int = S, numbers: dict[int, int] | None = None
+) -> None:
+    """Look every `step_us` from 0; the block is another from each of the moments `moves` on."""
+    for at_us in range(0, until_us + 1, step_us):
+        number = max((value for when, value in (numbers or {}).items() if when <= at_us), default=1)
+        online(made, at_us, block=sum(move <= at_us for move in moves), number=number)
+
+
+def test_an_unknown_timer_is_searched_for() -> None:
+    made = timer()
+    online(made, 10 * S, block=1)
+    assert made.next_look_us(MARGIN) == 10 * S + SEARCH_EVERY_US
+
+
+def test_a_move_that_comes_too_soon_for_the_kernel_is_a_flush() -> None:
+    made = timer()
+    search(made, [31 * S, 51 * S], until_us=53 * S)
+    assert made.since == Span(50 * S, 51 * S)
+    assert made.state is State.ONLINE
+
+
+def test_moves_as_far_apart_as_the_kernels_find_nothing() -> None:
+    made = timer()
+    search(made, [31 * S, 62 * S, 93 * S], until_us=120 * S)
+    assert made.state is State.UNKNOWN
+
+
+def test_a_short_interval_leaves_the_kernel_no_time() -> None:
+    made = timer(10 * S)
+    search(made, [4 * S], until_us=5 * S, step_us=S // 2)
+    assert made.since == Span(3 * S + S // 2, 4 * S)
+
+
+@pytest.mark.parametrize("ended_us", [4 * S, 5 * S])
+def test_a_sync_that_ends_the_transaction_with_the_move_or_after_it_is_not_found(ended_us: int) -> None:
+    made = timer(10 * S)
+    search(made, [4 * S], until_us=8 * S, step_us=S // 2, numbers={ended_us: 2})
+    assert made.state is State.UNKNOWN
+
+
+def test_a_file_whose_blocks_never_move_is_looked_at_once_an_interval() -> None:
+    """NOCOW: all that can be seen of it is that it is OFFLINE."""
+    made = timer()
+    online(made, 10 * S, block=None)
+    assert made.next_look_us(MARGIN) == 10 * S + MINUTES_5
+
+
+# Timers that leave nothing to follow
+
+
+@pytest.mark.parametrize("interval_us", [0, INFINITY_US])
+def test_without_a_timer_nothing_is_awaited(interval_us: int) -> None:
+    made = flushed(interval_us)
+    assert made.next_look_us(MARGIN) is None
+    made.appended(1001 * S)
+    assert made.closes_us(MARGIN) is None
+    assert not made.due(MARGIN, 10**15)
+
+
+@pytest.mark.parametrize("interval_us", [0, INFINITY_US])
+def test_what_is_appended_without_a_timer_is_looked_at_after_a_minute_and_a_minute_after_the_last(
+    interval_us: int,
+) -> None:
+    """Else a file of systemd-journal-remote's is looked at when it is new, and never again."""
+    made = flushed(interval_us)
+    assert made.appended(1001 * S), "the loop is to sleep for less long"
+    assert not made.appended(1002 * S)
+    assert made.next_look_us(MARGIN) == 1061 * S
+    assert not made.untimed(1 * S, 1060 * S)
+    assert made.untimed(1 * S, 1061 * S), "it is still written to, or was not written back"
+    assert made.next_look_us(MARGIN) == 1120 * S
+    assert made.untimed(60 * S, 1120 * S)
+    assert made.next_look_us(MARGIN) is None, "nobody writes, nobody looks"
+
+
+def test_at_the_start_what_was_just_written_without_a_timer_is_looked_at_again() -> None:
+    made = timer(0)
+    assert not made.untimed(20 * S, 1000 * S)
+    assert made.next_look_us(MARGIN) == 1040 * S
+    other = timer(0)
+    assert not other.untimed(-20 * S, 1000 * S)
+    assert other.next_look_us(MARGIN) is None, "a change in the future is the clock's"
+
+
+def test_with_a_timer_flushes_tell_all() -> None:
+    assert not flushed().untimed(0, 2000 * S)
+
+
+def test_a_window_that_the_margins_leave_nothing_of_is_only_looked_at_for_its_end() -> None:
+    made = begun(2 * MARGIN, 1000 * S)
+    assert made.next_look_us(MARGIN) == 1000 * S + RARELY_US
+    assert made.closes_us(MARGIN) == 0
+    assert not made.due(MARGIN, 1002 * S)
+    longer = begun(2 * MARGIN + 1, 1000 * S)
+    assert longer.closes_us(MARGIN) == 1000 * S + MARGIN + 1
+
+
+# Files that nobody will flush
+
+
+def test_a_file_left_online_by_a_killed_journald_is_nobodys() -> None:
+    made = timer()
+    assert made.may_be_live(FILE, MINUTES_5 + LATE_US, now_us=10 * S)
+    assert not made.may_be_live(FILE, MINUTES_5 + LATE_US + 1, now_us=10 * S)
+
+
+def test_a_change_in_the_future_is_no_old_one() -> None:
+    assert timer().may_be_live(FILE, -MINUTES_5, now_us=10 * S)
+
+
+def test_a_clock_set_forward_does_not_make_a_followed_file_old() -> None:
+    made = begun(at_us=1000 * S)
+    online(made, 1001 * S, block=1)
+    years_us = 10**14
+    assert made.may_be_live(FILE, years_us, now_us=1300 * S + LATE_US - 1)
+    assert not made.may_be_live(FILE, years_us, now_us=1300 * S + LATE_US)
+    assert not made.may_be_live(OTHER, years_us, now_us=1002 * S)
+
+
+# Asking for a sync
+
+
+def unknown(interval_us: int = MINUTES_5, at_us: int = 1000 * S, block: int | None = 5) -> FlushTimer:
+    """A timer of which nothing is known at `at_us` but that something is unsynced."""
+    made = timer(interval_us)
+    online(made, at_us, block)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "after_us", "worth"),
+    [
+        (unknown(), MINUTES_5 + LATE_US, False),
+        (unknown(), MINUTES_5 + LATE_US + 1, True),
+        (unknown(30 * S), 31 * S + 1, True),
+        (unknown(24 * S), 100 * S, False),  # found by its flushes
+        (unknown(INFINITY_US), MINUTES_5 * 9, False),  # there is no timer
+        (unknown(block=None), MINUTES_5 * 9, False),  # NOCOW
+        (begun(), MINUTES_5 * 9, False),
+        (flushed(), MINUTES_5 * 9, False),
+        (timer(), MINUTES_5 * 9, False),  # nobody looked yet
+    ],
+)
+def test_a_sync_is_worth_it_where_nothing_was_learned_for_longer_than_the_timer_takes(
+    made: FlushTimer, after_us: int, worth: bool
+) -> None:
+    assert made.worth_a_sync(1000 * S + after_us) is worth
+
+
+def test_a_sync_is_asked_for_once_an_hour_at_the_most() -> None:
+    made = unknown()
+    made.asked(2000 * S)
+    assert not made.worth_a_sync(2000 * S + ASK_EVERY_US - 1)
+    assert made.worth_a_sync(2000 * S + ASK_EVERY_US)
+
+
+def test_after_a_sync_the_timer_began_between_the_question_and_the_answer() -> None:
+    made = unknown()
+    made.synced(2000 * S, 2005 * S)
+    assert made.since == Span(2000 * S, 2005 * S)
+    assert made.closes_us(MARGIN) == 2000 * S + MINUTES_5 - MARGIN
+    assert not made.worth_a_sync(2000 * S + ASK_EVERY_US)
+
+
+def test_what_a_look_after_the_sync_finds_at_rest_is_better_than_a_guess() -> None:
+    made = unknown()
+    assert offline(made, 2001 * S)
+    assert made.state is State.OFFLINE

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The JSON contract: keys, their order, and what they mean."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from journalkeeper.model import (
+    Action,
+    Extents,
+    JournalFile,
+    Kind,
+    Outcome,
+    Plan,
+    Range,
+    Reason,
+    Result,
+    Skip,
+    State,
+    Verb,
+    Window,
+)
+from journalkeeper.model.run import Report
+from journalkeeper.wire.documents import defrag_document, disk_sums, plan_document, scan_document, skips
+
+FILE = JournalFile(
+    path=os.fsdecode(b"/j/\xff.journal"),
+    device=49,
+    inode=258,
+    kind=Kind.ARCHIVED,
+    owner="user:1000",
+    instance="abc",
+    state=State.ARCHIVED,
+    size_bytes=8 << 20,
+    allocated_bytes=7 << 20,
+    disk_bytes=None,
+    extents=Extents(total=5_000, data_bytes=7 << 20, encoded_bytes=4 << 20, shared_bytes=4096),
+    nocow=False,
+    entries=12,
+    head_time_us=1,
+    tail_time_us=2,
+    links=1,
+    uid=0,
+    mtime_ns=3,
+    ctime_ns=4,
+)
+
+
+def outcome(result: Result, disk: tuple[int | None, int | None] = (10, 4)) -> Outcome:
+    return Outcome("/j/a", Verb.COMPRESS, result, Reason.FRAGMENTED, 100, 3, *disk, 4096, 0.25)
+
+
+def report(*outcomes: Outcome, skipped: tuple[Skip, ...] = ()) -> Report:
+    return Report(Plan((), (), skipped), outcomes, sum(one.bytes_written for one in outcomes), 1.5, ())
+
+
+def test_scan_has_the_contracts_keys_in_its_order() -> None:
+    [row] = scan_document((FILE,))
+    expected = {
+        "path": "/j/\udcff.journal",
+        "device": 49,
+        "inode": 258,
+        "kind": "archived",
+        "owner": "user:1000",
+        "instance": "abc",
+        "state": "archived",
+        "size_bytes": 8 << 20,
+        "allocated_bytes": 7 << 20,
+        "disk_bytes": None,
+        "extents": 5000,
+        "ideal_extents": 56,
+        "shared_bytes": 4096,
+        "compressed": True,
+        "nocow": False,
+        "entries": 12,
+        "head_time_us": 1,
+        "tail_time_us": 2,
+        "problem": None,
+    }
+    assert json.dumps(row) == json.dumps(expected)  # the order of the keys included
+
+
+def test_a_problem_is_its_reasons_word() -> None:
+    [row] = scan_document((FILE._replace(problem=Reason.BAD_HEADER, problem_detail="in words"),))
+    assert json.dumps(row["problem"]) == '"bad-header"'
+
+
+def test_plan_has_the_contracts_keys_in_its_order() -> None:
+    action = Action("/j/a", Verb.DEFRAGMENT, Reason.FRAGMENTED, (Range(0, 4096, 7),), 4096, 7, 1, "zstd", FILE)
+    plan = Plan(
+        (Window("abc", open=True, closes_at_us=9, reason="flushed"),), (action,), (Skip("/j/b", Reason.IDEAL, "1"),)
+    )
+    text = json.dumps(plan_document(plan))
+    assert text == (
+        '{"window": {"abc": {"open": true, "closes_at_us": 9, "reason": "flushed"}},'
+        ' "actions": [{"path": "/j/a", "action": "defragment", "reason": "fragmented",'
+        ' "ranges": [{"offset": 0, "length": 4096, "extents": 7}], "bytes_to_write": 4096,'
+        ' "extents_before": 7, "extents_expected": 1, "unshared_bytes": 0, "disk_bytes_saved": 2356955,'
+        ' "read_seconds_saved": 0.04}],'
+        ' "skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1", "until_us": null, "now": false,'
+        ' "puts_off": false}]}'
+    )
+
+
+def test_what_a_plan_leaves_alone_is_read_back_also_as_an_older_version_wrote_it() -> None:
+    skip = Skip("/j/b", Reason.SETTLING, "1", until_us=7, now=True)
+    assert skips(json.loads(json.dumps(plan_document(Plan((), (), (skip,)))))) == (skip,)
+    older = {"skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1"}]}
+    assert skips(older) == (Skip("/j/b", Reason.IDEAL, "1"),)
+    with pytest.raises(ValueError, match="moonlight"):
+        skips({"skipped": [{"path": "/j/b", "reason": "moonlight", "detail": "1"}]})
+
+
+def test_defrag_has_the_contracts_keys_in_its_order() -> None:
+    text = json.dumps(defrag_document(report(outcome(Result.DONE)), {}))
+    assert text == (
+        '{"outcomes": [{"path": "/j/a", "action": "compress", "result": "done", "reason": "fragmented",'
+        ' "extents_before": 100, "extents_after": 3, "disk_bytes_before": 10, "disk_bytes_after": 4,'
+        ' "bytes_written": 4096, "duration_s": 0.25, "unshared_bytes": 0}],'
+        ' "totals": {"files": 1, "done": 1, "skipped": 0, "failed": 0, "extents_before": 100, "extents_after": 3,'
+        ' "disk_bytes_before": 10, "disk_bytes_after": 4, "bytes_written": 4096, "duration_s": 1.5}}'
+    )
+
+
+def test_a_file_that_the_plan_left_alone_is_an_outcome_with_its_reason_and_extents() -> None:
+    skipped = (Skip("/j/b", Reason.RECORDED, "yesterday"), Skip("/j/gone", Reason.VANISHED, ""))
+    document = json.loads(json.dumps(defrag_document(report(skipped=skipped), {"/j/b": 7})))
+    known, gone = document["outcomes"]
+    assert (known["action"], known["result"], known["reason"]) == ("defragment", "skipped", "recorded")
+    assert (known["extents_before"], known["extents_after"], known["bytes_written"]) == (7, 7, 0)
+    assert gone["extents_before"] == 0
+    assert document["totals"]["skipped"] == 2
+    assert document["totals"]["disk_bytes_before"] is None
+
+
+def test_disk_sums_count_only_files_of_which_both_are_known() -> None:
+    known, half, none = (
+        outcome(Result.DONE),
+        outcome(Result.FAILED, (1000, None)),
+        outcome(Result.SKIPPED, (None, None)),
+    )
+    assert disk_sums((known, half, known, none)) == (20, 8)
+    assert disk_sums((half, none)) == (None, None)
+    assert disk_sums((outcome(Result.DONE, (0, 0)),)) == (0, 0)
