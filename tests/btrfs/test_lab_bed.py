@@ -85,6 +85,36 @@ def test_a_remount_keeps_the_device_and_the_files() -> None:
         assert holds(device, volume.images[0])
 
 
+def test_after_a_remount_neither_the_volume_nor_its_image_is_in_memory() -> None:
+    with ScratchVolume() as volume:
+        (volume.mountpoint / "file").write_bytes(os.urandom(16 << 20))
+        volume.remount()
+        assert int(run("fincore", "--bytes", "--noheadings", "--output=RES", volume.images[0])) < 4 << 20
+
+
+def test_a_volume_that_is_mounted_elsewhere_too_is_not_taken_for_cold() -> None:
+    with ScratchVolume() as volume:
+        elsewhere = ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 60"]
+        with subprocess.Popen(elsewhere, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            volume.unmount()
+            try:
+                with pytest.raises(RuntimeError, match="still mounted in another mount namespace"):
+                    volume.await_release(timeout_s=0.1)
+            finally:
+                other.kill()
+
+
+def test_what_was_written_is_counted_from_the_first_mount() -> None:
+    with ScratchVolume() as volume:
+        before = volume.written_bytes()
+        (volume.mountpoint / "file").write_bytes(os.urandom(4 << 20))
+        os.sync()
+        assert before < 1 << 20
+        assert 4 << 20 <= volume.written_bytes() < 8 << 20
+
+
 def test_a_copied_image_has_the_same_files() -> None:
     with ScratchVolume() as first:
         (first.mountpoint / "kept").write_text("x")
@@ -161,6 +191,12 @@ def test_the_hosts_journal_sees_nothing_of_it(scratch: ScratchVolume) -> None:
                 assert "nobody else" not in run(
                     "journalctl", "-D", directory, "-q", "-o", "cat", "LAB_COLOUR=invisible"
                 )
+
+
+def test_the_queue_for_messages_is_as_long_as_on_a_host(scratch: ScratchVolume) -> None:
+    with PrivateJournald(scratch.mountpoint / "queue") as journald:
+        words = ("nsenter", f"--target={journald.pid}", "--net", "cat", "/proc/sys/net/unix/max_dgram_qlen")
+        assert run(*words) == "512\n"
 
 
 def test_the_state_byte_follows_message_and_sync(scratch: ScratchVolume) -> None:

@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(command(tmp_path, "--extents=15000"), stderr=subprocess.PIPE, text=True) as child:
         while not any(PREFIX in line and "/loop/" in line for line in traces(tmp_path)):
             assert child.poll() is None
+            time.sleep(0.05)
         yield child
         child.kill()
 
