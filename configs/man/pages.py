@@ -85,7 +85,10 @@ def _joined(text: str) -> str:
 def _synopsis(command: grammar.Command) -> str:
     words = [roff.bold(" ".join(("journalkeeper", *command.path))), f"[{roff.italic('OPTION')}...]"]
     words += [roff.italic("COMMAND")] if command.commands else []
-    return " ".join([*words, *(f"[{roff.italic(argument.value)}...]" for argument in command.arguments)])
+    for argument in command.arguments:
+        value = "|".join(map(roff.bold, argument.words)) if argument.words else roff.italic(argument.value)
+        words.append(f"[{value}...]" if argument.optional else value)
+    return " ".join(words)
 
 
 def _option(option: grammar.Option) -> list[str]:

@@ -62,6 +62,7 @@ COMMANDS = (
     Command("pause", "no work of the service's own, for a while", "pause", "it needs polkit's leave"),
     Command("resume", "end a pause", "resume", "it needs polkit's leave"),
     Command("probe", "measure what loggers, readers and disks wait for", "probe", "it starts a journald, or traces"),
+    Command("lab", "measure strategies on a scratch volume", "lab", "it mounts a scratch volume"),
     Command(
         "daemon",
         "the service: watch, and keep the journals in order",

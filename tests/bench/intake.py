@@ -25,12 +25,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.lab.load import Load
+from journalkeeper.lab.volume import extents
 from journalkeeper.observe.intake import wait_us
 from journalkeeper.probe.intake import entries
 from journalkeeper.report.distribution import quantile
 from tests.bench.archive import slowed
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, run, show
-from tests.bench.service import DATACOW, Load, Service, add_config, age, every_second, extents
+from tests.bench.service import DATACOW, Service, add_config, age, every_second
 
 SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE = "12G"

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.volume import run
+from journalkeeper.lab.volume import extents
 from tests import bus as buses
 from tests.adapters.pages import commands, make
 from tests.bus import PrivateBus, eventually
@@ -114,10 +114,6 @@ class Host:
     def doors(self) -> list[str]:
         """Who did what is recorded, the oldest first."""
         return [row["origin"] for row in json.loads(self.does("history", "-j").stdout)["outcomes"]]
-
-
-def extents(path: Path) -> int:
-    return int(run("filefrag", path).rsplit(":", 1)[1].split()[0])
 
 
 def inside(path: Path) -> str:

@@ -72,6 +72,8 @@ def test_every_example_does_what_it_says(bed: Bed, tmp_path: Path) -> None:
     assert len(lines) > 20
     reader = Reader(bed, tmp_path)
     for line in dict.fromkeys(lines):
+        if " lab compare " in line:  # minutes; tests/btrfs/test_lab_compare.py runs it with fewer extents
+            continue
         process = reader.types(line)
         service = " daemon" in line
         if service:

@@ -29,11 +29,11 @@ from typing import NamedTuple
 import pytest
 
 from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.lab.slowdisk import Control, slow_disk
 from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
 from journalkeeper.probe import fsync, intake, stream, syslog
 from journalkeeper.probe.base import Measurement, Target
 from journalkeeper.report.distribution import Series
-from tests.bench.slowdisk import Control, slow_disk
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

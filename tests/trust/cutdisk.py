@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.bench.slowdisk import MOUNTED, READ_IN, Op, SlowDisk, mount
+from journalkeeper.lab.slowdisk import MOUNTED, READ_IN, Op, SlowDisk, mount
 
 ENTRY: Final = struct.Struct("=qq")
 """Before each write: its offset and length. A flush has FLUSH as its offset."""

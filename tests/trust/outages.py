@@ -5,7 +5,7 @@
     sudo python -m tests.trust.outages --points 6 --hang 3
     sudo python -m tests.trust.outages --seed 7 --only 12       # one point again
 
-Each point is a volume on a disk of ours (tests/bench/slowdisk.py) with a real journald under load and
+Each point is a volume on a disk of ours (journalkeeper/lab/slowdisk.py) with a real journald under load and
 archives that the subject works on; while it works, the fault strikes, lasts, and is mended. What was on
 the disk before must be there afterwards: each archive with all that it bears, each message that was archived,
 and of the active file where the fault itself does not have journald destroy it.
@@ -35,12 +35,11 @@ from typing import Any, NamedTuple
 
 from journalkeeper.history.record import Record
 from journalkeeper.lab.journald import PrivateJournald
+from journalkeeper.lab.slowdisk import GO, HOLD, Control, slow_disk
 from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
 from journalkeeper.model import Reason, Result
 from tests.bench.figures import need_a_bed
-from tests.bench.slowdisk import GO, HOLD, Control, slow_disk
 from tests.btrfs.journals import QUICK, Bearing, archive_name, bearing, extents, put
-from tests.guest.disk import await_release
 from tests.trust.services import CHECKOUT, Quiet, quiet
 from tests.trust.verdict import Verdict
 
@@ -244,7 +243,7 @@ class Place:
         self.volume.unmount()
         self.disk.order(GO)
         self.disk.set_iops(0)
-        await_release(self.volume.device)
+        self.volume.await_release()
         self.volume.mount()
         if enter:
             self.mount(enter)

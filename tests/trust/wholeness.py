@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from journalkeeper.btrfs import fiemap, inode, kernel, mtime_note
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
+from journalkeeper.config import Nocow
 from journalkeeper.engine import Engine
 from journalkeeper.history.record import Record
 from journalkeeper.journald.names import is_leftover
@@ -20,7 +21,7 @@ from journalkeeper.model.errors import KeeperError
 from tests.btrfs.journals import ALWAYS, NOW
 
 NOBODY = 0xFFFFFFFF
-CONFIG = ALWAYS._replace(nocow=ALWAYS.nocow._replace(nocow="no"))
+CONFIG = ALWAYS.model_copy(update={"nocow": Nocow(nocow="no")})
 ACL = struct.pack("<I" + "HHI" * 5, 2, 1, 6, NOBODY, 2, 4, 1234, 4, 4, NOBODY, 16, 4, NOBODY, 32, 0, NOBODY)
 """user::rw-,user:1234:r--,group::r--,mask::r--,other::---. Source: linux/posix_acl_xattr.h"""
 

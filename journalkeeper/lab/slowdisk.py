@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A disk image whose every read and write takes its time, one after the other.
 
-    python -m tests.bench.slowdisk IMAGE        # mounts itself over IMAGE; orders on stdin, see SlowDisk.order
+    python -m journalkeeper.lab.slowdisk IMAGE  # mounts itself over IMAGE; orders on stdin, see SlowDisk.order
 
 The kernel's limit of IOPS (io.max, blkio.throttle) lets a tenth of a second's I/Os through at once and
 then none until it is over (seen at 500: 49 at once, 100 ms of nothing). It is right about seconds and
@@ -14,7 +14,6 @@ nothing is kept here, so that the end of this process is a disk pulled out, not 
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import select
@@ -27,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 IN_HEADER: Final = struct.Struct("=IIQQIIIHH")
 OUT_HEADER: Final = struct.Struct("=IiQ")
@@ -173,14 +172,13 @@ class SlowDisk:
 def mount(path: Path) -> int:
     """Mount a FUSE on the file `path`; its descriptor.
 
-    Raises: OSError: ENOENT no /dev/fuse; EPERM not root.
+    Raises: OSError: ENOENT no /dev/fuse; CalledProcessError: mount(8) has said why.
     """
     fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={fuse},rootmode={stat.S_IFREG:o},user_id=0,group_id=0,max_read={MOST_BYTES}"
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"slowdisk", os.fsencode(path), b"fuse.slowdisk", 0, options.encode()):
-        code = ctypes.get_errno()
-        raise OSError(code, f"{path}: mount: {os.strerror(code)}")
+    # --internal-only: without the helper of libfuse
+    words = ["mount", "--internal-only", "-t", "fuse.slowdisk", "-o", options, "slowdisk", os.fspath(path)]
+    subprocess.run(words, pass_fds=[fuse], check=True)
     return fuse
 
 
@@ -208,16 +206,15 @@ def serve(image: Path) -> None:
 class Control:
     """How fast the disk is, and whether it works."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, orders: IO[str], answers: IO[str]) -> None:
+        self._orders = orders
+        self._answers = answers
 
     def order(self, order: str) -> str:
         """Give an order, which counts when this returns; its answer. Raises: RuntimeError if the disk has gone."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{order}\n")
-        self._process.stdin.flush()
-        if answer := self._process.stdout.readline():
+        self._orders.write(f"{order}\n")
+        self._orders.flush()
+        if answer := self._answers.readline():
             return answer.strip()
         raise RuntimeError("the slow disk has gone")
 
@@ -237,13 +234,12 @@ class Control:
 @contextmanager
 def slow_disk(image: Path) -> Iterator[Control]:
     """`image` as a slow disk while this lasts; whoever uses it must have let go of it by the end."""
-    words = [sys.executable, "-m", "tests.bench.slowdisk", os.fspath(image)]
+    words = [sys.executable, "-m", "journalkeeper.lab.slowdisk", os.fspath(image)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        if process.stdout.readline() != f"{MOUNTED}\n":
+        if process.stdin is None or process.stdout is None or process.stdout.readline() != f"{MOUNTED}\n":
             raise RuntimeError("the slow disk did not start")
         try:
-            yield Control(process)
+            yield Control(process.stdin, process.stdout)
         finally:
             for _ in range(50):  # a loop device lets go of it a moment after its last user
                 if subprocess.run(["umount", image], capture_output=True, check=False).returncode == 0:
