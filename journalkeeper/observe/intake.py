@@ -52,7 +52,8 @@ class Intake:
         waits = [
             entry["__REALTIME_TIMESTAMP"] - entry["_SOURCE_REALTIME_TIMESTAMP"]
             for entry in entries
-            if "_SOURCE_REALTIME_TIMESTAMP" in entry
+            # A damaged one is no number: the reader leaves bytes, or a list of those that there are.
+            if isinstance(entry.get("_SOURCE_REALTIME_TIMESTAMP"), int)
         ]
         # What came before the first call was not our doing.
         return [] if first else [wait for wait in waits if wait >= 0]
