@@ -105,6 +105,11 @@ HOW: tuple[tuple[str, str, How], ...] = (
     (r"README\.md .*", r"python -m tests\.bench\.fleet", By("tests/bench/test_fleet_smoke.py", "fleet")),
     (r"README\.md .*", r"python -m tests\.bench\.identity", By("tests/bench/test_bench_smoke.py", "figures identity")),
     (r"README\.md .*", r"btrfs filesystem defragment .*", By("tests/bench/archive.py", "btrfs filesystem defragment")),
+    (
+        r"(README\.md|journalkeeper-trust\.7) .*",
+        r"(sudo )?python -m tests\.trust.*",
+        By("tests/trust/test_suite.py", "-m tests.trust"),
+    ),
     # pages that have a test of their own for all that they show
     (
         r"journalkeeper\.1 block",

@@ -20,6 +20,8 @@ from journalkeeper.service.daily_log import Say
 from journalkeeper.service.log import Event
 
 CHECKOUT = Path(__file__).parents[2]
+ALIVE = "WATCHDOG=1"
+WATCHDOG_S = 1.0
 
 
 def listener(said: list[str]) -> Say:
@@ -35,13 +37,15 @@ def listener(said: list[str]) -> Say:
 class Quiet:
     """A running `journalkeeper daemon` without a bus.
 
-    `lines` is what it logged, `said` what systemd would have heard.
+    `lines` is what it logged, `said` what systemd would have heard, `silence_s` the longest time between two of
+    its messages to the watchdog, which it sends every WATCHDOG_S / 2.
     """
 
     def __init__(self, top: Path, process: subprocess.Popen[str], ear: socket.socket) -> None:
         self.top = top
         self.lines: list[str] = []
         self.said: list[str] = []
+        self.silence_s = 0.0
         self._process = process
         self._ear = ear
         self._threads = [threading.Thread(target=one, daemon=True) for one in (self._read, self._hear)]
@@ -54,8 +58,13 @@ class Quiet:
             self.lines.append(line.rstrip("\n"))
 
     def _hear(self) -> None:
+        alive_s = None
         while message := self._ear.recv(65536).decode():
-            self.said.extend(message.splitlines())
+            lines = message.splitlines()
+            self.said.extend(line for line in lines if line != ALIVE)
+            if ALIVE in lines:
+                before_s, alive_s = alive_s, time.monotonic()
+                self.silence_s = max(self.silence_s, alive_s - (before_s or alive_s))
 
     def stop(self) -> int:
         """End it by SIGTERM; its exit status."""
@@ -66,6 +75,11 @@ class Quiet:
         for thread in self._threads:
             thread.join()
         return status
+
+    @property
+    def lives(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
 
     def cpu_s(self) -> float:
         """The processor time that it has used."""
@@ -94,19 +108,20 @@ class Quiet:
 
 
 @contextmanager
-def quiet(base: Path, top: Path) -> Iterator[Quiet]:
-    """A service over `top` that has looked once."""
+def quiet(base: Path, top: Path, text: str = "") -> Iterator[Quiet]:
+    """A service over `top` that has looked once; `text` is its configuration."""
     ear_path = base / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         ear.bind(os.fspath(ear_path))
         config = base / "journalkeeper.conf"
-        config.write_text("")
+        config.write_text(text)
         environment = {
             **os.environ,
             "STATE_DIRECTORY": os.fspath(base / "state"),
             "PYTHONPATH": os.fspath(CHECKOUT),
             "NOTIFY_SOCKET": os.fspath(ear_path),
             "DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={base}/none",
+            "WATCHDOG_USEC": f"{WATCHDOG_S * 1e6:.0f}",
         }
         words = [sys.executable, "-m", "journalkeeper", "daemon", "-D", f"{top}", "--config", f"{config}"]
         with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True, errors="replace") as process:
