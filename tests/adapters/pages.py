@@ -19,6 +19,7 @@ PAGES = (
     "man5/journalkeeper.conf.5",
     "man5/org.journalkeeper1.5",
     "man7/journalkeeper-fleet.7",
+    "man7/journalkeeper-trust.7",
     "man8/journalkeeper.service.8",
 )
 
