@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from journalkeeper.btrfs import fiemap
-from journalkeeper.config import Config
+from journalkeeper.config import Budget, Config, Watch, Window
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.journald.names import is_leftover
 from journalkeeper.lab import volume as volumes
@@ -40,10 +40,12 @@ KIND: Final = "remote"
 OPERATIONS: Final = 20_000
 OWNER: Final = 998
 MACHINE: Final = "0123456789abcdef" * 2
-CONFIG: Final = Config()._replace(
-    watch=Config().watch._replace(settle_us=0, nocow_settle_us=0),
-    window=Config().window._replace(pressure_max_percent=100),
-    budget=Config().budget._replace(bytes_per_day=None, keep_free_bytes=0),
+CONFIG: Final = Config().model_copy(
+    update={
+        "watch": Watch(settle_us=0, nocow_settle_us=0),
+        "window": Window(pressure_max_percent=100),
+        "budget": Budget(bytes_per_day=None, keep_free_bytes=0),
+    }
 )
 
 
