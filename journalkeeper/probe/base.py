@@ -26,7 +26,7 @@ NAME = "journalkeeper-"
 """What probes make is called so, with our process id behind it."""
 
 PATIENCE_S = 10.0
-FLOOR_SAMPLES = 100
+FLOOR_SAMPLES, FLOOR_RATE = 50, 200
 SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for root only
 
 
@@ -82,9 +82,9 @@ def sample(series: Series, planned_ns: Iterable[int], call: Callable[[], object]
 
 
 def floor(call: Callable[[], object]) -> Series:
-    """What the instrument itself adds: the same calls, a millisecond apart, on a sink."""
+    """What the instrument itself adds: the same calls on a sink."""
     series = Series("floor", planned=True)
-    for _ in sample(series, schedule(1000, FLOOR_SAMPLES), call):
+    for _ in sample(series, schedule(FLOOR_RATE, FLOOR_SAMPLES), call):
         pass
     return series
 

@@ -7,17 +7,18 @@ logs no inode without a name, so the fsync of one looks cheap.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Final
 
-from journalkeeper.btrfs import inode
+from journalkeeper.btrfs import inode, volume
 from journalkeeper.lab.journald import machine_id
-from journalkeeper.model.errors import FileError
 from journalkeeper.probe import who
 from journalkeeper.probe.base import Measurement, Steps, floor, sample, schedule, scratch
 from journalkeeper.probe.base import wall_ns as wall
@@ -51,26 +52,27 @@ def measured(asked: Namespace) -> Iterator[Measurement]:
         found = Measurement([Series(name, planned=True) for name in names], _sink(), wall_ns=wall())
         with open(path, "wb", buffering=0) as file:
             _synced(file.fileno())  # the first one logs the new directory, too
-            nocow = "NOCOW" if _is_nocow(file.fileno()) else "datacow"
-            found.notes.append(f"{place}: {nocow}, {len(BLOCK)} bytes and an fsync, {asked.rate:g} times a second")
+            found.notes.append(f"{place}: {_kind(file.fileno())}, {len(BLOCK)} bytes and an fsync at a time")
             found.steps = _steps(asked, found, file.fileno(), other)
             yield found
 
 
-def _is_nocow(fd: int) -> bool:
+def _kind(fd: int) -> str:
     try:
-        return inode.is_nocow(fd)
+        volume.fs_info(fd)
     except OSError:
-        return False  # another file system, which has no such flag
+        return "not on btrfs"
+    return "NOCOW" if inode.is_nocow(fd) else "datacow"
 
 
 def _steps(asked: Namespace, found: Measurement, fd: int, other: str) -> Steps:
     for share, series in zip(BUSY, found.series, strict=True):
-        count = max(1, round(asked.rate * asked.seconds))
-        with Writer(other, share) if share else nullcontext() as writer:
+        count, began_s = max(1, round(asked.rate * asked.seconds)), time.monotonic()
+        with writer(other, share) as took_s:
             yield from sample(series, schedule(asked.rate, count), lambda: _synced(fd))
-        if writer is not None:
-            found.notes.append(f"{series.name}: it was at work for {writer.share:.1%} of the time")
+            if share:
+                busy = sum(took_s) / (time.monotonic() - began_s)
+                found.notes.append(f"{series.name}: the writer was at work for {busy:.1%} of the time")
 
 
 def _synced(fd: int) -> None:
@@ -87,47 +89,30 @@ def _sink() -> Series:
         os.close(fd)
 
 
-class Writer(AbstractContextManager["Writer"]):
-    """Writes and syncs another file, and then rests, so that it is at work for a share of the time.
+@contextmanager
+def writer(path: str, share: float) -> Iterator[list[float]]:
+    """Write and sync another file, and rest, so that it is at work for a share of the time: what each write took.
 
-    Raises at the end what ended it: OSError (ENOSPC).
+    Raises: OSError (ENOSPC) at the end.
     """
+    stop, took_s = threading.Event(), list[float]()
+    if not share:
+        yield took_s
+        return
 
-    def __init__(self, path: str, share: float) -> None:
-        self._path = path
-        self._wanted = share
-        self._stop = threading.Event()
-        self._busy_s = self._began_s = 0.0
-        self._error: OSError | None = None
-        self._thread = threading.Thread(target=self._go_on)
+    def write(fd: int) -> None:
+        for offset in itertools.cycle(range(0, LENGTH, len(CHUNK))):
+            began_s = time.monotonic()
+            os.pwrite(fd, CHUNK, offset)
+            os.fdatasync(fd)
+            took_s.append(time.monotonic() - began_s)
+            if stop.wait(took_s[-1] / share - took_s[-1]):
+                return
 
-    def _go_on(self) -> None:
-        offset, self._began_s = 0, time.monotonic()
+    with open(path, "wb", buffering=0) as file, ThreadPoolExecutor(1) as pool:
+        done = pool.submit(write, file.fileno())
         try:
-            with open(self._path, "wb", buffering=0) as file:
-                while True:
-                    began_s = time.monotonic()
-                    os.pwrite(file.fileno(), CHUNK, offset)
-                    os.fdatasync(file.fileno())
-                    offset = (offset + len(CHUNK)) % LENGTH
-                    took_s = time.monotonic() - began_s
-                    self._busy_s += took_s
-                    if self._stop.wait(took_s / self._wanted - took_s):
-                        return
-        except OSError as error:
-            self._error = error
-
-    @property
-    def share(self) -> float:
-        """For how much of the time it was at work."""
-        return self._busy_s / max(1e-9, time.monotonic() - self._began_s)
-
-    def __enter__(self) -> Writer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        if self._error is not None:
-            raise FileError.wrap("write", self._path, self._error)
+            yield took_s
+        finally:
+            stop.set()
+        done.result()

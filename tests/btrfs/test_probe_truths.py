@@ -142,9 +142,9 @@ def late_ones(place: Bed) -> Truth:
 
 
 def blocked_send(place: Bed) -> Truth:
-    """At 5,000 a second a send() is blocked when the queue is full, and takes what is then left of the stop."""
+    """A send() is blocked when the queue is full, and takes what is then left of the stop."""
     capacity = _capacity(place)
-    stop = stopped(place, 5000)
+    stop = stopped(place, 2000)  # which journald takes as they come, also on a machine with other work
     took = max(stop.series.took_ns)
     number = stop.series.took_ns.index(took)
     began = stop.series.began_ns[number]
@@ -153,7 +153,7 @@ def blocked_send(place: Bed) -> Truth:
 
 
 def blocked_time(place: Bed) -> Truth:
-    """That is the stop less capacity / rate, where the sender and journald get the processor at once."""
+    """At 5,000 a second that is the stop less capacity / rate, where the sender and journald run when they want."""
     capacity = _capacity(place)
     stop = stopped(place, 5000)
     return Truth(max(stop.series.took_ns), stop.length_ns - capacity / 5000 * 1e9)
@@ -229,15 +229,16 @@ def counted_fsyncs(place: Path, disk: Control, iops: int = 25) -> Truth:
 
 def burst(place: Bed) -> Truth:
     """A buffered program is heard of when its buffer is full."""
-    asked = Namespace(directory=None, host=False, rate=100, size=128, seconds=1.4)
+    asked = Namespace(directory=None, host=False, rate=100, size=128, seconds=1.7)
     found = Measurement([], Series("floor"))
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory())
         found.steps = stream.steps(at_bed(place), asked, found, directory, stack)
         ended(found)
     (buffered,) = [one for one in found.series if one.name == "python, file"]
-    ends = Counter(began + took for began, took in zip(buffered.began_ns, buffered.took_ns, strict=True))
-    ((lines, _),) = Counter(ends.values()).most_common(1)  # that came at the same moment
+    ends = sorted(began + took for began, took in zip(buffered.began_ns, buffered.took_ns, strict=True))
+    first = [0, *(number for number in range(1, len(ends)) if ends[number] - ends[number - 1] > 100 * MS)]
+    ((lines, _),) = Counter(b - a for a, b in itertools.pairwise([*first, len(ends)])).most_common(1)
     lost = {one.labels["lost"] for one in found.series if "lost" in one.labels}
     return Truth(lines / 100, io.DEFAULT_BUFFER_SIZE / (128 * 100), lost == {"0"})
 
