@@ -11,11 +11,15 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Callable
 
 from journalkeeper.bus.server import Server
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, Request, Skip, State
-from journalkeeper.service.jobs import Ended, Job, Jobs
+from journalkeeper.service.events import Events
+from journalkeeper.service.job import Ended, Job
+from journalkeeper.service.jobs import Jobs
+from journalkeeper.service.mistakes import Mistakes
 from journalkeeper.service.snapshot import Findings, Snapshot
 
 TOP = "/var/log/journal"
@@ -54,12 +58,13 @@ def file(number: int, length: int) -> JournalFile:
 class Made:
     """A service that does nothing."""
 
-    def __init__(self, files: int, length: int) -> None:
+    def __init__(self, files: int, length: int, say: Callable[[str], None]) -> None:
         rows = {row.path: row for row in (file(number, length) for number in range(files))}
         skips = {path: Skip(path, Reason.SETTLING, "changed 3s ago") for path in rows}
         self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), STATUS, 0, ""))
         self._skips = skips
-        self.jobs = Jobs(self._do, lambda: None)
+        self.events = Events()
+        self.jobs = Jobs(self._do, self.events, Mistakes(say).complain)
 
     async def _do(self, job: Job) -> Ended:
         if any("mistake" in path for path in job.request.paths):
@@ -90,9 +95,8 @@ async def main(files: int, length: int) -> None:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
-    made = Made(files, length)
+    made = Made(files, length, say)
     server = Server(made, os.environ["DBUS_SYSTEM_BUS_ADDRESS"], say, lambda: say("well"), say)
-    made.jobs.listener = server
     await server.run()
 
 
