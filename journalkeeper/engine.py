@@ -129,18 +129,26 @@ class Engine:
 
         Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
         """
+        return self.judged(request)[1]
+
+    def judged(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
+        """The plan with the host that it is for, as seen and as recorded.
+
+        Unless the disks are watched, for LOOK_S, the plan knows of no pressure. Raises: as `plan`.
+        """
         with closing(Record(self.state_directory, read_only=True)) as record:
             seen = self._see(request, self.directories, ask=False)
-            planned = self._planned(self._host(seen, record), request, marked=True)[1]
-            return planned._replace(notices=record.ignored)
+            host, planned = self._planned(self._host(seen, record), request, marked=True, watch_disks=watch_disks)
+            return host, planned._replace(notices=record.ignored)
 
-    def _planned(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
+    def _planned(self, host: Host, request: Request, *, marked: bool, watch_disks: bool = True) -> tuple[Host, Plan]:
         """What to do about `host`, and the same host with how busy its disks are where work depends on that.
 
         `marked`, for people: with what --now would do as well.
         """
         chosen = plan(host, request, self._config)
-        if (chosen.actions or chosen.orders) and not request.now and self._config.window.pressure_max_percent < 100:
+        watched = watch_disks and not request.now and self._config.window.pressure_max_percent < 100
+        if watched and (chosen.actions or chosen.orders):
             busy = load.others_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             host = host._replace(
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)

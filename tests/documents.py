@@ -125,6 +125,8 @@ HOW: tuple[tuple[str, str, How], ...] = (
     (r".*", r"(sudo )?busctl monitor .*", OnGuest((124,))),  # it goes on until timeout(1) ends it
     (r".*", r"(sudo )?systemctl status .*", OnGuest((0, 3))),  # 3: one of the units is not active
     (r".*", r"(sudo )?(busctl|systemctl|systemd-analyze|journalctl|btrfs|dmesg)\b.*", OnGuest()),
+    (r".*", r"(sudo )?journalkeeper retention.*", By("tests/guest/test_host.py", "journalkeeper retention")),
+    (r".*", r"sudo journalkeeper lab compare .*", By("tests/btrfs/test_lab_compare.py", "journalkeeper lab compare")),
     (r".*", r"(\w+=\S+ )*(sudo )?journalkeeper .*", Typed()),
 )
 """Patterns of a document's name with "block" or "prose", and of a command, in the order in which they are tried."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -148,8 +147,3 @@ def every_form(each: int, *, flushes: int = 6) -> Iterator[tuple[Bed, dict[Path,
             forms[target] = form
         os.sync()
         yield place, forms
-
-
-def filefrag(paths: list[Path]) -> list[int]:
-    """filefrag(8)'s count of each file's extents."""
-    return [int(found) for found in re.findall(r": (\d+) extents? found", run("filefrag", "-s", *paths))]

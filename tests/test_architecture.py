@@ -31,10 +31,11 @@ ORDER = (
     "metrics",
     "engine",
     "report",
-    "probe",
     "lab",
+    "probe",
     "service",
     "bus",
+    "gather",
     "cli",
     "__main__",
 )
@@ -57,7 +58,7 @@ READS_FILES = "config/files.py"
 """... but for the module that reads the configuration's files."""
 
 PURE_STDLIB = {
-    *("__future__", "abc", "base64", "bisect", "collections", "contextlib", "dataclasses", "difflib"),
+    *("__future__", "abc", "array", "base64", "bisect", "collections", "contextlib", "dataclasses", "difflib"),
     *("enum", "errno", "fractions", "functools", "heapq", "html", "itertools", "json", "math", "operator"),
     *("posixpath", "re", "shlex", "statistics", "string", "textwrap", "types", "typing"),
 }

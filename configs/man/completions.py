@@ -61,16 +61,13 @@ def bash(top: grammar.Command) -> str:
         if command.path:
             options.remove("--version")
         words = [below.path[-1] for below in command.commands]
-        journals = False
+        names = ""
         for argument in command.arguments:
             kind, allowed = _kind(argument)
-            journals |= kind == JOURNALS
+            names = names or kind
             words += allowed
         key = " ".join(command.path)
-        journals_word = "yes" if journals else ""
-        states.append(
-            f'        "{key}") options="{" ".join(options)}" words="{" ".join(words)}" journals={journals_word} ;;'
-        )
+        states.append(f'        "{key}") options="{" ".join(options)}" words="{" ".join(words)}" names={names} ;;')
     paths = " ".join(f'["{" ".join(command.path)}"]=1' for command in top.all() if command.path)
     takes = " ".join(f'["{flag}"]=1' for flag in values)
     return _filled("bash", paths=paths, takes=takes, values="\n".join(arms), states="\n".join(states))
@@ -98,6 +95,9 @@ def _bash_value(kind: str, words: tuple[str, ...]) -> str:
     return f'mapfile -t COMPREPLY < <(compgen -W "{" ".join(words)}" -- "$cur"); return'
 
 
+ZSH_ACTIONS: Final = {DIRECTORIES: "_files -/", FILES: "_files", JOURNALS: "_journalkeeper_journals"}
+
+
 def zsh(top: grammar.Command) -> str:
     """The file for a directory in zsh's fpath, to be named _journalkeeper."""
     functions = "\n".join(_zsh_function(top, command) for command in top.all())
@@ -111,7 +111,7 @@ def _zsh_function(top: grammar.Command, command: grammar.Command) -> str:
     specs = [spec for option in options for spec in _zsh_option(option)]
     if command.commands:
         specs += ["'(-): :->command'", "'(-)*:: :->argument'"]
-    specs += [_zsh_argument(argument) for argument in command.arguments]
+    specs += [_zsh_argument(number, argument) for number, argument in enumerate(command.arguments, 1)]
     listed = " \\\n        ".join(specs)
     described = "\n".join(
         f"            {_zsh_quoted(f'{below.path[-1]}:{_zsh_escaped(below.summary)}')}" for below in command.commands
@@ -129,8 +129,7 @@ def _zsh_name(command: grammar.Command) -> str:
 def _zsh_option(option: grammar.Option) -> list[str]:
     """One spec for each form; each form excludes the others."""
     kind, words = _kind(option)
-    actions = {DIRECTORIES: "_files -/", FILES: "_files", JOURNALS: "_journalkeeper_journals"}
-    action = actions.get(kind, f"({' '.join(words)})" if words else " ")
+    action = ZSH_ACTIONS.get(kind, f"({' '.join(words)})" if words else " ")
     takes = f":{_zsh_escaped(option.value)}:{action}" if option.value else ""
     specs = []
     for flag in option.flags:
@@ -139,10 +138,11 @@ def _zsh_option(option: grammar.Option) -> list[str]:
     return specs
 
 
-def _zsh_argument(argument: grammar.Option) -> str:
+def _zsh_argument(number: int, argument: grammar.Option) -> str:
     kind, words = _kind(argument)
-    action = "_journalkeeper_journals" if kind == JOURNALS else f"({' '.join(words)})" if words else "_files"
-    return _zsh_quoted(f"*:{_zsh_escaped(argument.value)}:{action}")
+    where = "*" if kind == JOURNALS else number
+    action = f"({' '.join(words)})" if words else ZSH_ACTIONS.get(kind, "_files")
+    return _zsh_quoted(f"{where}:{_zsh_escaped(argument.value)}:{action}")
 
 
 def _zsh_escaped(text: str) -> str:
@@ -175,6 +175,9 @@ ZSH_WITH_COMMANDS: Final = r"""{name}() {{
 """
 
 
+FISH_ACTIONS: Final = {DIRECTORIES: "(__fish_complete_directories)", JOURNALS: "(__journalkeeper_journals)"}
+
+
 def fish(top: grammar.Command) -> str:
     """The file for /usr/share/fish/vendor_completions.d/."""
     lines = []
@@ -189,7 +192,7 @@ def fish(top: grammar.Command) -> str:
             lines.append(f"complete -c journalkeeper{where}{_fish_option(option)}")
         for argument in command.arguments:
             kind, words = _kind(argument)
-            given = "'(__journalkeeper_journals)'" if kind == JOURNALS else _fish_quoted(" ".join(words))
+            given = _fish_quoted(FISH_ACTIONS.get(kind, " ".join(words)))
             lines.append(f"complete -c journalkeeper -n {at} -a {given}")
     paths = " ".join(_fish_quoted(" ".join(command.path)) for command in top.all() if command.path)
     takes = " ".join(sorted({flag for _, option in _everything(top) for flag in option.flags}))
@@ -205,7 +208,7 @@ def _fish_option(option: grammar.Option) -> str:
     kind, words = _kind(option)
     takes = ""
     if kind == DIRECTORIES:
-        takes = " -x -a '(__fish_complete_directories)'"
+        takes = f" -x -a {_fish_quoted(FISH_ACTIONS[kind])}"
     elif kind in {FILES, JOURNALS}:
         takes = " -r -F"
     elif option.value:

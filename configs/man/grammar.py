@@ -14,12 +14,17 @@ from journalkeeper.cli.parser import parser
 
 
 class Option(NamedTuple):
-    """One option. `value` is the word for what it takes, "" if it takes none; `words` what that may be."""
+    """One option or argument.
+
+    `value` is the word for what it takes, "" if it takes none; `words` what that may be; `optional`
+    whether any number of values may be given, none among them.
+    """
 
     flags: tuple[str, ...]
     value: str
     words: tuple[str, ...]
     help: str
+    optional: bool
 
 
 class Command(NamedTuple):
@@ -69,4 +74,4 @@ def _option(action: argparse.Action) -> Option:
     words = tuple(str(choice) for choice in action.choices or ())
     value = "" if action.nargs == 0 else str(action.metavar or ("WORD" if words else action.dest.upper()))
     text = (action.help or "") % {**vars(action), "prog": "journalkeeper"}
-    return Option(tuple(action.option_strings), value, words, text)
+    return Option(tuple(action.option_strings), value, words, text, optional=action.nargs == "*")

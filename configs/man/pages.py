@@ -23,6 +23,8 @@ from journalkeeper.config import directives
 from journalkeeper.config.validation import AT_LEAST
 from journalkeeper.metrics import prometheus
 from journalkeeper.model.reasons import SENTENCES
+from journalkeeper.report.finding import word
+from journalkeeper.report.rules import RULES
 from journalkeeper.service.log import Event
 
 HERE: Final = Path(__file__).parent
@@ -83,7 +85,10 @@ def _joined(text: str) -> str:
 def _synopsis(command: grammar.Command) -> str:
     words = [roff.bold(" ".join(("journalkeeper", *command.path))), f"[{roff.italic('OPTION')}...]"]
     words += [roff.italic("COMMAND")] if command.commands else []
-    return " ".join([*words, *(f"[{roff.italic(argument.value)}...]" for argument in command.arguments)])
+    for argument in command.arguments:
+        value = "|".join(map(roff.bold, argument.words)) if argument.words else roff.italic(argument.value)
+        words.append(f"[{value}...]" if argument.optional else value)
+    return " ".join(words)
 
 
 def _option(option: grammar.Option) -> list[str]:
@@ -122,6 +127,12 @@ def _options(_: str) -> Iterator[str]:
 def _reasons(_: str) -> Iterator[str]:
     for reason, meaning in SENTENCES.items():
         yield from roff.item(roff.bold(reason), meaning)
+
+
+def _rules(_: str) -> Iterator[str]:
+    """Every rule of doctor with its meaning."""
+    for rule in RULES:
+        yield from roff.item(roff.bold(word(rule)), _joined(rule.__doc__ or ""))
 
 
 def _directives(section: str) -> Iterator[str]:
@@ -170,6 +181,7 @@ TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "commands": _commands,
     "options": _options,
     "reasons": _reasons,
+    "rules": _rules,
     "directives": _directives,
     "at_least": _at_least,
     "errors": _errors,

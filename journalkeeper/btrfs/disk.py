@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections.abc import Iterator
 
 from journalkeeper.btrfs.kernel import ioctl
 
@@ -37,6 +38,10 @@ Only the item at file offset 0 can be inline, and no other has another length: t
 refuses a leaf where it is not so (fs/btrfs/tree-checker.c, check_extent_data_item).
 """
 
+REFERENCE = struct.Struct("<40xQ5xQQ8xQ")
+"""The same item's ram_bytes, disk_bytenr, disk_num_bytes and num_bytes: of an extent that holds ram_bytes and takes
+disk_num_bytes, this item refers to num_bytes."""
+
 OFFSET = struct.Struct("=Q")
 OFFSET_OFFSET = 16
 """Where an item's file offset is in its header."""
@@ -59,25 +64,51 @@ def disk_bytes(fd: int) -> int | None:
 
     Raises: OSError: ENOTTY not on btrfs.
     """
+    inline = 0
+    seen: dict[int, int] = {}
+    try:
+        for in_this, items in _searched(fd):
+            inline += in_this
+            seen.update(ITEM.iter_unpack(items))
+    except PermissionError:
+        return None
+    seen.pop(0, None)  # the place of a hole
+    return inline + sum(seen.values())
+
+
+def pinned_bytes(fd: int) -> int | None:
+    """The bytes of `disk_bytes` that nothing of the file refers to; None without CAP_SYS_ADMIN.
+
+    An extent is kept whole while any part of it is in use. Of a compressed one a part is counted by its share.
+
+    Raises: as `disk_bytes`.
+    """
+    whole: dict[int, int] = {}
+    used: dict[int, float] = {}
+    try:
+        for _, items in _searched(fd):
+            for ram_bytes, place, disk_num_bytes, num_bytes in REFERENCE.iter_unpack(items):
+                whole[place] = disk_num_bytes
+                used[place] = used.get(place, 0) + disk_num_bytes * num_bytes / max(1, ram_bytes)
+    except PermissionError:
+        return None
+    whole.pop(0, None)  # the place of a hole
+    return sum(max(0, size - round(used[place])) for place, size in whole.items())
+
+
+def _searched(fd: int) -> Iterator[tuple[int, memoryview]]:
+    """Of all items of a file, one search after another: the bytes held inline, and the items that are not inline."""
     inode = os.fstat(fd).st_ino
     try:
         buffer = _idle.pop()
     except IndexError:
         buffer = ctypes.create_string_buffer(SEARCH.size + BUFFER_BYTES)
-    inline = offset = 0
-    seen: dict[int, int] = {}
-    more = True
+    offset, more = 0, True
     while more:
-        try:
-            items = _tree_search_v2(fd, inode, offset, buffer)
-        except PermissionError:
-            return None
-        in_this, last, more = _parse(memoryview(buffer), items, seen)
-        inline += in_this
+        inline, items, last, more = _parse(memoryview(buffer), _tree_search_v2(fd, inode, offset, buffer))
+        yield inline, items
         offset = last + 1
     _idle.append(buffer)
-    seen.pop(0, None)  # the place of a hole
-    return inline + sum(seen.values())
 
 
 def _tree_search_v2(fd: int, inode: int, offset: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
@@ -91,10 +122,8 @@ def _tree_search_v2(fd: int, inode: int, offset: int, buffer: ctypes.Array[ctype
     return int(NR_ITEMS.unpack_from(buffer, NR_ITEMS_OFFSET)[0])
 
 
-def _parse(view: memoryview, items: int, seen: dict[int, int]) -> tuple[int, int, bool]:
-    """Note each extent's place and size in `seen`.
-
-    Returns the bytes held inline, the last item's file offset, and whether there may be more:
+def _parse(view: memoryview, items: int) -> tuple[int, memoryview, int, bool]:
+    """The bytes held inline, the other items, the last item's file offset, and whether there may be more:
     the kernel stops early only where the next item does not fit.
     """
     inline = 0
@@ -106,6 +135,5 @@ def _parse(view: memoryview, items: int, seen: dict[int, int]) -> tuple[int, int
             position += HEADER_BYTES + length
             items -= 1
     end = position + items * ITEM.size
-    seen.update(ITEM.iter_unpack(view[position:end]))
     last = OFFSET.unpack_from(view, end - ITEM.size + OFFSET_OFFSET)[0] if items else 0
-    return inline, last, end + ITEM.size > len(view)
+    return inline, view[position:end], last, end + ITEM.size > len(view)

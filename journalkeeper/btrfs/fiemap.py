@@ -27,7 +27,7 @@ from operator import add, and_, ne, sub
 from typing import NamedTuple
 
 from journalkeeper.btrfs.kernel import ioctl
-from journalkeeper.model import MAX_FILE_BYTES, Extents
+from journalkeeper.model import MAX_FILE_BYTES, MIB, Extents, Stretch
 
 FS_IOC_FIEMAP = 0xC020660B
 
@@ -224,6 +224,42 @@ def _add_counts(counts: list[int], columns: _Columns, begins: list[bool]) -> Non
         counts += [0] * (inside[-1] + 1 - len(counts))
     for mib in inside:
         counts[mib] += 1
+
+
+def stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
+    """What lies in each MiB of the file up to its end, and how many extents begin there; () beyond MAX_FILE_BYTES.
+
+    Raises: as `survey`.
+    """
+    size = os.fstat(fd).st_size
+    if size > MAX_FILE_BYTES:
+        return ()
+    starts = range(0, size, MIB)
+    counts = [0] * len(starts)
+    held = [[0] * 5 for _ in starts]
+    for columns, begins in _with_beginnings(fd, sync=sync):
+        _clip(columns, size)
+        rows = zip(columns.logical, columns.length, columns.flags, begins, strict=True)
+        for logical, length, flags, begin in rows:
+            kind, place, end = _kind(flags), logical, logical + length
+            if begin and length:
+                counts[logical // MIB] += 1
+            while place < end:
+                upto = min(end, (place | MIB - 1) + 1)
+                held[place // MIB][kind] += upto - place
+                place = upto
+    lengths = [min(MIB, size - start) for start in starts]
+    return tuple(
+        Stretch._make([start, length, begun, *kinds, length - sum(kinds)])
+        for start, length, begun, kinds in zip(starts, lengths, counts, held, strict=True)
+    )
+
+
+def _kind(flags: int) -> int:
+    """Which column of Stretch the bytes of a row go into, from data_bytes on."""
+    if flags & FIEMAP_EXTENT_UNWRITTEN:
+        return 4
+    return bool(flags & FIEMAP_EXTENT_ENCODED) + 2 * bool(flags & FIEMAP_EXTENT_SHARED)
 
 
 def count(fd: int, *, sync: bool) -> int:

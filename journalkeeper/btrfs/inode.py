@@ -8,6 +8,7 @@ Source: linux/fs.h; ioctl_iflags(2); fs/btrfs/ioctl.c, btrfs_fileattr_set.
 
 from __future__ import annotations
 
+import os
 import struct
 
 from journalkeeper.btrfs.kernel import ioctl
@@ -15,6 +16,13 @@ from journalkeeper.btrfs.kernel import ioctl
 # The numbers say `long`, the kernel reads and writes an `int`.
 FS_IOC_GETFLAGS = 0x80006601 | struct.calcsize("l") << 16
 FS_IOC_SETFLAGS = 0x40006602 | struct.calcsize("l") << 16
+
+BTRFS_IOC_INO_LOOKUP = 0xD0009412
+FIRST_FREE_OBJECTID = 256
+"""The inode of a subvolume's own directory."""
+
+INO_LOOKUP = struct.Struct("=QQ4080s")
+"""struct btrfs_ioctl_ino_lookup_args: treeid, objectid, name."""
 
 FS_COMPR_FL = 0x00000004
 FS_SYNC_FL = 0x00000008
@@ -67,3 +75,25 @@ def set_nocow(fd: int, on: bool) -> bool:  # noqa: FBT001 - the one thing that i
     if wanted != before:
         set_flags(fd, wanted)
     return is_nocow(fd)
+
+
+def ino_lookup(fd: int, tree: int, inode: int) -> str:
+    """A name of an inode of subvolume `tree`, as a path from there; `fd` is anywhere on the volume.
+
+    Raises: OSError: ENOENT it has none, or there is no such subvolume; EPERM without CAP_SYS_ADMIN; ENOTTY.
+    """
+    buffer = bytearray(INO_LOOKUP.size)
+    INO_LOOKUP.pack_into(buffer, 0, tree, inode, b"")
+    ioctl(fd, BTRFS_IOC_INO_LOOKUP, buffer)
+    return os.fsdecode(bytes(INO_LOOKUP.unpack(buffer)[2]).partition(b"\0")[0]).rstrip("/")
+
+
+def tree_of(fd: int) -> int:
+    """The id of the subvolume that `fd` is on.
+
+    Raises: OSError: ENOTTY not on btrfs.
+    """
+    buffer = bytearray(INO_LOOKUP.size)
+    INO_LOOKUP.pack_into(buffer, 0, 0, FIRST_FREE_OBJECTID, b"")
+    ioctl(fd, BTRFS_IOC_INO_LOOKUP, buffer)
+    return int(INO_LOOKUP.unpack(buffer)[0])

@@ -23,3 +23,11 @@ def exchange(dir_fd: int, name_a: str, name_b: str) -> None:
     EROFS; ENOSPC no room for the metadata; EINVAL the filesystem cannot.
     """
     renameat2(dir_fd, name_a, dir_fd, name_b, RENAME_EXCHANGE)
+
+
+def rename_new(dir_fd: int, old: str, new: str) -> None:
+    """Give the file `old` the name `new` in the same directory, which must be nobody's yet.
+
+    Raises: OSError: EEXIST something has that name; EINVAL the filesystem cannot; as `exchange`.
+    """
+    renameat2(dir_fd, old, dir_fd, new, RENAME_NOREPLACE)

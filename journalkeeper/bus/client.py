@@ -103,6 +103,14 @@ class Service:
         """
         return self._run(self._defragment(request, on_progress, stop))
 
+    def pause(self, span_us: int) -> None:
+        """No work of its own for so long; 0: until `resume`. Raises: NeedsRootError if polkit refuses; KeeperError."""
+        self._run(self._manager("Pause", "t", [span_us], asks=True))
+
+    def resume(self) -> None:
+        """End a pause. Raises: as `pause`."""
+        self._run(self._manager("Resume", "", [], asks=True))
+
     def wait(self) -> None:
         """Until something of the service has changed; the first time at once.
 

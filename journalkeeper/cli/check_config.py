@@ -21,7 +21,7 @@ its value. What is wrong is named with file, line, key and what is allowed."""
 EXAMPLES = """\
 examples:
   journalkeeper check-config                        what is in force?
-  journalkeeper check-config --config new.conf      is this file right?
+  journalkeeper check-config new.conf               is this file right?
   journalkeeper check-config -j                     problems and values for programs
 
 exit status:
@@ -30,15 +30,17 @@ exit status:
 _COLUMNS = (Column("SECTION"), Column("KEY"), Column("VALUE"))
 
 
-def options(_: argparse.ArgumentParser) -> None:
-    """None of its own."""
+def options(parser: argparse.ArgumentParser) -> None:
+    """FILE and -q."""
+    parser.add_argument("file", nargs="?", metavar="FILE", help="this file alone, as --config FILE")
+    parser.add_argument("-q", "--quiet", action="store_true", help="only what is wrong")
 
 
-def run(_: argparse.Namespace, context: Context) -> int:
+def run(args: argparse.Namespace, context: Context) -> int:
     """Show the configuration; problems go to stderr, or into the JSON."""
     output = context.output
     try:
-        config = context.config()
+        config = context.config(args.file)
     except ConfigError as error:
         if output.json == "off":
             raise
@@ -47,6 +49,8 @@ def run(_: argparse.Namespace, context: Context) -> int:
     values = describe(config)
     if output.json != "off":
         output.document({"problems": [], "values": [value._asdict() for value in values]})
+        return 0
+    if args.quiet:
         return 0
     rows = [
         Row((f"[{value.section}]", value.key, shown(value.value)), GREY if value.default else "") for value in values

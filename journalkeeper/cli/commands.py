@@ -45,6 +45,8 @@ class Command(NamedTuple):
 
 _READS_FILES = "journal files are readable by root and their own users only"
 
+_SETS_JOURNALD = "journald's settings and what files occupy are for root"
+
 _READS_STATE = "the state directory is readable by root only"
 
 COMMANDS = (
@@ -53,6 +55,14 @@ COMMANDS = (
     Command("plan", "what would be done to which file and why, and why not", "plan", _READS_FILES),
     Command("defrag", "do what plan shows", "defrag", "it rewrites files that belong to root"),
     Command("history", "what was done to each file over time", "history", _READS_STATE),
+    Command("explain", "one file's story: its picture, price and past, and what is decided", "explain", _READS_FILES),
+    Command("report", "one page with charts: boots, extents, waits, bytes, every action", "report", _READS_FILES),
+    Command("doctor", "what is wrong or risky on this host, each with its remedy", "doctor", _READS_FILES),
+    Command("retention", "how long a history fits the same bytes, and the setting for it", "retention", _SETS_JOURNALD),
+    Command("pause", "no work of the service's own, for a while", "pause", "it needs polkit's leave"),
+    Command("resume", "end a pause", "resume", "it needs polkit's leave"),
+    Command("probe", "measure what loggers, readers and disks wait for", "probe", "it starts a journald, or traces"),
+    Command("lab", "measure strategies on a scratch volume", "lab", "it mounts a scratch volume"),
     Command(
         "daemon",
         "the service: watch, and keep the journals in order",

@@ -29,6 +29,7 @@ class EngineLike(Protocol):
 
     def look(self, request: Request) -> Host: ...
     def plan(self, request: Request) -> Plan: ...
+    def judged(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]: ...
     def run(self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]) -> Report: ...
 
 
@@ -43,14 +44,15 @@ class Context:
         self.privileged = os.geteuid() == 0
         self.now_us = time.time_ns() // 1000
 
-    def config(self) -> Config:
-        """The configuration: --config FILE, else the search path of journalkeeper.conf.
+    def config(self, file: str | None = None) -> Config:
+        """The configuration: `file` or --config FILE, else the search path of journalkeeper.conf.
 
         Raises: ConfigError; OSError for a --config FILE that cannot be read.
         """
-        if self._args.config is None:
+        given = self._args.config if file is None else file
+        if given is None:
             return from_assignments(files.assignments("journalkeeper.conf", subdir=""))
-        return from_assignments(files.parse_file(self._args.config))
+        return from_assignments(files.parse_file(given))
 
     def engine(self) -> EngineLike:
         """The engine, with the configuration, -D, and for root what files occupy on disk.

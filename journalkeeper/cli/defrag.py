@@ -21,7 +21,7 @@ from journalkeeper.cli.polkit_agent import for_terminal
 from journalkeeper.cli.progress import on_terminal
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
-from journalkeeper.cli.table import Column, Row, render, stacked
+from journalkeeper.cli.table import Column, Row, render, stacked, wrapped
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.model.progress import Progress
@@ -53,7 +53,7 @@ _COLUMNS = (
     Column("DISK", right=True),
     Column("WRITTEN", right=True),
     Column("TIME", right=True),
-    Column("PATH"),
+    Column("PATH", gives="path"),
 )
 
 
@@ -126,11 +126,14 @@ def _ignore(_: Progress) -> None:
 
 def _lines(report: Report, output: Output) -> list[str]:
     rows = [_row(outcome) for outcome in report.outcomes]
-    table = render(_COLUMNS, rows, legend=output.legend, colours=output.colours) if rows else []
-    blocks = [table, plans.skipped_lines(report.plan.skipped, output)]
+    table = render(_COLUMNS, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
+    skipped = report.plan.skipped
+    told = tuple(skip for skip in skipped if skip.reason not in plans.FINE)
+    blocks = [table, plans.skipped_lines(told, output), plans.fine(skipped, told)]
     if output.legend:
         odd = [outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE]
-        blocks += [plans.glossary([*odd, *(skip.reason for skip in report.plan.skipped)]), [_footer(report)]]
+        blocks += [plans.glossary([*odd, *(skip.reason for skip in told)], output.width)]
+        blocks += [wrapped(_footer(report), output.width)]
     return stacked(blocks)
 
 

@@ -20,7 +20,7 @@ from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_size
-from journalkeeper.wire.documents import disk_sums, outcome_document
+from journalkeeper.wire.documents import disk_sums, entry_document
 
 DESCRIPTION = """\
 Shows what was done to files, the oldest first, and how the number of extents of active
@@ -47,14 +47,14 @@ _OUTCOMES = (
     Column("EXTENTS", right=True),
     Column("DISK", right=True),
     Column("WRITTEN", right=True),
-    Column("PATH"),
+    Column("PATH", gives="path"),
 )
 _SAMPLES = (
     Column("TIME"),
     Column("EXTENTS", right=True),
     Column("IDEAL", right=True),
     Column("SIZE", right=True),
-    Column("PATH"),
+    Column("PATH", gives="path"),
 )
 
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if output.json != "off":
         output.document(
             {
-                "outcomes": [_entry_document(entry) for entry in entries],
+                "outcomes": [entry_document(*entry) for entry in entries],
                 "samples": [sample._asdict() for sample in samples],
             }
         )
@@ -116,10 +116,6 @@ def _time_us(text: str | None, context: Context) -> int | None:
         raise UsageError(str(error)) from error
 
 
-def _entry_document(entry: Entry) -> dict[str, object]:
-    return {"when_us": entry.when_us, "origin": entry.origin, **outcome_document(entry.outcome)}
-
-
 def _entries(entries: list[Entry], output: Output) -> list[str]:
     rows = [
         Row(
@@ -138,7 +134,7 @@ def _entries(entries: list[Entry], output: Output) -> list[str]:
         )
         for when_us, origin, outcome in entries
     ]
-    return render(_OUTCOMES, rows, legend=output.legend, colours=output.colours) if rows else []
+    return render(_OUTCOMES, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
 
 
 def _samples(samples: list[Sample], output: Output) -> list[str]:
@@ -154,7 +150,7 @@ def _samples(samples: list[Sample], output: Output) -> list[str]:
         )
         for sample in samples
     ]
-    return render(_SAMPLES, rows, legend=output.legend, colours=output.colours) if rows else []
+    return render(_SAMPLES, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
 
 
 def _footer(entries: list[Entry], samples: list[Sample]) -> str:

@@ -22,7 +22,8 @@ class Output:
     """How the command line said that answers are to be written.
 
     `json` is "off", "short" or "pretty"; `legend` whether tables have headings and footers;
-    `terminal` whether a person reads along; `colours` whether that person's terminal has them.
+    `terminal` whether a person reads along; `colours` whether that person's terminal has them. `width` is how
+    many columns tables have: COLUMNS=, else the terminal's; None, nothing is shortened, where a program reads.
     """
 
     def __init__(self, args: argparse.Namespace, environ: Mapping[str, str] | None = None) -> None:
@@ -32,6 +33,7 @@ class Output:
         self.terminal = is_terminal(1)
         self._pager = self.terminal and not args.no_pager
         self.colours = self.terminal and colours_wanted(self._environ)
+        self.width = _width(self._environ, terminal=self.terminal)
 
     def document(self, value: object) -> None:
         r"""Write JSON: one line, or indented with --json=pretty.
@@ -44,7 +46,7 @@ class Output:
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
         """Write text, through a pager where a person reads and did not ask for none."""
-        if paged and self._pager and page(lines, self._environ):
+        if paged and self._pager and len(lines) >= _height() and page(lines, self._environ):
             return
         if lines:
             write("\n".join(lines))
@@ -89,12 +91,41 @@ def complain(text: str) -> None:
     print(f"journalkeeper: {shown(text)}", file=sys.stderr)
 
 
+def _width(environ: Mapping[str, str], *, terminal: bool) -> int | None:
+    """The columns that a table may have; at least 40."""
+    asked = environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return max(40, int(asked))
+    return max(40, _terminal_size().columns or 80) if terminal else None
+
+
+def _height() -> int:
+    """The lines of the terminal."""
+    return _terminal_size().lines or 24
+
+
+def _terminal_size() -> os.terminal_size:
+    try:
+        return os.get_terminal_size(1)
+    except OSError:
+        return os.terminal_size((0, 0))
+
+
 def is_terminal(descriptor: int) -> bool:
     """Whether a person sees what is written to it; a closed descriptor is none."""
     try:
         return os.isatty(descriptor)
     except OSError:
         return False
+
+
+def columns() -> int:
+    """The width of the terminal that reads along; elsewhere COLUMNS, or 80."""
+    try:
+        return os.get_terminal_size(1).columns or 80
+    except OSError:
+        asked = os.environ.get("COLUMNS", "")
+        return int(asked) if asked.isdecimal() and len(asked) < 5 else 80
 
 
 def colours_wanted(environ: Mapping[str, str]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import cache
 from typing import NoReturn
 
@@ -63,8 +64,8 @@ def parser(words: Sequence[str] | None) -> Parser:
     """The parser for a command line of `words`; for every command if None."""
     # no abbreviations: scripts that use one break when an option is added
     top = Parser(prog="journalkeeper", description=DESCRIPTION, epilog=EPILOG, formatter_class=Help, allow_abbrev=False)
-    top.add_argument("--version", action="version", version=f"journalkeeper {__version__}")
-    _common(top, default=True)
+    top.add_argument("-V", "--version", action="version", version=f"journalkeeper {__version__}")
+    common(top, default=True)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for command in COMMANDS:
         if words is not None and command.name not in words:
@@ -79,7 +80,7 @@ def parser(words: Sequence[str] | None) -> Parser:
             formatter_class=Help,
             allow_abbrev=False,
         )
-        _common(sub, default=False)
+        common(sub, default=False)
         module.options(sub)
     return top
 
@@ -89,6 +90,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
     Raises: UsageError; SystemExit after --help and --version.
     """
+    if words and words[0] == "help":
+        words = [*words[1:2], "--help"]
+    _complain_of_mistyped(words)
     args, extras = parser(words).parse_known_args(_joined(words))
     # argparse takes a command's PATHs in one piece only, getopt_long anywhere between options
     unknown = [extra for extra in extras if extra.startswith("-")]
@@ -101,7 +105,18 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def _common(parser: argparse.ArgumentParser, *, default: bool) -> None:
+def _complain_of_mistyped(words: Sequence[str]) -> None:
+    """Raises: UsageError for a first word that is no command, with the one that was probably meant."""
+    names = [command.name for command in COMMANDS]
+    word = next(iter(words), "")
+    if not word or word.startswith("-") or word in names:
+        return
+    near = get_close_matches(word, names, n=1)
+    meant = f"did you mean {near[0]}?" if near else f"commands are {', '.join(names)}"
+    raise UsageError(f"unknown command {word}; {meant} See journalkeeper --help")
+
+
+def common(parser: argparse.ArgumentParser, *, default: bool) -> None:
     """The options of every command, before and after its name; what stands after it wins."""
 
     def otherwise(value: object) -> object:

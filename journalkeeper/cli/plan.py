@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
-from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked
+from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked, wrapped
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.cli.waits import waits
@@ -51,23 +52,27 @@ _ACTIONS = (
     Column("WRITES", right=True),
     Column("SAVES", right=True),
     Column("RANGE"),
-    Column("PATH"),
+    Column("PATH", gives="path"),
 )
-_SKIPPED = (Column("SKIPPED"), Column("DETAIL"), Column("PATH"))
+FINE: Final = frozenset({Reason.IDEAL, Reason.RECORDED})
+"""Nothing is to be done about these files, now or later."""
+
+_SKIPPED = (Column("SKIPPED"), Column("DETAIL", gives="text"), Column("PATH", gives="path"))
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """The same as for `defrag`."""
+    """The same as for `defrag`, and -v."""
     add_selection(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="a line for each file that is fine, too")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the plan."""
-    return show(request(args), context)
+    return show(request(args), context, verbose=args.verbose)
 
 
-def show(asked: Request, context: Context) -> int:
-    """Write the plan for `asked` as the options say."""
+def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
+    """Write the plan for `asked` as the options say; what is fine in one line, unless `verbose` or named."""
     document = _document(asked, context)
     skipped = skips(document)
     output = context.output
@@ -75,13 +80,24 @@ def show(asked: Request, context: Context) -> int:
     if output.json != "off":
         output.document(document)
         return status
-    blocks = [_actions(document["actions"], output), skipped_lines(skipped, output)]
+    told = skipped if verbose or asked.paths else tuple(skip for skip in skipped if skip.reason not in FINE)
+    blocks = [_actions(document["actions"], output), skipped_lines(told, output), fine(skipped, told)]
     if output.legend:
-        blocks.append(glossary(skip.reason for skip in skipped))
-        blocks.append([_window(instance, window) for instance, window in document["window"].items()])
-        blocks.append([_footer(document["actions"], skipped)])
+        blocks.append(glossary((skip.reason for skip in told), output.width))
+        windows = [_window(instance, window) for instance, window in document["window"].items()]
+        blocks.append([line for window in windows for line in wrapped(window, output.width)])
+        blocks.append(wrapped(_footer(document["actions"], skipped), output.width))
     output.lines(stacked(blocks))
     return status
+
+
+def fine(skipped: tuple[Skip, ...], told: tuple[Skip, ...]) -> list[str]:
+    """One line for the files that nothing is to be done about, and of which no row tells."""
+    tally = Counter(skip.reason for skip in skipped) - Counter(skip.reason for skip in told)
+    if not tally:
+        return []
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(tally.items()))
+    return [f"{counted(tally.total(), 'file')} fine: {reasons}; -v shows each."]
 
 
 def _document(asked: Request, context: Context) -> dict[str, Any]:
@@ -101,13 +117,14 @@ def _document(asked: Request, context: Context) -> dict[str, Any]:
 def skipped_lines(skipped: tuple[Skip, ...], output: Output) -> list[str]:
     """A table of what is left alone, empty if nothing is."""
     rows = [Row((skip.reason, shown(skip.detail) or "-", shown(skip.path)), GREY) for skip in skipped]
-    return render(_SKIPPED, rows, legend=output.legend, colours=output.colours) if rows else []
+    return render(_SKIPPED, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
 
 
-def glossary(reasons: Iterable[Reason]) -> list[str]:
+def glossary(reasons: Iterable[Reason], width: int | None = None) -> list[str]:
     """One sentence for each reason that occurs, in their fixed order."""
     occurring = set(reasons)
-    return [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]
+    told = [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]
+    return [line for sentence in told for line in wrapped(sentence, width)]
 
 
 def _actions(actions: list[dict[str, Any]], output: Output) -> list[str]:
@@ -127,7 +144,7 @@ def _actions(actions: list[dict[str, Any]], output: Output) -> list[str]:
         )
         for action in actions
     ]
-    return render(_ACTIONS, rows, legend=output.legend, colours=output.colours) if rows else []
+    return render(_ACTIONS, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
 
 
 def _saves(action: dict[str, Any]) -> str:

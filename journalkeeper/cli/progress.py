@@ -49,6 +49,15 @@ class ProgressLine:
         rate = rate_bytes_per_s(progress.done_bytes - self._start_bytes, now_s - self._start_s)
         self._write(_ERASE + line(progress, rate, _columns()))
 
+    def tell(self, text: str) -> None:
+        """Draw what is being done, unless something was drawn less than REDRAW_S ago."""
+        now_s = self._clock()
+        if self._start_s is None:
+            self._start_s = now_s
+        if now_s - self._drawn_s >= REDRAW_S:
+            self._drawn_s = now_s
+            self._write(_ERASE + text[: _columns() - 1])
+
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()

@@ -9,14 +9,14 @@ from journalkeeper.cli.context import Context
 from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import absolute, add_paths
-from journalkeeper.cli.table import RED, Column, Row, render
+from journalkeeper.cli.table import RED, Column, Row, render, wrapped
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.model import JournalFile, Request
 from journalkeeper.model.units import format_size
 from journalkeeper.wire.documents import scan_document
 
 DESCRIPTION = """\
-Shows every journal file: what it is, how many extents it has and how many it would have
+Shows every journal file, the worst first: what it is, how many extents it has and how many it would have
 if it were whole, its size and what it occupies on disk (for root only: the kernel tells
 nobody else)."""
 
@@ -40,7 +40,7 @@ _COLUMNS = (
     Column("SIZE", right=True),
     Column("DISK", right=True),
     Column("FLAGS"),
-    Column("PATH"),
+    Column("PATH", gives="path"),
 )
 
 
@@ -59,12 +59,17 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if output.json != "off":
         output.document(scan_document(host.files))
         return status
-    rows = [_row(file) for file in host.files]
-    lines = render(_COLUMNS, rows, legend=output.legend, colours=output.colours) if rows else []
+    rows = [_row(file) for file in sorted(host.files, key=_worst)]
+    lines = render(_COLUMNS, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
     if output.legend:
-        lines += ["", _footer(host.files)] if rows else ["No journal files found."]
+        lines += ["", *wrapped(_footer(host.files), output.width)] if rows else ["No journal files found."]
     output.lines(lines)
     return status
+
+
+def _worst(file: JournalFile) -> tuple[bool, int, str]:
+    """Sort key: what cannot be judged, then what has the most extents beyond the ideal."""
+    return (not file.problem, file.ideal_extents - file.extents.total, file.path)
 
 
 def _row(file: JournalFile) -> Row:

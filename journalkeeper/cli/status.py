@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.bus.client import Service
 from journalkeeper.cli.context import Context
+from journalkeeper.cli.table import wrapped
 from journalkeeper.cli.text import counted, shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.history.rows import Run, Totals
@@ -96,14 +97,56 @@ def _show(context: Context, live: dict[str, Any] | None, *, again: bool = False)
     output = context.output
     recorded = _read(context)
     if output.json != "off":
-        output.document(_document(recorded, live, context.state_directory))
+        document = _document(recorded, live, context.state_directory)
+        if context.means_service():
+            document["fine"], document["verdict"] = verdict(recorded, live)
+        output.document(document)
         return
     absent = ABSENT if context.means_service() else []
     service = absent if live is None else _service_facts(live)
-    lines = _lines(recorded, service, context.state_directory)
+    lines = _lines(recorded, service, context.state_directory, live=live is not None)
+    if context.means_service():
+        lines = [*wrapped(shown(verdict(recorded, live)[1]), output.width), "", *lines]
     if again:
         lines = [_CLEAR + lines[0], *lines[1:]] if output.colours else ["", *lines]
     output.lines(lines, paged=False)
+
+
+def verdict(recorded: _Recorded, live: dict[str, Any] | None) -> tuple[bool, str]:
+    """Whether all is well, and the first line: "Fine: ..." or "Act: ..." with what to do."""
+    for is_so, what in _troubles(recorded, live):
+        if is_so:
+            return False, f"Act: {what}"
+    if live is None:
+        return True, "Fine: a run by hand or by the timer was within the last two days, and nothing failed."
+    doing = f"; {live['StateReason']}" if live.get("StateReason") else ""
+    return True, f"Fine: {counted(live.get('FileCount', 0), 'journal file')} looked after{doing}."
+
+
+def _troubles(recorded: _Recorded, live: dict[str, Any] | None) -> list[tuple[bool, str]]:
+    """What could be wrong, the worst first, and whether it is; in words that say what to do."""
+    now_us, last = time.time_ns() // 1000, recorded.last_run
+    if live is None:
+        kept = last is not None and now_us - last.began_us < 2 * DAY_US
+        nobody = "nothing looks after this journal; sudo systemctl enable --now journalkeeper"
+        unknown = "the service does not run, and only root may read what was done; sudo journalkeeper status"
+        troubles = [(not recorded.readable, unknown), (not kept, nobody)]
+    else:
+        limits = [str(limit) for limit in live.get("Limits", [])]
+        other = f"the service is still version {live.get('Version')}; sudo systemctl restart journalkeeper"
+        troubles = [
+            (live.get("State") == "degraded", f"{live.get('StateReason')}; journalctl -u journalkeeper says more"),
+            (live.get("Version") != __version__, other),
+            (bool(limits), "; ".join(limits)),
+            (bool(live.get("Paused")), "the service is paused; sudo journalkeeper resume"),
+        ]
+    waiting = sentence(recorded.waiting, now_us)
+    failed = 0 if last is None else last.failed
+    return [
+        *troubles,
+        (bool(waiting), f"{waiting}; journalkeeper plan says why"),
+        (failed > 0, f"{counted(failed, 'file')} failed in the last run; journalkeeper history says why"),
+    ]
 
 
 def _read(context: Context) -> _Recorded:
@@ -162,7 +205,7 @@ def _service_document(live: dict[str, Any]) -> dict[str, object]:
     }
 
 
-def _lines(recorded: _Recorded, service: list[tuple[str, str]], state_directory: str) -> list[str]:
+def _lines(recorded: _Recorded, service: list[tuple[str, str]], state_directory: str, *, live: bool) -> list[str]:
     facts = [("Version", __version__), *service, ("Record", shown(state_directory))]
     if not recorded.readable:
         facts.append(("Last run", "only root may know; try sudo journalkeeper status"))
@@ -173,7 +216,8 @@ def _lines(recorded: _Recorded, service: list[tuple[str, str]], state_directory:
         facts.append(("Written", f"{format_size(recorded.written_day_bytes)} in the last 24 hours"))
     if recorded.waiting:
         facts.append(("Waiting", shown(sentence(recorded.waiting, time.time_ns() // 1000))))
-    facts += [("Recorded", _totals(totals)) for totals in recorded.totals]
+    if not live:  # the service's own numbers are those of its last look
+        facts += [("Recorded", _totals(totals)) for totals in recorded.totals]
     width = max(len(name) for name, _ in facts)
     return [f"{name:>{width}}: {value}" for name, value in facts]
 
@@ -188,9 +232,10 @@ def _service_facts(live: dict[str, Any]) -> list[tuple[str, str]]:
     journal = f"{directories}, {counted(live.get('FileCount', 0), 'file')}, "
     journal += f"{counted(live.get('Extents', 0), 'extent')} ({live.get('ActiveExtents', 0):,} in active files), "
     journal += f"{live.get('FragmentedFiles', 0):,} fragmented"
-    window = "open" if live.get("WindowOpen") else "closed"
+    window = f"{'open' if live.get('WindowOpen') else 'closed'}: the files that journald writes may "
+    window += "be rewritten now" if live.get("WindowOpen") else "not be rewritten now"
     if live.get("NextFlushUSec"):
-        window += f", next flush at {shown_time(live['NextFlushUSec'])}"
+        window += f"; it flushes next at {shown_time(live['NextFlushUSec'])}"
     written = f"{format_size(live.get('BytesWritten', 0))} since it started, "
     written += f"{format_size(live.get('BytesReclaimed', 0))} reclaimed as far as is known"
     left = "no limit" if now["budget_left_bytes"] is None else f"{format_size(live['BudgetLeft'])} left for today"

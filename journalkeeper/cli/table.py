@@ -6,18 +6,31 @@ A table is text; whoever prints it decides about colour, legend and pager.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import textwrap
+from typing import Final, Literal, NamedTuple
+
+from journalkeeper.cli.text import elided
 
 RED, YELLOW, GREEN, GREY = "31", "33", "32", "90"
 """SGR colours of a row (ECMA-48)."""
 _UNDERLINE = "4"
 
+LEAST_PATH: Final = 24
+"""A path is not shortened below this: the end of an archive's name, which tells it from others, is in it."""
+
+LEAST_TEXT: Final = 20
+_GAP: Final = "  "
+
 
 class Column(NamedTuple):
-    """A heading and the side that its cells lean to. The longest column should come last: it is not padded."""
+    """A heading, the side that its cells lean to, and what may be done to them where the table is too wide.
+
+    A "path" is shortened in its middle, a "text" is wrapped. The longest column should come last: it is not padded.
+    """
 
     title: str
     right: bool = False
+    gives: Literal["", "path", "text"] = ""
 
 
 class Row(NamedTuple):
@@ -32,13 +45,16 @@ def paint(text: str, colour: str, *, enabled: bool) -> str:
     return f"\x1b[{colour}m{text}\x1b[0m" if enabled and colour else text
 
 
-def render(columns: tuple[Column, ...], rows: list[Row], *, legend: bool, colours: bool) -> list[str]:
-    """The lines of a table, its headings first if there is a legend."""
+def render(
+    columns: tuple[Column, ...], rows: list[Row], *, legend: bool, colours: bool, width: int | None = None
+) -> list[str]:
+    """The lines of a table of at most `width` columns if it can be done, its headings first if there is a legend."""
     titles = tuple(column.title for column in columns)
     everything = [titles, *(row.cells for row in rows)] if legend else [row.cells for row in rows]
-    widths = [max(map(len, cells)) for cells in zip(*everything, strict=True)]
-    lines = [paint(_line(columns, widths, titles), _UNDERLINE, enabled=colours)] if legend else []
-    lines += [paint(_line(columns, widths, row.cells), row.colour, enabled=colours) for row in rows]
+    widths = _fitted(columns, [max(map(len, cells)) for cells in zip(*everything, strict=True)], width)
+    lines = [paint(line, _UNDERLINE, enabled=colours) for line in _lines(columns, widths, titles)] if legend else []
+    for row in rows:
+        lines += [paint(line, row.colour, enabled=colours) for line in _lines(columns, widths, row.cells)]
     return lines
 
 
@@ -50,9 +66,42 @@ def stacked(blocks: list[list[str]]) -> list[str]:
     return lines
 
 
-def _line(columns: tuple[Column, ...], widths: list[int], cells: tuple[str, ...]) -> str:
-    padded = [
-        cell.rjust(width) if column.right else cell.ljust(width)
-        for column, width, cell in zip(columns, widths, cells, strict=True)
+def wrapped(text: str, width: int | None) -> list[str]:
+    """A sentence in lines of at most `width` columns."""
+    return [text] if width is None else textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+
+
+def _fitted(columns: tuple[Column, ...], widths: list[int], width: int | None) -> list[int]:
+    """The widths that columns have in a table of `width`: paths give first, then sentences."""
+    fitted = list(widths)
+    for gives, least in (("path", LEAST_PATH), ("text", LEAST_TEXT)):
+        for number, column in enumerate(columns):
+            if width is not None and column.gives == gives:
+                over = sum(fitted) + len(_GAP) * (len(columns) - 1) - width
+                fitted[number] = max(min(least, fitted[number]), fitted[number] - max(0, over))
+    return fitted
+
+
+def _lines(columns: tuple[Column, ...], widths: list[int], cells: tuple[str, ...]) -> list[str]:
+    """One row: a line, or several where a sentence is wrapped."""
+    parts = [_cut(column, width, cell) for column, width, cell in zip(columns, widths, cells, strict=True)]
+    return [
+        _GAP.join(
+            _padded(column, width, part[number] if number < len(part) else "")
+            for column, width, part in zip(columns, widths, parts, strict=True)
+        ).rstrip()
+        for number in range(max(map(len, parts)))
     ]
-    return "  ".join(padded).rstrip()
+
+
+def _cut(column: Column, width: int, cell: str) -> list[str]:
+    if len(cell) <= width or not column.gives:
+        return [cell]
+    if column.gives == "text":
+        return textwrap.wrap(cell, width) or [""]
+    name = f"…/{cell.rpartition('/')[2]}"  # the directory, which is most often the same for all, goes first
+    return [name if len(name) <= width else elided(name[2:], width)]
+
+
+def _padded(column: Column, width: int, text: str) -> str:
+    return text.rjust(width) if column.right else text.ljust(width)

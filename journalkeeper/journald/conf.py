@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from journalkeeper.config import files
 from journalkeeper.model import GIB, KIB, MIB
-from journalkeeper.model.units import U64_MAX, US_PER_MINUTE, parse_size, parse_span_us
+from journalkeeper.model.units import U64_MAX, US_PER_MINUTE, US_PER_SECOND, parse_size, parse_span_us
 
 SYNC_INTERVAL_US = 5 * US_PER_MINUTE
 MAX_FILES = 100
@@ -44,6 +44,16 @@ class Settings(NamedTuple):
     max_file_us: int = MAX_FILE_US
 
 
+class RateLimit(NamedTuple):
+    """How many messages of one unit journald takes in a span of time, at least; no limit where either is 0."""
+
+    burst: int = 10_000
+    interval_us: int = 30 * US_PER_SECOND
+
+
+T = TypeVar("T", Settings, RateLimit)
+Reader: TypeAlias = Callable[[str], Any]
+
 REMOTE = Settings(storage="persistent", sync_interval_us=0)
 """systemd-journal-remote writes remote/, has limits of its own and no sync timer."""
 
@@ -60,11 +70,22 @@ def settings(namespace: str = "", *, root: str = "/") -> Settings:
 
 def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Settings:
     """The settings that these assignments make, starting from journald's defaults."""
-    found = Settings(storage="persistent" if namespace else "auto")
+    return _applied(rows, _KEYS, Settings(storage="persistent" if namespace else "auto"))
+
+
+def rate_limit() -> RateLimit:
+    """What this host's main journald takes from one unit.
+
+    Raises: as `settings`.
+    """
+    return _applied(files.assignments("journald.conf"), _RATE_KEYS, RateLimit())
+
+
+def _applied(rows: list[files.Assignment], keys: Mapping[str, tuple[str, Reader]], found: T) -> T:
     for row in rows:
         if row.fatal:
             break
-        known = _KEYS.get(row.key) if row.section == "Journal" else None
+        known = keys.get(row.key) if row.section == "Journal" else None
         if known is None:
             continue
         field, read = known
@@ -102,7 +123,7 @@ def _count(text: str) -> int:
     raise ValueError(text)
 
 
-_KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
+_KEYS: dict[str, tuple[str, Reader]] = {
     "Storage": ("storage", _storage),
     "SyncIntervalSec": ("sync_interval_us", parse_span_us),
     "SystemMaxUse": ("system_max_use_bytes", _limit),
@@ -111,6 +132,11 @@ _KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "SystemMaxFiles": ("system_max_files", _count),
     "MaxRetentionSec": ("max_retention_us", parse_span_us),
     "MaxFileSec": ("max_file_us", parse_span_us),
+}
+_RATE_KEYS: dict[str, tuple[str, Reader]] = {
+    "RateLimitIntervalSec": ("interval_us", parse_span_us),
+    "RateLimitInterval": ("interval_us", parse_span_us),
+    "RateLimitBurst": ("burst", _count),
 }
 
 

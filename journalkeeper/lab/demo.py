@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from . import bed as beds
 from .bed import Bed
-from .volume import disk_bytes, drop_caches
+from .volume import disk_bytes, drop_caches, extents
 
 MIB = 1 << 20
 SETTINGS = ("SystemMaxFileSize=256M", "SystemMaxUse=1G")
@@ -55,12 +55,6 @@ def stop(number: int, _frame: FrameType | None) -> None:
         signal.signal(other, signal.SIG_IGN)
     # no word here: a handler may run in the middle of a write, and files are not re-entrant
     raise SystemExit(128 + number)
-
-
-def extents(path: Path) -> int:
-    """filefrag(8)'s count."""
-    done = subprocess.run(["filefrag", path], capture_output=True, text=True, check=True)
-    return int(done.stdout.rsplit(":", 1)[1].split()[0])
 
 
 def entries(path: Path) -> str:
@@ -210,9 +204,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     words = parser.parse_args(argv)
     reason = beds.missing()
-    for tool, package in (("filefrag", "e2fsprogs"), ("compsize", "btrfs-compsize or compsize")):
-        if reason is None and shutil.which(tool) is None:
-            reason = f"{tool} is not installed (package {package})"
+    if reason is None and shutil.which("compsize") is None:
+        reason = "compsize is not installed (package btrfs-compsize or compsize)"
     if reason is not None:
         sys.stderr.write(f"cannot show it here: {reason}\n")
         return 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A private systemd-journald on a directory of ours, in a mount namespace of its own.
+"""A private systemd-journald on a directory of ours, in mount and network namespaces of its own.
 
 The host's own journald, /run and /var/log/journal are never touched.
 """
@@ -20,10 +20,11 @@ from types import TracebackType
 from typing import Self
 
 from . import traffic
-from .volume import own_mounts
+from .volume import own_mounts, run
 
 JOURNALD = ("/usr/lib/systemd/systemd-journald", "/lib/systemd/systemd-journald")
 STATE_OFFSET, OFFLINE, ONLINE, ARCHIVED = 16, 0, 1, 2
+ENTRIES_OFFSET = 152
 SETTINGS = (
     "Storage=persistent",
     "RateLimitBurst=0",
@@ -38,17 +39,19 @@ SIGNAL_ROTATE = signal.SIGUSR2
 
 ENTER = """
 set -e
+# as process 1 sets it on a host; a new network namespace has 10, at which senders block that would not there
+echo 512 >/proc/sys/net/unix/max_dgram_qlen
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /var/log
 mkdir -p /run/systemd/journal /run/systemd/journald.conf.d /var/log/journal
-touch /run/systemd/journal/flushed
+[ -z "$3" ] || touch /run/systemd/journal/flushed
 mount --bind "$1" /var/log/journal
 # other scratch volumes must not stay mounted for as long as this namespace lives
 cut -d' ' -f5 /proc/self/mountinfo | grep /journalkeeper-lab- | while read -r point; do
     umount --lazy "$point" || :
 done
 printf '%s' "$2" >/run/systemd/journald.conf.d/lab.conf
-shift 2
+shift 3
 exec "$@"
 """
 
@@ -144,22 +147,26 @@ class PrivateJournald:
         """
         return ("nsenter", f"--target={self.pid}", "--mount", "--root", "--wdns=/", "--")
 
-    def start(self) -> None:
+    def start(self, *, flushed: bool = True) -> None:
         """Start journald and wait for its socket.
+
+        Unless `flushed` it keeps what is logged in its /run until `flush`.
 
         Raises: RuntimeError if it does not come up in 20 s.
         """
         self.journal.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "SYSTEMD_LOG_TARGET": "console", "SYSTEMD_LOG_LEVEL": "warning"}
         wrapped = (*self.wrapper, *DIE_WITH_US) if self.wrapper else ()
-        enter = (*(own_mounts() or ()), "sh", "-c", ENTER, "lab")
-        argv = (*enter, os.fspath(self.directory), self.conf, *DIE_WITH_US, *wrapped, program() or "")
+        enter = ("unshare", "--net", *(own_mounts() or ()), "sh", "-c", ENTER, "lab")
+        asked = (os.fspath(self.directory), self.conf, "flushed" if flushed else "")
+        argv = (*enter, *asked, *DIE_WITH_US, *wrapped, program() or "")
         null = subprocess.DEVNULL
         self.process = subprocess.Popen(argv, env=environment, stdin=null, stdout=null, stderr=null)
         try:
             self._wait(self._connect, "it did not start", 20)
             self.log("lab: journald is up")
-            self._wait(self.active.exists, "no system.journal appeared")
+            if flushed:
+                self._wait(self.active.exists, "no system.journal appeared")
         except BaseException:
             self.stop()
             raise
@@ -222,10 +229,13 @@ class PrivateJournald:
     def age(self, flushes: int, messages: int = 40) -> None:
         """Let the active file live through `flushes` real flushes of `messages` messages each."""
         for _ in range(flushes):
-            for fields in itertools.islice(self._traffic, messages):
-                self.log(fields.pop("MESSAGE"), **fields)
+            self._log(messages)
             self._wait(lambda: self.state() == ONLINE, "journald did not take the messages")
             self.sync()
+
+    def _log(self, messages: int) -> None:
+        for fields in itertools.islice(self._traffic, messages):
+            self.log(fields.pop("MESSAGE"), **fields)
 
     def rotate(self) -> Path:
         """Archive the active file and return the archive's path."""
@@ -246,6 +256,26 @@ class PrivateJournald:
 
         self._wait(archived, "journald did not rotate")
         return fresh[0]
+
+    @property
+    def runtime(self) -> Path:
+        """The runtime journal of a journald that was started by `boot`, as seen from here."""
+        return Path(f"/proc/{self.pid}/root/run/log/journal", self.machine_id, "system.journal")
+
+    def boot(self, messages: int) -> None:
+        """Start journald as it is before a boot's flush, with `messages` messages in the runtime journal."""
+        self.start(flushed=False)
+        self._log(messages)
+
+        def taken() -> bool:
+            with self.runtime.open("rb") as file:
+                return int(struct.unpack("<Q", os.pread(file.fileno(), 8, ENTRIES_OFFSET))[0]) >= messages
+
+        self._wait(taken, "journald did not take the messages")
+
+    def flush(self) -> None:
+        """Have journald move its runtime journal to `directory`, as systemd-journal-flush.service does in a boot."""
+        run(*self.inside, "journalctl", "--flush")
 
     def kill(self) -> None:
         """End journald as a power cut would: what it had not synced stays ONLINE."""

@@ -8,9 +8,13 @@ so that even SIGKILL in a mount namespace of our own leaves nothing behind.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -28,7 +32,15 @@ TOOLS = {
     "mount": "mount",
     "umount": "mount",
     "truncate": "coreutils",
+    "stat": "coreutils",
+    "chattr": "e2fsprogs",
+    "filefrag": "e2fsprogs",
 }
+ISOLATED = "JOURNALKEEPER_LAB_ISOLATED"
+"""The id of the process that `isolate` has put into a mount namespace of its own."""
+
+SECTOR_BYTES = 512
+SHARED_CHROOT = "this chroot shares its mounts: `mount --bind ROOT ROOT` before entering it"
 THROTTLES = ("read_iops_device", "write_iops_device")
 DISKS = {"single": 1, "dup": 1, "raid1": 2, "raid10": 4}
 
@@ -64,6 +76,24 @@ def own_mounts() -> tuple[str, ...] | None:
     return ("unshare", "--mount", "--propagation", "unchanged")
 
 
+def isolate() -> None:
+    """Start this program again, as this process, in a mount namespace of its own; return where that was done.
+
+    A namespace that another process makes meanwhile would have a copy of our mounts, and what
+    we unmount would stay mounted there. After SIGKILL the mounts go with the last process.
+
+    Raises: RuntimeError in a chroot that shares its mounts, which `missing` says beforehand.
+    """
+    if os.environ.pop(ISOLATED, None) == str(os.getpid()):
+        return
+    alone = own_mounts()
+    if alone is None:
+        raise RuntimeError(SHARED_CHROOT)
+    os.environ[ISOLATED] = str(os.getpid())
+    sys.stdout.flush()
+    os.execvp(alone[0], [*alone, "--", sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - a list of words
+
+
 def missing() -> str | None:
     """Why no scratch volume can be made here, in one line; None if it can."""
     if os.geteuid() != 0:
@@ -80,7 +110,7 @@ def _refused() -> str | None:
         return "this kernel has no btrfs"
     alone = own_mounts()
     if alone is None:
-        return "this chroot shares its mounts: `mount --bind ROOT ROOT` before entering it"
+        return SHARED_CHROOT
     if not _works(*alone, "true"):
         return "root may not mount here (a container without CAP_SYS_ADMIN?)"
     if not _works("losetup", "--find"):
@@ -116,9 +146,10 @@ class ScratchVolume:
         self.devices: list[str] = []
         self._held: list[int] = []
         self._throttled = False
-        self._mounted = False
         try:
             self.mountpoint.mkdir(parents=True, exist_ok=True)
+            if run("stat", "--file-system", "--format=%T", self.base).strip() == "btrfs":
+                run("chattr", "+C", self.base)  # the image inherits it: its own extents are not what is measured
             if self.images[-1].exists():
                 pass  # a kept one
             elif image is None:
@@ -131,6 +162,7 @@ class ScratchVolume:
                 self._attach(path)
             if len(self.devices) > 1:
                 run("btrfs", "device", "scan", *self.devices)
+            self._counted_before = self._counted_bytes()
             self.mount()
         except BaseException:
             self.close()
@@ -141,10 +173,14 @@ class ScratchVolume:
 
         Detaching a device in use marks it LO_FLAGS_AUTOCLEAR (Source: losetup(8), --detach).
         """
-        device = run("losetup", "--find", "--show", image).strip()
-        self.devices.append(device)
-        self._held.append(os.open(device, os.O_RDONLY | os.O_CLOEXEC))
-        run("losetup", "--detach", device)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        try:  # a device that was set up and is not yet detached would stay
+            device = run("losetup", "--find", "--show", image).strip()
+            self.devices.append(device)
+            self._held.append(os.open(device, os.O_RDONLY | os.O_CLOEXEC))
+            run("losetup", "--detach", device)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
     def device(self) -> str:
@@ -157,11 +193,10 @@ class ScratchVolume:
         if self.options:
             words += ["-o", self.options]
         run(*words, self.device, self.mountpoint)
-        self._mounted = True
 
     def unmount(self) -> None:
         """Unmount, trying for five seconds while somebody still holds a file."""
-        if not self._mounted:
+        if not os.path.ismount(self.mountpoint):  # also what a command mounted that a signal interrupted
             return
         for attempt in range(25):
             try:
@@ -171,12 +206,41 @@ class ScratchVolume:
                 if attempt == 24:
                     run("umount", "--lazy", self.mountpoint)
                 time.sleep(0.2)
-        self._mounted = False
 
     def remount(self) -> None:
-        """Unmount and mount again: nothing of it stays in the page cache."""
+        """Unmount and mount again: neither the volume nor its images are in the page cache then.
+
+        Raises: RuntimeError if the volume is mounted in another mount namespace, too.
+        """
         self.unmount()
+        self.await_release()
+        for path in self.images:
+            with open(path, "rb") as image:
+                os.fsync(image.fileno())
+                os.posix_fadvise(image.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self.mount()
+
+    def await_release(self, timeout_s: float = 30) -> None:
+        """Wait until the volume is mounted nowhere, in no mount namespace.
+
+        An exclusive open of its device fails while it is mounted (open(2), O_EXCL without O_CREAT).
+
+        Raises: RuntimeError if it still is after `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                os.close(os.open(self.device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+                return
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+            if time.monotonic() > deadline:
+                raise RuntimeError(
+                    f"{self.device} is still mounted in another mount namespace, one made by `unshare --mount` "
+                    "meanwhile? Run this under `unshare --mount` itself, and nobody copies its mounts"
+                )
+            time.sleep(0.01)
 
     def throttle(self, iops: int) -> None:
         """Limit reads and writes of the device to `iops` a second each; 0 lifts the limit.
@@ -196,6 +260,14 @@ class ScratchVolume:
             value = str(iops) if iops else "max"
             (own / "io.max").write_text(f"{number} riops={value} wiops={value}\n")
         self._throttled = iops > 0
+
+    def written_bytes(self) -> int:
+        """What was written to the first device since the volume was first mounted."""
+        return self._counted_bytes() - self._counted_before
+
+    def _counted_bytes(self) -> int:
+        """A loop device that was another's before goes on counting (Documentation/block/stat.rst)."""
+        return int(Path("/sys/class/block", Path(self.device).name, "stat").read_text().split()[6]) * SECTOR_BYTES
 
     def close(self) -> None:
         """Unmount, detach, remove; each step also when the one before it failed."""
@@ -239,3 +311,18 @@ def disk_bytes(*paths: str | os.PathLike[str]) -> int:
             return 0
         raise
     return next(int(line.split()[2]) for line in lines if line.startswith("TOTAL"))
+
+
+def filefrag(*paths: str | os.PathLike[str], sync: bool = False) -> list[int]:
+    """filefrag(8)'s count of each file's extents.
+
+    Without `sync` those of data that is on the disk; with it dirty pages are written first, which is a
+    flush that journald did not choose.
+    """
+    words = ("filefrag", "-s") if sync else ("filefrag",)
+    return [int(found) for found in re.findall(r": (\d+) extents? found", run(*words, *paths))]
+
+
+def extents(path: str | os.PathLike[str], *, sync: bool = False) -> int:
+    """filefrag(8)'s count of one file's extents, as `filefrag`."""
+    return filefrag(path, sync=sync)[0]

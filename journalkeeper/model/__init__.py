@@ -12,6 +12,7 @@ from journalkeeper.model.files import (
     Header,
     Instance,
     JournalFile,
+    Stretch,
     Volume,
     ideal_extents,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "Result",
     "Skip",
     "State",
+    "Stretch",
     "Verb",
     "Volume",
     "Window",

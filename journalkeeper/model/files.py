@@ -31,6 +31,23 @@ class Extents(NamedTuple):
     per_mib: tuple[int, ...] = ()
 
 
+class Stretch(NamedTuple):
+    """A part of a file, in bytes: the extents that begin in it, and what it holds; the kinds add up to its length.
+
+    `shared_bytes` are plain and shared; what is compressed and shared is `both_bytes`.
+    """
+
+    offset: int
+    length: int
+    extents: int
+    data_bytes: int = 0
+    compressed_bytes: int = 0
+    shared_bytes: int = 0
+    both_bytes: int = 0
+    unwritten_bytes: int = 0
+    hole_bytes: int = 0
+
+
 class Header(NamedTuple):
     """The part of a journal file's header that we use (systemd, journal-def.h)."""
 

@@ -8,13 +8,19 @@ socket bear the sender's time beside journald's own, so what a stall did is know
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from systemd.journal import Reader
 
 ENTRIES: Final = 16
 """How many of the newest entries are read at a time, some 0.1 ms each."""
+
+
+def wait_us(entry: Mapping[str, Any]) -> int | None:
+    """How long one entry waited; None if nobody knows, less than 0 if the clock was set back."""
+    source = entry.get("_SOURCE_REALTIME_TIMESTAMP")
+    return None if source is None else int(entry["__REALTIME_TIMESTAMP"]) - int(source)
 
 
 class Intake:
@@ -48,13 +54,9 @@ class Intake:
             self.close()
             return []
         first, self._cursor = not self._cursor, entries[0]["__CURSOR"] if entries else self._cursor
-        waits = [
-            entry["__REALTIME_TIMESTAMP"] - entry["_SOURCE_REALTIME_TIMESTAMP"]
-            for entry in entries
-            if "_SOURCE_REALTIME_TIMESTAMP" in entry
-        ]
+        waits = [wait_us(entry) for entry in entries]
         # What came before the first call was not our doing.
-        return [] if first else [wait for wait in waits if wait >= 0]
+        return [] if first else [wait for wait in waits if wait is not None and wait >= 0]
 
     def _newest(self, reader: Reader) -> list[dict[str, Any]]:
         """The entries behind our cursor, the newest first."""

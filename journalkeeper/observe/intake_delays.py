@@ -26,8 +26,8 @@ class IntakeDelays:
         self._intake = Intake([])
         self._paths: list[str] = []
 
-    def look(self, files: Iterable[JournalFile]) -> int:
-        """Take in what came since the last look; the 99th percentile in microseconds, 0 while nothing is known.
+    def look(self, files: Iterable[JournalFile]) -> list[int]:
+        """Take in what came since the last look; all that are kept, in microseconds.
 
         For the thread that works: it reads the active ones of `files`.
         """
@@ -39,10 +39,4 @@ class IntakeDelays:
             self._waits.extend(self._intake.waits_us())
         finally:
             self._intake.close()
-        return p99(self._waits)
-
-
-def p99(waits: Iterable[int]) -> int:
-    """What 99 of 100 did not exceed; 0 of none."""
-    ordered = sorted(waits)
-    return ordered[(len(ordered) * 99 + 99) // 100 - 1] if ordered else 0
+        return list(self._waits)

@@ -30,6 +30,7 @@ from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import sentence
 from journalkeeper.observe.intake_delays import IntakeDelays
 from journalkeeper.policy.deferral import AGAIN_US
+from journalkeeper.report.distribution import quantile
 from journalkeeper.service.api import Api
 from journalkeeper.service.backoff import RETRY_S, Backoff, CpuShare
 from journalkeeper.service.daily_log import DailyLog, Say
@@ -43,7 +44,7 @@ from journalkeeper.service.reloader import Reloader
 from journalkeeper.service.run_log import RunLog
 from journalkeeper.service.snapshot import findings
 from journalkeeper.service.wakeups import Wakeups
-from journalkeeper.service.watch import Change
+from journalkeeper.service.watch import Change, read_only
 
 LOOK_SHARE: Final = 0.05
 LOOK_BURST_S: Final = 0.5
@@ -90,6 +91,7 @@ class Daemon:
         self._looks, self._flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
         self._work_began_cpu_s: float | None = None
         self._watch_problem = ""
+        self._absent = frozenset(self._reloader.engine.missing())
         self.cycles = 0
 
     async def run(self, *beside: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -209,7 +211,13 @@ class Daemon:
                 self._say(INFO, "every directory is watched again", Event.RECOVERED)
 
     def _cycle(self) -> float | None:
-        """Look, plan and do, in the worker; after how many seconds the next plan can differ."""
+        """Look, plan and do, in the worker; after how many seconds the next plan can differ.
+
+        Raises: KeeperError if a directory that was absent at the start is there now, and read-only: what a unit may
+            write to is decided by mounts as it starts, so its manager is to start it again.
+        """
+        if late := read_only(self._absent):
+            raise KeeperError(f"{late[0]} is there now, and read-only to this process; it ends, to be started again")
         began_s, self._work_began_cpu_s = time.thread_time(), None
         try:
             return self._looked()
@@ -257,7 +265,8 @@ class Daemon:
         numbers = engine.status(host, report.plan, report.outcomes)
         long = sentence(report.waiting, now_us())
         found = findings(host, report.plan, report.outcomes, numbers, long)
-        return Looked(found, tuple(sorted(engine.missing())), self._intake_delays.look(host.files), limits)
+        p99_us = quantile(sorted(self._intake_delays.look(host.files)), 990)
+        return Looked(found, tuple(sorted(engine.missing())), p99_us, limits)
 
     def _failed(self, error: KeeperError | OSError) -> float:
         """The whole cycle came to nothing: try again, each time later; a run of somebody else's is no failure."""

@@ -314,6 +314,19 @@ class Watch:
         self._on_change(change)
 
 
+def read_only(directories: Iterable[str]) -> list[str]:
+    """Those that are there and that this process may not write to because of how they are mounted."""
+    found = []
+    for directory in directories:
+        try:
+            flags = os.statvfs(directory).f_flag
+        except OSError:
+            continue  # not there, or the look says what is wrong with it
+        if flags & os.ST_RDONLY:
+            found.append(directory)
+    return found
+
+
 def _errno(error: Exception) -> str:
     """The kernel's word in a message of pyinotify's, "... Errno=No space left on device (ENOSPC)"."""
     return str(error).rpartition("Errno=")[2]

@@ -9,25 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from journalkeeper.model import Action, JournalFile, Order, Outcome, Plan, Reason, Result, Skip, Verb
+from journalkeeper.model import Action, JournalFile, Order, Outcome, Plan, Reason, Result, Skip, Verb, Window
 from journalkeeper.model.run import Report
 from journalkeeper.policy.saving import disk_bytes_saved, read_seconds_saved
 
 
 def scan_document(files: tuple[JournalFile, ...]) -> list[dict[str, object]]:
     """One object for each file."""
-    return [_file(file) for file in files]
+    return [file_document(file) for file in files]
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """Windows by instance, actions in the order in which they will be done, and what is left alone."""
     return {
-        "window": {
-            window.instance: {"open": window.open, "closes_at_us": window.closes_at_us, "reason": window.reason}
-            for window in plan.windows
-        },
+        "window": {window.instance: window_document(window) for window in plan.windows},
         "actions": [*map(_order, plan.orders), *map(_action, plan.actions)],
         "skipped": [skip._asdict() for skip in plan.skipped],
+    }
+
+
+def window_document(window: Window) -> dict[str, object]:
+    """One window, as in `plan -j`."""
+    return {
+        "open": window.open,
+        "closes_at_us": window.closes_at_us,
+        "reason": window.reason,
+        "opens_at_us": window.opens_at_us,
     }
 
 
@@ -55,7 +62,8 @@ def defrag_document(report: Report, extents: dict[str, int]) -> dict[str, object
     return {"outcomes": [outcome_document(outcome) for outcome in outcomes], "totals": _totals(report, outcomes)}
 
 
-def _file(file: JournalFile) -> dict[str, object]:
+def file_document(file: JournalFile) -> dict[str, object]:
+    """One file, as in `scan -j`."""
     return {
         "path": file.path,
         "device": file.device,
@@ -130,6 +138,11 @@ def outcome_document(outcome: Outcome) -> dict[str, object]:
         "duration_s": round(outcome.duration_s, 6),
         "unshared_bytes": outcome.unshared_bytes,
     }
+
+
+def entry_document(when_us: int, origin: str, outcome: Outcome) -> dict[str, object]:
+    """One outcome with its time and what began its run, as in `history -j`."""
+    return {"when_us": when_us, "origin": origin, **outcome_document(outcome)}
 
 
 def _totals(report: Report, outcomes: tuple[Outcome, ...]) -> dict[str, object]:

@@ -88,8 +88,10 @@ class FakeEngine:
         return Host(0, self.files, (), (), {}, 0)
 
     def plan(self, request: Request) -> Plan:
-        self.look(request)
-        return self.answer
+        return self.judged(request)[1]
+
+    def judged(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
+        return self.look(request), self.answer
 
     def run(self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]) -> Report:
         self.look(request)
@@ -166,6 +168,28 @@ def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(ca
         "1 file to do: 9,447 -> 360 extents, 45.0M to write;"
         " saves ~1min of a cold read at 150 IOPS and ~0B on disk; 1 file left alone.\n"
     )
+
+
+def test_plan_folds_what_is_fine_unless_it_is_asked_for(capsys: Captured) -> None:
+    fine = tuple(Skip(f"/j/abc/{number}.journal", Reason.IDEAL, "1 extents") for number in range(3))
+    done = Skip("/j/abc/r.journal", Reason.RECORDED, "rewritten 1s ago")
+    engine = FakeEngine(plan=Plan((), (), (*fine, done, SKIP)))
+    assert run(["plan"], engine) == 0
+    folded = capsys.readouterr().out
+    assert "4 files fine: 3 ideal, 1 recorded; -v shows each.\n" in folded
+    assert "/j/abc/1.journal" not in folded
+    assert "settling" in folded
+    for words in (["plan", "-v"], ["plan", fine[1].path]):
+        assert run(words, engine) == 0
+        assert "/j/abc/1.journal" in capsys.readouterr().out
+
+
+def test_scan_shows_the_worst_first(capsys: Captured) -> None:
+    names = {"/j/a": 2, "/j/b": 900, "/j/c": 30}
+    files = [FILE._replace(path=path, extents=Extents(count, 10)) for path, count in names.items()]
+    files.append(FILE._replace(path="/j/d", problem=Reason.BAD_HEADER))
+    assert run(["scan", "--no-legend"], FakeEngine(files=tuple(files))) == 0
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["/j/d", "/j/b", "/j/c", "/j/a"]
 
 
 def test_a_dry_run_is_the_plan_and_asks_the_same(capsys: Captured) -> None:

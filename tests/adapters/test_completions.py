@@ -184,5 +184,12 @@ def test_options_for_a_directory_and_for_a_file_offer_just_these(tab: Tab) -> No
     assert "new.conf" in tab("journalkeeper --config=./")
 
 
+def test_an_argument_that_is_a_directory_offers_just_these(tab: Tab) -> None:
+    assert "compare" in tab("journalkeeper lab com")
+    text = tab("journalkeeper lab compare ./")
+    assert "journal" in text
+    assert offered(text, "old.journal", "new.conf") == []
+
+
 def test_a_command_without_paths_offers_none(tab: Tab) -> None:
     assert offered(tab("journalkeeper status ./"), "old.journal", "new.conf") == []

@@ -23,6 +23,7 @@ from journalkeeper.config import files
 from journalkeeper.config.directives import directives
 from journalkeeper.config.validation import from_assignments
 from journalkeeper.history.rows import Run, Sample, Totals
+from journalkeeper.lab import compare
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.service.log import Event, outcome_fields
 from tests.adapters.pages import CHECKOUT, PAGES, commands, examples, make, need, rendered
@@ -108,7 +109,7 @@ def test_every_command_and_option_is_in_the_page(text: dict[str, str]) -> None:
         below = parser([command.name])._subparsers._group_actions[0].choices[command.name]  # type: ignore[union-attr,index]
         for flag in below._option_string_actions:
             assert re.search(rf"(?m)^ +(-.*, )?{re.escape(flag)}\b", chapter[1] + text[MAIN]), flag
-    assert re.search(r"(?m)^ +--version", text[MAIN])
+    assert re.search(r"(?m)^ +-V, --version", text[MAIN])
 
 
 def test_every_reason_has_its_sentence(text: dict[str, str]) -> None:
@@ -117,17 +118,17 @@ def test_every_reason_has_its_sentence(text: dict[str, str]) -> None:
 
 
 def test_every_key_of_the_json_is_in_the_page(text: dict[str, str]) -> None:
-    places = ("wire/documents", "cli/history", "cli/check_config", "cli/status")
+    places = ("wire/documents", "cli/history", "cli/check_config", "cli/status", "cli/lab")
     sources = [(CHECKOUT / f"journalkeeper/{place}.py").read_text() for place in places]
     keys = set(re.findall(r'[{ ]"(\w+)": ', "\n".join(sources)))
-    keys |= {*Totals._fields, *Run._fields, *Sample._fields}
+    keys |= {*compare.Row._fields, *Totals._fields, *Run._fields, *Sample._fields}
     assert {"path", "head_time_us", "bytes_to_write", "closes_at_us", "origin", "allowed"} <= keys
     # of the totals only that they are there: they bear the same names
     assert [key for key in keys - {"files"} if not re.search(rf"\b{key}\b", text[MAIN])] == []
 
 
 def test_every_variable_that_is_read_is_in_a_page(text: dict[str, str]) -> None:
-    sources = [path for path in (CHECKOUT / "journalkeeper").rglob("*.py") if "lab" not in path.parts]
+    sources = [path for path in (CHECKOUT / "journalkeeper").rglob("*.py") if path.parent.name != "lab"]
     read = {
         name for path in sources for name in re.findall(r'environ(?:\.get\(|\[| )?"?([A-Z][A-Z_]+)"', path.read_text())
     }

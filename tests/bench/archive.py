@@ -29,21 +29,19 @@ from typing import NamedTuple
 
 from journalkeeper.history.record import Record
 from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume, disk_bytes
+from journalkeeper.lab.volume import ScratchVolume, disk_bytes, extents
 from journalkeeper.model import ideal_extents
 from tests.bench.figures import (
     MIB,
     Figure,
     at_least,
     at_most,
-    be_cold,
     engine,
     mib,
     ms,
     need_a_bed,
     parser,
     ratio,
-    run,
     show,
     spawn,
     timed,
@@ -68,15 +66,10 @@ class Look(NamedTuple):
     read_s: dict[str, float]
 
 
-def extents(path: Path) -> int:
-    """filefrag(8)'s count, of data that is on the disk."""
-    return int(run("filefrag", "-s", path).rpartition(":")[2].split()[0])
-
-
 def age(volume: ScratchVolume, wanted: int) -> Path:
     """Make an archive of at least so many extents; its path below the mountpoint."""
     with PrivateJournald(volume.mountpoint, settings=SETTINGS) as journald:
-        while extents(journald.active) < wanted * 1.02:  # the archive is cut to what was used
+        while extents(journald.active, sync=True) < wanted * 1.02:  # the archive is cut to what was used
             journald.age(FLUSHES_A_STEP)
         return journald.rotate().relative_to(volume.mountpoint)
 
@@ -114,10 +107,10 @@ def look(volume: ScratchVolume, path: Path, iops: int) -> Look:
     """Measure a file from outside; cold reads only with `iops`."""
     read_s = {}
     for reader, words in READERS.items() if iops else ():
-        be_cold(volume)
+        volume.remount()
         with slowed(volume, iops):
             read_s[reader] = timed(functools.partial(spawn, *words, os.fspath(path)))
-    return Look(extents(path), disk_bytes(path), path.stat().st_size, read_s)
+    return Look(extents(path, sync=True), disk_bytes(path), path.stat().st_size, read_s)
 
 
 def ours(path: Path) -> None:
@@ -141,7 +134,7 @@ def trial(image: Path, name: Path, work: Work, *, iops: int = 0, read_iops: int 
     with copy(image, name) as (volume, path):
         os.environ["STATE_DIRECTORY"] = os.fspath(volume.base / "state")
         Record(os.environ["STATE_DIRECTORY"]).close()  # which the first run on a host would make
-        be_cold(volume)
+        volume.remount()
         with slowed(volume, iops):
             took = timed(functools.partial(synced, work, path))
         return took, look(volume, path, read_iops)

@@ -5,6 +5,7 @@
     sudo unshare --mount python -m tests.bench.boots           # untouched, NOCOW, rotated, defragmented
     sudo unshare --mount python -m tests.bench.boots --boots 20 untouched rotate
     sudo unshare --mount python -m tests.bench.boots --boots 20 untouched service nocow
+    sudo unshare --mount python -m tests.bench.boots --boots 30 --jobs 8 all
     sudo unshare --mount python -m tests.bench.boots --add 'mine:after=journalctl --rotate' --end cut mine
     sudo unshare --mount python -m tests.bench.boots --snapshots --boots 20
     sudo unshare --mount python -m tests.bench.boots --snapshots=24 --boots 20 --release trixie
@@ -13,6 +14,11 @@
 `service` is a host on which configs/install was run; `service-datacow` has Nocow=no, `service-shutdown`
 only the unit that acts before a shutdown. With --retention journald may keep 200 MiB, the age of the
 oldest entry that is left is told, in boots, and by how many boots it is younger than on the host "untouched".
+
+`all` has every row. What Baroncelli measured in 2014 ("Btrfs and systemd-journald", linux-btrfs and
+systemd-devel): `defrag-after` is his defragmentation at the end of the boot, `before-flush`, `at-open`,
+`at-growth` and `daily` his others; `no-fsync` and `no-fallocate` what he patched out of journald. The two that
+run by a timer, `daily` and `btrfsmaintenance`, do so in the middle of a round's flushes.
 
 With --snapshots a read-only snapshot of the root is taken before each boot, and stays; with --snapshots=N
 one after each Nth part of the flushes, the last of them before the boot. The userspace times are compared
@@ -36,15 +42,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.lab.volume import disk_bytes
+from journalkeeper.lab.volume import disk_bytes, extents
 from tests.bench.figures import MIB
 from tests.guest.host import Guest, missing
 from tests.guest.steps import INSTALL, lend_checkout
@@ -53,21 +57,58 @@ from tests.guest.steps import INSTALL, lend_checkout
 class Strategy(NamedTuple):
     """What a host does about its journal: shell commands run in it, each as root; "" is nothing.
 
-    `setup` runs once, after a first boot that is not counted; `source` is copied to /opt/source before,
-    which is this checkout where `install` is what /etc/journalkeeper.conf shall say.
+    `setup` runs once, after a first boot that is not counted; `between` in the middle of a round's flushes;
+    `source` is copied to /opt/source before, which is this checkout where `install` is what
+    /etc/journalkeeper.conf shall say. The disk is mounted with `options`; `note` is said in the table.
     """
 
     name: str
     nocow: bool = False
     setup: str = ""
     after: str = ""
+    between: str = ""
     before: str = ""
     source: str = ""
     install: str | None = None
+    options: str = ""
+    note: str = ""
+
+
+def drop_in(unit: str, *lines: str) -> str:
+    """The shell's words that add lines to the [Service] of a unit of the guest."""
+    words = " ".join(f"'{line}'" for line in ("[Service]", *lines))
+    place = f"/etc/systemd/system/{unit}.d"
+    return f"mkdir -p {place}; printf '%s\\n' {words} >{place}/bench.conf; systemctl daemon-reload"
+
+
+def filtered(*lines: str) -> str:
+    """The same for journald, which runs already."""
+    return f"{drop_in('systemd-journald.service', *lines)}; systemctl restart systemd-journald.service"
+
+
+def before_flush(command: str) -> str:
+    """The same for a command that runs before journald opens its persistent files; there are none at the first boot."""
+    return drop_in("systemd-journal-flush.service", f"ExecStartPre=-{command}")
 
 
 DATACOW = "[Nocow]\nNocow=no\n"
 DEFRAG = "btrfs filesystem defragment -f /var/log/journal/*/system.journal"
+ACTIVE = "/var/log/journal/%m/system.journal"
+AT_GROWTH = """cat >/usr/local/bin/at-growth <<'END'
+#!/bin/bash
+# what a defragmentation in journald's fallocate of 8 MiB would do, up to half a second later
+file=$(echo /var/log/journal/*/system.journal)
+size=$(stat -c %s "$file" || echo 0)
+while sleep 0.5; do
+    now=$(stat -c %s "$file" || echo 0)
+    [ "$now" -le "$size" ] || btrfs filesystem defragment "$file"
+    size=$now
+done
+END
+chmod +x /usr/local/bin/at-growth
+printf '%s\\n' '[Service]' 'ExecStart=/usr/local/bin/at-growth' '[Install]' 'WantedBy=multi-user.target' \\
+    >/etc/systemd/system/at-growth.service
+systemctl enable at-growth.service"""
 STRATEGIES = (
     Strategy("untouched"),
     Strategy("nocow", nocow=True),
@@ -75,12 +116,36 @@ STRATEGIES = (
     Strategy("defrag", before=f"journalctl --sync; {DEFRAG}"),
     Strategy("defrag-after", after=f"journalctl --sync; {DEFRAG}"),
     Strategy("rotate-after", after="journalctl --rotate"),
+    Strategy("before-flush", setup=before_flush(f"/usr/bin/btrfs filesystem defragment -f {ACTIVE}")),
+    Strategy(
+        "at-open",
+        setup=before_flush(f"/usr/bin/btrfs filesystem defragment {ACTIVE}"),
+        note="as before-flush, without its -f",
+    ),
+    Strategy("at-growth", setup=AT_GROWTH),
+    Strategy("autodefrag", options="autodefrag"),
+    Strategy("daily", between=DEFRAG),
+    Strategy(
+        "btrfsmaintenance",
+        between="find /var/log/journal -xdev -size +1M -type f -exec btrfs filesystem defragment -t 32m -f '{}' ';'",
+    ),
+    Strategy(
+        "no-fsync",
+        setup=filtered("SystemCallFilter=~fsync"),
+        note="fsync fails with EPERM, which journald ignores; a round is so short that it is written once",
+    ),
+    Strategy(
+        "no-fallocate",
+        setup=filtered("SystemCallFilter=~fallocate", "SystemCallErrorNumber=EOPNOTSUPP"),
+        note="libc writes a byte to each block instead",
+    ),
     Strategy("service", install=""),
     Strategy("service-datacow", install=DATACOW),
     Strategy("service-shutdown", install=DATACOW, setup="systemctl disable --now journalkeeper.service"),
 )
 DEFAULT = ("untouched", "nocow", "rotate", "defrag")
 WITH_SNAPSHOTS = ("untouched", "nocow", "rotate", "service", "service-datacow")
+ALL = "all"
 SIZE, SIZE_WITH_SNAPSHOTS = "16G", "64G"
 
 
@@ -119,21 +184,13 @@ class Rounds(NamedTuple):
     snapshots: int
 
 
-def extents(path: Path) -> int:
-    """The extents of a file by filefrag(8); 0 for one that is not there."""
-    if not path.exists():
-        return 0
-    done = subprocess.run(["filefrag", path], capture_output=True, text=True, check=True)
-    return int(done.stdout.rpartition(":")[2].split()[0])
-
-
 def measure(strategy: Strategy, rounds: Rounds) -> Life:
     """Let one host live through the rounds."""
     found = []
-    with Guest(rounds.release, nocow=strategy.nocow, size=rounds.size) as guest:
+    with Guest(rounds.release, nocow=strategy.nocow, size=rounds.size, options=strategy.options) as guest:
         prepare(guest, strategy, rounds)
         for number in range(rounds.boots):
-            _flushes(guest, rounds, number)
+            _flushes(guest, strategy, rounds, number)
             time.sleep(rounds.rest_s)
             _end(guest, strategy, rounds.end)
             if rounds.snapshots:
@@ -146,18 +203,24 @@ def measure(strategy: Strategy, rounds: Rounds) -> Life:
                                       *guest.volume.mountpoint.glob("snapshots/*/var/log/journal")))  # fmt: skip
 
 
-def _flushes(guest: Guest, rounds: Rounds, number: int) -> None:
+def _flushes(guest: Guest, strategy: Strategy, rounds: Rounds, number: int) -> None:
     """Those of a round, with a snapshot after each part of them but the last: that one is taken before the boot."""
     parts = max(1, rounds.snapshots)
     for part in range(parts):
         if part:
             guest.snapshot(f"{number}-{part}")
-        guest.age(rounds.flushes * (part + 1) // parts - rounds.flushes * part // parts, rounds.messages)
+        flushes = rounds.flushes * (part + 1) // parts - rounds.flushes * part // parts
+        if strategy.between and part == parts // 2:
+            guest.age(flushes // 2, rounds.messages)
+            guest.shell(strategy.between)
+            flushes -= flushes // 2
+        guest.age(flushes, rounds.messages)
 
 
 def cold_boot(guest: Guest, iops: int) -> Boot:
     """Boot a guest that is off from a cold, throttled disk."""
-    before = extents(guest.journal / "system.journal")
+    active = guest.journal / "system.journal"
+    before = extents(active) if active.exists() else 0
     guest.remount()  # and not drop_caches, which would reach the other hosts
     guest.throttle(iops)
     guest.boot(timeout_s=3600)
@@ -247,13 +310,13 @@ def added(text: str) -> Strategy:
     return Strategy(name, nocow=nocow, **fields)
 
 
-def main() -> int:
-    """Measure and print."""
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("strategy", nargs="*", help=f"which ones (default: {' '.join(DEFAULT)})")
+    parser.add_argument("strategy", nargs="*", help=f"which ones, or {ALL} (default: {' '.join(DEFAULT)})")
     parser.add_argument("--add", action="append", default=[], type=added, metavar="NAME:KEY=VALUE[::KEY=VALUE]",
-                        help="one more; keys: before, after, setup (shell), nocow=yes, source=DIR")  # fmt: skip
+                        help="one more; keys: setup, after, between, before, nocow=yes, source=DIR")  # fmt: skip
     parser.add_argument("--release", default="bookworm", help="of Debian (default: %(default)s)")
     parser.add_argument("--boots", type=int, default=4, help="(default: %(default)s)")
     parser.add_argument("--flushes", type=int, default=100, help="between boots (default: %(default)s)")
@@ -270,11 +333,19 @@ def main() -> int:
     parser.add_argument("--interval", default="5s", help="SyncIntervalSec= (default: %(default)s): a service that has "
                         "just been started knows of no timer before it has seen a flush")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = arguments()
     words = parser.parse_args()
     if reason := missing():
         parser.exit(1, f"boots: {reason}\n")
     known = {strategy.name: strategy for strategy in (*STRATEGIES, *words.add)}
     names = words.strategy or (WITH_SNAPSHOTS if words.snapshots else DEFAULT)
+    if names == [ALL]:
+        names = list(known)
     size = words.size or (SIZE_WITH_SNAPSHOTS if words.snapshots else SIZE)
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no strategy {unknown[0]}; there are: {' '.join(known)}")
@@ -290,6 +361,9 @@ def main() -> int:
         print(f"{rounds.release}, {rounds.flushes} flushes of {rounds.messages}, {rounds.iops} IOPS, {rounds.end}, "
               f"a disk of {rounds.size}, {rounds.snapshots} snapshots a round")  # fmt: skip
         print(table(results))
+        for name in names:
+            if known[name].note:
+                print(f"{name}: {known[name].note}")
     return 0
 
 

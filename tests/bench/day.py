@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from journalkeeper.lab.volume import extents
 from journalkeeper.model.units import parse_span_us
 from tests.bench import boots
 from tests.bench.boots import Rounds, Strategy, prepare
@@ -147,12 +148,12 @@ def live(asked: Namespace, name: str) -> Day:
         prepare(guest, Strategy(name, install=config), rounds)
         time.sleep(asked.quiet)
         before, known = logged_bytes(guest.journal), len(outcomes(guest))
-        extents = []
+        counts = []
         for part in range(asked.parts):
             flushes = asked.flushes * (part + 1) // asked.parts - asked.flushes * part // asked.parts
             guest.age(flushes, asked.messages, pause_s=asked.pause)
-            extents.append(boots.extents(guest.journal / "system.journal"))
-        return Day(logged_bytes(guest.journal) - before, outcomes(guest)[known:], extents)
+            counts.append(extents(guest.journal / "system.journal"))
+        return Day(logged_bytes(guest.journal) - before, outcomes(guest)[known:], counts)
 
 
 def figures(found: dict[str, Day]) -> list[Figure]:

@@ -22,12 +22,10 @@ from typing import NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.lab import bed
-from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.lab.volume import isolate
 
 REPOSITORY = Path(__file__).parents[2]
 MIB = 1 << 20
-ALONE = "JOURNALKEEPER_BENCH_ALONE"
-"""The process that is in a mount namespace of its own."""
 
 
 class Figure(NamedTuple):
@@ -146,28 +144,8 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 
 
 def need_a_bed(words: argparse.ArgumentParser) -> None:
-    """Go on in a mount namespace of our own, or end with the reason where no bed can be made.
-
-    A namespace that somebody makes meanwhile would else have a copy of our mounts, and what
-    we unmount would stay mounted, with all its files in memory.
-    """
+    """Go on in a mount namespace of our own, or end with the reason where no bed can be made."""
     if reason := bed.missing():
         words.exit(1, f"{words.prog}: {reason}\n")
-    if os.environ.pop(ALONE, None) != str(os.getpid()):
-        os.environ[ALONE] = str(os.getpid())
-        sys.stdout.flush()
-        unshare = ["unshare", "--mount", "--propagation", "private", "--"]
-        os.execvp(unshare[0], [*unshare, sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - a list of words
+    isolate()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed command is compiled, and so should ours be
-
-
-def be_cold(volume: ScratchVolume) -> None:
-    """Mount a volume anew, so that nothing of it is in memory.
-
-    Raises: RuntimeError if somebody else has it mounted, too.
-    """
-    uuid = run("findmnt", "--noheadings", "--output", "UUID", volume.mountpoint).strip()
-    volume.unmount()
-    if Path("/sys/fs/btrfs", uuid).exists():
-        raise RuntimeError(f"{volume.device} is still mounted elsewhere: its files stay in memory")
-    volume.mount()

@@ -9,7 +9,7 @@
 
 Two private journalds flush every 10 s under the same load, each on a volume of its own (12 GiB,
 sparse: smaller ones commit transactions more often), and beside one of them runs the service.
-strace has journald's fsyncs and the service's writes, so what overlaps is seen and not guessed.
+tracefs has journald's fsyncs and strace the service's writes, so what overlaps is seen and not guessed.
 The extents are counted once a second, and once more when the load has ended, the last flush has
 come and a whole interval after it has passed. Bytes are those that the volume's device was given.
 
@@ -31,12 +31,14 @@ from typing import NamedTuple
 
 from journalkeeper.history.record import Record
 from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.lab.load import Load
+from journalkeeper.lab.volume import extents
+from journalkeeper.report.distribution import quantile
 from tests.bench.archive import slowed
 from tests.bench.figures import (
     Figure,
     at_least,
     at_most,
-    be_cold,
     count_is,
     mib,
     need_a_bed,
@@ -53,15 +55,12 @@ from tests.bench.service import (
     PIECES,
     STATE,
     Call,
-    Load,
     Service,
     add_config,
     age,
     calls,
     every_second,
-    extents,
-    traced,
-    written_bytes,
+    fsyncs,
 )
 
 SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
@@ -138,10 +137,10 @@ def live(asked: Namespace, config: str | None, *, nocow: bool | None = None) -> 
             place.journald.age(asked.extents // EXTENTS_A_FLUSH)
         base, active = place.volume.base, place.journald.active
         first = extents(active)
-        before_bytes = written_bytes(place.volume.device)
+        before_bytes = place.volume.written_bytes()
         with ExitStack() as stack:
             stack.enter_context(slowed(place.volume, asked.iops))
-            stack.enter_context(traced(place.journald.pid, "fsync", base / "theirs"))
+            theirs = stack.enter_context(fsyncs(place.journald.pid))
             load = Load(place, asked.rate)
             with load:  # first, so that the file is ONLINE: what a first append syncs is no timer's flush
                 if config is not None:
@@ -150,11 +149,11 @@ def live(asked: Namespace, config: str | None, *, nocow: bool | None = None) -> 
                 seen = [(active.stat().st_ino, extents(active)) for _ in every_second(asked.minutes * 60)]
             _after_the_last_flush(place, asked.interval)
             last = extents(active)
-        device_bytes = written_bytes(place.volume.device) - before_bytes
+        device_bytes = place.volume.written_bytes() - before_bytes
         ours = base / "ours"
         return Run(
             first, [count for _, count in seen], last,
-            calls(base / "theirs", r"fsync\("),
+            theirs,
             calls(ours, PIECES) if config is not None else [],
             calls(ours, rf"f(data)?sync\(.*/{STATE}/") if config is not None else [],
             load.sent_bytes, device_bytes, _our_bytes(place.volume.mountpoint / STATE),
@@ -176,7 +175,7 @@ def whole_life(one: Run) -> Run:
 def _cold_read_s(place: Bed) -> float:
     """How long the newest entries of the active file take to be read from a slow disk; journald is ended before."""
     place.journald.stop()
-    be_cold(place.volume)
+    place.volume.remount()
     with slowed(place.volume, COLD_IOPS):
         return timed(lambda: run("journalctl", f"--file={place.journald.active}", "--quiet", f"--lines={COLD_LINES}"))
 
@@ -280,7 +279,7 @@ def nocow_figures(name: str, one: Run) -> list[Figure]:
         Figure(f"{name}: extents at last", str(one.last)),
         Figure(f"{name}: rotations", str(one.rotations)),
         Figure(f"{name}: cold journalctl -n {COLD_LINES}, s", f"{one.waits.cold_s:.2f}"),
-        Figure(f"{name}: intake delay p99, ms", f"{intake_ms[int(len(intake_ms) * 0.99)]:.2f}"),
+        Figure(f"{name}: intake delay p99, ms", f"{quantile(intake_ms, 990):.2f}"),
         Figure(f"{name}: worst, ms", f"{intake_ms[-1]:.1f}"),
         Figure(f"{name}: journald's fsyncs, median, ms", f"{statistics.median(fsync_ms):.2f}"),
         Figure(f"{name}: worst fsync, ms", f"{max(fsync_ms):.1f}"),

@@ -15,7 +15,6 @@ also told from the moment at which a message was planned.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -26,9 +25,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.lab.load import Load
+from journalkeeper.lab.volume import extents
+from journalkeeper.observe.intake import wait_us
+from journalkeeper.probe.intake import entries
+from journalkeeper.report.distribution import quantile
 from tests.bench.archive import slowed
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, run, show
-from tests.bench.service import DATACOW, Load, Service, add_config, age, every_second, extents
+from tests.bench.service import DATACOW, Service, add_config, age, every_second
 
 SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE = "12G"
@@ -56,7 +60,7 @@ class IntakeDelays(NamedTuple):
 
 def rare(delays_s: list[float]) -> float:
     """The 99.9th percentile."""
-    return sorted(delays_s)[int(len(delays_s) * 0.999)]
+    return quantile(sorted(delays_s), 999)
 
 
 @contextmanager
@@ -97,16 +101,13 @@ def delays(place: Bed, wanted: int) -> tuple[list[float], list[float]]:
     Raises: RuntimeError if one is missing.
     """
     words = ("--output=json", "--output-fields=LAB_PLANNED,_SOURCE_REALTIME_TIMESTAMP")
-    lines = run("journalctl", "-D", place.journald.journal, "--quiet", *words).splitlines()
-    entries = [entry for line in lines if "LAB_PLANNED" in (entry := json.loads(line))]
-    if len(entries) != wanted:
-        raise RuntimeError(f"{wanted} messages were logged, {len(entries)} are in the journal")
-    taken = [int(entry["__REALTIME_TIMESTAMP"]) for entry in entries]
-    journalds, planned = (
-        [(when - int(entry[field])) / 1e6 for when, entry in zip(taken, entries, strict=True)]
-        for field in ("_SOURCE_REALTIME_TIMESTAMP", "LAB_PLANNED")
-    )
-    return journalds, planned
+    lines = run("journalctl", "-D", place.journald.journal, "--quiet", *words).encode().splitlines()
+    found = [entry for entry in entries(lines) if "LAB_PLANNED" in entry]
+    if len(found) != wanted:
+        raise RuntimeError(f"{wanted} messages were logged, {len(found)} are in the journal")
+    return [(wait_us(entry) or 0) / 1e6 for entry in found], [
+        (int(entry["__REALTIME_TIMESTAMP"]) - int(entry["LAB_PLANNED"])) / 1e6 for entry in found
+    ]
 
 
 ARMS: dict[str, Callable[[Namespace], Callable[[Bed], AbstractContextManager[object]]]] = {

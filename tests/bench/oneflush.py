@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from journalkeeper.lab.bed import bed
+from journalkeeper.lab.load import Load
+from journalkeeper.lab.volume import extents
 from tests.bench.archive import slowed
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, ratio, show
 from tests.bench.intake import SETTINGS, delays, rare
-from tests.bench.service import DATACOW, PATIENCE_S, Load, Service, add_config, age, every_second, extents
+from tests.bench.service import DATACOW, PATIENCE_S, Service, add_config, age, every_second
 
 SIZE = "4G"
 WHOLE = 0.1

@@ -19,9 +19,11 @@ from argparse import Namespace
 from typing import NamedTuple
 
 from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.lab.load import Load
+from journalkeeper.lab.volume import extents
 from journalkeeper.model.units import parse_span_us
 from tests.bench.figures import MIB, Figure, at_most, count_is, mib, need_a_bed, parser, show
-from tests.bench.service import DATACOW, Load, Service, add_config, age, every_second, extents, settled, use
+from tests.bench.service import DATACOW, Service, add_config, age, every_second, settled, use
 
 SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE = "12G"

@@ -20,7 +20,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.lab.volume import filefrag
 from journalkeeper.observe.observer import Observer
 from tests.bench.figures import (
     Figure,
@@ -44,7 +44,7 @@ from tests.bench.figures import (
     show,
     spawn,
 )
-from tests.forms import FORMS, every_form, filefrag
+from tests.forms import FORMS, every_form
 
 BLOCK = 4096
 SECOND_NS = 1_000_000_000
@@ -95,7 +95,7 @@ def look_again(observer: Observer, directory: Path, changed: str) -> Callable[[]
 
 def measure(directory: Path, paths: list[str], rounds: int) -> list[Figure]:
     """The table's rows."""
-    filefrag = functools.partial(spawn, "filefrag", "-s", *paths)
+    theirs_once = functools.partial(spawn, "filefrag", "-s", *paths)
     scan = engine("scan", "--no-pager", "-D", str(directory))
     observer = look(directory)
     opened = observer.opened
@@ -103,7 +103,7 @@ def measure(directory: Path, paths: list[str], rounds: int) -> list[Figure]:
     times = in_turn(
         rounds,
         {
-            "filefrag -s": filefrag,
+            "filefrag -s": theirs_once,
             "a look": functools.partial(look, directory),
             "a look with disk bytes": functools.partial(look, directory, with_disk_bytes=True),
             "compsize": functools.partial(spawn, "compsize", str(directory)),
@@ -134,7 +134,7 @@ def counts(files: int) -> None:
         rows = json.loads(run(*engine("scan", "-j", "-D", os.fspath(place.volume.mountpoint))))
         rows += json.loads(run(*engine("scan", "-j", "-D", os.fspath(place.volume.mountpoint / "stock"))))
         ours = {row["path"]: row["extents"] for row in rows}
-        theirs = dict(zip(paths, filefrag(paths), strict=True))
+        theirs = dict(zip(paths, filefrag(*paths, sync=True), strict=True))
     apart = {path: abs(ours[str(path)] - count) / count for path, count in theirs.items()}
     notes = [
         f"{form}: {len(those)} files of up to {max(map(theirs.__getitem__, those)):,} extents, "
@@ -166,7 +166,7 @@ def main() -> int:
         for path in directory.iterdir():
             path.unlink()
         paths = make_files(directory, data, asked.files, asked.extents)
-        counted = {int(found) for found in re.findall(r": (\d+) extents? found", run("filefrag", "-s", *paths))}
+        counted = set(filefrag(*paths, sync=True))
         time.sleep(1.1)  # a file changed within the last second is opened again at the next look
         notes = [f"{len(paths)} files of {len(data):,} bytes in {counted} extents, {asked.rounds} rounds"]
         figures = measure(directory, paths, asked.rounds)

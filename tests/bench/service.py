@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from journalkeeper.lab import traffic
 from journalkeeper.lab.bed import Bed
-from tests.bench.figures import REPOSITORY, engine
+from journalkeeper.lab.volume import extents
+from tests.bench.figures import REPOSITORY, engine, run
 
 INSIDE = "/var/log/journal"
 STATE = "state"
@@ -34,16 +34,12 @@ WATCHDOG_S = 180
 """WatchdogSec= of units/journalkeeper.service."""
 
 PATIENCE_S = 60.0
-SECTOR_BYTES = 512
-FIELDS = ("MESSAGE", "LAB_USER", "LAB_PEER", "LAB_SESSION")
-"""With the time two that are new in every message, as of most programs: six would fill the hash
-tables of 128 MiB, at which journald rotates, in five minutes of 100 messages a second."""
 
 
 def confined() -> list[str]:
     """The command that runs another one with the unit's capabilities: who may not search trees keeps no extents."""
     unit = (REPOSITORY / "units/journalkeeper.service").read_text()
-    (kept,) = re.findall(r"^CapabilityBoundingSet=(.+)$", unit, re.MULTILINE)
+    (kept,) = re.findall(r"^CapabilityBoundingSet=(.*)$", unit, re.MULTILINE)
     allowed = "".join(f",+{name.removeprefix('CAP_').lower()}" for name in kept.split())
     return ["setpriv", f"--bounding-set=-all{allowed}"]
 
@@ -169,43 +165,8 @@ def settled(service: Service, quiet_s: float = 5.0) -> None:
     raise RuntimeError(f"the service does not come to rest: {service.said()}")
 
 
-class Load:
-    """Logs `rate` messages a second while it is entered, each in its time: who is held up catches up.
-
-    Each bears the moment for which it was planned (LAB_PLANNED, microseconds of CLOCK_REALTIME).
-    `sent` and `sent_bytes` count what was logged.
-    """
-
-    def __init__(self, place: Bed, rate: float) -> None:
-        self._journald = place.journald
-        self._rate = rate
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._go_on)
-        self.sent = self.sent_bytes = 0
-
-    def _go_on(self) -> None:
-        wall_s, clock_s = time.time(), time.monotonic()
-        for number, fields in enumerate(traffic.messages(seed=2)):
-            planned_s = number / self._rate
-            if self._stop.wait(max(0.0, clock_s + planned_s - time.monotonic())):
-                return
-            body = {name: fields[name] for name in FIELDS}
-            body["LAB_PLANNED"] = str(round((wall_s + planned_s) * 1e6))
-            self.sent_bytes += sum(len(name) + len(value) for name, value in body.items())
-            self._journald.log(body.pop("MESSAGE"), **body)
-            self.sent += 1
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-
 class Call(NamedTuple):
-    """One system call that strace saw: when it began and ended, by CLOCK_REALTIME, its line, and whose it was."""
+    """One system call that was seen: when it began and ended, by CLOCK_REALTIME, its line, and whose it was."""
 
     began_s: float
     ended_s: float
@@ -236,46 +197,59 @@ def calls(trace: Path, pattern: str) -> list[Call]:
     return sorted(found)
 
 
-STRACE = ("strace", "-f", "-ttt", "-T", "-y")
-OUR_CALLS = (*STRACE, "--seccomp-bpf", "-e", "trace=ioctl,sync_file_range,fsync,fdatasync")
+OUR_CALLS = ("strace", "-f", "-ttt", "-T", "-y", "--seccomp-bpf", "-e", "trace=ioctl,sync_file_range,fsync,fdatasync")
 PIECES = r"DEFRAG|sync_file_range\(.*SYNC_FILE_RANGE_WRITE|fsync\(.*\.journal|fdatasync\(.*\.journal"
 """The calls that write an active or archived file; not the one that waits for what journald has begun."""
 
 
+TRACING = Path("/sys/kernel/tracing")
+FSYNC = re.compile(r"-(\d+)\s+\[\d+\]\s+\S+\s+([\d.]+): sys_fsync(\(| -> )")
+
+
 @contextmanager
-def traced(pid: int, calls_wanted: str, output: Path) -> Iterator[None]:
-    """Have strace follow a process that runs already.
+def fsyncs(pid: int) -> Iterator[list[Call]]:
+    """The fsyncs of a process, threads that it makes meanwhile too; the list is filled at the end.
 
-    It says a line for each thread of it that comes and goes: to a file, for a full pipe would stop them both.
+    By an instance of tracefs, which costs a microsecond: strace would stop the process at each system call, and
+    lengthen what is measured.
+
+    Raises: RuntimeError if events were lost, OSError or CalledProcessError without tracefs.
     """
-    words = [*STRACE, "-e", f"trace={calls_wanted}", "-o", os.fspath(output), "-p", str(pid)]
-    said = output.with_suffix(".said")
-    with open(said, "wb") as file, subprocess.Popen(words, stderr=file) as follower:
-        try:
-            while "attached" not in said.read_text():
-                if follower.poll() is not None:
-                    raise RuntimeError(f"strace: {said.read_text().strip()}")
-                time.sleep(0.01)
-            yield
-        finally:
-            follower.terminate()
+    found: list[Call] = []
+    if not (TRACING / "instances").exists():
+        run("mount", "-t", "tracefs", "tracefs", TRACING)  # in the mount namespace of the bench
+    instance = TRACING / f"instances/journalkeeper-bench-{pid}"
+    instance.mkdir()
+    try:
+        (instance / "trace_clock").write_text("mono")
+        (instance / "options/event-fork").write_text("1")
+        (instance / "set_event_pid").write_text(" ".join(os.listdir(f"/proc/{pid}/task")))
+        for name in ("sys_enter_fsync", "sys_exit_fsync"):
+            (instance / f"events/syscalls/{name}/enable").write_text("1")
+        yield found
+        (instance / "tracing_on").write_text("0")
+        lost = re.findall(r"overrun: (\d+)", "".join(one.read_text() for one in instance.glob("per_cpu/*/stats")))
+        if any(map(int, lost)):
+            raise RuntimeError(f"tracefs lost events of process {pid}: {' '.join(lost)}")
+        found += sorted(_paired((instance / "trace").read_text(), time.time() - time.monotonic()))
+    finally:
+        instance.rmdir()
 
 
-def written_bytes(device: str) -> int:
-    """What was written to a block device since it was set up (Documentation/block/stat.rst)."""
-    return int(Path("/sys/class/block", Path(device).name, "stat").read_text().split()[6]) * SECTOR_BYTES
+def _paired(trace: str, wall_s: float) -> Iterator[Call]:
+    """The calls of a trace by CLOCK_MONOTONIC, which CLOCK_REALTIME is `wall_s` ahead of."""
+    begun: dict[str, float] = {}
+    for thread, moment, border in FSYNC.findall(trace):
+        if border == "(":
+            begun[thread] = float(moment)
+        elif thread in begun:
+            yield Call(begun.pop(thread) + wall_s, float(moment) + wall_s, "fsync", int(thread))
 
 
 def age(place: Bed, wanted: int) -> None:
     """Let the active file have at least so many extents, by real flushes."""
     while extents(place.journald.active) < wanted:
         place.journald.age(10)
-
-
-def extents(path: Path) -> int:
-    """filefrag(8)'s count without a sync, which would be a flush that journald did not choose."""
-    done = subprocess.run(["filefrag", path], capture_output=True, text=True, check=True)
-    return int(done.stdout.rpartition(":")[2].split()[0])
 
 
 def every_second(seconds: float) -> Iterator[float]:

@@ -13,7 +13,7 @@ journald has for it, the one after OFFLINE. The extra delay is what that takes l
 with nothing beside them, just before and just after, of a file that was torn as much: their mean,
 as a sync writes now 40, now 70 blocks, and two of them that follow each other differ, too.
 
-The disk is tests/bench/slowdisk.py, where an I/O that is one too many costs what an I/O costs. Every
+The disk is journalkeeper/lab/slowdisk.py, where an I/O that is one too many costs what an I/O costs. Every
 30 s the kernel ends a transaction of the volume, and writes back old metadata, for which an fsync
 waits, whoever is at work (200 to 400 ms): before each try the volume is synced, while its disk is
 quick, and tries that a transaction's end fell into all the same, as commit_stats tells, are counted apart.
@@ -41,11 +41,11 @@ from journalkeeper.config.directives import Config
 from journalkeeper.journald import opening
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.journald import OFFLINE, ONLINE, PrivateJournald
+from journalkeeper.lab.slowdisk import Control, slow_disk
 from journalkeeper.lab.volume import PREFIX, ScratchVolume
 from tests.bench.archive import slowed
 from tests.bench.figures import REPOSITORY, Figure, at_least, at_most, engine, need_a_bed, parser, run, show
-from tests.bench.service import OUR_CALLS, PIECES, STATE, Call, calls, traced
-from tests.bench.slowdisk import Control, slow_disk
+from tests.bench.service import OUR_CALLS, PIECES, STATE, Call, calls, fsyncs
 
 SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE = "12G"
@@ -213,10 +213,10 @@ def main() -> int:
     need_a_bed(words)
     with (in_portions if asked.portions else serial)(asked) as (place, slow):
         place.journald.age(60)
-        with traced(place.journald.pid, "fsync", place.volume.base / "theirs"):
+        with fsyncs(place.journald.pid) as seen:
             hit, alone = measure(asked, place, slow)
         # the first append's own is the main thread's; a timer's or a rotation's may come after it
-        syncs = [call for call in calls(place.volume.base / "theirs", r"fsync\(") if call.thread != place.journald.pid]
+        syncs = [call for call in seen if call.thread != place.journald.pid]
     took, took_alone = ([took_ms(one, syncs) for one in tries] for tries in (hit, alone))
     extra = [
         ours - (before + after) / 2

@@ -18,6 +18,7 @@ from journalkeeper.btrfs import fiemap
 from journalkeeper.config import Budget, Config, Defrag
 from journalkeeper.execute.executor import execute
 from journalkeeper.execute.pace import Pace
+from journalkeeper.lab import volume
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Action, Host, JournalFile, Plan, Reason, Request
 from journalkeeper.model.run import Done
@@ -111,8 +112,8 @@ def export(path: Path) -> str:
 
 
 def extents(path: Path) -> int:
-    """filefrag(8)'s count, of the data that is on the disk."""
-    return int(run("filefrag", "-s", path).rsplit(":", 1)[1].split()[0])
+    """filefrag(8)'s count, after dirty pages were written."""
+    return volume.extents(path, sync=True)
 
 
 def is_nocow(path: Path) -> bool:

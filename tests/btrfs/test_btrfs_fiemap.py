@@ -14,20 +14,13 @@ from journalkeeper.btrfs import fiemap
 from journalkeeper.btrfs.inode import set_nocow
 from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
-from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.lab.volume import ScratchVolume, extents, run
 from journalkeeper.model import MIB, Extents
 
 pytestmark = pytest.mark.root
 
 PAGE = 4096
 MakeFile = Callable[..., int]
-
-
-def filefrag(path: Path) -> int:
-    """What `filefrag -s` counts: physically adjacent rows are one to it."""
-    found = re.search(r": (\d+) extents? found", run("filefrag", "-s", path))
-    assert found
-    return int(found[1])
 
 
 def filefrag_rows(path: Path) -> int:
@@ -51,7 +44,7 @@ def test_every_row_is_counted_once_across_batches(fragmented: MakeFile, place: P
 
 def test_the_count_is_within_one_percent_of_filefrags(fragmented: MakeFile, place: Path) -> None:
     fd = fragmented(2000)
-    theirs = filefrag(place / "file")
+    theirs = extents(place / "file", sync=True)
     assert theirs > 1900
     assert abs(fiemap.survey(fd, sync=True).total - theirs) <= theirs / 100
     assert abs(fiemap.count(fd, sync=True) - theirs) <= theirs / 100
@@ -135,7 +128,7 @@ def test_space_kept_behind_the_end_counts_no_bytes(make_file: MakeFile, place: P
     fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 16 * PAGE)
     survey = fiemap.survey(fd, sync=True, per_mib=True)
     assert (survey.data_bytes, survey.unwritten_bytes) == (5000, 0)
-    assert survey.total == filefrag(place / "file")
+    assert survey.total == extents(place / "file", sync=True)
     assert len(survey.per_mib) == 1
     assert fiemap.unwritten(fd, sync=True) == [(2 * PAGE, 14 * PAGE)]
     assert fiemap.data(fd, sync=True) == [(0, 5000)]

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.volume import run
+from journalkeeper.lab.volume import extents
 from tests import bus as buses
 from tests.adapters.pages import commands, make
 from tests.bus import PrivateBus, eventually
@@ -114,10 +114,6 @@ class Host:
     def doors(self) -> list[str]:
         """Who did what is recorded, the oldest first."""
         return [row["origin"] for row in json.loads(self.does("history", "-j").stdout)["outcomes"]]
-
-
-def extents(path: Path) -> int:
-    return int(run("filefrag", path).rsplit(":", 1)[1].split()[0])
 
 
 def inside(path: Path) -> str:
@@ -376,3 +372,22 @@ def test_every_example_of_the_page_on_the_interface_is_answered(make_host: Calla
             assert (done.returncode, done.stderr) == (0, ""), line
             assert done.stdout or " Pause " in line, line
     assert eventually(lambda: json.loads(host.does("status", "-j").stdout)["service"]["state"] == "paused")
+
+
+def test_a_pause_and_its_end(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+
+    def state() -> str:
+        return str(json.loads(host.does("status", "-j").stdout)["service"]["state"])
+
+    assert host.does("pause", "2h").stdout == "The service does no work of its own for 2h.\n"
+    assert eventually(lambda: state() == "paused")
+    assert host.does("status").stdout.startswith("Act: the service is paused; sudo journalkeeper resume\n")
+    assert host.does("resume").returncode == 0
+    assert eventually(lambda: state() != "paused")
+    assert host.does("status").stdout.startswith("Fine: ")
+    refused = host.does("pause", nobody=True)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "root" in refused.stderr
+    host.stop()
+    assert "not on the bus" in host.does("pause").stderr

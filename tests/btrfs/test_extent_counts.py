@@ -10,10 +10,10 @@ import pytest
 
 from journalkeeper.btrfs import fiemap
 from journalkeeper.config import Config, Defrag
-from journalkeeper.lab.volume import run
+from journalkeeper.lab.volume import extents, filefrag, run
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Request
 from tests.btrfs.journals import look, planned
-from tests.forms import BLOCK, FORMS, STEP, alternating, every_form, filefrag
+from tests.forms import BLOCK, FORMS, STEP, alternating, every_form
 
 pytestmark = pytest.mark.root
 
@@ -35,7 +35,7 @@ def test_every_form_is_there(forms: dict[Path, str]) -> None:
 def test_counts_are_within_one_percent_of_filefrags(forms: dict[Path, str]) -> None:
     paths = sorted(forms)
     ours = rows(paths)
-    theirs = dict(zip(paths, filefrag(paths), strict=True))
+    theirs = dict(zip(paths, filefrag(*paths, sync=True), strict=True))
     apart = {path: (ours[str(path)].extents.total, count) for path, count in theirs.items()}
     assert {path: both for path, both in apart.items() if abs(both[0] - both[1]) > both[1] / 100} == {}
     assert max(theirs.values()) > fiemap.BATCH_ROWS
@@ -56,7 +56,7 @@ def test_a_compressed_file_with_holes_has_no_higher_ideal_than_extents(place: Pa
     run("sync", "-f", path)
     (seen,) = look(path)
     assert seen.compressed
-    assert seen.extents.total == seen.ideal_extents == filefrag([path])[0] < 64 * 8
+    assert seen.extents.total == seen.ideal_extents == extents(path, sync=True) < 64 * 8
 
 
 @pytest.mark.parametrize("nocow", [False, True])

@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,14 +25,16 @@ import pytest
 from journalkeeper.btrfs import inode
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
+from journalkeeper.execute import rotation
 from journalkeeper.execute.orders import carry_out
 from journalkeeper.journald import control
 from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.journald import PrivateJournald
+from journalkeeper.lab.journald import ARCHIVED, STATE_OFFSET, PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Instance, Order, Plan, Reason, Request, Result, Verb
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy import plan
+from tests.btrfs.journals import archive_name
 
 pytestmark = pytest.mark.root
 
@@ -376,6 +379,48 @@ def test_a_name_without_a_successor_is_rotated_all_the_same(bed: Bed, monkeypatc
     monkeypatch.setattr(control, "rotate", lambda *_: user.unlink())
     done = carry_out(order)
     assert (done.outcome.result, done.outcome.extents_after) == (Result.DONE, 0)
+
+
+def test_a_rotation_is_over_when_journald_has_finished_the_archive(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers before. A commit until then, as of our record, can make an archive durable that nobody can read."""
+    order = the_order(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)
+    archive = bed.journald.journal / archive_name()
+
+    def finish() -> None:
+        with open(archive, "r+b") as file:
+            os.pwrite(file.fileno(), bytes([ARCHIVED]), STATE_OFFSET)
+
+    finishing = threading.Timer(0.5, finish)
+
+    def rotate(_namespace: str) -> None:
+        bed.journald.kill()
+        bed.journald.active.rename(archive)
+        shutil.copyfile(archive, bed.journald.active)
+        finishing.start()
+
+    monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
+    monkeypatch.setattr(control, "rotate", rotate)
+    done = carry_out(order)
+    state = archive.read_bytes()[STATE_OFFSET]
+    finishing.join()
+    assert (done.outcome.result, state) == (Result.DONE, ARCHIVED)
+
+
+def test_an_archive_that_journald_does_not_finish_is_not_waited_for_without_end(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = the_order(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)
+
+    def rotate(_namespace: str) -> None:
+        archive = bed.journald.journal / archive_name()
+        bed.journald.kill()
+        bed.journald.active.rename(archive)
+        shutil.copyfile(archive, bed.journald.active)
+
+    monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
+    monkeypatch.setattr(control, "rotate", rotate)
+    monkeypatch.setattr(rotation, "FINISHED_S", 0.1)
+    assert carry_out(order).outcome.result is Result.DONE
 
 
 def test_where_the_socket_is_dead_the_errors_words_are_given(

@@ -34,12 +34,13 @@ from journalkeeper.journald import control, layout
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE, PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume, drop_caches, run
+from journalkeeper.lab.load import Load
+from journalkeeper.lab.volume import ScratchVolume, drop_caches, extents, run
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.waiting import Wait
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer
-from tests.bench.service import Load, calls
+from tests.bench.service import calls
 from tests.btrfs.journals import QUICK
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -56,10 +57,6 @@ def eventually(true: Callable[[], object], patience_s: float = PATIENCE_S) -> bo
             return False
         time.sleep(0.05)
     return True
-
-
-def extents(path: Path) -> int:
-    return int(run("filefrag", path).rsplit(":", 1)[1].split()[0])
 
 
 class Service:

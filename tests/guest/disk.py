@@ -12,11 +12,9 @@ sector that is half written.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import struct
-import time
 
 LOOP_SET_STATUS64 = 0x4C04
 LOOP_GET_STATUS64 = 0x4C05
@@ -39,28 +37,6 @@ def plug(*devices: str) -> None:
     """Undo `unplug`, once nothing is mounted from it any more."""
     for device in devices:
         _limit(device, 0)
-
-
-def await_release(device: str, timeout_s: float = 30) -> None:
-    """Wait until a device is mounted nowhere, in no mount namespace.
-
-    An exclusive open of it fails while it is mounted (Source: open(2), O_EXCL without O_CREAT).
-    Raises: RuntimeError if it still is after `timeout_s`.
-    """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            os.close(os.open(device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
-            return
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-        if time.monotonic() > deadline:
-            raise RuntimeError(
-                f"{device} is still mounted in another mount namespace (made by `unshare --mount`?): "
-                "run this under `unshare --mount` itself, and nobody copies its mounts"
-            )
-        time.sleep(0.01)
 
 
 def _limit(device: str, limit_bytes: int) -> None:

@@ -61,7 +61,7 @@ def missing() -> str | None:
 
 
 class Guest:
-    """One host: `release` on subvolume `name` of `volume`, or of a new volume of `size`.
+    """One host: `release` on subvolume `name` of `volume`, or of a new volume of `size`, mounted with `options`.
 
     A volume of the caller's stays, and so does the host on it; another Guest of the same
     name finds it there and boots it as it is. Several may share one volume.
@@ -73,6 +73,7 @@ class Guest:
         *,
         volume: ScratchVolume | None = None,
         size: str = "16G",
+        options: str = "",
         name: str = "host",
         nocow: bool | None = None,
     ) -> None:
@@ -83,7 +84,7 @@ class Guest:
         self._status = 0
         self._owns_volume = volume is None
         tarball = base.tarball(release)  # before there is anything to clean up: this takes a while
-        self.volume = volume or ScratchVolume(size)
+        self.volume = volume or ScratchVolume(size, options=options)
         try:
             if not self.root.exists():
                 self._install(tarball, nocow=nocow)
@@ -314,7 +315,7 @@ class Guest:
         Raises: RuntimeError if it stays mounted in somebody else's mount namespace.
         """
         self.volume.unmount()
-        disk.await_release(self.volume.device)
+        self.volume.await_release()
         if between is not None:
             between()
         self.volume.mount()

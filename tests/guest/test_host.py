@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
+from journalkeeper.model.units import format_size
 from tests.adapters.test_units import EXPOSURE
 from tests.guest.conftest import require_guest
 from tests.guest.host import Guest
@@ -127,6 +128,35 @@ def test_archives_are_mended_also_beside_a_snapshot_and_it_is_said_what_that_sto
     history = json.loads(guest.run("journalkeeper", "history", "-j").stdout)["outcomes"]
     beside = {os.path.basename(one["path"]): one["unshared_bytes"] for one in history if one["result"] == "done"}
     assert beside[aged.own] == 0 < beside[aged.shared]
+
+
+def test_doctor_finds_no_problem_and_could_look_at_nearly_all(guest: Guest) -> None:
+    found = guest.run("journalkeeper", "doctor", "--check", "--json=short", check=False)
+    told = json.loads(found.stdout)
+    assert found.returncode == 0, [one for one in told["findings"] if one["severity"] == "problem"]
+    assert {one["rule"] for one in told["unknown"]} <= {"waits", "slow-boot", "history"}  # of a host as young as this
+    assert {"keeper-down", "keeper-failing", "volatile", "rivals", "journald-ended"} <= set(told["passed"])
+    assert told["journal"]["complete"]
+
+
+def test_journald_keeps_as_much_as_fits_the_same_bytes_and_what_it_kept_before(guest: Guest) -> None:
+    def limit() -> str:
+        guest.run("systemctl", "restart", "systemd-journald")
+        said = ("journalctl", "--output=cat", "--lines=1", "MESSAGE_ID=ec387f577b844b8fa948f33cad9a75e6")
+        return str(re.findall(r"max ([\d.]+[GM])", guest.run(*said).stdout)[0])
+
+    before = limit()
+    told = json.loads(guest.run("journalkeeper", "retention", "-j").stdout)
+    assert told["proposed_use_bytes"] > 2 * told["limit_bytes"]
+    said = guest.run("journalkeeper", "retention", "--apply").stdout
+    assert "systemctl restart systemd-journald" in " ".join(said.split())
+    assert limit() == format_size(told["proposed_use_bytes"])
+    assert "says so already" in guest.run("journalkeeper", "retention", "--apply").stdout
+    rules = {one["rule"] for one in json.loads(guest.run("journalkeeper", "doctor", "-j").stdout)["findings"]}
+    assert "history" not in rules
+    guest.run("journalkeeper", "retention", "--undo")
+    assert limit() == before
+    assert "There is no" in guest.run("journalkeeper", "retention", "--undo").stdout
 
 
 def test_a_journal_of_which_snapshots_are_taken_stays_datacow_and_that_is_said(guest: Guest) -> None:

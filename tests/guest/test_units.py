@@ -7,6 +7,7 @@ The hosts are datacow (nocow=False), where there is something to do.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import time
@@ -17,10 +18,12 @@ import pytest
 from journalkeeper.lab.volume import disk_bytes
 from journalkeeper.service.log import Event
 from tests.adapters.test_units import EXPOSURE
+from tests.btrfs.journals import archive_name, put
 from tests.guest import steps
 from tests.guest.conftest import require_guest
 from tests.guest.host import Guest
 from tests.guest.steps import INSTALL, eventually, extents, lend_checkout, property_of
+from tests.trust import limits
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 
@@ -90,6 +93,79 @@ def test_what_came_free_is_known_under_its_confinement(guest: Guest, unit: str) 
     guest.run("systemctl", "stop", unit)
     assert eventually(lambda: property_of(guest, "journalkeeper-measure.socket", "ActiveState") == "inactive")
     assert "measure@" not in guest.run("journalctl", "--output=short", "--boot", "_PID=1").stdout
+
+
+REMOTE_PROGRAM = "usr/lib/systemd/systemd-journal-remote"
+STRANGER = 1000
+"""A user who is not root, as systemd-journal-remote's."""
+
+
+def capabilities(guest: Guest) -> set[str]:
+    """Those that the service has, and those that it could get."""
+    pid = property_of(guest, "journalkeeper.service", "MainPID")
+    said = guest.shell(f"grep -E '^Cap(Prm|Eff|Bnd):' /proc/{pid}/status")
+    return {line.split()[1] for line in said.splitlines()}
+
+
+def test_it_has_no_capability_but_where_there_is_journal_remote(guest: Guest) -> None:
+    """By the generator: with the program there, it gets those that files of its user take, and does them."""
+    content = (guest.journal / archive(guest)).read_bytes()
+    remote = guest.journal.parent / "remote"
+    remote.mkdir()
+    torn = put(remote, content, archive_name(1, "remote-one"))
+    torn.chmod(0o600)
+    for path in (remote, torn):
+        os.chown(path, STRANGER, STRANGER)
+    program = guest.root / REMOTE_PROGRAM
+    try:
+        guest.run("systemctl", "restart", "journalkeeper.service")
+        assert capabilities(guest) == {"0000000000000000"}
+        program.touch(mode=0o755)
+        guest.run("systemctl", "daemon-reload")
+        guest.run("systemctl", "restart", "journalkeeper.service")
+        assert capabilities(guest) == {"000000001000000a"}, "CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_LEASE"
+
+        def done() -> bool:
+            outcomes = json.loads(guest.run("journalkeeper", "history", "-j").stdout)["outcomes"]
+            return any(one["path"].endswith(torn.name) and one["result"] == "done" for one in outcomes)
+
+        assert eventually(done), guest.shell("journalkeeper plan")
+        assert torn.stat().st_uid == STRANGER
+        assert torn.read_bytes() == content
+    finally:
+        program.unlink(missing_ok=True)
+        shutil.rmtree(remote)
+        guest.run("systemctl", "daemon-reload")
+        guest.run("systemctl", "restart", "journalkeeper.service")
+
+
+def test_a_journal_directory_that_is_made_later_becomes_writable_to_it(guest: Guest) -> None:
+    """What the unit may write is decided as it starts; then it ends once, and is started again."""
+    journal, away = "/var/log/journal", "/var/log/away"
+    soon = guest.root / "etc/systemd/system/journalkeeper.service.d/soon.conf"
+    soon.parent.mkdir()
+    soon.write_text("[Service]\nRestartSec=1s\n")
+    guest.shell(f"systemctl stop journalkeeper; mv {journal} {away}; systemctl daemon-reload")
+    try:
+        guest.run("systemctl", "start", "journalkeeper.service")
+        said = ("journalctl", f"--directory={away}", "--output=cat", "--unit=journalkeeper.service")
+        assert eventually(lambda: f"waiting for {journal} to appear" in guest.run(*said, check=False).stdout)
+    finally:
+        guest.run("mv", away, journal)
+    try:
+        assert eventually(lambda: int(property_of(guest, "journalkeeper.service", "NRestarts")) == 1)
+        made = archive(guest)
+        assert eventually(lambda: extents(guest)[made] < AGED)
+    finally:
+        shutil.rmtree(soon.parent)
+        guest.shell("systemctl daemon-reload; systemctl restart journalkeeper")
+
+
+def test_with_too_few_descriptors_it_loses_nothing_and_works_when_it_may_have_more(guest: Guest) -> None:
+    """The long form is tests/trust/limits.py."""
+    tried = limits.descriptors(limits.Host(guest), 14)
+    assert (tried.lost, tried.unclean) == ([], [])
+    assert tried.seen != "all done"
 
 
 def test_it_works_without_the_unit_that_measures(guest: Guest) -> None:

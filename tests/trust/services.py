@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from journalkeeper.history.record import Record
+from journalkeeper.history.rows import Entry
 from journalkeeper.model import Outcome
 from journalkeeper.service.daily_log import Say
 from journalkeeper.service.log import Event
@@ -35,13 +37,16 @@ def listener(said: list[str]) -> Say:
 class Quiet:
     """A running `journalkeeper daemon` without a bus.
 
-    `lines` is what it logged, `said` what systemd would have heard.
+    `lines` is what it logged, `said` what systemd would have heard, `alive_s` when it fed its watchdog
+    (by time.monotonic); its record is below `state`.
     """
 
-    def __init__(self, top: Path, process: subprocess.Popen[str], ear: socket.socket) -> None:
+    def __init__(self, top: Path, process: subprocess.Popen[str], ear: socket.socket, state: Path) -> None:
         self.top = top
+        self.state = state
         self.lines: list[str] = []
         self.said: list[str] = []
+        self.alive_s: list[float] = []
         self._process = process
         self._ear = ear
         self._threads = [threading.Thread(target=one, daemon=True) for one in (self._read, self._hear)]
@@ -55,16 +60,43 @@ class Quiet:
 
     def _hear(self) -> None:
         while message := self._ear.recv(65536).decode():
-            self.said.extend(message.splitlines())
+            lines = message.splitlines()
+            if "WATCHDOG=1" in lines:
+                self.alive_s.append(time.monotonic())
+            self.said.extend(lines)
 
-    def stop(self) -> int:
-        """End it by SIGTERM; its exit status."""
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it one, if it runs."""
+        self._process.send_signal(number)
+
+    def stop(self, timeout_s: float = 60) -> int:
+        """End it by SIGTERM, if it runs; its exit status.
+
+        Raises: subprocess.TimeoutExpired.
+        """
         self._process.send_signal(signal.SIGTERM)
-        status = self._process.wait(60)
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float = 60) -> int:
+        """Until it has ended; its exit status. Raises: subprocess.TimeoutExpired."""
+        status = self._process.wait(timeout_s)
+        if not self._threads:
+            return status
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
             last.sendto(b"", self._ear.getsockname())
         for thread in self._threads:
             thread.join()
+        self._threads.clear()
         return status
 
     def cpu_s(self) -> float:
@@ -77,6 +109,29 @@ class Quiet:
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
         assert found is not None
         return int(found[1])
+
+    def rss_kib(self) -> int:
+        """The memory that it has now."""
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
+        assert found is not None
+        return int(found[1])
+
+    def descriptors(self) -> int:
+        """How many it has open now."""
+        return len(os.listdir(f"/proc/{self._process.pid}/fd"))
+
+    def threads(self) -> int:
+        """How many it has now."""
+        return len(os.listdir(f"/proc/{self._process.pid}/task"))
+
+    def history(self) -> list[Entry]:
+        """Its record's outcomes, the oldest first."""
+        with Record(self.state, read_only=True) as record:
+            return record.history()
+
+    def looked(self) -> bool:
+        """Whether it has looked once, and has said what there is or what it waits for."""
+        return any(line.startswith("STATUS=") for line in self.said)
 
     def files(self) -> int | None:
         """How many files it said it has seen at its last look."""
@@ -94,25 +149,41 @@ class Quiet:
 
 
 @contextmanager
-def quiet(base: Path, top: Path) -> Iterator[Quiet]:
-    """A service over `top` that has looked once."""
-    ear_path = base / "notify"
+def quiet(
+    base: Path,
+    top: Path,
+    *,
+    config: str = "",
+    enter: tuple[str, ...] = (),
+    state: Path | None = None,
+    watchdog_s: float | None = None,
+    may_fail: bool = False,
+) -> Iterator[Quiet]:
+    """A service over `top` that has looked once; `enter` are words that run a command elsewhere, as nsenter(1).
+
+    Its state directory is `base`/state, unless another is given.
+
+    Raises: AssertionError if it ends before that, or not with 0 unless it `may_fail`.
+    """
+    ear_path = base / f"notify-{os.urandom(4).hex()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         ear.bind(os.fspath(ear_path))
-        config = base / "journalkeeper.conf"
-        config.write_text("")
+        written = base / "journalkeeper.conf"
+        written.write_text(config)
         environment = {
             **os.environ,
-            "STATE_DIRECTORY": os.fspath(base / "state"),
+            "STATE_DIRECTORY": os.fspath(state or base / "state"),
             "PYTHONPATH": os.fspath(CHECKOUT),
             "NOTIFY_SOCKET": os.fspath(ear_path),
             "DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={base}/none",
         }
-        words = [sys.executable, "-m", "journalkeeper", "daemon", "-D", f"{top}", "--config", f"{config}"]
+        if watchdog_s is not None:
+            environment["WATCHDOG_USEC"] = f"{round(watchdog_s * 1e6)}"
+        words = [*enter, sys.executable, "-m", "journalkeeper", "daemon", "-D", f"{top}", "--config", f"{written}"]
         with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True, errors="replace") as process:
-            service = Quiet(top, process, ear)
+            service = Quiet(top, process, ear, state or base / "state")
             try:
-                assert service.eventually(lambda: service.files() is not None, 120), service.lines
+                assert service.eventually(service.looked, 120), service.lines
                 yield service
             finally:
-                assert service.stop() == 0, service.lines
+                assert service.stop() == 0 or may_fail, service.lines

@@ -28,7 +28,6 @@ from journalkeeper.model import (
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
-from journalkeeper.observe.intake_delays import p99
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.api import result
 from journalkeeper.service.job import Job
@@ -283,11 +282,3 @@ def test_a_jobs_result_is_that_of_its_worst_outcome(outcomes: tuple[Outcome, ...
 def test_a_job_for_a_path_that_is_no_journal_has_failed(reason: Reason, paths: tuple[str, ...], word: str) -> None:
     report = Report(Plan((), (), (Skip("/j/a", reason, ""),)), (), 0, 0.0, ())
     assert result(report, Request(paths=paths)) == word
-
-
-@pytest.mark.parametrize(
-    ("waits", "answer"),
-    [([], 0), ([5], 5), (range(1, 101), 99), (range(1, 102), 100), ([1] * 98 + [7, 7], 7), ([1] * 99 + [7], 1)],
-)
-def test_p99_is_what_99_of_100_did_not_exceed(waits: list[int], answer: int) -> None:
-    assert p99(waits) == answer

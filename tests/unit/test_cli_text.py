@@ -85,6 +85,34 @@ def test_colours_enclose_the_line_and_change_no_width() -> None:
     assert lines == ["\x1b[4m EXTENTS  PATH\x1b[0m", "\x1b[31m       7  a\x1b[0m", "12345678  bb"]
 
 
+WIDE = (Column("N", right=True), Column("DETAIL", gives="text"), Column("PATH", gives="path"))
+LONG = (
+    "/var/log/journal/31ea7ebf140d4c22b2e6ec12456206a3/system@33b4169a219a44a68e5d71bb199ed6c6-0000000000000671.journal"
+)
+SENTENCE = "changed 4s ago, and is left alone for another 56s because journald may still be at it"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_table_fits_its_width_with_paths_cut_and_sentences_wrapped(width: int) -> None:
+    rows = [Row(("1", SENTENCE, LONG)), Row(("2", "short", "/a/b.journal"))]
+    lines = render(WIDE, rows, legend=True, colours=False, width=width)
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(line[3:].split("  ")[0].strip() for line in lines[1:]).split())
+    assert text.startswith(SENTENCE.split(",", maxsplit=1)[0])
+    assert "00000671.journal" in "\n".join(lines)  # the end tells archives from each other
+
+
+def test_nothing_is_cut_where_a_program_reads() -> None:
+    (line,) = render(WIDE, [Row(("1", SENTENCE, LONG))], legend=False, colours=False, width=None)
+    assert (SENTENCE in line, LONG in line) == (True, True)
+
+
+def test_of_a_path_the_directory_goes_first() -> None:
+    (line,) = render((Column("PATH", gives="path"),), [Row(("/var/log/journal/x/system.journal",))], legend=False,
+                     colours=False, width=25)  # fmt: skip
+    assert line == "…/system.journal"
+
+
 def test_blocks_are_parted_by_one_empty_line_and_empty_ones_vanish() -> None:
     assert stacked([[], ["a", "b"], [], ["c"], []]) == ["a", "b", "", "c"]
 

@@ -84,7 +84,10 @@ def test_the_options_make_the_request(line: str, expected: Request, monkeypatch:
     [
         ("", "journalkeeper status"),
         ("-j", "journalkeeper status"),
-        ("scam", "invalid choice: 'scam'"),
+        ("scam", "unknown command scam; did you mean scan?"),
+        ("frobnicate", "unknown command frobnicate; commands are status, scan,"),
+        ("pause soon", "'soon' is no time span such as 30min"),
+        ("pause 0", "journalkeeper resume"),
         ("scan --foo", "unknown: --foo; see journalkeeper scan --help"),
         ("scan --fo x", "unknown: --fo"),
         ("scan --dir /j", "unknown: --dir"),

@@ -95,7 +95,7 @@ def test_plan_has_the_contracts_keys_in_its_order() -> None:
     )
     text = json.dumps(plan_document(plan))
     assert text == (
-        '{"window": {"abc": {"open": true, "closes_at_us": 9, "reason": "flushed"}},'
+        '{"window": {"abc": {"open": true, "closes_at_us": 9, "reason": "flushed", "opens_at_us": null}},'
         ' "actions": [{"path": "/j/a", "action": "defragment", "reason": "fragmented",'
         ' "ranges": [{"offset": 0, "length": 4096, "extents": 7}], "bytes_to_write": 4096,'
         ' "extents_before": 7, "extents_expected": 1, "unshared_bytes": 0, "disk_bytes_saved": 2356955,'

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # Removes what stays on a host when journalkeeper's program goes: purge.sh [--list] [ROOT]
-# That is the record, the configuration, drop-ins of the units, and the metrics file that a
-# configuration names. Each is printed, and with --list nothing is removed. Directories that
+# That is the record, the configuration, drop-ins of the units, the limits for journald of
+# "journalkeeper retention", and the metrics file that a configuration names. Each is printed, and with --list nothing is removed. Directories that
 # are NOCOW stay so, and are named. Also for packages: it needs no program of ours.
 set -eu
 verb=removed
@@ -34,7 +34,8 @@ metrics() {
 
 own() {
     metrics
-    printf '%s\n' /var/lib/journalkeeper /etc/journalkeeper.conf /etc/journalkeeper.conf.d
+    printf '%s\n' /var/lib/journalkeeper /etc/journalkeeper.conf /etc/journalkeeper.conf.d \
+        /etc/systemd/journald.conf.d/60-journalkeeper-retention.conf
     for unit in journalkeeper- journalkeeper journalkeeper-shutdown journalkeeper-defrag; do
         printf '/etc/systemd/system/%s.d\n' "$unit.service" "$unit.timer"
     done

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A disk image whose every read and write takes its time, one after the other.
 
-    python -m tests.bench.slowdisk IMAGE        # mounts itself over IMAGE; lines of IOPS on stdin
+    python -m journalkeeper.lab.slowdisk IMAGE  # mounts itself over IMAGE; orders on stdin, see SlowDisk.order
 
 The kernel's limit of IOPS (io.max, blkio.throttle) lets a tenth of a second's I/Os through at once and
 then none until it is over (seen at 500: 49 at once, 100 ms of nothing). It is right about seconds and
@@ -14,7 +14,6 @@ nothing is kept here, so that the end of this process is a disk pulled out, not 
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import select
@@ -27,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 IN_HEADER: Final = struct.Struct("=IIQQIIIHH")
 OUT_HEADER: Final = struct.Struct("=IiQ")
@@ -65,6 +64,8 @@ class Op(IntEnum):
 
 
 UNANSWERED = {Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT}
+HOLD, GO = "hold", "go"
+ERRORS = {"read-errors": Op.READ, "write-errors": Op.WRITE}
 
 
 class SlowDisk:
@@ -75,10 +76,34 @@ class SlowDisk:
         self._image = image
         self._pause_s = 0.0
         self._free_s = 0.0
+        self._done = 0
+        self._failing: set[int] = set()
+        self.held = False
 
-    def set_iops(self, iops: int) -> None:
-        """From now on that many; 0 is as many as there come."""
-        self._pause_s = 1 / iops if iops else 0.0
+    def order(self, line: str) -> str:
+        """What is to be from now on, and the answer. Raises: ValueError for what is no order.
+
+        "IOPS": that many a second, 0 is as many as there come. "hold": nothing is answered; "hold MS": for so long,
+        and the answer is until when, in seconds of CLOCK_MONOTONIC. "read-errors", "write-errors": EIO. "go": whole
+        again, at the IOPS of before. "count": how many were done.
+        """
+        match line.split():
+            case ["hold", length_ms]:
+                self._free_s = max(self._free_s, time.monotonic() + float(length_ms) / 1000)
+                return repr(self._free_s)
+            case ["count"]:
+                return str(self._done)
+            case ["hold"]:
+                self.held = True
+            case ["go"]:
+                self.held = False
+                self._failing.clear()
+            case [word] if word in ERRORS:
+                self._failing.add(ERRORS[word])
+            case _:
+                iops = int(line)
+                self._pause_s = 1 / iops if iops else 0.0
+        return line.strip()
 
     def answer(self) -> bool:
         """Answer one request; False at the end.
@@ -108,6 +133,8 @@ class SlowDisk:
         return bool(operation != Op.DESTROY)
 
     def _do(self, operation: int, words: memoryview) -> bytes:
+        if operation in self._failing:
+            raise OSError(errno.EIO, "")
         match operation:
             case Op.INIT:
                 flags = ASYNC_READ | BIG_WRITES | ASYNC_DIO | MAX_PAGES
@@ -139,24 +166,24 @@ class SlowDisk:
         self._free_s = max(self._free_s, time.monotonic()) + self._pause_s
         while (left_s := self._free_s - time.monotonic()) > 0:
             time.sleep(left_s)
+        self._done += 1
 
 
 def mount(path: Path) -> int:
     """Mount a FUSE on the file `path`; its descriptor.
 
-    Raises: OSError: ENOENT no /dev/fuse; EPERM not root.
+    Raises: OSError: ENOENT no /dev/fuse; CalledProcessError: mount(8) has said why.
     """
     fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={fuse},rootmode={stat.S_IFREG:o},user_id=0,group_id=0,max_read={MOST_BYTES}"
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"slowdisk", os.fsencode(path), b"fuse.slowdisk", 0, options.encode()):
-        code = ctypes.get_errno()
-        raise OSError(code, f"{path}: mount: {os.strerror(code)}")
+    # --internal-only: without the helper of libfuse
+    words = ["mount", "--internal-only", "-t", "fuse.slowdisk", "-o", options, "slowdisk", os.fspath(path)]
+    subprocess.run(words, pass_fds=[fuse], check=True)
     return fuse
 
 
 def serve(image: Path) -> None:
-    """Be the disk in `image` until it is unmounted, with as many IOPS as the last line of stdin says."""
+    """Be the disk in `image` until it is unmounted, as the lines of stdin say."""
     held = os.open(image, os.O_RDWR | os.O_CLOEXEC)  # before it is covered
     fuse = mount(image)
     disk = SlowDisk(fuse, held)
@@ -164,44 +191,55 @@ def serve(image: Path) -> None:
     orders = sys.stdin.buffer
     listening = [fuse, orders]
     while True:
-        ready, _, _ = select.select(listening, [], [])
+        ready, _, _ = select.select([one for one in listening if one != fuse or not disk.held], [], [])
         if orders in ready:
             line = orders.readline()
             if line:
-                disk.set_iops(int(line))
-                print(line.decode().strip(), flush=True)  # noqa: T201
+                print(disk.order(line.decode()), flush=True)  # noqa: T201
             else:
                 listening.remove(orders)
+                disk.held = False  # who held it has gone
         if fuse in ready and not disk.answer():
             return
 
 
 class Control:
-    """How fast the disk is."""
+    """How fast the disk is, and whether it works."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, orders: IO[str], answers: IO[str]) -> None:
+        self._orders = orders
+        self._answers = answers
+
+    def order(self, order: str) -> str:
+        """Give an order, which counts when this returns; its answer. Raises: RuntimeError if the disk has gone."""
+        self._orders.write(f"{order}\n")
+        self._orders.flush()
+        if answer := self._answers.readline():
+            return answer.strip()
+        raise RuntimeError("the slow disk has gone")
 
     def set_iops(self, iops: int) -> None:
         """From now on that many; 0 is as many as there come."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{iops}\n")
-        self._process.stdin.flush()
-        if self._process.stdout.readline() != f"{iops}\n":
-            raise RuntimeError("the slow disk has gone")
+        self.order(str(iops))
+
+    def hold(self, length_ms: float) -> float:
+        """Nothing is answered for so long; until when, in seconds of CLOCK_MONOTONIC."""
+        return float(self.order(f"hold {length_ms}"))
+
+    def count(self) -> int:
+        """How many reads and writes it has done."""
+        return int(self.order("count"))
 
 
 @contextmanager
 def slow_disk(image: Path) -> Iterator[Control]:
     """`image` as a slow disk while this lasts; whoever uses it must have let go of it by the end."""
-    words = [sys.executable, "-m", "tests.bench.slowdisk", os.fspath(image)]
+    words = [sys.executable, "-m", "journalkeeper.lab.slowdisk", os.fspath(image)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        if process.stdout.readline() != f"{MOUNTED}\n":
+        if process.stdin is None or process.stdout is None or process.stdout.readline() != f"{MOUNTED}\n":
             raise RuntimeError("the slow disk did not start")
         try:
-            yield Control(process)
+            yield Control(process.stdin, process.stdout)
         finally:
             for _ in range(50):  # a loop device lets go of it a moment after its last user
                 if subprocess.run(["umount", image], capture_output=True, check=False).returncode == 0:

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper doctor`: what is wrong or risky on this host, each with its remedy. It changes nothing."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final
+
+from journalkeeper.cli.table import RED, YELLOW, paint
+from journalkeeper.cli.text import shown
+from journalkeeper.cli.times import shown_time
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.report.evidence import Evidence, Journal, Unknown
+from journalkeeper.report.finding import Finding, Severity, Verdict, counted, judged
+from journalkeeper.report.rules import RULES
+
+if TYPE_CHECKING:
+    import argparse
+
+    from journalkeeper.cli.context import Context
+    from journalkeeper.cli.output import Output
+    from journalkeeper.gather.evidence import Wanted
+
+DESCRIPTION = """\
+Says what is wrong or risky with the journal of this host, by the files, the record, the
+journal itself and the units, each with what it was found by and the commands that mend it.
+What could not be looked at is said, and counts as neither right nor wrong. Nothing is changed."""
+
+EXAMPLES = """\
+examples:
+  sudo journalkeeper doctor
+  sudo journalkeeper doctor --check             exit status 1 if there is a problem, for monitoring
+  sudo journalkeeper doctor -j | jq '.findings | length'
+  journalkeeper doctor -D /mnt/var/log/journal  what another host's disk tells
+
+exit status:
+  0 it ran, whatever it found; 1 with --check there is a problem, or journalctl broke off; 2 wrong usage"""
+
+WIDTH: Final = 80
+RECENT_US: Final = 7 * 24 * 60 * 60 * 1_000_000
+"""How far back the record is read: what failed before is over, or fails again."""
+
+_COLOURS: Final = {Severity.PROBLEM: RED, Severity.ADVICE: YELLOW}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """--check and --verbose."""
+    parser.add_argument("--check", action="store_true", help="exit status 1 if there is a problem")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="also the figures behind each finding, and the checks that passed"
+    )
+
+
+def run(args: argparse.Namespace, context: Context) -> int:
+    """Look, judge, and say it."""
+    from journalkeeper.gather.evidence import DOCTOR_ENTRIES, Wanted  # noqa: PLC0415 - as in `gathered`
+
+    wanted = Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US)
+    evidence = gathered(context, wanted)
+    verdict = judged(evidence, RULES)
+    if context.output.json != "off":
+        context.output.document(document(verdict, evidence.journal))
+    else:
+        context.output.lines(lines(verdict, evidence, context.output, verbose=args.verbose))
+    problem = any(finding.severity is Severity.PROBLEM for finding in verdict.findings)
+    return int(args.check and problem)
+
+
+def gathered(context: Context, wanted: Wanted) -> Evidence:
+    """The evidence that a command wants, with what the running service says of itself."""
+    from journalkeeper.gather.evidence import gather  # noqa: PLC0415 - takes dbus-fast, which the pages are made without
+
+    return gather(
+        context.engine(),
+        context.config(),
+        wanted=wanted,
+        state_directory=context.state_directory,
+        now_us=context.now_us,
+        service=_service(context),
+    )
+
+
+def _service(context: Context) -> dict[str, object] | Unknown | None:
+    """The properties of the running service, None where there is none."""
+    try:
+        service = context.running()
+        if service is None:
+            return None
+        with service:
+            return service.properties()
+    except KeeperError as error:
+        return Unknown(str(error))
+
+
+def document(verdict: Verdict, journal: Journal | Unknown) -> dict[str, object]:
+    """The JSON of `doctor -j`."""
+    return {
+        "findings": [
+            {
+                "rule": finding.word,
+                "severity": finding.severity,
+                "sentence": finding.sentence,
+                "facts": finding.facts,
+                "remedy": list(finding.remedy),
+            }
+            for finding in verdict.findings
+        ],
+        "passed": list(verdict.passed),
+        "unknown": [{"rule": rule, "why": why} for rule, why in verdict.unknown],
+        "journal": None
+        if isinstance(journal, Unknown)
+        else {
+            "entries": journal.entries,
+            "oldest_us": journal.oldest_us,
+            "complete": journal.complete,
+            "events": journal.events,
+            "events_oldest_us": journal.events_oldest_us,
+            "events_complete": journal.events_complete,
+        },
+    }
+
+
+def lines(verdict: Verdict, evidence: Evidence, output: Output, *, verbose: bool) -> list[str]:
+    """The findings with their remedies, and what was looked at."""
+    found: list[str] = []
+    for finding in verdict.findings:
+        found += [*_finding(finding, output, verbose=verbose), ""]
+    if not output.legend:
+        return found[:-1]
+    found += wrap(_summary(verdict), WIDTH)
+    for rule, why in verdict.unknown:
+        found += _wrapped(f"{rule}: {why}", "  ", "    ")
+    if verbose:
+        found += _wrapped(f"Passed: {', '.join(verdict.passed) or 'none'}.", "", "  ")
+    return found + _stopped(evidence)
+
+
+def _finding(finding: Finding, output: Output, *, verbose: bool) -> list[str]:
+    title = f"{finding.severity.upper()}: {finding.word}"
+    found = [paint(title, _COLOURS[finding.severity], enabled=output.colours)]
+    found += _wrapped(finding.sentence, "  ", "  ")
+    if verbose:
+        for name, value in finding.facts.items():
+            found += _wrapped(f"{name}: {', '.join(value) if isinstance(value, list) else value}", "  ", "    ")
+    # commands are whole lines, to be copied: a backslash stays one
+    return found + [f"    {one if one.isprintable() else shown(one)}" for one in finding.remedy]
+
+
+def _wrapped(text: str, first: str, others: str) -> list[str]:
+    return wrap(shown(text), WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
+
+
+def _summary(verdict: Verdict) -> str:
+    problems = sum(finding.severity is Severity.PROBLEM for finding in verdict.findings)
+    advice = len(verdict.findings) - problems
+    found = f"{counted(problems, 'problem') if problems else 'No problem'}, {advice or 'no'} advice. "
+    passed = f"{counted(len(verdict.passed), 'check')} passed"
+    return f"{found}{passed}, {len(verdict.unknown)} could not be made{':' if verdict.unknown else '.'}"
+
+
+def _stopped(evidence: Evidence) -> list[str]:
+    """Where reading the journal stopped, if it did before its end."""
+    journal = evidence.journal
+    if isinstance(journal, Unknown) or journal.complete or journal.oldest_us is None:
+        return []
+    text = f"Of the journal the newest {journal.entries:,} entries were read, back to {shown_time(journal.oldest_us)}."
+    return wrap(text, WIDTH)

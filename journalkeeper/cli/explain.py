@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper explain`: one file's story, or a directory's. It changes nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from journalkeeper.btrfs import disk, fiemap
+from journalkeeper.cli.named import complain_of_named
+from journalkeeper.cli.output import columns
+from journalkeeper.cli.rights import refuse_if_all_unreadable
+from journalkeeper.journald import opening
+from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.observe.load import mean_read_us
+from journalkeeper.report import directory, story
+from journalkeeper.report.evidence import Unknown
+from journalkeeper.report.story import Decision, Story
+from journalkeeper.wire.documents import entry_document, file_document, plan_document, skips, window_document
+
+if TYPE_CHECKING:
+    import argparse
+
+    from journalkeeper.cli.context import Context
+    from journalkeeper.history.rows import Entry, Sample
+
+DESCRIPTION = """\
+Tells one file's story: what it is; a picture of how it lies, a sign for each MiB; what a
+cold reader waits for it; what was done to it; what is decided about it, why, and when that
+can change. Of a directory: whose it is, its flush window, and how long a history it keeps."""
+
+EXAMPLES = """\
+examples:
+  journalkeeper explain /var/log/journal/*/system.journal
+  journalkeeper explain /var/log/journal          every directory in it
+  journalkeeper explain -j /var/log/journal/*/system.journal | jq .price.read_seconds
+
+exit status:
+  0 done; 1 it cannot be read or is not on btrfs, does not exist or is no journal; 2 wrong usage"""
+
+UNCOUNTED: Final = Unknown("the kernel has not counted enough reads of it")
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """FILE."""
+    parser.add_argument("file", metavar="FILE", help="a journal file, or a directory of journal files")
+
+
+def run(args: argparse.Namespace, context: Context) -> int:
+    """Tell it."""
+    path = os.path.abspath(args.file)
+    if os.path.isdir(path):
+        args.directory = path
+        return _directory(context)
+    return _file(path, context)
+
+
+def _file(path: str, context: Context) -> int:
+    asked = Request(paths=(path,))
+    host = context.engine().look(asked)
+    (file,) = host.files
+    refuse_if_all_unreadable(context, [file.problem])
+    output = context.output
+    status = complain_of_named(asked, [(file.path, file.problem, file.problem_detail)], output)
+    if status:
+        return status
+    told = _story(file, host, context)
+    if output.json != "off":
+        output.document(_file_document(told))
+    else:
+        encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
+        output.lines(story.lines(told, columns(), ascii_only=not encoding.startswith("utf")))
+    return 0
+
+
+def _story(file: JournalFile, host: Host, context: Context) -> Story:
+    """All that can be learned of a file; what cannot is said."""
+    parts, pinned = _lies(file.path)
+    read_us = mean_read_us(volume.uuid for volume in host.volumes)
+    entries, samples = _past(file.path, context)
+    decided, windows = _plan(Request(paths=(file.path,)), context)
+    return Story(
+        now_us=host.now_us,
+        file=file,
+        parts=parts,
+        pinned_bytes=pinned,
+        disk_read_us=UNCOUNTED if read_us is None else read_us,
+        entries=entries,
+        samples=samples,
+        decided=decided if isinstance(decided, Unknown) else decided.get(file.path),
+        window=windows.get(file.instance) if file.kind.value == "active" else None,
+    )
+
+
+def _lies(path: str) -> tuple[tuple[Stretch, ...], int | Unknown]:
+    """How the file lies, and the bytes that it pins."""
+    parent, _, name = path.rpartition("/")
+    with opening.directory(parent or "/") as dir_fd, opening.opened(name, dir_fd) as fd:
+        pinned = disk.pinned_bytes(fd)
+        return fiemap.stretches(fd, sync=False), Unknown("only root may ask") if pinned is None else pinned
+
+
+def _past(path: str, context: Context) -> tuple[tuple[Entry, ...] | Unknown, tuple[Sample, ...] | Unknown]:
+    """The record's rows of the file, the oldest first."""
+    try:
+        with context.record() as record:
+            rows = tuple(record.history([path])), tuple(record.samples([path]))
+            for sentence in record.ignored:
+                context.output.note(sentence)
+            return rows
+    except KeeperError as error:
+        return Unknown(str(error)), Unknown(str(error))
+
+
+def _plan(asked: Request, context: Context) -> tuple[dict[str, Decision] | Unknown, dict[str, Window]]:
+    """What is decided, by path, and the windows by instance; from the service where only that may look."""
+    try:
+        service = None if context.privileged else context.service(asked)
+        if service is None:
+            document = plan_document(context.engine().judged(asked, watch_disks=False)[1])
+        else:
+            with service:
+                document = service.plan(asked)
+    except KeeperError as error:
+        return Unknown(str(error)), {}
+    windows = {
+        instance: Window(instance, row["open"], row["closes_at_us"], row["reason"], row.get("opens_at_us"))
+        for instance, row in document["window"].items()
+    }
+    return _decisions(document), windows
+
+
+def _decisions(document: dict[str, Any]) -> dict[str, Decision]:
+    """What a plan's document says of each path; of several rows the first action."""
+    found = {skip.path: Decision("", skip.reason, skip.detail, skip.until_us, skip.now) for skip in skips(document)}
+    for row in reversed(document["actions"]):
+        found[row["path"]] = Decision(
+            action=row["action"],
+            reason=Reason(row["reason"]),
+            extents_before=row["extents_before"],
+            extents_expected=row["extents_expected"],
+            bytes_to_write=row["bytes_to_write"],
+            disk_bytes_saved=row.get("disk_bytes_saved", 0),
+            read_seconds_saved=row.get("read_seconds_saved", 0.0),
+        )
+    return found
+
+
+def _file_document(told: Story) -> dict[str, object]:
+    """The JSON of one file's story."""
+    cost = story.price(told)
+    unknown = {
+        name: part.why
+        for name, part in (
+            ("disk", told.disk_read_us),
+            ("pinned", told.pinned_bytes),
+            ("past", told.entries),
+            ("decision", told.decided),
+        )
+        if isinstance(part, Unknown)
+    }
+    return {
+        "file": file_document(told.file),
+        "picture": [part._asdict() for part in told.parts],
+        "price": {
+            "read_seconds": round(cost.read_seconds, 3),
+            "disk_iops": None if cost.disk_iops is None else round(cost.disk_iops, 1),
+            "disk_read_seconds": None if cost.disk_read_seconds is None else round(cost.disk_read_seconds, 3),
+            "pinned_bytes": None if isinstance(told.pinned_bytes, Unknown) else told.pinned_bytes,
+        },
+        "past": None if isinstance(told.entries, Unknown) else [entry_document(*entry) for entry in told.entries],
+        "samples": None if isinstance(told.samples, Unknown) else [sample._asdict() for sample in told.samples],
+        "decision": _decision_document(told.decided, told.window, told.now_us),
+        "window": None if told.window is None else window_document(told.window),
+        "unknown": unknown,
+    }
+
+
+def _decision_document(
+    decided: Decision | Unknown | None, window: Window | None, now_us: int
+) -> dict[str, object] | None:
+    if decided is None or isinstance(decided, Unknown):
+        return None
+    return {
+        **decided._asdict(),
+        "action": decided.action or None,
+        "sentences": story.decision_lines(decided, window, now_us),
+    }
+
+
+def _directory(context: Context) -> int:
+    """Tell of each instance below -D, which is the directory that was named."""
+    host = context.engine().look(Request())
+    refuse_if_all_unreadable(context, [file.problem for file in host.files])
+    decided, windows = _plan(Request(upkeep=True), context)
+    places = [
+        directory.Place(
+            now_us=host.now_us,
+            instance=one,
+            files=tuple(
+                file for file in host.files if file.path.rpartition("/")[0] == one.directory and file.problem is None
+            ),
+            window=windows.get(one.name),
+            decided=decided if isinstance(decided, Unknown) else decided.get(one.directory),
+        )
+        for one in host.instances
+    ]
+    output = context.output
+    if output.json != "off":
+        unknown = {"decision": decided.why} if isinstance(decided, Unknown) else {}
+        output.document({"directories": [_place_document(place) for place in places], "unknown": unknown})
+        return 0
+    blocks = [directory.lines(place, columns()) for place in places]
+    output.lines([line for block in blocks for line in ("", *block)][1:] or ["No journal directories found."])
+    return 0
+
+
+def _place_document(place: directory.Place) -> dict[str, object]:
+    one = place.instance
+    return {
+        "directory": one.directory,
+        "instance": one.name,
+        "namespace": one.namespace,
+        "storage": one.storage,
+        "nocow": one.nocow,
+        "rotatable": one.rotatable,
+        "sync_interval_us": one.sync_interval_us,
+        "window": None if place.window is None else window_document(place.window),
+        "retention": directory.retention(place)._asdict(),
+        "decision": _decision_document(place.decided, None, place.now_us),
+    }

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper lab`: measurements on a scratch volume with a journald of its own.
+
+The host's journal is not touched, and nothing stays mounted however it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import textwrap
+from contextlib import ExitStack
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from journalkeeper.cli.progress import on_terminal
+from journalkeeper.cli.table import Column, Row, render
+from journalkeeper.cli.text import shown
+from journalkeeper.lab import bed, compare
+from journalkeeper.lab.volume import isolate
+from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
+from journalkeeper.model.units import format_size
+
+if TYPE_CHECKING:
+    import argparse
+
+    from journalkeeper.cli.context import Context
+    from journalkeeper.cli.output import Output
+
+DESCRIPTION = """\
+Compares what can be done about fragmentation, on the disk that has the directory DIR: makes a
+btrfs in a file there, with a journald of its own, ages a journal under one strategy after the
+other by the same messages and flushes, and measures each with cold caches. The host's own journal
+is not touched; the file grows to about 300 MiB and is gone at the end. It takes two minutes, with
+--iops longer."""
+
+EXAMPLES = """\
+strategies: untouched; NOCOW (chattr +C); autodefrag (the mount option); defrag (btrfs filesystem
+defragment of the active file before each shutdown); btrfsmaintenance (its find, once a day);
+rotate (journalctl --rotate before each shutdown); keeper (journalkeeper with Nocow=no, as its
+units run it: once a day and before each shutdown)
+
+columns: FLUSH, what a boot waits for: a runtime journal of 2 MiB is flushed into the aged one;
+before its last shutdown LAST 10, journalctl -n 10, ALL, reading every entry, EXTENTS and DISK of
+all journal files; WRITTEN, to the device in all days; SUMS, whether btrfs has checksums of all
+files
+
+examples:
+  sudo journalkeeper lab compare /var/tmp
+  sudo journalkeeper lab compare /var/tmp --iops 150 -j
+
+exit status:
+  0 done; 1 it cannot be measured here, or was interrupted; 2 wrong usage"""
+
+EXTENTS_LEAST, EXTENTS_MOST = 100, 15_000
+"""journald rotates by itself at about 19,000 extents."""
+
+IOPS_LEAST, IOPS_MOST = 10, 1_000_000
+FREE_BYTES = 1 << 30
+
+_COLUMNS = (
+    Column("STRATEGY"),
+    *(Column(title, right=True) for title in ("FLUSH", "LAST 10", "ALL", "EXTENTS", "DISK", "WRITTEN")),
+    Column("SUMS"),
+)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """What is measured, where, and how."""
+    parser.add_argument("what", choices=("compare",), help="what is measured")
+    parser.add_argument("place", metavar="DIR", help="a directory on the disk in question, such as /var/tmp")
+    parser.add_argument(
+        "--extents", metavar="N", type=int, default=3000, help="age an untouched journal to so many (default: 3000)"
+    )
+    parser.add_argument(
+        "--iops", metavar="N", type=int, default=0, help="limit the scratch device while it is measured (default: not)"
+    )
+
+
+def run(args: argparse.Namespace, context: Context) -> int:
+    """Measure and show."""
+    _check(args)
+    if reason := bed.missing():
+        raise (NeedsRootError if not context.privileged else KeeperError)(f"no scratch volume: {reason}")
+    isolate()
+    place = os.path.abspath(args.place)
+    with ExitStack() as stack:
+        line = on_terminal() if context.output.json == "off" else None
+        tell = stack.enter_context(line).tell if line is not None else _ignore
+        _raise_on_signals()
+        try:
+            compared = compare.compare(place, args.extents, args.iops, tell)
+        except (RuntimeError, OSError) as error:
+            if shutil.disk_usage(place).free < FREE_BYTES // 64:
+                raise KeeperError(f"{place}: no space left on the device") from error
+            raise KeeperError(f"the comparison failed: {error}") from error
+    if context.output.json != "off":
+        context.output.document(_document(place, args.iops, compared))
+    else:
+        context.output.lines(_lines(place, args.iops, compared, context.output), paged=False)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.directory or args.config:
+        raise UsageError("lab makes a journal and a configuration of its own: it takes neither -D nor --config")
+    if not EXTENTS_LEAST <= args.extents <= EXTENTS_MOST:
+        raise UsageError(f"--extents takes {EXTENTS_LEAST} to {EXTENTS_MOST}; journald rotates a larger file")
+    if args.iops and not IOPS_LEAST <= args.iops <= IOPS_MOST:
+        raise UsageError(f"--iops takes {IOPS_LEAST} to {IOPS_MOST}, or 0 for no limit")
+    if not os.path.isdir(args.place):
+        raise KeeperError(f"{args.place}: no such directory; DIR is one on the disk that is to be measured")
+    free = shutil.disk_usage(args.place).free
+    if free < FREE_BYTES:
+        raise KeeperError(f"{args.place}: {format_size(free)} are free, {format_size(FREE_BYTES)} are needed")
+
+
+def _raise_on_signals() -> None:
+    """Let every signal that ends a command unmount and remove everything on the way out, once."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup(1) has it
+            signal.signal(number, interrupt)
+
+
+def _ignore(_: str) -> None:
+    """Nobody reads along."""
+
+
+def _document(place: str, iops: int, compared: compare.Compared) -> dict[str, object]:
+    return {
+        "directory": place,
+        "iops": iops or None,
+        "flushes": compared.flushes,
+        "strategies": [row._asdict() for row in compared.rows],
+    }
+
+
+def _lines(place: str, iops: int, compared: compare.Compared, output: Output) -> list[str]:
+    rows = [
+        Row(
+            (
+                row.strategy,
+                *(f"{seconds:.2f} s" for seconds in (row.flush_s, row.last_s, row.read_s)),
+                f"{row.extents:,}",
+                format_size(row.disk_bytes),
+                format_size(row.written_bytes),
+                "yes" if row.checksummed else "no",
+            )
+        )
+        for row in compared.rows
+    ]
+    lines = render(_COLUMNS, rows, legend=output.legend, colours=output.colours)
+    if output.legend:
+        speed = f"{iops} IOPS" if iops else "as fast as the disk is"
+        text = f"{compared.flushes} flushes of 40 messages each in {compare.DAYS} days, on {shown(place)}, {speed}."
+        lines += ["", *textwrap.wrap(f"{text} {_verdict(compared)}", 80, break_long_words=False)]
+    return lines
+
+
+def _verdict(compared: compare.Compared) -> str:
+    best = min(compared.rows, key=lambda row: row.flush_s)
+    summed = min((row for row in compared.rows if row.checksummed), key=lambda row: row.flush_s)
+    text = f"A boot waits least with {best.strategy}, {best.flush_s:.2f} s"
+    if summed is not best:
+        text += f"; of those with checksums with {summed.strategy}, {summed.flush_s:.2f} s"
+    return f"{text}."

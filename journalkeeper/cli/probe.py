@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper probe`: measures what loggers, readers and disks wait for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import signal
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from journalkeeper import __version__
+from journalkeeper.cli.parser import Help, common
+from journalkeeper.cli.table import Column, Row, render, stacked
+from journalkeeper.cli.text import counted, elided
+from journalkeeper.cli.times import parse_time_us, shown_time
+from journalkeeper.model.errors import FileError, NeedsRootError, UsageError
+from journalkeeper.model.units import INFINITY_US, parse_span_us
+from journalkeeper.report import distribution as report
+
+if TYPE_CHECKING:
+    from journalkeeper.cli.context import Context
+    from journalkeeper.cli.output import Output
+    from journalkeeper.probe.base import Measurement
+
+DESCRIPTION = """\
+Measures what loggers, readers and disks wait for, keeps every value, and compares it with what was
+measured before. Ctrl-C ends a measurement and shows what there is."""
+
+EXAMPLES = """\
+examples:
+  journalkeeper probe intake --boot       how long did messages wait for journald?
+  journalkeeper probe fsync --who=2       who waits for which file?
+  journalkeeper probe syslog --seconds=2 -j | tee before.json
+  journalkeeper probe syslog --seconds=2 --against=before.json
+
+exit status:
+  0 measured; 1 it could not be measured, or the figures are not to be trusted; 2 wrong usage"""
+
+WIDTH, NAME_WIDTH = 80, 24
+INTERRUPTED: Final = "Interrupted: this is what there is."
+WORDS: Final = frozenset({"name", "process", "thread", "program", "way", "file"})
+
+
+def between(least: float, most: float, kind: type = float) -> Callable[[str], Any]:
+    """A number as an option takes it."""
+
+    def number(text: str) -> Any:
+        value = kind(text.removesuffix("%"))
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text}: a number from {least:g} to {most:g}")
+        return value
+
+    return number
+
+
+def span_ns(text: str) -> int:
+    """A span of time as an option takes it."""
+    try:
+        span_us = parse_span_us(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
+    if not 0 < span_us < INFINITY_US:
+        raise argparse.ArgumentTypeError(f"{text}: a span of more than 0")
+    return span_us * 1000
+
+
+OWN: Final = "the host's journald; without it one of our own, with its files below -D DIR or /var/tmp"
+STARVE: Final = "let our own journald run for so much of each 100 ms only, as cpulimit(1) does: 1%% to 99%%"
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "every": {"metavar": "SPAN", "type": span_ns, "help": "also a row for each such span"},
+    "against": {"metavar": "FILE", "help": "compare with what -j wrote to this file before"},
+    "since": {"metavar": "TIME", "help": "nothing older than this"},
+    "boot": {"action": "store_true", "help": "this boot only"},
+    "follow": {"action": "store_true", "help": "go on with new messages until Ctrl-C"},
+    "host": {"action": "store_true", "help": OWN},
+    "size": {"metavar": "BYTES", "type": between(64, 128 << 10, int), "help": "of each (default: %(default)s)"},
+    "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "so many a second (default: %(default)g)"},
+    "flat-out": {"action": "store_true", "help": "one after the other"},
+    "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "for so long (default: %(default)g)"},
+    "starve": {"metavar": "PERCENT", "type": between(1, 99), "help": STARVE},
+    "who": {"metavar": "SECONDS", "type": between(0.1, 60), "help": "watch who syncs what instead, for up to 60"},
+}
+EITHER: Final = ("rate", "flat-out")
+
+
+class Probe(NamedTuple):
+    """One row: the word, its question, its own options with their defaults, why root, and the limit of its verdict."""
+
+    name: str
+    summary: str
+    options: dict[str, Any]
+    needs_root: str
+    limit_us: int | None = None
+    limit_source: str = "IntakeDelayMaxSec= in journalkeeper.conf(5)"
+
+
+_STARTS: Final = "it starts a journald, or asks the host's"
+PROBES: Final = (
+    Probe(
+        "intake",
+        "how long messages waited for journald, by the journal itself",
+        {"since": None, "boot": False, "follow": False},
+        "",
+    ),
+    Probe(
+        "syslog",
+        "how long a program waits in syslog(3), and its message until journald takes it",
+        {"host": False, "size": 200, "rate": 100, "flat-out": False, "seconds": 10, "starve": None},
+        _STARTS,
+    ),
+    Probe(
+        "fsync",
+        "how long an fsync takes beside the journal, and who syncs what",
+        {"rate": 10, "seconds": 10, "who": None},
+        "it writes beside the journal, or traces",
+    ),
+    Probe(
+        "stream",
+        "when a program's lines come to who follows them",
+        {"host": False, "size": 100, "rate": 20, "seconds": 15},
+        _STARTS,
+        250_000,
+        "what journald itself waits before it tells readers, systemd's journal-file.c",
+    ),
+)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The probes, each with its own options."""
+    below = parser.add_subparsers(dest="probe", metavar="PROBE", title="probes", required=True)
+    for probe in PROBES:
+        sub = below.add_parser(probe.name, help=probe.summary, formatter_class=Help, allow_abbrev=False)
+        common(sub, default=False)
+        either = sub.add_mutually_exclusive_group() if {*EITHER} <= {*probe.options} else sub
+        for name, default in {"every": None, "against": None, **probe.options}.items():
+            (either if name in EITHER else sub).add_argument(f"--{name}", default=default, **OPTIONS[name])
+
+
+def run(args: argparse.Namespace, context: Context) -> int:
+    """Measure, and say what came out."""
+    probe = next(row for row in PROBES if row.name == args.probe)
+    if probe.needs_root and not context.privileged:
+        raise NeedsRootError(probe.needs_root)
+    before = earlier(args.against, probe.name)
+    if getattr(args, "since", None):
+        args.since = f"@{time_us(args.since, context) / 1e6:.6f}"
+    limit_us = probe.limit_us or context.config().window.intake_delay_max_us
+    limit = report.Limit(limit_us * 1000, probe.limit_source)
+    output = context.output
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup(1) leaves it
+            signal.signal(number, signal.default_int_handler)
+    with importlib.import_module(f"journalkeeper.probe.{probe.name}").measured(args) as found:
+        every = Every(args.every, found) if args.every and output.json == "off" else None
+        try:
+            for _ in found.steps:
+                if every is not None:
+                    output.lines(every.rows(), paged=False)
+        except KeyboardInterrupt:
+            found.notes.append(INTERRUPTED)
+        finally:
+            found.steps.close()
+    interrupted = INTERRUPTED in found.notes
+    verdict = report.verdict([series for series in found.series if found.judged(series)], limit)
+    if output.json != "off":
+        output.document(document(probe, args, found, context.now_us, verdict))
+    else:
+        blocks = [every.rows(last=True)] if every is not None else []
+        output.lines(stacked([*blocks, *text(found, before, verdict, output)]))
+    for fault in found.faults:
+        output.note(fault)
+    return int(bool(found.faults) or (interrupted and not getattr(args, "follow", False)))
+
+
+class Every:
+    """The rows of a table that is told while it is measured: one for each span of the samples' own time."""
+
+    def __init__(self, span_ns: int, found: Measurement) -> None:
+        self._span_ns = span_ns
+        self._found = found
+        self._table = report.Table()
+        self._seen: Counter[str] = Counter()
+        self._spans: dict[int, list[int]] = {}
+
+    def rows(self, *, last: bool = False) -> list[str]:
+        """Those of the spans that are over; with `last` of all."""
+        for series in filter(self._found.judged, self._found.series):
+            first = self._seen[series.name]
+            self._seen[series.name] = len(series.took_ns)
+            for began, wait in zip(series.begins_ns()[first:], series.waits_ns(first), strict=False):
+                self._spans.setdefault((began + self._found.wall_ns) // self._span_ns, []).append(wait)
+        over = sorted(self._spans)[: None if last else -1]
+        lines: list[str] = []
+        for number in over:
+            when = time.strftime("%H:%M:%S", time.localtime(number * self._span_ns // 10**9))
+            lines += self._table.lines(when, self._spans.pop(number))
+        return lines
+
+
+def earlier(path: str | None, probe: str) -> dict[str, Any]:
+    """The series of an earlier -j by their names; none without a path.
+
+    Raises: FileError; UsageError for what is not of this probe.
+    """
+    if path is None:
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+        if found["probe"] != probe:
+            raise UsageError(f"--against={path}: that is of `probe {found['probe']}`, this is `probe {probe}`")
+        return {str(series["name"]): dict(series) for series in found["series"]}
+    except OSError as error:
+        raise FileError.wrap("read", path, error) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"--against={path}: not what `journalkeeper probe {probe} -j` writes") from error
+
+
+def document(
+    probe: Probe, args: argparse.Namespace, found: Measurement, began_us: int, verdict: str
+) -> dict[str, object]:
+    """What -j writes."""
+    return {
+        "probe": probe.name,
+        "version": __version__,
+        "began_us": began_us,
+        "options": {name: getattr(args, name.replace("-", "_")) for name in probe.options},
+        "floor": report.document(found.floor, found.wall_ns),
+        "series": [report.document(series, found.wall_ns) for series in found.series],
+        "notes": found.notes,
+        "faults": found.faults,
+        "verdict": verdict,
+    }
+
+
+def text(found: Measurement, before: dict[str, Any], verdict: str, output: Output) -> list[list[str]]:
+    """The blocks: verdict, distributions, the table, what was not seen, and what else there is to say."""
+    columns = (*found.columns, "ratio") if before else found.columns
+    heads = tuple(Column(column.upper(), right=column not in WORDS) for column in columns)
+    rows = [Row(cells) for series in found.series for cells in _cells(series, columns, before)]
+    drawn = [series for series in found.series if series.planned_ns is not None] or found.series[:1]
+    blocks = [textwrap.wrap(verdict, WIDTH)]
+    if "name" in columns:
+        blocks += [[series.name, *report.rows(series.waits_ns())] for series in drawn if series.began_ns]
+    blocks.append(render(heads, rows, legend=output.legend, colours=output.colours) if rows else [])
+    floor = report.statistics(found.floor.waits_ns())
+    least, most = report.shown(floor["p50"]), report.shown(floor["worst"])
+    notes = [*found.notes, *_unobserved(found), f"The instrument's own floor, on a sink: p50 {least}, worst {most}."]
+    wrapper = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [*blocks, [line for note in notes for line in wrapper.wrap(note)] if output.legend else []]
+
+
+def _cells(series: report.Series, columns: tuple[str, ...], before: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The row of a series; below it, of an open loop, that of the calls' own times."""
+    found = [(series.name, report.statistics(series.waits_ns()))]
+    if series.planned_ns is not None:
+        found.append(("  from the call on", report.statistics(series.took_ns)))
+    lines = []
+    for name, values in found:
+        words = {key: report.shown(value) for key, value in values.items()} | series.labels
+        words |= {"name": name, "count": str(values["count"]), "ratio": report.ratio(values, before.get(name))}
+        cells = ((column, words.get(column, "-")) for column in columns)
+        lines.append(tuple(word if column == "file" else elided(word, NAME_WIDTH) for column, word in cells))
+    return lines
+
+
+def _unobserved(found: Measurement) -> list[str]:
+    """One sentence about the spans of the first series in which nothing was measured."""
+    spans = report.unobserved(found.series[0]) if found.series else []
+    if not spans:
+        return []
+    began, ended = max(spans, key=lambda span: span[1] - span[0])
+    when = shown_time((began + found.wall_ns) // 1000)
+    total = sum(end - begin for begin, end in spans)
+    return [
+        f"Not observed: {counted(len(spans), 'span')} of a second or more without a sample, {report.shown(total)} "
+        f"in all, the longest {report.shown(ended - began)} from {when}."
+    ]
+
+
+def time_us(text: str, context: Context) -> int:
+    """A time that an option says.
+
+    Raises: UsageError.
+    """
+    try:
+        return parse_time_us(text, context.now_us)
+    except ValueError as error:
+        raise UsageError(str(error)) from error

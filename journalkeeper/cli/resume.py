@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper resume`: end a pause."""
+
+from __future__ import annotations
+
+import argparse
+
+from journalkeeper.cli.context import Context
+from journalkeeper.cli.pause import NOT_RUNNING
+from journalkeeper.model.errors import KeeperError
+
+DESCRIPTION = """\
+Ends what `pause` began; what was due meanwhile is done now."""
+
+EXAMPLES = """\
+examples:
+  sudo journalkeeper resume         work again, now
+  journalkeeper status              is it paused?
+
+exit status:
+  0 done, also if there was no pause; 1 the service does not run, or it may not be asked by this user"""
+
+
+def options(_: argparse.ArgumentParser) -> None:
+    """None of its own."""
+
+
+def run(_: argparse.Namespace, context: Context) -> int:
+    """Ask the service."""
+    service = context.running()
+    if service is None:
+        raise KeeperError(NOT_RUNNING)
+    with service:
+        service.resume()
+    context.output.lines(["The service is at work."], paged=False)
+    return 0

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper retention`: how long a history fits the same bytes, and the journald setting for it."""
+
+from __future__ import annotations
+
+import os
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final
+
+from journalkeeper.cli.doctor import WIDTH, gathered
+from journalkeeper.gather.machine import RETENTION
+from journalkeeper.journald import conf
+from journalkeeper.model.errors import FileError, KeeperError, UsageError
+from journalkeeper.report.evidence import Evidence, Unknown
+from journalkeeper.report.retention import Retention, dropin, retention, sentence
+
+if TYPE_CHECKING:
+    import argparse
+
+    from journalkeeper.cli.context import Context
+
+DESCRIPTION = """\
+Says how long a history the main journal keeps, what it really takes on the disk, and how
+long a history would fit the bytes that it may take now. journald counts uncompressed
+bytes, so archives that were compacted do not by themselves let it keep more. --apply writes
+the setting, --undo removes it; journald itself is left alone, and how it takes the setting
+is said."""
+
+EXAMPLES = """\
+examples:
+  sudo journalkeeper retention
+  sudo journalkeeper retention --apply
+  sudo journalkeeper retention --undo
+
+exit status:
+  0 done, also if there was nothing to undo; 1 it cannot be told or written; 2 wrong usage"""
+
+MODE: Final = 0o644
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """--apply or --undo."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--apply", action="store_true", help=f"write {RETENTION}")
+    group.add_argument("--undo", action="store_true", help="remove it")
+
+
+def run(args: argparse.Namespace, context: Context) -> int:
+    """Say it, and write or remove the drop-in."""
+    if args.directory is not None and (args.apply or args.undo):
+        raise UsageError("--apply and --undo are about this host's own journal; leave out -D")
+    output = context.output
+    if args.undo:
+        removed = _removed()
+        text = f"Removed {RETENTION}; {_taken()}" if removed else f"There is no {RETENTION}; nothing is undone."
+        if output.json != "off":
+            output.document({"file": RETENTION, "changed": removed})
+        else:
+            output.lines(wrap(text, WIDTH, break_on_hyphens=False), paged=False)
+        return 0
+    from journalkeeper.gather.evidence import Wanted  # noqa: PLC0415 - as in `doctor`
+
+    evidence = gathered(context, Wanted(args.directory, entries=0, since_us=context.now_us))
+    found = retention(evidence)
+    if isinstance(found, Unknown):
+        raise KeeperError(f"how long a history is kept cannot be told: {found.why}")
+    changed = _applied(found, evidence) if args.apply else False
+    if output.json != "off":
+        output.document({**found._asdict(), "file": RETENTION, "changed": changed})
+        return 0
+    said = [sentence(found)]
+    if changed:
+        said.append(f"Wrote {RETENTION}; {_taken()}")
+    elif args.apply:
+        said.append(f"{RETENTION} says so already.")
+    output.lines([line for one in said for line in wrap(one, WIDTH, break_on_hyphens=False)], paged=False)
+    return 0
+
+
+def _applied(found: Retention, evidence: Evidence) -> bool:
+    """Write the drop-in; False if it is there as it would be written.
+
+    Raises: KeeperError where nothing compacts archives, or another file overrides it; FileError.
+    """
+    from journalkeeper.bus.unit_states import OURS  # noqa: PLC0415 - as in `doctor`
+
+    if isinstance(evidence.units, Unknown):
+        raise KeeperError(f"whether anything compacts the archives cannot be told: {evidence.units.why}")
+    if not any(unit.name in OURS and unit.active == "active" for unit in evidence.units):
+        raise KeeperError(
+            "nothing compacts the archives on this host, so the journal would take all that it is allowed;"
+            " systemctl enable --now journalkeeper.service first"
+        )
+    text = dropin(found)
+    if _present() == text:
+        return False
+    _write(text)
+    use = conf.settings().system_max_use_bytes
+    if use != found.proposed_use_bytes:
+        raise KeeperError(
+            f"{RETENTION} is written, but a file after it says SystemMaxUse={use};"
+            " systemd-analyze cat-config systemd/journald.conf shows which"
+        )
+    return True
+
+
+def _present() -> str:
+    try:
+        with open(RETENTION, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def _write(text: str) -> None:
+    """Write the drop-in beside its place and put it there in one step. Raises: FileError."""
+    beside = f"{RETENTION}.new"
+    try:
+        os.makedirs(os.path.dirname(RETENTION), exist_ok=True)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(descriptor, MODE)
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(beside, RETENTION)
+    except OSError as error:
+        raise FileError.wrap("write the setting for journald", RETENTION, error) from error
+
+
+def _removed() -> bool:
+    try:
+        os.unlink(RETENTION)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise FileError.wrap("remove it", RETENTION, error) from error
+    return True
+
+
+def _taken() -> str:
+    """How journald takes a changed setting: by a reload where its version can, else by a restart."""
+    from journalkeeper.bus.unit_states import JOURNALD, units  # noqa: PLC0415 - as in `doctor`
+
+    known = units()
+    reload = not isinstance(known, Unknown) and any(unit.name == JOURNALD and unit.can_reload for unit in known)
+    return f"systemctl {'reload' if reload else 'restart'} systemd-journald has journald take it."

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the journal tells of itself: two readings, of the newest entries of all kinds, and of the events that findings
+are about, which are few and reach further back.
+
+Only what the journal vouches for is believed: fields that begin with an underscore, and what PID 1 and journald say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from journalkeeper.gather.journalctl import Entry, entries, length, number, text
+from journalkeeper.model.errors import NeedsRootError
+from journalkeeper.model.units import parse_span_us
+from journalkeeper.report.evidence import Boot, Dropped, Ended, Intake, Journal, Line, Process, Stream, Unknown
+
+STARTUP_FINISHED: Final = "b07a249cd024414a82dd00cd181378ff"
+STARTUP_IN_CONTAINER: Final = "eed00a68ffd84e31882105fd973abdd1"
+"""A user's manager says so too, but only the system's has PID 1."""
+
+UNIT_STARTING: Final = "7d4958e842da4a758f6c1cdc7b36dcc5"
+UNIT_STARTED: Final = "39f53479d3a045ac8e11786248231fbf"
+UNIT_FAILURE_RESULT: Final = "d9b373ed55a64feb8242e02dbe79a49c"
+JOURNAL_DROPPED: Final = "a596d6fe7bfa4994828e72309e95d61e"
+JOURNAL_MISSED: Final = "e9bf28e6e834481bb6f48f548ad13606"
+"""Source: systemd/sd-messages.h."""
+
+FLUSH: Final = "systemd-journal-flush.service"
+JOURNALD: Final = "systemd-journald.service"
+
+SUPPRESSED: Final = re.compile(r"Suppressed (\d{1,18}) messages from (.+)", re.DOTALL)
+MISSED: Final = re.compile(r"Missed (\d{1,18}) kernel messages")
+FLUSHED: Final = re.compile(r"Time spent on flushing to .* is ([0-9a-z. ]+) for (\d{1,18}) entries")
+"""Source: systemd 252 to 257, journald-server.c, journald-rate-limit.c, journald-kmsg.c."""
+
+EVENT_FIELDS: Final = (
+    *("MESSAGE", "MESSAGE_ID", "UNIT", "UNIT_RESULT", "USERSPACE_USEC", "N_DROPPED"),
+    *("_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "OBJECT_SYSTEMD_UNIT"),
+)
+ENTRY_FIELDS: Final = (
+    *("MESSAGE", "_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER"),
+    *("_STREAM_ID", "_LINE_BREAK", "_PID", "_EXE"),
+)
+STEP_US: Final = 100_000
+"""By more than this from one entry to the next the clock was set, not slewed."""
+
+AFTER_STEP_US: Final = 30_000_000
+"""For so long after the clock was set an entry may have been sent before."""
+
+
+def journal(directory: str | None, most: int, namespaces: Sequence[str], *, ours: bool) -> Journal | Unknown:
+    """The journal of this host, or that in `directory`; processes are looked up where it is `ours`.
+
+    Raises: KeeperError if journalctl breaks off.
+    """
+    try:
+        events = _events(entries(EVENT_FIELDS, _event_matches(namespaces), most=most, directory=directory), most)
+        return _newest(entries(ENTRY_FIELDS, (), most=most, directory=directory), most, events, ours=ours)
+    except NeedsRootError as error:
+        return Unknown(str(error))
+    except OSError as error:
+        return Unknown(f"journalctl cannot be run: {error.strerror}")
+
+
+def _event_matches(namespaces: Sequence[str]) -> list[str]:
+    """What PID 1 says of boots, of the flush and of journald, and all that journald itself says."""
+    journalds = [JOURNALD, *(f"systemd-journald@{name}.service" for name in namespaces)]
+    return [
+        *("_PID=1", f"MESSAGE_ID={STARTUP_FINISHED}", f"MESSAGE_ID={STARTUP_IN_CONTAINER}", "+"),
+        *("_PID=1", f"UNIT={FLUSH}", f"MESSAGE_ID={UNIT_STARTING}", f"MESSAGE_ID={UNIT_STARTED}", "+"),
+        *("_PID=1", f"MESSAGE_ID={UNIT_FAILURE_RESULT}", *(f"UNIT={name}" for name in journalds), "+"),
+        "_TRANSPORT=driver",
+    ]
+
+
+def _events(found: Iterator[Entry], most: int) -> Journal:
+    """The parts of a Journal that the events make."""
+    boots: dict[str, Boot] = {}
+    starting: dict[str, int] = {}
+    dropped: list[Dropped] = []
+    ended: list[Ended] = []
+    rows = list(found)
+    for entry in reversed(rows):
+        when_us, kind = _when_us(entry), text(entry.get("MESSAGE_ID"))
+        boot_id = text(entry.get("_BOOT_ID"))
+        boot = boots.setdefault(boot_id, Boot(boot_id, when_us))
+        if text(entry.get("_TRANSPORT")) == "driver":
+            dropped += _dropped(entry, when_us, kind)
+            said = FLUSHED.match(text(entry.get("MESSAGE")))
+            if said is not None and boot.said_flush_us is None:
+                boots[boot_id] = boot._replace(said_flush_us=_span_us(said[1]), flushed_entries=int(said[2]))
+        elif kind in {STARTUP_FINISHED, STARTUP_IN_CONTAINER} and boot.userspace_us is None:
+            boots[boot_id] = boot._replace(userspace_us=number(entry.get("USERSPACE_USEC")), finished_us=when_us)
+        elif kind == UNIT_STARTING:
+            starting[boot_id] = _sent_us(entry)
+        elif kind == UNIT_STARTED and boot.flush_us is None and boot_id in starting:
+            took_us = _sent_us(entry) - starting[boot_id]
+            boots[boot_id] = boot._replace(flush_us=took_us if took_us >= 0 else None)  # the clock was set back
+        elif kind == UNIT_FAILURE_RESULT:
+            ended.append(Ended(when_us, text(entry.get("UNIT")), text(entry.get("UNIT_RESULT"))))
+    return Journal(
+        entries=0,
+        oldest_us=None,
+        complete=True,
+        events=len(rows),
+        events_oldest_us=_when_us(rows[-1]) if rows else None,
+        events_complete=len(rows) < most,
+        boots=tuple(boots.values()),
+        dropped=tuple(dropped),
+        ended=tuple(ended),
+    )
+
+
+def _dropped(entry: Entry, when_us: int, kind: str) -> list[Dropped]:
+    """What journald says that it did not take."""
+    said = text(entry.get("MESSAGE"))
+    if kind == JOURNAL_MISSED and (missed := MISSED.match(said)):
+        return [Dropped(when_us, "kernel", int(missed[1]))]
+    if kind == JOURNAL_DROPPED and (suppressed := SUPPRESSED.match(said)):
+        counted = number(entry.get("N_DROPPED"))
+        unit = text(entry.get("OBJECT_SYSTEMD_UNIT")) or suppressed[2].rpartition("/")[2]
+        return [Dropped(when_us, unit, int(suppressed[1]) if counted is None else counted)]
+    return []
+
+
+def _span_us(said: str) -> int | None:
+    try:
+        return parse_span_us(said)
+    except ValueError:
+        return None  # another version's words
+
+
+class _Output(NamedTuple):
+    """A stream in the making: the fields of its first entry, and its lines."""
+
+    entry: Entry
+    lines: list[Line]
+
+
+def _newest(found: Iterator[Entry], most: int, events: Journal, *, ours: bool) -> Journal:
+    """`events` with what the newest entries tell."""
+    number_of, oldest_us = 0, None
+    taken: list[tuple[Intake, int, str]] = []
+    outputs: dict[tuple[str, str], _Output] = {}
+    for entry in found:
+        number_of, oldest_us = number_of + 1, _when_us(entry)
+        transport = text(entry.get("_TRANSPORT"))
+        if transport == "stdout":
+            stream = text(entry.get("_STREAM_ID")) or text(entry.get("_PID"))
+            output = outputs.setdefault((text(entry.get("_BOOT_ID")), stream), _Output(entry, []))
+            unended = text(entry.get("_LINE_BREAK")) == "eof"
+            output.lines.append(Line(oldest_us, length(entry.get("MESSAGE")), unended))
+        elif transport in {"syslog", "journal"} and "_SOURCE_REALTIME_TIMESTAMP" in entry:
+            unit = text(entry.get("_SYSTEMD_UNIT")) or text(entry.get("SYSLOG_IDENTIFIER"))
+            offset_us = oldest_us - (number(entry.get("__MONOTONIC_TIMESTAMP")) or 0)
+            taken.append((Intake(oldest_us, oldest_us - _sent_us(entry), unit), offset_us, text(entry.get("_BOOT_ID"))))
+    boot_id = _boot_id() if ours else ""
+    return events._replace(
+        entries=number_of,
+        oldest_us=oldest_us,
+        complete=number_of < most,
+        intake=tuple(_steady(taken)),
+        streams=tuple(_stream(output, boot_id) for output in outputs.values()),
+    )
+
+
+def _steady(taken: list[tuple[Intake, int, str]]) -> list[Intake]:
+    """The waits, the oldest first, but for those that setting the clock made or may have made.
+
+    Each is with the distance of the two clocks when it was taken, and its boot.
+    """
+    kept: list[Intake] = []
+    before: tuple[int, str] | None = None
+    doubtful_us = 0
+    for one, offset_us, boot_id in reversed(taken):
+        if before is not None and before[1] == boot_id and abs(offset_us - before[0]) > STEP_US:
+            doubtful_us = one.when_us + AFTER_STEP_US
+            step_us = abs(offset_us - before[0])
+        before = offset_us, boot_id
+        if one.wait_us < 0 or (one.when_us < doubtful_us and one.wait_us > step_us - STEP_US):
+            continue
+        kept.append(one)
+    return kept
+
+
+def _stream(output: _Output, boot_id: str) -> Stream:
+    entry = output.entry
+    here = boot_id and text(entry.get("_BOOT_ID")) == boot_id
+    return Stream(
+        unit=text(entry.get("_SYSTEMD_UNIT")),
+        program=os.path.basename(text(entry.get("_EXE"))) or text(entry.get("SYSLOG_IDENTIFIER")),
+        lines=tuple(reversed(output.lines)),
+        process=_process(number(entry.get("_PID")), text(entry.get("_EXE"))) if here else None,
+    )
+
+
+def _process(pid: int | None, exe: str) -> Process | None:
+    """The process that wrote, if it still runs and may be looked at."""
+    try:
+        if pid is None or os.readlink(f"/proc/{pid}/exe") != exe:
+            return None
+        words = _words(f"/proc/{pid}/cmdline")
+        environment = _words(f"/proc/{pid}/environ")
+    except OSError:
+        return None  # it has ended, or belongs to somebody else: the lines alone tell, then
+    unbuffered = any(word.startswith("PYTHONUNBUFFERED=") and not word.endswith("=") for word in environment)
+    return Process(pid, exe, tuple(words), unbuffered)
+
+
+def _words(path: str) -> list[str]:
+    with open(path, "rb") as file:
+        return [os.fsdecode(word) for word in file.read(1 << 20).split(b"\0") if word]
+
+
+def _boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip().replace("-", "")
+
+
+def _when_us(entry: Entry) -> int:
+    """When journald took an entry."""
+    return number(entry.get("__REALTIME_TIMESTAMP")) or 0
+
+
+def _sent_us(entry: Entry) -> int:
+    """When it was sent, else when it was taken."""
+    sent: Any = number(entry.get("_SOURCE_REALTIME_TIMESTAMP"))
+    return _when_us(entry) if sent is None else int(sent)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Programs whose standard output reaches the journal a block at a time, in any language.
+
+A C library buffers what goes to a socket in blocks of the socket's st_blksize, 4,096 bytes, and writes a block when it
+is full, cut wherever that is; Python gathers up to 8,192 bytes of whole lines. So lines come in bursts, and each burst
+is a multiple of 4,096 bytes, more or less by one line. journald takes a line's time when it reads it: all lines of a
+burst look as young as its last.
+
+That a burst happens to have such a size is the more likely the longer its lines are: of lines of L bytes one in 2048/L
+has. So many bursts in a row are asked for that one stream in a thousand would pass by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import ceil, log
+from shlex import quote
+from typing import Final, NamedTuple
+
+from journalkeeper.model.units import format_span
+from journalkeeper.report.evidence import Evidence, Line, Process, Stream, Unknown
+from journalkeeper.report.finding import Facts, Finding, Severity, named
+
+BLOCK: Final = 4096
+GAP_US: Final = 1_000_000
+"""Lines that are less apart are of one burst."""
+
+BURSTS: Final = 3
+CHANCE: Final = 1 / 1000
+"""How often a program that does not buffer may look as if it did, by the sizes of its bursts alone."""
+
+LONGEST: Final = BLOCK // 8
+"""With lines of more than this nothing can be told: every fourth burst fits, or more."""
+
+UNBUFFERED_ARGUMENT: Final = "-u"
+
+
+class Buffered(NamedTuple):
+    """A stream that is buffered: how many bursts in a row fit, and the time from one to the next in the mean."""
+
+    stream: Stream
+    bursts: int
+    interval_us: int
+
+
+class Burst(NamedTuple):
+    """Lines that came together; `size` in bytes with their newlines, None where one of them is not known."""
+
+    first_us: int
+    last_us: int
+    lines: int
+    size: int | None
+    longest: int
+    unended: bool
+
+
+def buffered(evidence: Evidence) -> Finding | Unknown | None:
+    """A program's standard output reaches the journal in blocks: its messages come late, and all with one time."""
+    journal = evidence.journal
+    if isinstance(journal, Unknown):
+        return journal
+    found = [one for one in map(judged_stream, journal.streams) if one is not None]
+    if not found:
+        return None
+    worst = max(found, key=lambda one: one.interval_us)
+    names = [one.stream.unit or one.stream.program for one in found]
+    sentence = (
+        f"{named(names)} writes its messages in blocks, {format_span(worst.interval_us, 100_000)} apart: they come that"
+        " late, bear the time of the last of them, and are lost with the process."
+    )
+    facts: Facts = {
+        "units": names,
+        "programs": [one.stream.process.exe if one.stream.process else one.stream.program for one in found],
+        "interval_s": round(worst.interval_us / 1e6, 1),
+        "bursts": [str(one.bursts) for one in found],
+    }
+    return Finding("buffered", Severity.ADVICE, facts, sentence, tuple(_remedy(found[0])))
+
+
+def judged_stream(stream: Stream) -> Buffered | None:
+    """What shows that a stream is buffered, None where nothing does."""
+    if stream.process is not None and unbuffered_python(stream.process):
+        return None
+    run: list[Burst] = []
+    best: list[Burst] = []
+    for burst in bursts(stream.lines):
+        run = [*run, burst] if fits(burst) else []
+        if len(run) >= needed(run) and len(run) >= len(best):
+            best = run
+        elif len(run) >= BURSTS - 1 and burst.unended and sum(one.size or 0 for one in run) % BLOCK == 0:
+            best = best or run  # the stream ended within a line, at a block's end
+    if not best:
+        return None
+    return Buffered(stream, len(best), (best[-1].first_us - best[0].first_us) // max(1, len(best) - 1))
+
+
+def bursts(lines: Sequence[Line]) -> list[Burst]:
+    """The lines by bursts, the oldest first."""
+    found: list[Burst] = []
+    start = 0
+    gaps = [number for number, (one, other) in enumerate(pairwise(lines), 1) if other.when_us - one.when_us >= GAP_US]
+    for end in [*gaps, len(lines)]:
+        if part := lines[start:end]:
+            found.append(_burst(part))
+        start = end
+    return found
+
+
+def _burst(lines: Sequence[Line]) -> Burst:
+    lengths = [line.length + (not line.unended) for line in lines if line.length is not None]
+    return Burst(
+        first_us=lines[0].when_us,
+        last_us=lines[-1].when_us,
+        lines=len(lines),
+        size=sum(lengths) if len(lengths) == len(lines) else None,
+        longest=max(lengths, default=0),
+        unended=lines[-1].unended,
+    )
+
+
+def fits(burst: Burst) -> bool:
+    """Whether a burst is a multiple of a block, by one line more or less, and came at once."""
+    if burst.size is None or burst.lines < 2 or burst.longest > LONGEST or burst.last_us - burst.first_us >= GAP_US:
+        return False
+    blocks = round(burst.size / BLOCK)
+    return blocks > 0 and abs(burst.size - blocks * BLOCK) <= burst.longest
+
+
+def needed(run: Sequence[Burst]) -> int:
+    """How many bursts in a row have to fit, by the longest line among them."""
+    longest = max((burst.longest for burst in run), default=1)
+    return max(BURSTS, ceil(log(CHANCE) / log(min(2 * longest, BLOCK // 4) / BLOCK)))
+
+
+def unbuffered_python(process: Process) -> bool:
+    """Whether this is Python that was told not to buffer, by -u before its script or by PYTHONUNBUFFERED."""
+    if not process.exe.rpartition("/")[2].startswith("python"):
+        return False
+    if process.python_unbuffered:
+        return True
+    for word in process.argv[1:]:
+        if not word.startswith("-") or word.startswith("--"):
+            return False
+        letters = word[1:].partition("c")[0].partition("m")[0]
+        if "u" in letters:
+            return True
+        if letters != word[1:]:  # -c or -m: what follows is the program's
+            return False
+    return False
+
+
+def _remedy(found: Buffered) -> list[str]:
+    """How to have the first of them write each line at once."""
+    process, unit = found.stream.process, quote(found.stream.unit or "UNIT")
+    program = process.exe.rpartition("/")[2] if process is not None else found.stream.program
+    if program.startswith("python"):
+        return [f"systemctl edit {unit}   # [Service] Environment=PYTHONUNBUFFERED=1"]
+    return [f"systemctl edit {unit}   # [Service] ExecStart=stdbuf -oL PROGRAM, or what the program has for it"]

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One journald's directory: whose it is, its window, and how long a history it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from journalkeeper.model import Instance, JournalFile, Window
+from journalkeeper.model.escape import shown
+from journalkeeper.model.units import INFINITY_US, format_size, format_span
+from journalkeeper.report.evidence import Unknown
+from journalkeeper.report.story import Decision, decision_lines, facts, window_said
+from journalkeeper.report.text import UNKNOWN, count, when
+
+DAY_US = 24 * 3600 * 1_000_000
+
+
+class Place(NamedTuple):
+    """One directory with its files but for those with a problem; `window` is None where no plan has one."""
+
+    now_us: int
+    instance: Instance
+    files: tuple[JournalFile, ...]
+    window: Window | None
+    decided: Decision | Unknown | None
+
+
+class Retention(NamedTuple):
+    """What is kept now and what limits it. `full_span_us` is how long a history would fit `max_use_bytes` at this
+    rate; None where that is not known or there is no such limit. `binding` names the limit that is reached first."""
+
+    files: int
+    size_bytes: int
+    allocated_bytes: int
+    disk_bytes: int | None
+    oldest_us: int | None
+    newest_us: int | None
+    max_use_bytes: int | None
+    max_files: int
+    max_retention_us: int
+    full_span_us: int | None
+    binding: str | None
+
+
+def retention(place: Place) -> Retention:
+    """How long a history there is, and how long it can become.
+
+    journald counts allocated bytes against SystemMaxUse=, less where SystemKeepFree= leaves less, and deletes the
+    oldest archive beyond the first limit that is reached. Source: journald.conf(5); systemd 252, journal-vacuum.c.
+    """
+    files, instance = place.files, place.instance
+    allocated = sum(file.allocated_bytes for file in files)
+    disk = [file.disk_bytes for file in files if file.disk_bytes is not None]
+    heads = [file.head_time_us for file in files if file.head_time_us]
+    tails = [file.tail_time_us for file in files if file.tail_time_us]
+    oldest, newest = min(heads, default=None), max(tails, default=None)
+    use = _use_bytes(instance, allocated)
+    span = newest - oldest if oldest is not None and newest is not None and newest > oldest else None
+    return Retention(
+        files=len(files),
+        size_bytes=sum(file.size_bytes for file in files),
+        allocated_bytes=allocated,
+        disk_bytes=sum(disk) if len(disk) == len(files) else None,
+        oldest_us=oldest,
+        newest_us=newest,
+        max_use_bytes=use,
+        max_files=instance.system_max_files,
+        max_retention_us=instance.max_retention_us,
+        full_span_us=None if span is None or not use or not allocated else span * use // allocated,
+        binding=_binding(instance, len(files), allocated, use, span),
+    )
+
+
+def _use_bytes(instance: Instance, allocated: int) -> int | None:
+    """What journald lets its files take now; None unknown, 0 without limit."""
+    use, keep_free, available = (
+        instance.system_max_use_bytes,
+        instance.system_keep_free_bytes,
+        instance.available_bytes,
+    )
+    if not use or keep_free is None or available is None:
+        return use
+    return min(use, allocated + max(0, available - keep_free))
+
+
+def _binding(instance: Instance, files: int, allocated: int, use: int | None, span: int | None) -> str | None:
+    """The limit of which most is used up."""
+    used = [(files / instance.system_max_files, "SystemMaxFiles=")] if instance.system_max_files else []
+    if use:
+        name = "SystemMaxUse=" if use == instance.system_max_use_bytes else "SystemKeepFree="
+        used.append((allocated / use, name))
+    if instance.max_retention_us not in {0, INFINITY_US} and span is not None:
+        used.append((span / instance.max_retention_us, "MaxRetentionSec="))
+    return max(used)[1] if used else None
+
+
+def lines(place: Place, width: int) -> list[str]:
+    """The directory as text, at most `width` wide but for its name."""
+    instance, kept = place.instance, retention(place)
+    space = f" of namespace {shown(instance.namespace)}" if instance.namespace else ""
+    asked = "can be asked to rotate" if instance.rotatable else "cannot be asked to rotate"
+    told = [
+        ("Instance", f"{shown(instance.name)}, its journald{space} {asked}"),
+        ("Settings", _settings(instance)),
+        ("Window", UNKNOWN if place.window is None else window_said(place.window)),
+        ("Files", _files(place.files)),
+        ("History", _history(kept)),
+        ("Limit", _limit(kept)),
+        *(("Decided", text) for text in decision_lines(place.decided, None, place.now_us)),
+    ]
+    return [shown(instance.directory), "", *facts(told, width)]
+
+
+def _settings(instance: Instance) -> str:
+    synced = "never" if instance.sync_interval_us == INFINITY_US else format_span(instance.sync_interval_us, 1000)
+    form = "new files are NOCOW" if instance.nocow else "new files are copy on write"
+    return f"Storage={shown(instance.storage)}, SyncIntervalSec={synced}, {form}"
+
+
+def _files(files: Sequence[JournalFile]) -> str:
+    extents, ideal = sum(file.extents.total for file in files), sum(file.ideal_extents for file in files)
+    return f"{count(len(files), 'file')}, {count(extents, 'extent')}, where {ideal:,} would be ideal"
+
+
+def _history(kept: Retention) -> str:
+    if kept.oldest_us is None or kept.newest_us is None:
+        return "no entries"
+    span = format_span(max(0, kept.newest_us - kept.oldest_us))
+    disk = UNKNOWN if kept.disk_bytes is None else format_size(kept.disk_bytes)
+    said = f"{span}, from {when(kept.oldest_us)} to {when(kept.newest_us)}"
+    return f"{said}, in {format_size(kept.allocated_bytes)} as journald counts, on disk {disk}"
+
+
+def _limit(kept: Retention) -> str:
+    if kept.binding is None:
+        return "nothing limits it" if kept.max_use_bytes == 0 else UNKNOWN
+    said = f"{kept.binding} is reached first: {count(kept.files, 'file')} of {kept.max_files:,}"
+    if kept.max_use_bytes:
+        said += f", {format_size(kept.allocated_bytes)} of {format_size(kept.max_use_bytes)}"
+    if kept.max_retention_us not in {0, INFINITY_US}:
+        said += f", at most {format_span(kept.max_retention_us)}"
+    if kept.full_span_us is not None:
+        days_us = kept.full_span_us // DAY_US * DAY_US
+        said += f"; at this rate the bytes are enough for about {format_span(days_us or kept.full_span_us)}"
+    return said

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Times that were waited, as percentiles, rows of powers of two, and a verdict.
+
+Every value is kept until it is counted, and a percentile is one of the values.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, TypeVar
+
+STATISTICS: Final = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}
+ABOVE: Final = 10
+"""A percentile with fewer values above it is not known."""
+
+GAP_NS: Final = 1_000_000_000
+"""Spans of this length in which nothing was measured are told."""
+
+UNITS: Final = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
+BAR: Final = 40
+COLUMNS, WIDTH = 9, 8
+
+
+Number = TypeVar("Number", int, float)
+
+
+class Limit(NamedTuple):
+    """What a wait should not exceed, and who says so."""
+
+    ns: int
+    source: str
+
+
+class Series:
+    """Timed calls in the order in which they began, in nanoseconds of one clock.
+
+    `planned_ns` is when each was to begin (open loop), None where nothing was planned: then
+    waits count from `began_ns`. `labels` are further words of a row.
+    """
+
+    def __init__(self, name: str, labels: dict[str, str] | None = None, *, planned: bool = False) -> None:
+        self.name = name
+        self.labels = labels or {}
+        self.planned_ns: array[int] | None = array("q") if planned else None
+        self.began_ns: array[int] = array("q")
+        self.took_ns: array[int] = array("q")
+
+    def add(self, began_ns: int, took_ns: int, planned_ns: int | None = None) -> None:
+        """Take in one call."""
+        self.began_ns.append(began_ns)
+        self.took_ns.append(took_ns)
+        if self.planned_ns is not None:
+            self.planned_ns.append(began_ns if planned_ns is None else planned_ns)
+
+    def begins_ns(self) -> array[int]:
+        """From when each wait counts."""
+        return self.began_ns if self.planned_ns is None else self.planned_ns
+
+    def waits_ns(self, first: int = 0) -> list[int]:
+        """How long each wait was, from the one of that number on."""
+        ends = zip(self.began_ns[first:], self.took_ns[first:], self.begins_ns()[first:], strict=False)
+        return [began + took - planned for began, took, planned in ends]
+
+
+def quantile(ordered: Sequence[Number], per_mille: int) -> Number | int:
+    """The least value that so many of a thousand do not exceed; 0 of none."""
+    return ordered[-(-len(ordered) * per_mille // 1000) - 1] if ordered else 0
+
+
+def statistics(waits_ns: Iterable[int]) -> dict[str, int | None]:
+    """count, mean, p50, p90, p99, p99.9 and worst; None for what so few values do not tell."""
+    ordered = sorted(waits_ns)
+    count = len(ordered)
+    found: dict[str, int | None] = {"count": count, "mean": sum(ordered) // count if count else None}
+    for name, per_mille in STATISTICS.items():
+        known = count + -count * per_mille // 1000 >= ABOVE
+        found[name] = quantile(ordered, per_mille) if known else None
+    return {**found, "worst": ordered[-1] if ordered else None}
+
+
+def bucket(wait_ns: int) -> int:
+    """n, where a wait is of 2^n us and more, but less than 2^(n+1); -1 below 1 us."""
+    return (wait_ns // 1000).bit_length() - 1
+
+
+def bound(number: int) -> str:
+    """The lower bound of a bucket."""
+    number_and_unit = shown(1000 << number) if number >= 0 else "0"
+    return re.sub(r"\.0+ ", " ", number_and_unit)
+
+
+def rows(waits_ns: Iterable[int]) -> list[str]:
+    """A line for each power of two between the least and the longest wait: `[262 ms, 524 ms)  12 |@@@`."""
+    counts = Counter(map(bucket, waits_ns))
+    if not counts:
+        return []
+    numbers, most = range(min(counts), max(counts) + 1), max(counts.values())
+    spans = [f"[{bound(number)}, {bound(number + 1)})" for number in numbers]
+    width, digits = max(map(len, spans)), len(str(most))
+    return [
+        f"{span:{width}} {counts[number]:{digits}} |{'@' * -(-counts[number] * BAR // most):{BAR}}|"
+        for span, number in zip(spans, numbers, strict=True)
+    ]
+
+
+class Table:
+    """A row for each span of time: how many waits fell into each power of two.
+
+    Columns are headed by their lower bound, but the first has all below the second; the head is told
+    again when a wait needs a new column.
+    """
+
+    def __init__(self) -> None:
+        self._columns = range(0)
+
+    def lines(self, when: str, waits_ns: Iterable[int]) -> list[str]:
+        """The row of one span, below a head where the columns change."""
+        numbers = list(map(bucket, waits_ns))
+        last = max([*self._columns, *numbers], default=0)
+        columns = range(max(min([*self._columns, *numbers], default=0), last - COLUMNS + 1), last + 1)
+        head = []
+        if columns != self._columns:
+            self._columns = columns
+            bounds = [f"<{bound(columns[0] + 1)}", *map(bound, columns[1:])]
+            head = [" " * 8 + "".join(f"{one.replace(' ', ''):>{WIDTH}}" for one in bounds)]
+        counts = Counter(max(number, columns[0]) for number in numbers)
+        return [*head, f"{when:8}" + "".join(f"{counts[number]:{WIDTH}}" for number in columns)]
+
+
+def unobserved(series: Series) -> list[tuple[int, int]]:
+    """The spans of GAP_NS and more in which no wait began or was under way."""
+    spans, until = [], None
+    for began, wait in sorted(zip(series.begins_ns(), series.waits_ns(), strict=False)):
+        if until is not None and began - until >= GAP_NS:
+            spans.append((until, began))
+        until = max(until or 0, began + wait)
+    return spans
+
+
+def stalls(series: Series, least_ns: int) -> list[tuple[int, int]]:
+    """The spans covered by waits of `least_ns` and more, those that overlap made one."""
+    found: list[tuple[int, int]] = []
+    for began, wait in sorted(zip(series.begins_ns(), series.waits_ns(), strict=False)):
+        if wait < least_ns:
+            continue
+        if found and began <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], began + wait))
+        else:
+            found.append((began, began + wait))
+    return found
+
+
+def largest_gap(moments_ns: Iterable[int]) -> int:
+    """The longest time between two of them that follow each other; 0 of fewer than two."""
+    return max((later - earlier for earlier, later in pairwise(sorted(moments_ns))), default=0)
+
+
+def verdict(all_series: Sequence[Series], limit: Limit) -> str:
+    """One sentence: whether the longest wait is within the limit, and where the limit is from."""
+    waits = [(max(series.waits_ns()), series) for series in all_series if series.began_ns]
+    allowed = f"{shown(limit.ns)} ({limit.source})"
+    if not waits:
+        return f"Nothing was measured; the limit would be {allowed}."
+    worst, series = max(waits, key=lambda one: one[0])
+    if worst <= limit.ns:
+        return f"Fine: the longest wait, {shown(worst)}, is within {allowed}."
+    late = sum(wait > limit.ns for wait in series.waits_ns())
+    count = len(series.began_ns)
+    return f"{series.name}: {late} of {count} waits are over {allowed}, the longest {shown(worst)}."
+
+
+def document(series: Series, wall_ns: int) -> dict[str, Any]:
+    """One series as JSON; `wall_ns` added to its clock is the time since 1970."""
+    own = None if series.planned_ns is None else _seconds(statistics(series.took_ns))
+    counts = Counter(map(bucket, series.waits_ns()))
+    return {
+        "name": series.name,
+        "labels": dict(series.labels),
+        **_seconds(statistics(series.waits_ns())),
+        "call": own,
+        "buckets": [{"from_s": (1 << max(n, 0)) / 1e6 if n >= 0 else 0.0, "count": counts[n]} for n in sorted(counts)],
+        "unobserved": [
+            {"from_us": (began + wall_ns) // 1000, "to_us": (end + wall_ns) // 1000}
+            for began, end in unobserved(series)
+        ],
+    }
+
+
+def _seconds(found: Mapping[str, int | None]) -> dict[str, Any]:
+    named = {f"{name.replace('.', '_')}_s": value for name, value in found.items() if name != "count"}
+    return {"count": found["count"], **{name: None if v is None else v / 1e9 for name, v in named.items()}}
+
+
+def ratio(found: Mapping[str, int | None], before: Mapping[str, Any] | None) -> str:
+    """The 99th percentile, where both are known, else the worst, as a multiple of an earlier document's."""
+    for name in ("p99", "worst"):
+        now_ns, then_s = found[name], (before or {}).get(f"{name}_s")
+        if now_ns is not None and isinstance(then_s, int | float) and then_s > 0:
+            return f"{now_ns / 1e9 / then_s:.2f} x"
+    return "-"
+
+
+def shown(span_ns: int | None) -> str:
+    """A time with three digits: "262 ms", "1.05 s"; "-" if it is not known."""
+    if span_ns is None:
+        return "-"
+    unit, size = next(((unit, size) for unit, size in UNITS if abs(span_ns) >= size), UNITS[-1])
+    value = span_ns / size
+    return f"{value:.{0 if size == 1 else 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f} {unit}"

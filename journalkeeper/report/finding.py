@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a rule says: a finding, nothing, or that it could not look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from journalkeeper.report.evidence import Evidence, Unknown
+
+LISTED = 3
+"""How many names a sentence has room for."""
+
+NAME_CHARACTERS = 60
+"""How long a name in a sentence may be: one of 10 kB would hide the rest."""
+
+Fact = int | float | str | list[str] | None
+Facts = dict[str, Fact]
+
+
+class Severity(StrEnum):
+    """How much it matters: something is wrong, or something could be better or may go wrong."""
+
+    PROBLEM = "problem"
+    ADVICE = "advice"
+
+
+class Finding(NamedTuple):
+    """What a rule found: `word` is the rule's, `facts` what it was found by, units in their names.
+
+    `sentence` says in one sentence what is so and why it matters; `remedy` are commands for a shell, a line each.
+    """
+
+    word: str
+    severity: Severity
+    facts: Facts
+    sentence: str
+    remedy: tuple[str, ...]
+
+
+Rule = Callable[[Evidence], Finding | Unknown | None]
+
+
+class Verdict(NamedTuple):
+    """What all rules say: findings, problems first, the words of the rules that found nothing, and of those that could
+    not look, with why."""
+
+    findings: tuple[Finding, ...]
+    passed: tuple[str, ...]
+    unknown: tuple[tuple[str, str], ...]
+
+
+def word(rule: Rule) -> str:
+    """The fixed word of a rule: its function's name."""
+    return rule.__name__.replace("_", "-")
+
+
+def judged(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
+    """What `rules` say of the evidence."""
+    findings: list[Finding] = []
+    passed: list[str] = []
+    unknown: list[tuple[str, str]] = []
+    for rule in rules:
+        answer = rule(evidence)
+        if isinstance(answer, Finding):
+            findings.append(answer)
+        elif answer is None:
+            passed.append(word(rule))
+        else:
+            unknown.append((word(rule), answer.why))
+    findings.sort(key=lambda finding: finding.severity is not Severity.PROBLEM)
+    return Verdict(tuple(findings), tuple(passed), tuple(unknown))
+
+
+def named(names: Iterable[str]) -> str:
+    """The first names in words: "a, b, c and 4 more"."""
+    known = [short(name) for name in names]
+    rest = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    return ", ".join(known[:LISTED]) + rest
+
+
+def short(name: str) -> str:
+    """A name that fits a sentence, cut in its middle: its end tells files apart."""
+    if len(name) <= NAME_CHARACTERS:
+        return name
+    half = (NAME_CHARACTERS - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"
+
+
+def counted(number: int, singular: str) -> str:
+    """A number with its noun: "1 file", "9,447 extents"."""
+    return f"{number:,} {singular}" if number == 1 else f"{number:,} {singular}s"

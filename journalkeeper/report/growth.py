@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the record tells over time: extents against their ideal, and bytes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from math import ceil
+from typing import Final
+
+from journalkeeper.history.rows import Entry, Totals
+from journalkeeper.model import Result
+from journalkeeper.model.units import format_size
+from journalkeeper.report import svg
+from journalkeeper.report.evidence import Recorded
+from journalkeeper.report.figure import (
+    DAY_US,
+    HOUR_US,
+    MOST_ROWS,
+    Figure,
+    Table,
+    in_time,
+    left_out,
+    number_label,
+    size_label,
+)
+from journalkeeper.report.text import count, day, hour, when
+
+MOST_BARS: Final = 120
+MOST_POINTS: Final = 2000
+"""Points of a line before it is drawn; of more, the peaks of neighbours."""
+
+
+def growth(record: Recorded, disk_bytes: int | None, now_us: int) -> tuple[Figure, Figure]:
+    """The charts of extents and of bytes. Notes of a clock that was wrong are left out, and said to be."""
+    kept = in_time(record.totals, now_us)
+    moments = summed(kept)
+    if not moments:
+        why = "Nothing is recorded yet: the service notes extents and sizes as they change."
+        return Figure("extents", "Extents", why), Figure("bytes", "Bytes", why)
+    notes = left_out(len(record.totals) - len(kept), "note")
+    entries = in_time(record.entries, now_us)
+    extents, sizes = _extents(moments, entries), _sizes(moments, entries, disk_bytes, now_us)
+    return extents._replace(notes=notes), sizes._replace(notes=notes)
+
+
+def _extents(moments: Sequence[Totals], entries: Sequence[Entry]) -> Figure:
+    """The extents of all files against the number they would have if they were whole, and each rewrite."""
+    low, high = _span([one.when_us for one in moments])
+    line = svg.Line("extents", _thinned([(one.when_us, one.extents) for one in moments]))
+    ideal = svg.Line("ideal", _thinned([(one.when_us, one.ideal_extents) for one in moments]))
+    done = [entry.when_us for entry in entries if entry.outcome.result is Result.DONE]
+    ticks = svg.Ticks("rewrites", tuple(place for place in done if low <= place <= high))
+    panel = svg.Panel("extents", max(one.extents for one in moments), number_label, (ideal, line, ticks), height=170)
+    last = moments[-1]
+    said = f"{count(last.extents, 'extent')} at {when(last.when_us)}, where {last.ideal_extents:,} would be ideal."
+    chart = svg.Chart(f"Extents over time: {said}", low, high, (panel,), _times(low, high))
+    rows = tuple(
+        (when(one.when_us), f"{one.extents:,}", f"{one.ideal_extents:,}", f"{one.active_extents:,}", f"{one.files:,}")
+        for one in reversed(_spread(moments))
+    )
+    heads = ("Time", "Extents", "Ideal", "In active files", "Files")
+    table = Table(_spread_caption("Extents", rows, moments), heads, rows)
+    key = ((line, "extents"), (ideal, "ideal"), (ticks, "a rewrite or rotation"))
+    return Figure("extents", "Extents", said, chart, key, table)
+
+
+def summed(totals: Sequence[Totals]) -> list[Totals]:
+    """The sums over all instances at each moment at which one of them was noted, by time."""
+    latest: dict[str, Totals] = {}
+    sums = [0] * 6
+    moments: dict[int, Totals] = {}
+    for one in sorted(totals, key=lambda row: row.when_us):
+        before = latest.get(one.instance)
+        sums = [total + number for total, number in zip(sums, one[2:], strict=True)]
+        if before is not None:
+            sums = [total - number for total, number in zip(sums, before[2:], strict=True)]
+        latest[one.instance] = one
+        moments[one.when_us] = Totals(one.when_us, "", *sums)
+    return list(moments.values())
+
+
+def _sizes(moments: Sequence[Totals], entries: Sequence[Entry], disk_bytes: int | None, now_us: int) -> Figure:
+    """Bytes that journald logged and the filesystem allocated, what is on the disk, and what we wrote."""
+    low, high = _span([*(one.when_us for one in moments), now_us if disk_bytes is not None else moments[-1].when_us])
+    logged = svg.Line("logged", _thinned([(one.when_us, one.size_bytes) for one in moments]))
+    allocated = svg.Line("allocated", _thinned([(one.when_us, one.allocated_bytes) for one in moments]))
+    layers: list[svg.Layer] = [logged, allocated]
+    key: list[tuple[svg.Boxes | svg.Line | svg.Ticks, str]] = [(logged, "logged (size)"), (allocated, "allocated")]
+    if disk_bytes is not None:
+        edge = (high - low) / 40
+        disk = svg.Boxes("disk", ((high - edge, 0, high, disk_bytes, f"{format_size(disk_bytes)} on disk"),))
+        layers.append(disk)
+        key.append((disk, "on disk, now"))
+    highest = max([max(one.size_bytes, one.allocated_bytes) for one in moments] + [disk_bytes or 0])
+    panels = [svg.Panel("bytes of all files", highest, size_label, tuple(layers), height=130, binary=True)]
+    days = ceil((high - low) / DAY_US / MOST_BARS)
+    written = _written(entries, days * DAY_US)
+    if written:
+        boxes = ((max(at, low), 0, min(at + days * DAY_US, high), number, "") for at, number in written if at < high)
+        bars = svg.Boxes("written", tuple(box for box in boxes if box[0] < box[2]))
+        title = f"written by journalkeeper in {count(days, 'day')}"
+        most = max(number for _, number in written)
+        panels.append(svg.Panel(title, most, size_label, (bars,), height=60, binary=True))
+        key.append((bars, "written by journalkeeper"))
+    last = moments[-1]
+    said = f"{format_size(last.size_bytes)} logged, {format_size(last.allocated_bytes)} allocated"
+    said += f", {format_size(disk_bytes)} on disk" if disk_bytes is not None else ", on disk unknown"
+    said += f"; {format_size(sum(number for _, number in written))} written by journalkeeper since {day(low)}."
+    chart = svg.Chart(f"Bytes over time: {said}", low, high, tuple(panels), _times(low, high))
+    return Figure("bytes", "Bytes", said, chart, tuple(key), _sizes_table(moments, entries))
+
+
+def _sizes_table(moments: Sequence[Totals], entries: Sequence[Entry]) -> Table:
+    chosen = _spread(moments)
+    ends = [one.when_us for one in chosen]
+    sums = [0] * len(chosen)
+    for entry in entries:
+        sums[min(bisect_left(ends, entry.when_us), len(sums) - 1)] += entry.outcome.bytes_written
+    rows = tuple(
+        (when(one.when_us), format_size(one.size_bytes), format_size(one.allocated_bytes), format_size(number))
+        for one, number in reversed(list(zip(chosen, sums, strict=True)))
+    )
+    heads = ("Time", "Logged", "Allocated", "Written by us since the row below")
+    return Table(_spread_caption("Bytes", rows, moments), heads, rows)
+
+
+def _written(entries: Sequence[Entry], span_us: int) -> list[tuple[int, int]]:
+    """The bytes that we wrote in each span, by its beginning; a day is one of UTC."""
+    spans: Counter[int] = Counter()
+    for entry in entries:
+        spans[entry.when_us // span_us * span_us] += entry.outcome.bytes_written
+    return sorted((at, number) for at, number in spans.items() if number)
+
+
+def _spread(moments: Sequence[Totals]) -> list[Totals]:
+    """At most MOST_ROWS of them at even distances, the last one among them."""
+    every = ceil(len(moments) / MOST_ROWS)
+    return [*moments[::-1][::every]][::-1]
+
+
+def _spread_caption(what: str, rows: Sequence[object], moments: Sequence[object]) -> str:
+    part = f"{len(rows)} of {len(moments):,} notes" if len(rows) < len(moments) else "all notes"
+    return f"{what}, {part}, the newest first"
+
+
+def _thinned(points: Sequence[tuple[int, int]]) -> tuple[tuple[float, float | None], ...]:
+    """The same line in at most twice MOST_POINTS points: of neighbours the last and the highest, in their order."""
+    every = ceil(len(points) / MOST_POINTS)
+    groups = (points[start : start + every] for start in range(0, len(points), max(1, every)))
+    return tuple(
+        point for group in groups for point in dict.fromkeys(sorted([max(group, key=lambda one: one[1]), group[-1]]))
+    )
+
+
+def _span(times: Sequence[int]) -> tuple[int, int]:
+    """The first and the last time, an hour apart at the least."""
+    low, high = min(times), max(times)
+    return low, max(high, low + HOUR_US)
+
+
+def _times(low: int, high: int) -> tuple[tuple[float, str], ...]:
+    """Labels at ten even distances."""
+    written = day if high - low > 4 * DAY_US else hour
+    labels = [(low + (high - low) * tenth // 10) for tenth in range(11)]
+    return tuple((at, written(at)) for at in labels)

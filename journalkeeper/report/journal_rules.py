@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Rules about what the journal tells of itself: lost messages, a journald that died, boots that waited for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from shlex import quote
+from typing import Final
+
+from journalkeeper.model.units import format_span
+from journalkeeper.report.evidence import Boot, Evidence, Journal, Unknown
+from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
+
+RECENT_US: Final = 7 * 24 * 60 * 60 * 1_000_000
+"""What was longer ago is over, or happens again."""
+
+KERNEL: Final = "kernel"
+"""Whose messages are missed where they are not a unit's."""
+
+JOURNALD: Final = "systemd-journald"
+
+BOOTS: Final = 5
+SLOW_BOOTS: Final = 3
+SLOW_SHARE: Final = 0.2
+SLOW_US: Final = 1_000_000
+"""A flush of less than a second is nobody's wait, whatever its share of a short boot."""
+
+
+def dropped(evidence: Evidence) -> Finding | Unknown | None:
+    """Messages never reached the journal: a unit's rate limit, or a kernel buffer that was overwritten."""
+    journal = evidence.journal
+    if isinstance(journal, Unknown):
+        return journal
+    lost: Counter[str] = Counter()
+    for one in journal.dropped:
+        if one.when_us >= evidence.now_us - RECENT_US:
+            lost[one.unit] += one.messages
+    if not lost:
+        return _cut_short(evidence, journal)
+    worst = lost.most_common()
+    units = [f"{unit} {number:,}" for unit, number in worst]
+    sentence = f"{counted(lost.total(), 'message')} of the last week never reached the journal: {named(units)}."
+    remedy = [
+        f"systemctl edit {quote(unit)}   # [Service] LogRateLimitBurst={max(10_000, 2 * number)}"
+        for unit, number in worst[:3]
+        if unit != KERNEL
+    ]
+    if KERNEL in lost:
+        remedy.append("dmesg --buffer-size 4194304   # for good: log_buf_len=4M on the kernel's command line")
+    facts: Facts = {
+        "messages": lost.total(),
+        "units": [unit for unit, _ in worst],
+        "by_unit": [str(n) for _, n in worst],
+    }
+    return Finding("dropped", Severity.PROBLEM, facts, sentence, tuple(remedy))
+
+
+def journald_ended(evidence: Evidence) -> Finding | Unknown | None:
+    """journald died or was killed, by its watchdog for one: what it had not written is lost."""
+    journal, units = evidence.journal, evidence.units
+    ended = [] if isinstance(journal, Unknown) else journal.ended
+    recent = [one for one in ended if one.when_us >= evidence.now_us - RECENT_US]
+    journalds = [] if isinstance(units, Unknown) else [unit for unit in units if unit.name.startswith(JOURNALD)]
+    restarts = sum(unit.restarts for unit in journalds)
+    if not recent and not restarts:
+        if isinstance(journal, Unknown):
+            return journal
+        return units if isinstance(units, Unknown) else _cut_short(evidence, journal)
+    results = sorted({one.result for one in recent} | {unit.result for unit in journalds if unit.result != "success"})
+    number = max(len(recent), restarts)
+    why = f" ({named(results)})" if results else ""
+    times = "once" if number == 1 else f"{number} times"
+    sentence = (
+        f"journald ended by itself {times} {'in the last week' if recent else 'in this boot'}{why}: what it had not"
+        " written is lost, and everybody who logs waited."
+    )
+    remedy = ("journalctl -u systemd-journald -p warning --since=-7d", "coredumpctl info systemd-journald")
+    facts: Facts = {"ended": number, "results": results, "restarts_this_boot": restarts}
+    return Finding("journald-ended", Severity.PROBLEM, facts, sentence, remedy)
+
+
+def slow_boot(evidence: Evidence) -> Finding | Unknown | None:
+    """Boots wait for the journal: its flush takes more than a fifth of them."""
+    journal = evidence.journal
+    if isinstance(journal, Unknown):
+        return journal
+    timed = [boot for boot in journal.boots if boot.userspace_us and _flush_us(boot) is not None][-BOOTS:]
+    slow = [boot for boot in timed if _waited_for_flush(boot)]
+    if len(slow) < SLOW_BOOTS:
+        if len(timed) < SLOW_BOOTS:
+            return Unknown(f"only {counted(len(timed), 'boot')} of those that are kept tell how long they took")
+        return None
+    worst_us = max(_flush_us(boot) or 0 for boot in slow)
+    sentence = (
+        f"{len(slow)} of the last {counted(len(timed), 'boot')} waited for the journal, up to"
+        f" {format_span(worst_us, 100_000)} and more than {SLOW_SHARE:.0%} of the time that they took."
+    )
+    facts: Facts = {
+        "boots": len(timed),
+        "slow_boots": len(slow),
+        "worst_flush_us": worst_us,
+        "its_userspace_us": max((_flush_us(boot) or 0, boot.userspace_us or 0) for boot in slow)[1],
+    }
+    remedy = ("systemctl enable --now journalkeeper.service journalkeeper-shutdown.service",)
+    return Finding("slow-boot", Severity.PROBLEM, facts, sentence, remedy)
+
+
+def _flush_us(boot: Boot) -> int | None:
+    """How long a boot waited for the flush: its unit's time, else what journald says."""
+    return boot.said_flush_us if boot.flush_us is None else boot.flush_us
+
+
+def _waited_for_flush(boot: Boot) -> bool:
+    flush_us, userspace_us = _flush_us(boot) or 0, boot.userspace_us or 0
+    return flush_us >= SLOW_US and flush_us > SLOW_SHARE * userspace_us
+
+
+def _cut_short(evidence: Evidence, journal: Journal) -> Unknown | None:
+    """Unknown where the entries that were read do not reach back as far as what is asked for."""
+    oldest_us = journal.events_oldest_us
+    if journal.events_complete or oldest_us is None or oldest_us <= evidence.now_us - RECENT_US:
+        return None
+    reach = format_span(evidence.now_us - oldest_us)
+    return Unknown(f"only the last {journal.events:,} entries of journald itself were read, {reach}")

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One file's picture in text: how many extents begin in each MiB, and what lies there.
+
+The height says extents per MiB on a fixed scale, so that two files can be compared: each step is twice the one
+before, from one extent to the 128 and more that blocks of 4 KiB allow. The letter below says what holds most bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from journalkeeper.model import MIB, Stretch
+from journalkeeper.model.units import format_size
+
+HEIGHTS: Final = "▁▂▃▄▅▆▇█"
+DIGITS: Final = "12345678"
+"""The heights where the terminal has only ASCII."""
+
+
+class Look(NamedTuple):
+    """How a kind of bytes is shown: its field, a letter, a name."""
+
+    field: str
+    letter: str
+    name: str
+
+
+LOOKS: Final = (
+    Look("data_bytes", "d", "plain data"),
+    Look("compressed_bytes", "c", "compressed"),
+    Look("shared_bytes", "s", "shared with a snapshot or a copy"),
+    Look("both_bytes", "b", "shared and compressed"),
+    Look("unwritten_bytes", "u", "unwritten: allocated, and reads as zeros"),
+    Look("hole_bytes", "h", "hole"),
+)
+
+
+def level(extents: int, length: int) -> int:
+    """The step, from 0, of so many extents in so many bytes.
+
+    >>> [level(extents, MIB) for extents in (0, 1, 2, 3, 4, 127, 128, 256)]
+    [0, 0, 1, 1, 2, 6, 7, 7]
+    """
+    per_mib = extents * MIB // max(1, length)
+    return min(max(per_mib.bit_length() - 1, 0), len(HEIGHTS) - 1)
+
+
+def letter(part: Stretch) -> str:
+    """The letter of what holds most of its bytes; of equals the first."""
+    return max(LOOKS, key=lambda look: getattr(part, look.field)).letter if part.length else " "
+
+
+def merged(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
+    """At most `columns` parts: neighbours are added up, each with as many as the others, but for the last."""
+    each = -(-len(parts) // max(1, columns)) or 1
+    return [_sum(parts[start : start + each]) for start in range(0, len(parts), each)]
+
+
+def lines(parts: Sequence[Stretch], width: int, *, ascii_only: bool = False) -> list[str]:
+    """The picture at most `width` wide, and below it what the signs mean, as far as they occur."""
+    if not parts:
+        return ["(empty)"[:width]]
+    columns = merged(parts, width)
+    heights = DIGITS if ascii_only else HEIGHTS
+    steps = [level(part.extents, part.length) for part in columns]
+    drawn = "".join(
+        " " if part.hole_bytes == part.length else heights[step] for part, step in zip(columns, steps, strict=True)
+    )
+    return [drawn, "".join(map(letter, columns)), "", *_key(parts, columns, heights, set(steps))]
+
+
+def _key(parts: Sequence[Stretch], columns: list[Stretch], heights: str, steps: set[int]) -> list[str]:
+    whole = _sum(parts)
+    wide = f"each column {format_size(columns[0].length)}" if len(columns) > 1 else "one column"
+    counts = [f"{heights[step]} {_count(step)}" for step in sorted(steps)]
+    kinds = [
+        f"{look.letter} {look.name}, {format_size(getattr(whole, look.field))}"
+        for look in LOOKS
+        if getattr(whole, look.field)
+    ]
+    return [f"{wide}; extents per MiB: {', '.join(counts)}", *kinds]
+
+
+def _count(step: int) -> str:
+    if step == 0:
+        return "at most 1"
+    low, high = 1 << step, (2 << step) - 1
+    return f"{low} to {high}" if step < len(HEIGHTS) - 1 else f"{low} or more"
+
+
+def _sum(parts: Sequence[Stretch]) -> Stretch:
+    """One part of all of these."""
+    columns = list(zip(*parts, strict=True))
+    return Stretch(columns[0][0], *map(sum, columns[1:]))

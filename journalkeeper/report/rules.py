@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every rule of doctor, in the order in which they are listed. A rule's docstring is its meaning in the man page."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from journalkeeper.report.buffering import buffered
+from journalkeeper.report.finding import Rule
+from journalkeeper.report.intake import waits
+from journalkeeper.report.journal_rules import dropped, journald_ended, slow_boot
+from journalkeeper.report.retention import history
+from journalkeeper.report.storage_rules import (
+    born_datacow,
+    compression_forbids_nocow,
+    damaged,
+    namespace_datacow,
+    no_room,
+    nocow_redundant,
+    nocow_snapshots,
+    not_btrfs,
+    pinned_by_snapshots,
+    rivals,
+    unclean,
+    volatile,
+)
+from journalkeeper.report.system_rules import (
+    faulty_kernel,
+    faulty_systemd,
+    keeper_down,
+    keeper_failing,
+    keeper_starved,
+    short_queue,
+)
+
+RULES: Final[tuple[Rule, ...]] = (
+    volatile,
+    not_btrfs,
+    nocow_redundant,
+    nocow_snapshots,
+    compression_forbids_nocow,
+    born_datacow,
+    namespace_datacow,
+    pinned_by_snapshots,
+    unclean,
+    damaged,
+    no_room,
+    rivals,
+    faulty_systemd,
+    faulty_kernel,
+    dropped,
+    journald_ended,
+    waits,
+    short_queue,
+    slow_boot,
+    buffered,
+    history,
+    keeper_down,
+    keeper_starved,
+    keeper_failing,
+)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One file's story: what it is, what it costs a reader, what was done to it, and what is decided until when."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from journalkeeper.history.rows import Entry, Sample
+from journalkeeper.model import JournalFile, Reason, Result, Stretch, Window
+from journalkeeper.model.escape import shown
+from journalkeeper.model.reasons import SENTENCES
+from journalkeeper.model.units import format_size, format_span
+from journalkeeper.policy.saving import READ_IOPS
+from journalkeeper.report import picture
+from journalkeeper.report.evidence import Unknown
+from journalkeeper.report.text import UNKNOWN, count, seconds, when
+
+MOST_PAST: Final = 10
+"""Actions that are told one by one."""
+
+INDENT: Final = 10
+
+ENDS: Final[dict[Reason, str]] = {
+    Reason.IDEAL: "when journald or a copy has torn it again",
+    Reason.RECORDED: "when the file changes",
+    Reason.NO_GAIN: "when more extents come, or with a lower MinExtents= or MinReclaim=",
+    Reason.WINDOW_CLOSED: "after journald's next flush",
+    Reason.IN_USE: "when nobody writes to it any more",
+    Reason.SHARED: "when the snapshots that share it are deleted, or with AllowUnshare=yes",
+    Reason.SETTLING: "when it has been left alone for SettleSec=",
+    Reason.BUDGET: "as the last 24 hours' writes grow old, or with a higher BytesPerDay=",
+    Reason.PRESSURE: "when others leave the disk alone",
+    Reason.FREE_SPACE: "when there is more free space, or with a lower KeepFree=",
+    Reason.FOREIGN_OWNER: "when the file belongs to root or to its user; as root, defrag does it",
+    Reason.CHANGED: "at the next look",
+    Reason.NOT_ASKED: "when it is asked for",
+    Reason.READ_ONLY: "when it can be written to again",
+    Reason.INTERRUPTED: "at the next run",
+    Reason.IO_ERROR: "when the disk is mended",
+    Reason.MISMATCH: "when the file changes",
+    Reason.HARD_LINKED: "when its other names are removed",
+    Reason.SWAPFILE: "when it is no swap space any more",
+    Reason.REDUNDANT: "with Nocow=yes",
+    Reason.SNAPSHOTS: "when no snapshot shares the journal's files any more, or with Nocow=yes",
+    Reason.COMPRESSION: "when the directory's attribute c is taken away",
+    Reason.NOT_TAKEN: "when the kernel or the file system changes",
+    Reason.RETENTION: "with a smaller SystemMaxFileSize= or a larger SystemMaxUse= in journald.conf",
+    Reason.NO_JOURNALD: "when a journald writes there",
+    Reason.TOO_MANY: "when files are removed",
+    Reason.ROTATION: "at once: journald is asked to rotate",
+    Reason.INTERNAL_ERROR: "when the file changes",
+}
+"""What ends a reason not to act; those that are not here say of a file that it is no journal file to work on."""
+
+
+class Decision(NamedTuple):
+    """A row of `plan -j` about one file: `action` is "" for one that is left alone, and the numbers are then 0."""
+
+    action: str
+    reason: Reason
+    detail: str = ""
+    until_us: int | None = None
+    now: bool = False
+    extents_before: int = 0
+    extents_expected: int = 0
+    bytes_to_write: int = 0
+    disk_bytes_saved: int = 0
+    read_seconds_saved: float = 0.0
+
+
+class Story(NamedTuple):
+    """All that is known of one file; an `Unknown` for what could not be looked at.
+
+    `parts` are of a MiB each. `pinned_bytes` are on the disk and no byte of the file refers to them.
+    `disk_read_us` is the mean time of one read of this disk. `decided` is None where the plan has no word on the file.
+    """
+
+    now_us: int
+    file: JournalFile
+    parts: tuple[Stretch, ...]
+    pinned_bytes: int | Unknown
+    disk_read_us: float | Unknown
+    entries: tuple[Entry, ...] | Unknown
+    samples: tuple[Sample, ...] | Unknown
+    decided: Decision | Unknown | None
+    window: Window | None = None
+
+
+class Price(NamedTuple):
+    """What a cold reader waits for the whole file, one read for each extent; None where it is not known."""
+
+    read_seconds: float
+    disk_iops: float | None
+    disk_read_seconds: float | None
+
+
+def price(story: Story) -> Price:
+    """By the usual slow volume and by this disk."""
+    extents, read_us = story.file.extents.total, story.disk_read_us
+    if isinstance(read_us, Unknown) or read_us <= 0:
+        return Price(extents / READ_IOPS, None, None)
+    return Price(extents / READ_IOPS, 1e6 / read_us, extents * read_us / 1e6)
+
+
+def change(decided: Decision, window: Window | None, now_us: int) -> str:
+    """When the decision can become another one."""
+    if decided.action:
+        if window is not None and window.closes_at_us is not None:
+            return f"It is done by the next run before {when(window.closes_at_us)}, when the window closes."
+        return "It is done by the next run, unless the file changes before or others keep the disk busy."
+    if decided.until_us is not None:
+        left = format_span(max(1_000_000, decided.until_us - now_us))
+        said = f"in {left}, at {when(decided.until_us)}"
+    else:
+        said = ENDS.get(decided.reason, "when it is a journal file on btrfs")
+    return f"That can change {said}{', or at once with `journalkeeper defrag --now`' if decided.now else ''}."
+
+
+def lines(story: Story, width: int, *, ascii_only: bool = False) -> list[str]:
+    """The story as text, at most `width` wide but for the name."""
+    file, room = story.file, max(width, 40)
+    drawn = picture.lines(story.parts, room - 2, ascii_only=ascii_only) if story.parts else []
+    chart = [f"  {line}".rstrip() for line in drawn[:2]]
+    key = [
+        line for one in drawn[3:] for line in textwrap.wrap(one, room, initial_indent="  ", subsequent_indent="    ")
+    ]
+    known = [("File", _what(file)), ("Size", _size(story)), ("Extents", _extents(file))]
+    told = [("Price", _price(story)), *[("Pinned", text) for text in _pinned(story)]]
+    told += [("Past", text) for text in past(story)]
+    told += [("Decided", text) for text in decision_lines(story.decided, story.window, story.now_us)]
+    blocks = [[shown(file.path)], facts(known, room), [*chart, *key], facts(told, room)]
+    return [line for block in blocks if block for line in ("", *block)][1:]
+
+
+def facts(told: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Each fact behind its name, wrapped; the name only where it is not the one above."""
+    found: list[str] = []
+    before = ""
+    for name, text in told:
+        head = f"{name:>{INDENT - 2}}: " if name != before else " " * INDENT
+        before = name
+        found += textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * INDENT) or [head.rstrip()]
+    return found
+
+
+def _what(file: JournalFile) -> str:
+    form = "NOCOW" if file.nocow else "compressed" if file.compressed else "copy on write"
+    state = "" if file.state.value in {file.kind.value, "unknown"} else f" ({file.state})"
+    said = f"{file.kind}{state}, {form}, of {shown(file.owner)}, instance {shown(file.instance)}, inode {file.inode}"
+    if file.problem is not None:
+        said += f"; {file.problem}: {shown(file.problem_detail)}"
+    return said
+
+
+def _size(story: Story) -> str:
+    file = story.file
+    disk = UNKNOWN if file.disk_bytes is None else format_size(file.disk_bytes)
+    said = f"{format_size(file.size_bytes)}, {format_size(file.allocated_bytes)} allocated, on disk {disk}"
+    if file.entries:
+        said += f"; {count(file.entries, 'entry').replace('entrys', 'entries')}"
+        said += f" from {when(file.head_time_us)} to {when(file.tail_time_us)}"
+    return said
+
+
+def _extents(file: JournalFile) -> str:
+    return f"{file.extents.total:,}, where {file.ideal_extents:,} would be ideal"
+
+
+def _price(story: Story) -> str:
+    cost = price(story)
+    said = f"a cold reader waits {seconds(cost.read_seconds)} for its extents at {READ_IOPS} reads a second"
+    if cost.disk_iops is None or cost.disk_read_seconds is None:
+        why = story.disk_read_us.why if isinstance(story.disk_read_us, Unknown) else "no read was made yet"
+        return f"{said}; on this disk {UNKNOWN}: {shown(why)}"
+    return f"{said}, {seconds(cost.disk_read_seconds)} at this disk's {cost.disk_iops:,.0f}"
+
+
+def _pinned(story: Story) -> list[str]:
+    pinned = story.pinned_bytes
+    if isinstance(pinned, Unknown):
+        return [f"{UNKNOWN}: {shown(pinned.why)}"]
+    if not pinned:
+        return ["nothing: all that the file keeps on the disk is its own data"]
+    return [f"{format_size(pinned)} of the disk, in parts of extents that were overwritten or cut off"]
+
+
+def past(story: Story) -> list[str]:
+    """What was done to the file, the newest first, and how its extents grew."""
+    if isinstance(story.entries, Unknown):
+        return [f"{UNKNOWN}: {shown(story.entries.why)}"]
+    newest = story.entries[: -MOST_PAST - 1 : -1]
+    said = [_done(entry) for entry in newest]
+    if len(story.entries) > len(newest):
+        said.append(f"{count(len(story.entries) - len(newest), 'older action')}; `journalkeeper history` has them")
+    if not isinstance(story.samples, Unknown) and story.samples:
+        first, last = story.samples[0], story.samples[-1]
+        said.append(
+            f"extents: {first.extents:,} at {when(first.when_us)}, {last.extents:,} at {when(last.when_us)},"
+            f" at most {max(sample.extents for sample in story.samples):,}"
+        )
+    return said or ["nothing is recorded of it"]
+
+
+def _done(entry: Entry) -> str:
+    done = entry.outcome
+    said = f"{when(entry.when_us)} {done.action} {done.result} ({done.reason})"
+    if done.result is Result.DONE:
+        said += f": {done.extents_before:,} to {count(done.extents_after, 'extent')}"
+        said += f", {format_size(done.bytes_written)} written"
+    elif done.detail:
+        said += f": {shown(done.detail)}"
+    return f"{said}, by {shown(entry.origin)}" if entry.origin else said
+
+
+def decision_lines(decided: Decision | Unknown | None, window: Window | None, now_us: int) -> list[str]:
+    """What the plan decides, why, and when that can change."""
+    if isinstance(decided, Unknown):
+        return [f"{UNKNOWN}: {shown(decided.why)}"]
+    if decided is None:
+        return ["nothing: the plan has no word on it"]
+    if decided.action:
+        said = [f"{decided.action}, {decided.reason}"]
+        if decided.extents_before or decided.bytes_to_write:
+            said[0] += (
+                f": {decided.extents_before:,} to about {count(decided.extents_expected, 'extent')},"
+                f" {format_size(decided.bytes_to_write)} to write; saves {seconds(decided.read_seconds_saved)} of a"
+                f" cold read at {READ_IOPS} reads a second and about {format_size(decided.disk_bytes_saved)} on disk"
+            )
+    else:
+        said = [f"left alone, {decided.reason}" + (f": {shown(decided.detail)}" if decided.detail else "")]
+    said.append(SENTENCES[decided.reason])
+    if window is not None:
+        said.append(window_said(window))
+    return [*said, change(decided, window, now_us)]
+
+
+def window_said(window: Window) -> str:
+    """The window in one sentence."""
+    if window.open:
+        until = f" until {when(window.closes_at_us)}" if window.closes_at_us is not None else ""
+        return f"The window for work on active files is open{until}: {window.reason}."
+    until = f", until {when(window.opens_at_us)} at the latest" if window.opens_at_us is not None else ""
+    return f"The window for work on active files is closed: {window.reason}{until}."

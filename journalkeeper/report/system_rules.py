@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Rules about the machine, and about journalkeeper itself."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from journalkeeper.model import Result
+from journalkeeper.model.units import format_span
+from journalkeeper.model.waiting import LONG_US, long
+from journalkeeper.report.evidence import Evidence, Unit, Unknown
+from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
+
+ZEROING: Final = frozenset({252, 253})
+"""systemd versions whose copy of a NOCOW archive can hold zeros: systemd #24150 and #31222."""
+
+LOOPING: Final = re.compile(r"\b5\.16\.([0-4])(?![0-9])")
+"""Kernels in which a defragmentation could loop for ever."""
+
+BUILT: Final = re.compile(r"\b\d+\.\d+\.\d+\b")
+"""A kernel's version in what uname(1) -v says: Debian's release has its ABI instead, as in 5.16.0-6-amd64."""
+
+QUEUE: Final = 512
+"""What PID 1 sets net.unix.max_dgram_qlen to on a host (systemd, bump_unix_max_dgram_qlen())."""
+
+SERVICE: Final = "journalkeeper.service"
+TIMER: Final = "journalkeeper.timer"
+DEFRAG_TIMER: Final = "journalkeeper-defrag.timer"
+
+STARVED_US: Final = 7 * LONG_US
+"""What waits for a week is not put off for a busy day."""
+
+FAILURES: Final = 3
+"""Failed tries among what the record has of the last days: one or two are a file that vanished or a full disk's day."""
+
+
+def faulty_systemd(evidence: Evidence) -> Finding | Unknown | None:
+    """This version of systemd can archive a NOCOW file as zeros."""
+    system, look = evidence.system, evidence.look
+    version = system if isinstance(system, Unknown) else system.systemd
+    if isinstance(version, Unknown):
+        return version
+    major = re.match(r"\d+", version)
+    if major is None:
+        return Unknown(f"systemd's version {version!r} is not understood")
+    if int(major[0]) in ZEROING and isinstance(look, Unknown):
+        return look
+    if int(major[0]) not in ZEROING or isinstance(look, Unknown) or not any(one.nocow for one in look.host.instances):
+        return None
+    sentence = (
+        f"systemd {version} copies a NOCOW file when it archives it, and after a crash at that moment the copy"
+        " can hold zeros (systemd #24150, #31222); 254 has it mended."
+    )
+    remedy = ("journalctl --verify",)
+    return Finding("faulty-systemd", Severity.ADVICE, {"systemd": version}, sentence, remedy)
+
+
+def faulty_kernel(evidence: Evidence) -> Finding | Unknown | None:
+    """In this kernel a defragmentation can loop for ever."""
+    system = evidence.system
+    if isinstance(system, Unknown):
+        return system
+    built = BUILT.search(system.build)
+    version = system.kernel if built is None else built[0]
+    if not LOOPING.match(version):
+        return None
+    sentence = f"In kernel {version} a btrfs defragmentation can loop for ever; 5.16.5 has it mended."
+    remedy = ("systemctl stop journalkeeper.service",)
+    return Finding("faulty-kernel", Severity.PROBLEM, {"kernel": version}, sentence, remedy)
+
+
+def short_queue(evidence: Evidence) -> Finding | Unknown | None:
+    """The queue of journald's sockets is short: loggers block while journald waits for the disk."""
+    system = evidence.system
+    if isinstance(system, Unknown):
+        return system
+    if system.max_dgram_qlen is None:
+        return Unknown("the kernel does not tell net.unix.max_dgram_qlen")
+    if system.max_dgram_qlen >= QUEUE:
+        return None
+    sentence = (
+        f"Only {system.max_dgram_qlen} messages queue at each of journald's sockets: while it waits for the disk,"
+        f" programs block. systemd sets {QUEUE} on a host."
+    )
+    setting = f"net.unix.max_dgram_qlen={QUEUE}"
+    remedy = (f"echo {setting} > /etc/sysctl.d/50-journal-queue.conf", f"sysctl {setting}", "reboot")
+    facts: Facts = {"max_dgram_qlen": system.max_dgram_qlen}
+    return Finding("short-queue", Severity.ADVICE, facts, sentence, remedy)
+
+
+def keeper_down(evidence: Evidence) -> Finding | Unknown | None:
+    """Nothing keeps the journal in order: the service does not run, nor does the timer that stands in for it."""
+    units = evidence.units
+    if isinstance(units, Unknown):
+        return units
+    service, timer, instead = (_unit(units, name) for name in (SERVICE, TIMER, DEFRAG_TIMER))
+    failing = service.active == "failed" or service.sub == "auto-restart"
+    running = service.active in {"active", "reloading", "activating"} or timer.sub == "waiting"
+    if instead.active == "active" or (running and not failing):
+        return None
+    severity, remedy = Severity.PROBLEM, ["systemctl enable --now journalkeeper.service"]
+    if failing:
+        what = f"journalkeeper.service has failed ({service.result or service.sub})"
+        remedy = ["journalctl -u journalkeeper -n 20", "systemctl restart journalkeeper.service"]
+    elif not service.enabled:
+        what = "journalkeeper is not installed as a service"
+        severity, remedy = Severity.ADVICE, ["journalkeeper defrag"]
+    elif "enabled" in {service.enabled, timer.enabled}:
+        what = "journalkeeper.service is enabled and does not run"
+    else:
+        what, severity = "journalkeeper.service is installed and not enabled", Severity.ADVICE
+    facts: Facts = {"state": service.active, "sub_state": service.sub, "result": service.result}
+    sentence = f"{what}: nothing keeps the journal whole."
+    return Finding("keeper-down", severity, facts, sentence, tuple(remedy))
+
+
+def keeper_starved(evidence: Evidence) -> Finding | Unknown | None:
+    """Files with work that pays have waited for more than a day: a budget, a busy disk, a window that never opens."""
+    record = evidence.record
+    if isinstance(record, Unknown):
+        return record
+    waits = long(record.waiting, evidence.now_us)
+    if not waits:
+        return None
+    oldest_us = evidence.now_us - waits[0].since_us
+    reasons = sorted({wait.reason for wait in waits})
+    have = f"{counted(len(waits), 'file')} {'has' if len(waits) == 1 else 'have'} waited"
+    sentence = f"{have} for up to {format_span(oldest_us)}: {named(reasons)}."
+    remedy: tuple[str, ...] = ("journalkeeper plan",)
+    remedy += ("journalkeeper defrag --now",)
+    facts: Facts = {"files": len(waits), "oldest_us": oldest_us, "reasons": reasons}
+    severity = Severity.PROBLEM if oldest_us >= STARVED_US else Severity.ADVICE
+    return Finding("keeper-starved", severity, facts, sentence, remedy)
+
+
+def keeper_failing(evidence: Evidence) -> Finding | Unknown | None:
+    """What journalkeeper tried has failed again and again, or the service says that it is degraded."""
+    service, record = evidence.service, evidence.record
+    if isinstance(service, dict) and service.get("State") == "degraded":
+        reason = str(service.get("StateReason") or "it does not say why")
+        sentence = f"The service is degraded: {reason}."
+        remedy = ("journalkeeper status", "journalctl -u journalkeeper -n 20")
+        return Finding("keeper-failing", Severity.PROBLEM, {"state_reason": reason}, sentence, remedy)
+    if isinstance(record, Unknown):
+        return record
+    failed = [entry.outcome for entry in record.entries if entry.outcome.result is Result.FAILED]
+    if len(failed) < FAILURES:
+        return None
+    reasons = sorted({str(outcome.reason) for outcome in failed})
+    sentence = (
+        f"{len(failed)} of {len(record.entries):,} tries in the last days failed ({named(reasons)}), the last one at"
+        f" {named([failed[-1].path])}: {failed[-1].detail or failed[-1].reason}."
+    )
+    facts: Facts = {"failed": len(failed), "tries": len(record.entries), "reasons": reasons}
+    return Finding("keeper-failing", Severity.PROBLEM, facts, sentence, ("journalkeeper history --since=-7d",))
+
+
+def _unit(units: tuple[Unit, ...], name: str) -> Unit:
+    """A unit by its name; one that PID 1 does not know is inactive."""
+    return next((unit for unit in units if unit.name == name), Unit(name, "inactive", "dead"))

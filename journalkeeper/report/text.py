@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Times, spans and names in the words that findings, stories and pages share.
+
+Nothing from the disk or the journal reaches a page but through `html`: it is escaped, and cut to what a reader needs.
+"""
+
+from __future__ import annotations
+
+import html as markup
+from datetime import datetime
+from typing import Final
+
+from journalkeeper.model.escape import shown
+from journalkeeper.model.units import US_PER_SECOND, format_span
+
+LONGEST: Final = 160
+"""Characters of one name or sentence on a page: a unit's name can be 10 kB, of which the ends tell."""
+
+UNKNOWN: Final = "unknown"
+
+LAST_US: Final = 253_402_128_000 * US_PER_SECOND
+"""Two days before the year 10000, where datetime ends in every time zone."""
+
+
+def html(text: str, longest: int = LONGEST) -> str:
+    """`text` as it may stand in a page, in an element or between quotes."""
+    return markup.escape(cut(shown(text), longest))
+
+
+def cut(text: str, longest: int = LONGEST) -> str:
+    """At most so many characters, the middle left out."""
+    if len(text) <= longest:
+        return text
+    head = (longest - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (longest - 1 - head) :]}"
+
+
+def when(time_us: int) -> str:
+    """A time for people, local, to the minute; "unknown" for what no clock can have said."""
+    return _time(time_us, "%Y-%m-%d %H:%M")
+
+
+def day(time_us: int) -> str:
+    """The local day."""
+    return _time(time_us, "%Y-%m-%d")
+
+
+def hour(time_us: int) -> str:
+    """Day and hour without the year, for an axis."""
+    return _time(time_us, "%m-%d %H:%M")
+
+
+def _time(time_us: int, form: str) -> str:
+    if not 0 <= time_us < LAST_US:
+        return UNKNOWN
+    return datetime.fromtimestamp(time_us // US_PER_SECOND).strftime(form)
+
+
+def seconds(number: float) -> str:
+    """Seconds for people: 0.004s, 1.8s, 41.5s, 3min 12s."""
+    if number >= 60:
+        return format_span(round(number) * US_PER_SECOND)
+    return f"{number:.3f}s" if number < 0.0995 else f"{number:.1f}s"
+
+
+def count(number: int, noun: str) -> str:
+    """A number and its noun: "1 file", "9,447 extents"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The states of units, from a PID 1 on a bus of its own that says what a test has it say."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from dbus_fast import Message, MessageType, Variant
+from dbus_fast.aio import MessageBus
+
+from journalkeeper.bus.unit_states import units
+from journalkeeper.report.evidence import Unit, Unknown
+from tests import bus as buses
+from tests.bus import PrivateBus
+
+pytestmark = pytest.mark.root
+PATH = "/org/freedesktop/systemd1/unit/"
+
+
+class FakeManager:
+    """PID 1 on a bus: `loaded` has its units, `files` the states of unit files."""
+
+    def __init__(self, address: str) -> None:
+        self.loaded: dict[str, dict[str, tuple[str, Any]]] = {}
+        self.files: dict[str, str] = {}
+        self.silent = False
+        self.asked: list[Any] = []
+        self._address = address
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+
+    def __enter__(self) -> FakeManager:
+        self._thread.start()
+        assert self._ready.wait(20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(20)
+
+    async def _serve(self) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        bus = await MessageBus(self._address).connect()
+        await bus.request_name("org.freedesktop.systemd1")
+        bus.add_message_handler(self._answer)
+        self._ready.set()
+        await self._end.wait()
+        bus.disconnect()
+
+    def _answer(self, message: Message) -> Message | bool | None:
+        if message.message_type is not MessageType.METHOD_CALL:
+            return None
+        if self.silent:
+            return True
+        self.asked.append(message.body)
+        if message.member == "ListUnitsByPatterns":
+            rows = [self._row(name, number) for number, name in enumerate(self.loaded)]
+            return Message.new_method_return(message, "a(ssssssouso)", [rows])
+        if message.member == "GetUnitFileState":
+            state = self.files.get(message.body[0])
+            if state is None:
+                return Message.new_error(message, "org.freedesktop.DBus.Error.FileNotFound", "No such file")
+            return Message.new_method_return(message, "s", [state])
+        unit = list(self.loaded.values())[int((message.path or "").removeprefix(f"{PATH}_"))]
+        wanted = {name: Variant(*value) for name, value in unit.items() if name[0].isupper()}
+        return Message.new_method_return(message, "a{sv}", [wanted])
+
+    def _row(self, name: str, number: int) -> list[Any]:
+        active, sub = self.loaded[name]["state"]
+        return [name, name, "loaded", active, sub, "", f"{PATH}_{number}", 0, "", "/"]
+
+
+@pytest.fixture(scope="module")
+def bus() -> Iterator[PrivateBus]:
+    if reason := buses.missing():
+        pytest.skip(reason)
+    with PrivateBus() as found:
+        yield found
+
+
+@pytest.fixture
+def manager(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeManager]:
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
+    with FakeManager(bus.address) as fake:
+        yield fake
+
+
+def test_loaded_units_have_their_states_and_others_those_of_their_files(manager: FakeManager) -> None:
+    manager.loaded = {
+        "systemd-journald.service": {
+            "state": ("active", "running"),
+            "UnitFileState": ("s", "static"),
+            "Result": ("s", "success"),
+            "NRestarts": ("u", 2),
+            "CanReload": ("b", True),
+        },
+        "btrfs-defrag.timer": {
+            "state": ("active", "waiting"),
+            "UnitFileState": ("s", "enabled"),
+            "Result": ("s", "success"),
+        },
+    }
+    manager.files = {"journalkeeper.service": "disabled"}
+    assert units(("shop",)) == (
+        Unit("systemd-journald.service", "active", "running", "static", "success", 2, can_reload=True),
+        Unit("btrfs-defrag.timer", "active", "waiting", "enabled", "success"),
+        Unit("journalkeeper.service", "inactive", "dead", "disabled"),
+        Unit("journalkeeper.timer", "inactive", "dead"),
+        Unit("journalkeeper-defrag.timer", "inactive", "dead"),
+    )
+    assert "systemd-journald@shop.service" in manager.asked[0][1]
+
+
+def test_a_manager_that_does_not_answer_is_unknown_in_time(
+    manager: FakeManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("journalkeeper.bus.unit_states.ANSWER_S", 0.2)
+    manager.silent = True
+    found = units()
+    assert isinstance(found, Unknown)
+    assert "Timeout" in found.why
+
+
+def test_without_a_manager_or_a_bus_the_states_are_unknown(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
+    assert isinstance(units(), Unknown)
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent/socket")
+    assert isinstance(units(), Unknown)
+    monkeypatch.setattr("journalkeeper.bus.unit_states.bus_address", lambda: None)
+    assert units() == Unknown("there is no system bus, which tells the states of units")

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper probe`: its words, what it refuses, and what it makes of a journal that journalctl reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journalkeeper.cli import probe as command
+from journalkeeper.cli.parser import parse
+from journalkeeper.cli.program import run
+from journalkeeper.config import files
+from journalkeeper.model.errors import UsageError
+from journalkeeper.observe.intake import wait_us
+from journalkeeper.probe import syslog
+from journalkeeper.probe.intake import Intake
+from tests.adapters.pages import PAGES, make
+
+SECOND = 1_000_000
+FLUSHED = "Time spent on flushing to /var/log/journal/0123 is 1s for 5 entries."
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Any:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("probe", "required: PROBE"),
+        ("probe disk", "invalid choice: 'disk'"),
+        ("probe syslog --rate 0", "from 0.01 to 20000"),
+        ("probe syslog --rate 1e9", "from 0.01 to 20000"),
+        ("probe syslog --rate nan", "from 0.01 to 20000"),
+        ("probe syslog --rate fast", "invalid number value: 'fast'"),
+        ("probe syslog --rate 5 --flat-out", "not allowed with"),
+        ("probe syslog --size 131073", "from 64 to 131072"),
+        ("probe syslog --size 63", "from 64 to 131072"),
+        ("probe syslog --size 1.5", "invalid number value: '1.5'"),
+        ("probe syslog --starve 0", "from 1 to 99"),
+        ("probe syslog --starve 100%", "from 1 to 99"),
+        ("probe syslog --seconds 0", "from 0.1 to 86400"),
+        ("probe syslog --every 0", "a span of more than 0"),
+        ("probe syslog --every infinity", "a span of more than 0"),
+        ("probe syslog --every often", "often: a time span: 30s"),
+        ("probe fsync --who 61", "from 0.1 to 60"),
+        ("probe intake --who 5", "unknown: --who"),
+        ("probe intake --rate 5", "unknown: --rate"),
+        ("probe stream /var/log/journal", "unknown: /var/log/journal"),
+    ],
+)
+def test_words_that_make_no_sense_are_a_usage_error_of_one_line(line: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(line.split())
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_bounds_themselves_are_taken() -> None:
+    args = parse(
+        ["probe", "syslog", "--rate", "20000", "--size", "131072", "--starve", "1%", "--every", "500ms", "-D", "/j"]
+    )
+    assert (args.rate, args.size, args.starve, args.every, args.directory) == (20_000, 131_072, 1, 500_000_000, "/j")
+    assert parse(["probe", "intake", "--since", "-3d"]).since == "-3d"
+    assert parse(["-D", "/j", "probe", "-j", "stream"]).json == "short"
+
+
+def test_a_plain_user_is_told_why_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    for name in ("syslog", "fsync", "stream"):
+        assert run(["probe", name]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("journalkeeper: probe needs root, try sudo: ")
+        assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("burst", "interval", "words", "allowed"),
+    [
+        ("10000", "30s", "--rate=166 --seconds=3600", True),
+        ("10000", "30s", "--rate=167 --seconds=3600", False),
+        ("10000", "30s", "--rate=5000 --seconds=1", True),
+        ("10000", "30s", "--rate=5001 --seconds=1", False),
+        ("0", "30s", "--rate=5001 --seconds=3600", True),
+        ("10", "0", "--rate=5001 --seconds=3600", True),
+        ("10", "30s", "--flat-out", True),
+    ],
+)
+def test_on_a_host_at_most_half_of_what_journald_takes_is_sent(
+    burst: str, interval: str, words: str, *, allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [("RateLimitBurst", burst), ("RateLimitIntervalSec", interval)]
+    assignments = [files.Assignment("f", n, "Journal", *row) for n, row in enumerate(rows)]
+    monkeypatch.setattr(files, "assignments", lambda *_, **__: assignments)
+    asked = parse(["probe", "syslog", "--host", *words.split()])
+    if allowed:
+        assert syslog.allowed(asked) == (5 if asked.flat_out else round(asked.rate * asked.seconds))
+        return
+    with pytest.raises(UsageError, match="at most 5000 messages in 30s, half of RateLimitBurst="):
+        syslog.allowed(asked)
+
+
+def test_the_hosts_journald_is_never_starved(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert run(["probe", "syslog", "--host", "--starve=1%"]) == 2
+    assert "leave out --host" in capsys.readouterr().err
+
+
+# intake, from what journalctl says
+
+
+def entry(taken_us: int, wait_us: int | None = 1000, **fields: str) -> dict[str, str]:
+    """One entry; the machine was booted at 0 of CLOCK_REALTIME."""
+    source = {} if wait_us is None else {"_SOURCE_REALTIME_TIMESTAMP": str(taken_us - wait_us)}
+    times = {"__REALTIME_TIMESTAMP": str(taken_us), "__MONOTONIC_TIMESTAMP": str(taken_us), "_BOOT_ID": "b"}
+    return {**times, **source, "_TRANSPORT": "syslog", "MESSAGE": "m", "PRIORITY": "6", **fields}
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have a journalctl that says these entries."""
+
+    def hold(*entries: dict[str, str], status: int = 0) -> None:
+        (tmp_path / "entries").write_text("".join(f"{json.dumps(one)}\n" for one in entries))
+        program = tmp_path / "journalctl"
+        program.write_text(f"#!/bin/sh\necho \"$@\" >{tmp_path}/asked\ncat {tmp_path}/entries\n"
+                           f"[ {status} = 0 ] || echo 'no such boot' >&2\nexit {status}\n")  # fmt: skip
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    return hold
+
+
+def intake(*entries: dict[str, str]) -> Intake:
+    found = Intake()
+    for one in entries:
+        found.take(one)
+    return found
+
+
+def test_a_wait_is_journalds_time_less_the_kernels() -> None:
+    assert wait_us(entry(5000, 1234)) == 1234
+    assert wait_us(entry(5000, None)) is None
+
+
+def test_what_bears_no_kernels_time_of_a_datagram_is_not_counted() -> None:
+    found = intake(
+        entry(1000), entry(2000, None), entry(3000, 10, _TRANSPORT="stdout"), entry(4000, 7, _TRANSPORT="journal")
+    )
+    assert found.all.waits_ns() == [1_000_000, 7000]
+
+
+def test_waits_are_told_by_unit() -> None:
+    found = intake(entry(1000, 5, _SYSTEMD_UNIT="a.service"), entry(2000, 6), entry(3000, 7, _SYSTEMD_UNIT="a.service"))
+    assert {name: series.waits_ns() for name, series in found.units.items()} == {
+        "a.service": [5000, 7000],
+        "no unit": [6000],
+    }
+
+
+@pytest.mark.parametrize("moved_us", [3600 * SECOND, -3600 * SECOND, 30_000])
+def test_a_wait_across_which_the_clock_was_set_is_left_out(moved_us: int) -> None:
+    set_ = entry(20 * SECOND + moved_us, moved_us + 500) | {"__MONOTONIC_TIMESTAMP": str(20 * SECOND)}
+    after = entry(21 * SECOND + moved_us, 700) | {"__MONOTONIC_TIMESTAMP": str(21 * SECOND)}
+    found = intake(entry(10 * SECOND, 300), set_, after)
+    assert found.all.waits_ns() == [300_000, 700_000]
+    assert found.unclear == 1
+
+
+def test_a_clock_that_ntp_slews_was_not_set() -> None:
+    later = entry(3610 * SECOND, 500) | {"__MONOTONIC_TIMESTAMP": str(3608 * SECOND + SECOND // 5)}
+    assert intake(entry(10 * SECOND), later).unclear == 0
+
+
+@pytest.mark.parametrize(
+    ("others", "rotations", "cause"),
+    [
+        ([], [], "sync or disk"),
+        ([entry(9_950_000, 10, PRIORITY="2")], [], "a message of priority crit"),
+        ([entry(9_950_000, 10, PRIORITY="3")], [], "sync or disk"),
+        ([entry(9_000_000, 10, PRIORITY="0")], [], "sync or disk"),
+        ([], [10_200_000], "rotation"),
+        ([], [9_900_000], "sync or disk"),
+        ([entry(10_300_000, None, _TRANSPORT="driver", MESSAGE=FLUSHED)], [10_200_000], "boot flush"),
+        ([entry(10_300_000, None, MESSAGE=FLUSHED)], [], "sync or disk"),
+    ],
+)  # fmt: skip
+def test_the_cause_of_a_stall_is_what_journald_did_meanwhile(
+    others: list[dict[str, str]], rotations: list[int], cause: str
+) -> None:
+    entries = sorted([*others, entry(10_400_000, 400_000)], key=lambda one: int(one["__REALTIME_TIMESTAMP"]))
+    (line,) = intake(*entries).causes(rotations)
+    assert line.startswith("stall of 400 ms at 1970-01-01 ")
+    assert line.endswith(f": {cause}")
+
+
+def test_a_journal_becomes_text_and_json(
+    journal: Callable[..., None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    journal(*(entry(SECOND * n, 200_000 if n == 9 else 1000, _SYSTEMD_UNIT="a\x1b.service") for n in range(1, 31)))
+    words = ["probe", "intake", "-D", str(tmp_path), "--since=2026-01-01"]
+    assert run([*words, "-j"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (tmp_path / "asked").read_text().split()[-1].startswith("--since=@1767")
+    assert [(one["name"], one["count"]) for one in found["series"]] == [("all", 30), ("a\\x1b.service", 30)]
+    assert found["series"][0]["worst_s"] == 0.2
+    assert found["series"][0]["p50_s"] == 0.001
+    assert found["series"][0]["p99_s"] is None
+    assert sum(one["count"] for one in found["series"][0]["buckets"]) == 30
+    assert found["verdict"].startswith("all: 1 of 30 waits are over 100 ms (IntakeDelayMaxSec=")
+    (tmp_path / "before").write_text(json.dumps(found))
+    assert run([*words, "--every=10s", f"--against={tmp_path}/before"]) == 0
+    out = capsys.readouterr().out
+    assert "1.00 x" in out
+    assert re.search(r"^\[131 ms, 262 ms\) +1 \|@@ +\|$", out, re.MULTILINE)
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_document_has_the_keys_that_the_page_describes(
+    journal: Callable[..., None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    journal(entry(SECOND))
+    assert run(["probe", "intake", "-j"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    page = (make(tmp_path / "made") / PAGES[0]).read_text()
+    paragraph = page[page.index("\n.B probe\n") : page.index("\n.B check-config\n")].replace("\\-", "-")
+    keys = {*document, *document["series"][0], *document["series"][0]["buckets"][0], "from_us", "to_us"}
+    assert {key for key in keys if key not in paragraph} == set()
+
+
+def test_what_journalctl_refuses_is_said(journal: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    journal(status=1)
+    assert run(["probe", "intake", "--boot"]) == 1
+    assert capsys.readouterr().err == "journalkeeper: journalctl: no such boot\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "status"),
+    [
+        (None, "cannot read: No such file or directory", 1),
+        ("", "not what `journalkeeper probe intake -j` writes", 2),
+        ("[]", "not what `journalkeeper probe intake -j` writes", 2),
+        ('{"probe": "intake"}', "not what `journalkeeper probe intake -j` writes", 2),
+        ('{"probe": "intake", "series": [7]}', "not what `journalkeeper probe intake -j` writes", 2),
+        ('{"probe": "fsync", "series": []}', "that is of `probe fsync`, this is `probe intake`", 2),
+    ],
+)
+def test_a_file_that_is_nothing_to_compare_with_is_said(
+    text: str | None, says: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / "before").write_text(text)
+    assert run(["probe", "intake", f"--against={tmp_path}/before"]) == status
+    assert says in capsys.readouterr().err
+
+
+def test_a_bad_time_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["probe", "intake", "--since=soon"]) == 2
+    assert "'soon' is not a time" in capsys.readouterr().err
+
+
+def test_every_probe_has_a_module_and_an_answer_to_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for one in command.PROBES:
+        assert run(["probe", one.name, "--help"]) == 0
+        assert "--against" in capsys.readouterr().out

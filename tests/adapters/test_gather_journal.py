@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What is made of journalctl's answer, and of one that breaks off, by a journalctl that says what it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journalkeeper.cli.program import run
+from journalkeeper.gather import journal as gathering
+from journalkeeper.gather.journal import journal
+from journalkeeper.gather.journalctl import JournalctlError
+from journalkeeper.report.evidence import Dropped, Ended, Intake, Journal, Line, Unknown
+
+NOW_US = 1_795_350_000_000_000
+BOOT = "a" * 32
+Says = Callable[..., None]
+
+SCRIPT = """#!/bin/sh
+echo "$@" >>{place}/asked
+case "$1" in --version) echo 'systemd 252 (252.39-1~deb12u2)'; exit;; esac
+case "$*" in *_TRANSPORT=driver*) cat {place}/events;; *) cat {place}/entries;; esac
+cat {place}/stderr >&2
+{end}
+"""
+
+
+@pytest.fixture
+def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Says:
+    """Have journalctl answer with these events and entries, the newest first, and end so."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def set_up(
+        *entries: dict[str, Any],
+        events: list[dict[str, Any]] | None = None,
+        rest: str = "",
+        end: str = "",
+        stderr: str = "",
+    ) -> None:
+        (tmp_path / "entries").write_text("".join(f"{json.dumps(one)}\n" for one in entries) + rest)
+        (tmp_path / "events").write_text("".join(f"{json.dumps(one)}\n" for one in events or []))
+        (tmp_path / "stderr").write_text(stderr)
+        program = tmp_path / "journalctl"
+        program.write_text(SCRIPT.format(place=tmp_path, end=end))
+        program.chmod(0o755)
+
+    return set_up
+
+
+def entry(back_s: float, **fields: Any) -> dict[str, Any]:
+    """An entry of so long ago."""
+    when_us = NOW_US - round(back_s * 1e6)
+    plain = {
+        "__REALTIME_TIMESTAMP": str(when_us),
+        "__MONOTONIC_TIMESTAMP": str(when_us - NOW_US + 10**12),
+        "_BOOT_ID": BOOT,
+    }
+    return {**plain, **fields}
+
+
+def sent(back_s: float, wait_s: float, **fields: Any) -> dict[str, Any]:
+    """One that came by /dev/log after a wait."""
+    source = {"_SOURCE_REALTIME_TIMESTAMP": str(NOW_US - round((back_s + wait_s) * 1e6)), "_TRANSPORT": "syslog"}
+    return entry(back_s, **source, **fields)
+
+
+def read(*, most: int = 100, ours: bool = False) -> Journal:
+    found = journal(None, most, (), ours=ours)
+    assert isinstance(found, Journal)
+    return found
+
+
+def test_waits_are_the_oldest_first_with_their_units(says: Says) -> None:
+    says(sent(1, 0.25, _SYSTEMD_UNIT="a.service"), entry(2, _TRANSPORT="kernel"), sent(3, 0, SYSLOG_IDENTIFIER="cron"))
+    found = read()
+    assert found.intake == (
+        Intake(NOW_US - 3_000_000, 0, "cron"),
+        Intake(NOW_US - 1_000_000, 250_000, "a.service"),
+    )
+    assert (found.entries, found.oldest_us, found.complete) == (3, NOW_US - 3_000_000, True)
+
+
+def test_where_it_stopped_is_said(says: Says, tmp_path: Path) -> None:
+    says(entry(1), entry(2), events=[entry(9)])
+    found = read(most=2)
+    assert (found.entries, found.oldest_us, found.complete) == (2, NOW_US - 2_000_000, False)
+    assert (found.events, found.events_oldest_us, found.events_complete) == (1, NOW_US - 9_000_000, True)
+    assert all("--lines=2 " in line for line in (tmp_path / "asked").read_text().splitlines())
+
+
+@pytest.mark.parametrize("step_s", [3600, 5, -5, -3600])
+def test_a_clock_that_was_set_makes_no_wait(says: Says, step_s: int) -> None:
+    """What was sent before and taken after the step seems to have waited for as long; others count."""
+    before = [sent(20 - n, 0.001) for n in range(5)]
+    later = [sent(10 - n, 0.002) for n in range(5)]
+    for one in later:  # the wall clock jumped, the other did not; the first was sent before
+        for name in ("__REALTIME_TIMESTAMP", "_SOURCE_REALTIME_TIMESTAMP"):
+            if one is not later[0] or name[1] == "_":
+                one[name] = str(int(one[name]) + step_s * 1_000_000)
+    says(*reversed([*before, *later]))
+    assert [one.wait_us for one in read().intake] == [1000] * 5 + [2000] * 4
+
+
+def test_lines_are_gathered_by_stream_the_oldest_first(says: Says) -> None:
+    out = {"_TRANSPORT": "stdout", "_SYSTEMD_UNIT": "a.service", "_EXE": "/usr/bin/awk", "_PID": "7"}
+    says(
+        entry(1, MESSAGE="cut", _STREAM_ID="1", _LINE_BREAK="eof", **out),
+        entry(2, MESSAGE=[0xFF, 0xFE, 0x41], _STREAM_ID="1", **out),
+        entry(2, MESSAGE="other", _STREAM_ID="2", **out),
+        entry(3, MESSAGE=None, _STREAM_ID="1", **out),
+        entry(4, MESSAGE="zwölf", _STREAM_ID="1", **out),
+    )
+    one, other = read().streams
+    lengths = [(line.length, line.unended) for line in one.lines]
+    assert lengths == [(6, False), (None, False), (3, False), (3, True)]
+    assert (one.unit, one.program, one.process) == ("a.service", "awk", None)
+    assert other.lines == (Line(NOW_US - 2_000_000, 5),)
+
+
+def test_a_process_that_still_runs_is_looked_at_and_only_that(says: Says) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    exe = str(Path("/proc/self/exe").readlink())
+    own = {"_TRANSPORT": "stdout", "_STREAM_ID": "1", "_PID": str(os.getpid()), "_EXE": exe, "_BOOT_ID": boot}
+    says(entry(1, MESSAGE="a", **own))
+    (one,) = read(ours=True).streams
+    assert one.process is not None
+    assert (one.process.pid, one.process.exe) == (os.getpid(), exe)
+    assert one.process.argv
+    says(entry(1, MESSAGE="a", **{**own, "_EXE": "/usr/bin/other"}))
+    assert read(ours=True).streams[0].process is None
+    says(entry(1, MESSAGE="a", **{**own, "_BOOT_ID": BOOT}))
+    assert read(ours=True).streams[0].process is None
+    says(entry(1, MESSAGE="a", **own))
+    assert read().streams[0].process is None
+
+
+FLUSH = {"UNIT": "systemd-journal-flush.service", "_TRANSPORT": "journal"}
+SAID = "Time spent on flushing to /var/log/journal/a is 1min 2.345678s for 471 entries."
+
+
+def test_a_boot_is_told_by_its_messages(says: Says) -> None:
+    says(
+        events=[
+            entry(1, MESSAGE_ID=gathering.STARTUP_FINISHED, USERSPACE_USEC="9000000", _TRANSPORT="journal"),
+            entry(2, MESSAGE_ID=gathering.UNIT_STARTED, _SOURCE_REALTIME_TIMESTAMP=str(NOW_US - 2_500_000), **FLUSH),
+            entry(3, MESSAGE=SAID, _TRANSPORT="driver"),
+            entry(4, MESSAGE_ID=gathering.UNIT_STARTING, _SOURCE_REALTIME_TIMESTAMP=str(NOW_US - 5_000_000), **FLUSH),
+            entry(5, MESSAGE="Journal started", _TRANSPORT="driver"),
+            entry(90, MESSAGE="Journal started", _TRANSPORT="driver", _BOOT_ID="b" * 32),
+        ]
+    )
+    older, boot = read().boots
+    assert (boot.boot_id, boot.first_us, boot.finished_us) == (BOOT, NOW_US - 5_000_000, NOW_US - 1_000_000)
+    assert (boot.userspace_us, boot.flush_us) == (9_000_000, 2_500_000)
+    assert (boot.said_flush_us, boot.flushed_entries) == (62_345_678, 471)
+    assert (older.userspace_us, older.flush_us, older.said_flush_us) == (None, None, None)
+
+
+def test_a_flush_that_ended_before_it_began_is_not_known(says: Says) -> None:
+    says(
+        events=[
+            entry(9, MESSAGE_ID=gathering.UNIT_STARTED, **FLUSH),
+            entry(1, MESSAGE_ID=gathering.UNIT_STARTING, **FLUSH),
+        ]
+    )
+    assert read().boots[0].flush_us is None
+
+
+def test_what_was_lost_and_who_died(says: Says) -> None:
+    unit = {"OBJECT_SYSTEMD_UNIT": "a.service", "_TRANSPORT": "driver", "MESSAGE_ID": gathering.JOURNAL_DROPPED}
+    ended = {"MESSAGE_ID": gathering.UNIT_FAILURE_RESULT, "UNIT": "systemd-journald.service", "UNIT_RESULT": "watchdog"}
+    says(
+        events=[
+            entry(1, MESSAGE="Suppressed 40 messages from a.service", N_DROPPED="41", **unit),
+            entry(
+                2, MESSAGE="Suppressed 7 messages from /system.slice/b.service", **{**unit, "OBJECT_SYSTEMD_UNIT": ""}
+            ),
+            entry(3, MESSAGE="Missed 9 kernel messages", _TRANSPORT="driver", MESSAGE_ID=gathering.JOURNAL_MISSED),
+            entry(4, MESSAGE="Suppressed many messages from a.service", **unit),
+            entry(5, _TRANSPORT="journal", **ended),
+        ]
+    )
+    found = read()
+    assert [one._replace(when_us=0) for one in found.dropped] == [
+        Dropped(0, "kernel", 9),
+        Dropped(0, "b.service", 7),
+        Dropped(0, "a.service", 41),
+    ]
+    assert found.ended == (Ended(NOW_US - 5_000_000, "systemd-journald.service", "watchdog"),)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"__REALTIME_TIMESTAMP": "9" * 30, "_SOURCE_REALTIME_TIMESTAMP": "-1", "_TRANSPORT": "syslog"},
+        {"__REALTIME_TIMESTAMP": ["1", "2"], "MESSAGE": ["a", "b"], "_TRANSPORT": ["stdout"]},
+        {"MESSAGE_ID": [1, 2], "UNIT": None, "_TRANSPORT": "driver", "MESSAGE": {"a": 1}},
+        {"_SYSTEMD_UNIT": "</script>\n" * 1000, "_TRANSPORT": "syslog", "_SOURCE_REALTIME_TIMESTAMP": "5"},
+    ],
+)
+def test_no_entry_ends_it(says: Says, fields: dict[str, Any]) -> None:
+    says(entry(1, **fields), events=[entry(1, **fields)])
+    assert read().entries == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"end": "exit 3", "stderr": "out of memory\n"}, "exit status 3: out of memory"),
+        ({"end": "kill -9 $$"}, "killed by signal 9"),
+        ({"rest": '{"MESSAGE": "half a'}, "journalctl broke off"),
+        ({"rest": '"a word"\n'}, "which is no entry"),
+    ],
+)
+def test_an_answer_that_breaks_off_is_an_error_with_journalctls_words(says: Says, words: Any, said: str) -> None:
+    says(entry(1), **words)
+    with pytest.raises(JournalctlError, match=said):
+        read()
+
+
+def test_a_reader_without_the_right_is_told(says: Says) -> None:
+    says(end="exit 1", stderr="No journal files were opened due to insufficient permissions.\n")
+    found = journal(None, 10, (), ours=True)
+    assert isinstance(found, Unknown)
+    assert "systemd-journal" in found.why
+
+
+def test_without_a_journalctl_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = journal(None, 10, (), ours=True)
+    assert isinstance(found, Unknown)
+    assert "cannot be run" in found.why
+
+
+def test_doctor_ends_with_journalctls_words(says: Says, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    says(end="kill -15 $$")
+    assert run(["doctor", "-D", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "journalkeeper: journalctl broke off: killed by signal 15\n"

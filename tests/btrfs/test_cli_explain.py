@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`explain` and `report` of real journals, and every -j by its published schema."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from journalkeeper.btrfs import disk, fiemap
+from journalkeeper.lab.journald import PrivateJournald
+from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.model import MIB, Stretch
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+CHECKOUT = Path(__file__).parent.parent.parent
+SCHEMAS = CHECKOUT / "configs/schema"
+PAGE = 4096
+MakeFile = Callable[..., int]
+
+
+# the schemas
+
+
+def strict(schema: Any) -> Any:
+    """The schema with nothing allowed that it does not name: keys are added to both."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: strict(value) for key, value in schema.items()}
+    if "properties" in closed and isinstance(closed.get("required"), list):
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def check(name: str, document: object) -> None:
+    """Raises: ValidationError."""
+    schema = strict(json.loads((SCHEMAS / f"{name}.json").read_text()))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(document)
+
+
+class Commands:
+    """journalkeeper of one directory, with a record of its own."""
+
+    def __init__(self, directory: Path, state: Path) -> None:
+        self.directory = directory
+        self._environment = {**os.environ, "STATE_DIRECTORY": f"{state}", "PYTHONPATH": f"{CHECKOUT}", "COLUMNS": "80"}
+        for name in ("NOTIFY_SOCKET", "JOURNAL_STREAM"):
+            self._environment.pop(name, None)
+
+    def __call__(self, *words: str | Path, user: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "journalkeeper", *map(str, words)]
+        return subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, timeout=60, check=False, user=user or None
+        )
+
+    def json(self, *words: str | Path, status: int = 0) -> Any:
+        done = self(*words, "-j")
+        assert done.returncode == status, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A journal with a torn archive and a torn active file, of which something was rewritten already."""
+    with ScratchVolume("2G") as volume:
+        directory = volume.mountpoint / "log"
+        with PrivateJournald(directory) as journald:
+            journald.age(20)
+            journald.rotate()
+            journald.age(20)
+        asked = Commands(directory, tmp_path_factory.mktemp("state"))
+        assert asked("defrag", "-D", directory, "--now", "--archived").returncode == 0
+        yield asked
+
+
+def active(commands: Commands) -> Path:
+    return next(commands.directory.glob("*/system.journal"))
+
+
+@pytest.mark.parametrize("name", ["scan", "plan", "defrag", "history", "status", "check-config"])
+def test_what_a_command_answers_is_what_its_schema_says(commands: Commands, name: str) -> None:
+    where = ("-D", commands.directory) if name not in {"status", "check-config"} else ("--config", "/dev/null")
+    document = commands.json(name, *where, *(["-n"] if name == "defrag" else []))
+    check("plan" if name == "defrag" else name, document)
+
+
+def test_a_defrag_that_rewrote_something_is_what_its_schema_says(commands: Commands) -> None:
+    document = commands.json("defrag", "-D", commands.directory, "--now")
+    assert document["outcomes"]
+    check("defrag", document)
+    history = commands.json("history", "-D", commands.directory)
+    assert history["outcomes"]
+    check("history", history)
+    status = commands.json("status")
+    assert status["last_run"]
+    check("status", status)
+
+
+def test_an_explanation_is_what_its_schema_says_of_files_and_directories(commands: Commands) -> None:
+    for path in commands.directory.glob("*/*.journal"):
+        check("explain", commands.json("explain", path))
+    check("explain", commands.json("explain", commands.directory))
+
+
+@pytest.mark.parametrize("wrong", [{"extents": -1}, {"kind": "new"}, {"more": 1}, {"path": None}])
+def test_a_schema_would_say_something_against_a_wrong_answer(commands: Commands, wrong: dict[str, object]) -> None:
+    document = commands.json("scan", "-D", commands.directory)
+    check("scan", document)
+    document[0] |= wrong
+    with pytest.raises(jsonschema.ValidationError):
+        check("scan", document)
+
+
+def test_every_schema_is_of_a_command_and_has_its_version() -> None:
+    for path in SCHEMAS.glob("*.json"):
+        schema = json.loads(path.read_text())
+        assert schema["$id"].endswith(f"/schema/1/{path.stem}.json")
+        assert schema["title"] == f"journalkeeper {path.stem} -j"
+        assert schema["description"].startswith("Version 1. ")
+
+
+# explain
+
+
+def test_the_story_of_an_active_file(commands: Commands) -> None:
+    document = commands.json("explain", active(commands))
+    scanned = next(one for one in commands.json("scan", "-D", commands.directory) if one["kind"] == "active")
+    assert document["file"]["inode"] == scanned["inode"]
+    assert sum(part["extents"] for part in document["picture"]) == document["file"]["extents"]
+    assert sum(part["length"] for part in document["picture"]) == document["file"]["size_bytes"]
+    for part in document["picture"]:
+        assert sum(value for key, value in part.items() if key.endswith("_bytes")) == part["length"]
+    assert document["price"]["read_seconds"] == pytest.approx(document["file"]["extents"] / 150, abs=0.001)
+    assert document["decision"]["sentences"]
+    assert document["window"]["open"] in {True, False}
+    text = commands("explain", active(commands)).stdout
+    assert max(map(len, text.splitlines()[1:])) <= 80
+    for words in ("Extents:", "Price:", "Pinned:", "Past:", "Decided:", "each column 1.0M"):
+        assert words in text
+
+
+def test_an_archive_that_was_rewritten_tells_its_past(commands: Commands) -> None:
+    (archive,) = commands.directory.glob("*/system@*.journal")
+    document = commands.json("explain", archive)
+    assert [row["result"] for row in document["past"]] == ["done"]
+    assert document["file"]["compressed"]
+    assert all(part["compressed_bytes"] for part in document["picture"])
+    assert "compress done (" in commands("explain", archive).stdout
+
+
+def test_a_directory_tells_its_instance_and_its_history(commands: Commands) -> None:
+    (one,) = commands.json("explain", commands.directory)["directories"]
+    assert one["directory"] == str(active(commands).parent)
+    assert one["retention"]["files"] == 2
+    assert one["retention"]["oldest_us"] < one["retention"]["newest_us"]
+    assert "History:" in commands("explain", commands.directory).stdout
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/dev/null", "not on btrfs"),
+        ("/nowhere/at.all", "No such file or directory"),
+        ("{directory}/x", "not a journal file's name"),
+        ("{directory}/link.journal", "not a regular file"),
+    ],
+)
+def test_what_is_no_journal_is_one_line_and_status_1(commands: Commands, path: str, words: str) -> None:
+    directory = active(commands).parent
+    (directory / "x").touch()
+    link = directory / "link.journal"
+    if not link.is_symlink():
+        link.symlink_to("system.journal")
+    done = commands("explain", path.format(directory=directory))
+    link.unlink()
+    (directory / "x").unlink()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_name_that_steers_the_terminal_is_escaped(commands: Commands) -> None:
+    bad = active(commands).parent / "user-1000\x1b[2J.journal"
+    done = commands("explain", bad)
+    assert done.returncode == 1
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_record_that_is_damaged_is_unknown_and_the_rest_is_told(commands: Commands, tmp_path: Path) -> None:
+    (tmp_path / "history.db").write_bytes(b"SQLite format 3\0" + os.urandom(9000))
+    (tmp_path / "history.db").chmod(0o600)
+    broken = Commands(commands.directory, tmp_path)
+    document = broken.json("explain", active(commands))
+    check("explain", document)
+    assert document["past"] is None
+    assert document["decision"] is None
+    assert "history.db" in document["unknown"]["past"]
+    assert document["picture"]
+
+
+# report
+
+
+def test_a_page_of_another_hosts_directory(commands: Commands, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = commands("report", "-D", commands.directory, "-o", page)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{page}: ")
+    check("report", commands.json("report", "-D", commands.directory, "-o", page, "--force"))
+    text = page.read_text()
+    assert '<h2 id="actions">' in text
+    assert "compress" in text
+    assert text.count("<svg") > 4
+
+
+def test_a_page_without_a_record_says_what_it_does_not_know(commands: Commands, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    fresh = Commands(commands.directory, tmp_path / "none")
+    done = fresh("report", "-D", commands.directory, "-o", page)
+    assert done.returncode == 0, done.stderr
+    assert "Unknown: there is no record" in page.read_text()
+
+
+def test_a_read_only_directory_is_told_as_well(commands: Commands, tmp_path: Path) -> None:
+    run("mount", "-o", "remount,ro", commands.directory.parent)
+    try:
+        done = commands("report", "-D", commands.directory, "-o", tmp_path / "page.html")
+        told = commands("explain", active(commands))
+    finally:
+        run("mount", "-o", "remount,rw", commands.directory.parent)
+    assert (done.returncode, told.returncode) == (0, 0), done.stderr + told.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("kill -9 $$", "killed by signal 9"),
+        ("printf '{\"a'; exit 0", "journalctl broke off"),
+        ("echo 'Failed to open: boom' >&2; exit 3", "exit status 3: Failed to open: boom"),
+    ],
+)
+def test_a_journalctl_that_breaks_off_is_status_1_with_its_words(
+    commands: Commands, tmp_path: Path, script: str, words: str
+) -> None:
+    program = tmp_path / "journalctl"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    page = tmp_path / "page.html"
+    broken = Commands(commands.directory, tmp_path / "state")
+    broken._environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    done = broken("report", "-D", commands.directory, "-o", page)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert not page.exists()
+
+
+# what the kernel tells
+
+
+def stretches(fd: int) -> tuple[Stretch, ...]:
+    return fiemap.stretches(fd, sync=True)
+
+
+def test_holes_and_unwritten_space_are_told_apart(make_file: MakeFile) -> None:
+    fd = make_file(b"x" * PAGE)
+    os.ftruncate(fd, 4 * MIB)
+    os.posix_fallocate(fd, 2 * MIB, MIB)
+    os.pwrite(fd, b"x" * MIB, 3 * MIB)
+    found = stretches(fd)
+    assert [part.hole_bytes for part in found] == [MIB - PAGE, MIB, 0, 0]
+    assert [part.unwritten_bytes for part in found] == [0, 0, MIB, 0]
+    assert [part.data_bytes for part in found] == [PAGE, 0, 0, MIB]
+    assert sum(part.extents for part in found) == fiemap.count(fd, sync=False)
+
+
+def test_shared_and_compressed_are_told_apart_and_together(make_file: MakeFile, place: Path) -> None:
+    fd = make_file()
+    run("btrfs", "property", "set", place / "file", "compression", "zstd")
+    os.pwrite(fd, b"much the same " * (MIB // 14 + 1), 0)
+    os.fsync(fd)
+    assert stretches(fd)[0].compressed_bytes == MIB
+    run("cp", "--reflink=always", place / "file", place / "copy")
+    assert stretches(fd)[0].both_bytes == MIB
+    plain = make_file(os.urandom(MIB), "plain")
+    run("cp", "--reflink=always", place / "plain", place / "copy2")
+    assert stretches(plain) == (Stretch(0, MIB, 1, shared_bytes=MIB),)
+
+
+@pytest.mark.parametrize("size", [0, 1, PAGE, MIB - 1, MIB, MIB + 1])
+def test_stretches_end_with_the_file(make_file: MakeFile, size: int) -> None:
+    found = stretches(make_file(b"x" * size))
+    assert sum(part.length for part in found) == size
+    assert len(found) == -(-size // MIB)
+
+
+def test_the_counts_are_those_of_the_survey(fragmented: MakeFile) -> None:
+    fd = fragmented(2000)
+    found = stretches(fd)
+    survey = fiemap.survey(fd, sync=False, per_mib=True)
+    assert sum(part.extents for part in found) == survey.total
+    assert [part.extents for part in found][: len(survey.per_mib)] == list(survey.per_mib)
+
+
+def test_what_was_overwritten_in_part_is_pinned(make_file: MakeFile) -> None:
+    fd = make_file(os.urandom(MIB))
+    assert disk.pinned_bytes(fd) == 0
+    os.pwrite(fd, b"x" * (MIB // 2), MIB // 4)
+    os.fsync(fd)
+    assert disk.pinned_bytes(fd) == MIB // 2
+    os.ftruncate(fd, MIB // 8)
+    os.fsync(fd)
+    assert disk.pinned_bytes(fd) == MIB - MIB // 8
+
+
+def test_of_a_compressed_extent_a_share_is_pinned(make_file: MakeFile, place: Path) -> None:
+    fd = make_file()
+    run("btrfs", "property", "set", place / "file", "compression", "zstd")
+    os.pwrite(fd, (os.urandom(64) * 32 + b"a" * 2048) * 32, 0)
+    os.fsync(fd)
+    whole = disk.disk_bytes(fd) or 0
+    assert disk.pinned_bytes(fd) == 0
+    os.ftruncate(fd, 64 << 10)
+    os.fsync(fd)
+    assert disk.pinned_bytes(fd) == pytest.approx(whole / 2, rel=0.01)
+
+
+def test_nobody_learns_of_no_pins(make_file: MakeFile, as_nobody: Callable[..., int | None]) -> None:
+    fd = make_file(b"x" * MIB)
+    assert as_nobody(lambda: disk.pinned_bytes(fd)) is None

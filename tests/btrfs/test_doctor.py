@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What doctor finds where it is made real: two disks, a snapshot, a full volume, a killed journald, late output."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journalkeeper.cli import program
+from journalkeeper.gather.journal import journal
+from journalkeeper.journald import layout
+from journalkeeper.lab.bed import Bed
+from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.model import MIB
+from journalkeeper.report.evidence import Journal
+from journalkeeper.report.intake import waited
+from tests.btrfs.journals import archive_name, put
+from tests.programs import Talkers
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+MakeVolume = Callable[..., ScratchVolume]
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def doctor(capsys: Captured) -> Callable[..., dict[str, Any]]:
+    """What `doctor -j -D DIR` says; the findings by their rules."""
+
+    def call(directory: Path, status: int = 0, *words: str) -> dict[str, Any]:
+        assert program.run(["doctor", "-j", "-D", str(directory), *words]) == status
+        said: dict[str, Any] = json.loads(capsys.readouterr().out)
+        said["findings"] = {one["rule"]: one for one in said["findings"]}
+        return said
+
+    return call
+
+
+def instance(volume: ScratchVolume, *, nocow: bool = False) -> Path:
+    """A journal directory of this machine's on a volume."""
+    path = volume.mountpoint / layout.machine_id()
+    path.mkdir()
+    if nocow:
+        run("chattr", "+C", path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("profile", "nocow", "found"), [("raid1", True, True), ("raid1", False, False), ("single", True, False)]
+)
+def test_nocow_on_two_mirrored_disks(
+    make_volume: MakeVolume, doctor: Callable[..., dict[str, Any]], profile: str, *, nocow: bool, found: bool
+) -> None:
+    volume = make_volume("512M", profile=profile)
+    where = instance(volume, nocow=nocow)
+    said = doctor(volume.mountpoint)
+    assert ("nocow-redundant" in said["findings"]) is found
+    if found:
+        assert said["findings"]["nocow-redundant"]["facts"] == {"directories": [str(where)], "data_profiles": ["raid1"]}
+    assert not [one for one in said["findings"].values() if one["severity"] == "problem"]
+
+
+def test_a_snapshot_beside_a_nocow_journal(
+    make_volume: MakeVolume, doctor: Callable[..., dict[str, Any]], journal_bytes: bytes
+) -> None:
+    volume = make_volume("1G")
+    where = instance(volume, nocow=True)
+    for number in range(-(-16 * MIB // len(journal_bytes)) + 1):
+        put(where, journal_bytes, archive_name(number + 1), nocow=True, torn=False)
+    rules = ("nocow-snapshots", "pinned-by-snapshots")
+    assert not doctor(volume.mountpoint)["findings"].keys() & set(rules)
+    run("btrfs", "subvolume", "snapshot", "-r", volume.mountpoint, volume.mountpoint / "snapshot")
+    said = doctor(volume.mountpoint)["findings"]
+    assert said["nocow-snapshots"]["facts"] == {"directories": [str(where)]}
+    assert said["pinned-by-snapshots"]["facts"]["shared_bytes"] >= 16 * MIB
+    (remedy,) = said["pinned-by-snapshots"]["remedy"]  # the volume's root is a subvolume already
+    assert "snapshot" in run(*remedy.split())
+
+
+def test_a_volume_without_unallocated_space(
+    make_volume: MakeVolume, doctor: Callable[..., dict[str, Any]], journal_bytes: bytes
+) -> None:
+    volume = make_volume("512M")
+    put(instance(volume), journal_bytes, torn=False)
+    assert "no-room" not in doctor(volume.mountpoint, 0, "--check")["findings"]
+    fill(volume.mountpoint)
+    found = doctor(volume.mountpoint, 1, "--check")["findings"]["no-room"]
+    assert found["severity"] == "problem"
+    assert found["facts"]["data_free_bytes"] < 64 * MIB
+    usage = run("btrfs", "filesystem", "usage", "--raw", volume.mountpoint)
+    (left,) = [int(line.split()[-1]) for line in usage.splitlines() if "Device unallocated:" in line]
+    assert found["facts"]["unallocated_bytes"] == left
+
+
+def fill(directory: Path) -> None:
+    """Take all data chunks that there can be."""
+    for size in (32 * MIB, MIB):
+        number = 0
+        while taken(directory / f"fill-{size}-{number}", size):
+            number += 1
+    os.sync()
+
+
+def taken(path: Path, size: int) -> bool:
+    """Whether there was room for a file of this size."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def test_files_that_journald_did_not_close_and_a_damaged_one(bed: Bed, doctor: Callable[..., dict[str, Any]]) -> None:
+    said = doctor(bed.directory)
+    assert not said["findings"].keys() & {"unclean", "damaged", "born-datacow"}
+    bed.journald.log("not synced")
+    bed.journald.kill()
+    bed.journald.start()
+    bad = bed.journald.journal / archive_name()
+    bad.write_bytes(b"LPKSHHRX" + bytes(4096))
+    run("chattr", "+C", bed.journald.journal)
+    said = doctor(bed.directory, 1, "--check")["findings"]
+    assert said["unclean"]["facts"]["files"] == 1
+    assert said["damaged"]["facts"] == {"files": [str(bad)]}
+    assert said["born-datacow"]["facts"] == {"files": [str(bed.journald.active)]}
+
+
+def test_p99_is_that_of_a_count_by_hand_of_10000_messages(bed: Bed) -> None:
+    """journald is stopped now and then, so that some messages wait."""
+    for number in range(10_000):
+        if number % 1000 == 500:
+            bed.journald.sync()  # the queue is empty then, and five fit in, which holds ten at least
+            os.kill(bed.journald.pid, signal.SIGSTOP)
+            for _ in range(5):
+                bed.journald.log("waits")
+            time.sleep(0.05)
+            os.kill(bed.journald.pid, signal.SIGCONT)
+        bed.journald.log(f"message {number}")
+    bed.journald.sync()
+    told = journal(str(bed.directory), 50_000, (), ours=False)
+    assert isinstance(told, Journal)
+    found = waited(told.intake)
+    assert found is not None
+    waits = sorted(by_hand(bed.directory))
+    assert found.messages == len(waits) >= 10_050
+    assert found.worst_us == waits[-1] >= 50_000
+    late = [wait for wait in waits if wait > found.p99_us]
+    assert len(late) <= len(waits) / 100 < len(late) + waits.count(found.p99_us)
+
+
+def by_hand(directory: Path) -> Iterator[int]:
+    """The waits that the journal's own export has."""
+    for text in run("journalctl", f"--directory={directory}", "--output=export").split("\n\n"):
+        fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        if "_SOURCE_REALTIME_TIMESTAMP" in fields and fields.get("_TRANSPORT") in {"journal", "syslog"}:
+            yield int(fields["__REALTIME_TIMESTAMP"]) - int(fields["_SOURCE_REALTIME_TIMESTAMP"])
+
+
+def test_a_program_that_writes_in_blocks_is_found_within_four_and_no_other_is(bed: Bed) -> None:
+    """At 20 lines a second; more runs in tests/bench/doctor.py."""
+    with Talkers(bed.journald, {"buffered": 1, "unbuffered": 2, "shell": 2}) as talkers:
+        found = talkers.judged_when(lambda streams: streams["buffered-0"].bursts >= 4, patience_s=40)
+    assert {name for name, one in found.items() if one.buffered} == {"buffered-0"}
+
+
+def test_ctrl_c_leaves_nothing(bed: Bed) -> None:
+    bed.journald.age(2)
+    words = [sys.executable, "-m", "journalkeeper", "doctor", "-D", str(bed.directory)]
+    slow = Path(os.environ["TMPDIR"]) / f"slow-{os.getpid()}"
+    slow.mkdir()
+    (slow / "journalctl").write_text('#!/bin/sh\ntouch "$0.began"\nexec sleep 1000\n')
+    (slow / "journalctl").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{slow}:{os.environ['PATH']}"}
+    child = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0)
+    try:
+        deadline = time.monotonic() + 30
+        while not (slow / "journalctl.began").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.killpg(child.pid, signal.SIGINT)
+        out, said = child.communicate(timeout=30)
+    finally:
+        child.kill()
+        child.wait()
+    assert (child.returncode, out) == (1, b"")
+    assert b"interrupted" in said
+    deadline = time.monotonic() + 30
+    while alive := running(child.pid):
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.05)
+
+
+def running(group: int) -> list[str]:
+    """The processes of a group, but for those that have ended and wait for their parent."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = status.read_text().rpartition(")")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        state, _, of = rest.split()[:3]
+        if int(of) == group and state != "Z":
+            found.append(name)
+    return found

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper lab compare`: each strategy has the effect that it is known for, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.lab.compare import BOOT_MESSAGES, STRATEGIES
+from journalkeeper.lab.journald import PrivateJournald
+from journalkeeper.lab.volume import PREFIX, ScratchVolume
+from tests.btrfs.test_try import settled_traces, traces
+
+pytestmark = pytest.mark.root
+MIB = 1 << 20
+
+
+def command(directory: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "journalkeeper", "lab", "compare", str(directory), *words]
+
+
+def test_each_strategy_has_its_effect(tmp_path: Path) -> None:
+    done = subprocess.run(command(tmp_path, "--extents=800", "-j"), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    rows = {row["strategy"]: row for row in found["strategies"]}
+    assert list(rows) == [strategy.name for strategy in STRATEGIES]
+    assert (found["directory"], found["iops"]) == (str(tmp_path), None)
+    extents = {name: row["active_extents"] for name, row in rows.items()}
+    assert extents["untouched"] >= 800
+    assert extents["autodefrag"] < extents["untouched"]
+    assert all(extents[name] < 100 for name in ("NOCOW", "defrag", "rotate", "keeper")), extents
+    assert [name for name, row in rows.items() if not row["checksummed"]] == ["NOCOW"]
+    assert rows["keeper"]["disk_bytes"] < rows["rotate"]["disk_bytes"]
+    assert rows["keeper"]["extents"] < rows["rotate"]["extents"]
+    for row in rows.values():
+        assert 0 < row["last_s"] <= row["read_s"] + row["flush_s"]
+        assert row["written_bytes"] > MIB
+    assert settled_traces(tmp_path) == []
+
+
+def test_a_boot_has_two_mebibytes_of_objects_to_flush() -> None:
+    with ScratchVolume() as volume, PrivateJournald(volume.mountpoint) as journald:
+        journald.stop()
+        journald.boot(BOOT_MESSAGES)
+        header = struct.unpack_from("<5Q", journald.runtime.read_bytes(), 104)  # both tables, and the last object
+        table, table_bytes, _, _, tail = header
+        assert 1.9 * MIB < tail - (table + table_bytes) < 2.1 * MIB
+        before = journald.active.stat().st_size
+        journald.flush()
+        assert not journald.runtime.exists()
+        assert journald.active.stat().st_size >= before
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command, with its first volume mounted."""
+    with subprocess.Popen(command(tmp_path, "--extents=15000"), stderr=subprocess.PIPE, text=True) as child:
+        while not any(PREFIX in line and "/loop/" in line for line in traces(tmp_path)):
+            assert child.poll() is None
+            time.sleep(0.05)
+        yield child
+        child.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_takes_everything_down(running: subprocess.Popen[str], tmp_path: Path, number: signal.Signals) -> None:
+    running.send_signal(number)
+    assert running.stderr is not None
+    assert running.stderr.read() == "journalkeeper: lab was interrupted; nothing was changed\n"
+    assert running.wait(30) == 1
+    assert settled_traces(tmp_path) == []
+
+
+def test_even_sigkill_leaves_nothing_mounted_attached_or_running(
+    running: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    running.kill()
+    running.wait()
+    left = settled_traces(tmp_path)
+    assert [line for line in left if not line.startswith(f"{tmp_path}/{PREFIX}")] == []
+
+
+def test_it_says_when_there_is_no_space_left() -> None:
+    with ScratchVolume("128M") as volume:
+        done = subprocess.run(command(volume.mountpoint), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "are free, 1.0G are needed" in done.stderr

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Made-up evidence: a host of which every part could be looked at, and of which no rule has anything to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from journalkeeper.config import Config
+from journalkeeper.model import GIB, Extents, JournalFile, Kind, Plan
+from journalkeeper.report.evidence import (
+    Boot,
+    Evidence,
+    Intake,
+    Journal,
+    Line,
+    Look,
+    Recorded,
+    Storage,
+    Stream,
+    System,
+    Unit,
+)
+from tests.hosts import DIRECTORY, MINUTE_US, NOW_US, SECOND_US, file, host, instance, volume
+
+DAY_US = 24 * 60 * MINUTE_US
+
+UNITS = (
+    Unit("journalkeeper.service", "active", "running", "enabled", "success"),
+    Unit("journalkeeper.timer", "active", "elapsed", "enabled"),
+    Unit("journalkeeper-defrag.timer", "inactive", "dead", "disabled"),
+    Unit("systemd-journald.service", "active", "running", "static", "success"),
+)
+SYSTEM = System("6.1.0-18-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.76-1", "257.8-1~deb13u2", 512)
+STORAGE = Storage("auto", persistent_directory=True, flushed=True)
+
+
+def look(*files: JournalFile, leftovers: tuple[str, ...] = (), foreign: tuple[str, ...] = (), **words: Any) -> Look:
+    """These files on a volume with room; `words` are the host's."""
+    plain: dict[str, Any] = {"volumes": (volume(unallocated_bytes=10 * GIB),)}
+    return Look(host(*files, **{**plain, **words}), foreign=foreign, leftovers=leftovers)
+
+
+def intake(number: int = 1000, wait_us: int = 500, unit: str = "cron.service") -> tuple[Intake, ...]:
+    """Messages a second apart that waited as long as each other."""
+    return tuple(Intake(NOW_US - (number - n) * SECOND_US, wait_us, unit) for n in range(number))
+
+
+def boots(number: int = 5, userspace_s: float = 10, flush_s: float | None = 0.1) -> tuple[Boot, ...]:
+    """The last boots, a day apart."""
+    flush_us = None if flush_s is None else round(flush_s * 1e6)
+    return tuple(
+        Boot(f"{n:032x}", NOW_US - (number - n) * DAY_US, NOW_US, round(userspace_s * 1e6), flush_us)
+        for n in range(number)
+    )
+
+
+def journal(**words: Any) -> Journal:
+    """A journal of a thousand entries that was read whole."""
+    plain: dict[str, Any] = {
+        "entries": 1000,
+        "oldest_us": NOW_US - 10 * DAY_US,
+        "complete": True,
+        "intake": intake(),
+        "streams": (),
+        "events": 40,
+        "events_oldest_us": NOW_US - 10 * DAY_US,
+        "events_complete": True,
+        "boots": boots(),
+        "dropped": (),
+        "ended": (),
+    }
+    return Journal(**{**plain, **words})
+
+
+def recorded(**words: Any) -> Recorded:
+    """A record of a host that has nothing to do."""
+    plain: dict[str, Any] = {
+        "first_us": NOW_US - 30 * DAY_US,
+        "entries": (),
+        "samples": (),
+        "totals": (),
+        "last_run": None,
+        "waiting": (),
+    }
+    return Recorded(**{**plain, **words})
+
+
+def archives(number: int = 8, ratio: float = 6.0, hours: float = 24, **words: Any) -> tuple[JournalFile, ...]:
+    """Compacted archives of 32 MiB, one each so many hours, and the active file."""
+    plain = file()
+    found = [file(Kind.ACTIVE, head_time_us=NOW_US - MINUTE_US, tail_time_us=NOW_US)]
+    for n in range(number):
+        head_us = NOW_US - round((number - n) * hours * 60) * MINUTE_US
+        archive = plain._replace(
+            path=f"{DIRECTORY}/system@{'0' * 32}-{n:016x}-{n:016x}.journal",
+            inode=1000 + n,
+            disk_bytes=round(plain.allocated_bytes / ratio),
+            extents=Extents(256, plain.size_bytes, encoded_bytes=plain.size_bytes),
+            head_time_us=head_us,
+            tail_time_us=head_us + round(hours * 60) * MINUTE_US,
+        )
+        found.append(archive._replace(**words))
+    return tuple(found)
+
+
+def limits(**words: Any) -> Any:
+    """The main instance of this machine, with 512 MiB for its journal."""
+    plain: dict[str, Any] = {
+        "rotatable": True,
+        "system_max_use_bytes": GIB // 2,
+        "system_keep_free_bytes": GIB,
+        "system_max_file_size_bytes": GIB // 16,
+        "available_bytes": 100 * GIB,
+    }
+    return instance(**{**plain, **words})
+
+
+def stream(*lines: Line, **words: Any) -> Stream:
+    """The standard output of a unit's program."""
+    return Stream(**{"unit": "chatty.service", "program": "chatty", "lines": lines, **words})
+
+
+def evidence(**words: Any) -> Evidence:
+    """A healthy host; `words` replace whole parts of the evidence."""
+    plain: dict[str, Any] = {
+        "now_us": NOW_US,
+        "look": look(*archives(ratio=1.05), instances=(limits(),)),
+        "plan": Plan((), (), ()),
+        "config": Config(),
+        "record": recorded(),
+        "journal": journal(),
+        "units": UNITS,
+        "system": SYSTEM,
+        "storage": STORAGE,
+        "service": {"State": "idle", "StateReason": ""},
+    }
+    return Evidence(**{**plain, **words})

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Evidence as a host would give it, for the page and its charts: small, large, hostile, and with nothing known."""
+
+from __future__ import annotations
+
+import random
+
+from journalkeeper.history.rows import Entry, Sample, Totals
+from journalkeeper.model import (
+    Action,
+    Extents,
+    Host,
+    JournalFile,
+    Kind,
+    Outcome,
+    Plan,
+    Reason,
+    Result,
+    Skip,
+    State,
+    Verb,
+)
+from journalkeeper.report.evidence import Boot, Evidence, Intake, Journal, Look, Recorded, Unknown
+
+NOW_US = 1_795_348_800_000_000
+"""2026-11-22 12:00 UTC."""
+
+HOUR_US = 3600 * 1_000_000
+DAY_US = 24 * HOUR_US
+ACTIVE = "/var/log/journal/4f3a0c2d9e8b4f1d8f6b2f0a1c3d5e7f/system.journal"
+
+
+def file(path: str = ACTIVE, **changes: object) -> JournalFile:
+    """An active file of 32 MiB in 5,992 extents."""
+    row = JournalFile(
+        path=path,
+        device=42,
+        inode=257,
+        kind=Kind.ACTIVE,
+        owner="system",
+        instance="4f3a0c2d9e8b4f1d8f6b2f0a1c3d5e7f",
+        state=State.ONLINE,
+        size_bytes=32 << 20,
+        allocated_bytes=32 << 20,
+        disk_bytes=51 << 20,
+        extents=Extents(total=5992, data_bytes=32 << 20),
+        nocow=False,
+        entries=48_211,
+        head_time_us=NOW_US - 9 * DAY_US,
+        tail_time_us=NOW_US - HOUR_US,
+        links=1,
+        uid=0,
+        mtime_ns=(NOW_US - HOUR_US) * 1000,
+        ctime_ns=(NOW_US - HOUR_US) * 1000,
+    )
+    return row._replace(**changes)  # type: ignore[arg-type] # a field's own type is the caller's care
+
+
+def entry(when_us: int, path: str = ACTIVE, **changes: object) -> Entry:
+    """A rotated file's archive, compacted."""
+    done = Outcome(path, Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 2110, 64, 40 << 20, 5 << 20, 8 << 20, 1.5)
+    return Entry(when_us, "daemon", done._replace(**changes))  # type: ignore[arg-type]
+
+
+def journal(boots: int = 20, kept_from: int = 11, messages: int = 3000) -> Journal:
+    """Boots a day apart, slower each until one is kept; the third from the end has no finish message."""
+    random_ = random.Random(7)  # noqa: S311 - the same numbers each time
+    known = []
+    for number in range(boots):
+        kept = number >= kept_from
+        userspace_us = 1_700_000 + random_.randrange(200_000) if kept else 4_000_000 + 2_400_000 * number
+        boot = Boot(
+            boot_id=f"{number:032x}",
+            first_us=NOW_US - (boots - number) * DAY_US,
+            finished_us=None,
+            userspace_us=userspace_us,
+            flush_us=userspace_us * 6 // 10 - 300_000,
+            flushed_entries=1200,
+        )
+        known.append(boot if number != boots - 3 else boot._replace(userspace_us=None, flush_us=None))
+    intake = tuple(
+        Intake(
+            NOW_US - int(random_.random() * 30 * HOUR_US),
+            int(random_.lognormvariate(5.5, 1.6)),
+            random_.choice(["sshd.service", "cron.service", "nginx.service"]),
+        )
+        for _ in range(messages)
+    )
+    return Journal(
+        entries=messages * 2,
+        oldest_us=NOW_US - 30 * HOUR_US,
+        complete=False,
+        intake=tuple(sorted(intake)),
+        boots=tuple(known),
+    )
+
+
+def recorded(days: int = 10, every_us: int = HOUR_US) -> Recorded:
+    """A record of so many days: extents that grow and are taken back each morning."""
+    times = range(NOW_US - days * DAY_US + HOUR_US, NOW_US, every_us)
+    samples, totals, entries = [], [], []
+    for number, when_us in enumerate(times):
+        torn = 40 + number % 24 * 55
+        samples.append(Sample(when_us, ACTIVE, torn, 1, 16 << 20, 16 << 20))
+        size = (200 << 20) + number * (300 << 10)
+        totals.append(Totals(when_us, "main", 20 + number // 24, 900 + torn, 600, torn, size, size - (30 << 20)))
+        if number % 24 == 0:
+            entries.append(entry(when_us, bytes_written=(6 + number % 5) << 20))
+    first = NOW_US - (days - 1) * DAY_US - 12 * HOUR_US if not totals else totals[0].when_us
+    return Recorded(first, tuple(entries), tuple(samples), tuple(totals), None, ())
+
+
+def plan() -> Plan:
+    """One action and some files that are fine."""
+    archive = file(f"{ACTIVE[:-8]}@1.journal", kind=Kind.ARCHIVED, state=State.ARCHIVED)
+    action = Action(archive.path, Verb.COMPRESS, Reason.FRAGMENTED, (), 32 << 20, 5992, 256, "zstd", archive)
+    fine = [Skip(f"{ACTIVE[:-8]}@{number}.journal", Reason.RECORDED, "rewritten before") for number in range(2, 9)]
+    return Plan((), (action,), (*fine, Skip(ACTIVE, Reason.WINDOW_CLOSED, "", NOW_US + 60_000_000, now=True)))
+
+
+def evidence(**changes: object) -> Evidence:
+    """A host whose journal is kept since ten days, of twenty."""
+    host = Host(NOW_US, (file(), file(f"{ACTIVE[:-8]}@1.journal", kind=Kind.ARCHIVED)), (), (), {}, 0)
+    why = Unknown("not looked at here")
+    whole = Evidence(NOW_US, Look(host), plan(), why, recorded(), journal(), why, why, why)
+    return whole._replace(**changes)  # type: ignore[arg-type]
+
+
+def nothing() -> Evidence:
+    """Nothing could be looked at."""
+    why = Unknown("only root may read it")
+    return Evidence(NOW_US, why, why, why, why, why, why, why, why)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A disk that writes down what it is told, and what would be on it if the power had gone at some moment.
+
+    python -m tests.trust.cutdisk IMAGE LOG     # mounts itself over IMAGE until it is unmounted or stdin ends
+
+The log has every write and every flush from the first on, in the order in which they were answered. What was
+written before a flush is on the disk; of what was written after the last one any part may be, in blocks: a disk
+may keep it in its memory and write it in any order.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+import random
+import select
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from journalkeeper.lab.slowdisk import MOUNTED, READ_IN, Op, SlowDisk, mount
+
+ENTRY: Final = struct.Struct("=qq")
+"""Before each write: its offset and length. A flush has FLUSH as its offset."""
+
+FLUSH: Final = -1
+BLOCK: Final = 4096
+"""What a disk writes wholly or not at all: btrfs needs that of its superblock."""
+
+
+class RecordingDisk(SlowDisk):
+    """As quick as it can; `log` is the descriptor of the log."""
+
+    def __init__(self, fuse: int, image: int, log: int) -> None:
+        super().__init__(fuse, image)
+        self._log = log
+
+    def _do(self, operation: int, words: memoryview) -> bytes:
+        if operation == Op.WRITE:
+            _, offset, size, *_ = READ_IN.unpack_from(words)
+            self._append(ENTRY.pack(offset, size), words[READ_IN.size : READ_IN.size + size])
+        elif operation == Op.FSYNC:
+            self._append(ENTRY.pack(FLUSH, 0), memoryview(b""))
+        return super()._do(operation, words)
+
+    def _append(self, entry: bytes, data: memoryview) -> None:
+        if os.writev(self._log, [entry, data]) != len(entry) + len(data):
+            raise RuntimeError("no room for the log")
+
+
+def serve(image: Path, log: Path) -> None:
+    """Be the disk in `image` until it is unmounted, or whoever started us is gone."""
+    held = os.open(image, os.O_RDWR | os.O_CLOEXEC)  # before it is covered
+    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    fuse = mount(image)
+    disk = RecordingDisk(fuse, held, written)
+    print(MOUNTED, flush=True)  # noqa: T201 - who started us waits for it
+    while True:
+        ready, _, _ = select.select([fuse, 0], [], [])
+        if 0 in ready or not disk.answer():
+            return
+
+
+@contextmanager
+def recorded(image: Path, log: Path) -> Iterator[None]:
+    """`image` as a disk that writes `log` while this lasts; whoever uses it must have let go of it by the end."""
+    words = [sys.executable, "-m", "tests.trust.cutdisk", os.fspath(image), os.fspath(log)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        if process.stdout.readline() != f"{MOUNTED}\n".encode():
+            raise RuntimeError("the recording disk did not start")
+        try:
+            yield
+        finally:
+            for _ in range(50):  # a loop device lets go of it a moment after its last user
+                if subprocess.run(["umount", image], capture_output=True, check=False).returncode == 0:
+                    break
+                time.sleep(0.1)
+            else:
+                process.kill()
+
+
+class _Entry(NamedTuple):
+    """A write of `length` bytes at `offset`, which are at `data` in the log; or a flush."""
+
+    offset: int
+    length: int
+    data: int
+
+
+class Recording:
+    """What was written down in the file `log`, of a disk of `size` bytes that held nothing at first."""
+
+    def __init__(self, log: Path, size: int) -> None:
+        self._size = size
+        with open(log, "rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._entries: list[_Entry] = []
+        self._ends: list[int] = []
+        at = 0
+        while at < len(self._bytes):
+            offset, length = ENTRY.unpack_from(self._bytes, at)
+            self._entries.append(_Entry(offset, length, at + ENTRY.size))
+            at += ENTRY.size + length
+            self._ends.append(at)
+
+    def __len__(self) -> int:
+        """The number of writes and flushes."""
+        return len(self._entries)
+
+    def flushes(self) -> int:
+        """How many of them are flushes."""
+        return sum(entry.offset == FLUSH for entry in self._entries)
+
+    def number(self, log_bytes: int) -> int:
+        """How many were over when the log was so long."""
+        return bisect.bisect_right(self._ends, log_bytes)
+
+    def next_flush(self, at: int) -> int:
+        """How many are over after the first flush that comes after the first `at`; all if none does."""
+        flushes = (number for number in range(at, len(self)) if self._entries[number].offset == FLUSH)
+        return next(flushes, len(self) - 1) + 1
+
+    def cut(self, image: Path, at: int, lost: random.Random | None) -> None:
+        """Put into `image` what is on the disk when the power goes after the first `at` entries.
+
+        Of what was not flushed by then everything is there, or what the dice in `lost` leave.
+        """
+        flushed = max((number for number in range(at) if self._entries[number].offset == FLUSH), default=0)
+        kept_share = lost.random() if lost is not None else 1.0
+        with open(image, "wb", buffering=0) as file:
+            file.truncate(self._size)
+            for number, entry in enumerate(self._entries[:at]):
+                if entry.offset == FLUSH:
+                    continue
+                if number < flushed or lost is None:
+                    self._write(file.fileno(), entry, 0, entry.length)
+                    continue
+                for begin in range(0, entry.length, BLOCK):
+                    if lost.random() < kept_share:
+                        self._write(file.fileno(), entry, begin, min(BLOCK, entry.length - begin))
+
+    def _write(self, image: int, entry: _Entry, begin: int, length: int) -> None:
+        with memoryview(self._bytes) as view:
+            start = entry.data + begin
+            os.pwrite(image, view[start : start + length], entry.offset + begin)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), Path(sys.argv[2]))

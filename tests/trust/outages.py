@@ -1,0 +1,515 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A volume that hangs, fails, fills, loses its quota or is unmounted under the service and under `defrag`.
+
+    sudo python -m tests.trust.outages                          # 60 points, 20 minutes
+    sudo python -m tests.trust.outages --points 6 --hang 3
+    sudo python -m tests.trust.outages --seed 7 --only 12       # one point again
+
+Each point is a volume on a disk of ours (journalkeeper/lab/slowdisk.py) with a real journald under load and
+archives that the subject works on; while it works, the fault strikes, lasts, and is mended. What was on
+the disk before must be there afterwards: each archive with all that it bears, each message that was archived,
+and of the active file where the fault itself does not have journald destroy it.
+The service must live or end with a sentence, hear SIGTERM, feed its watchdog, give each outcome a reason, and
+do a new archive once the volume is back; a last `defrag --now` must leave no archive torn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from journalkeeper.history.record import Record
+from journalkeeper.lab.journald import PrivateJournald
+from journalkeeper.lab.slowdisk import GO, HOLD, Control, slow_disk
+from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
+from journalkeeper.model import Reason, Result
+from tests.bench.figures import need_a_bed
+from tests.btrfs.journals import QUICK, Bearing, archive_name, bearing, extents, put
+from tests.trust.services import CHECKOUT, Quiet, quiet
+from tests.trust.verdict import Verdict
+
+INSIDE, SUBVOLUME = "/var/log/journal", "journal"
+SIZE = "1G"
+IOPS = 500
+ARCHIVES, FLUSHES, MARKS = 4, 15, 100
+JOURNALDS_OWN = (".journal~", f"@{'0' * 32}-")
+"""In the names of files that journald itself damaged: unclean ones, and archived with zeros over the header."""
+
+TORN = 100
+"""An archive of so many extents was not compacted: it has more than 500 before, and some 40 afterwards."""
+
+STOP_S = 45.0
+"""TimeoutStopSec= of units/journalkeeper.service."""
+
+WATCHDOG_S = 2.0
+"""Half of it is how often the service feeds its watchdog."""
+
+PATIENCE_S = 120.0
+SETTINGS = ("SystemMaxFileSize=64M", "SystemMaxUse=600M", "SystemKeepFree=0")
+
+
+class Fault(StrEnum):
+    """What happens to the volume."""
+
+    HANG = "hang"
+    READ_ERRORS = "read-errors"
+    WRITE_ERRORS = "write-errors"
+    FULL = "full"
+    QUOTA = "quota"
+    UNMOUNT = "unmount"
+
+
+ERRORS = (Fault.READ_ERRORS, Fault.WRITE_ERRORS)
+SPARED = (Fault.HANG, Fault.UNMOUNT)
+"""After which journald has all in the file that it writes. Where a page of a mapping cannot be read or has no room,
+the kernel sends SIGBUS, for which journald maps zeros over its own header, and archives that (seen: 0 bytes left)."""
+
+
+class Point(NamedTuple):
+    """One try. `delay_s` after work began the fault strikes; `stop_s` after that comes SIGTERM, unless None.
+
+    The record lies on the volume, too, if `record_inside`; `defrag` instead of the service.
+    """
+
+    number: int
+    fault: Fault
+    defrag: bool
+    record_inside: bool
+    delay_s: float
+    lasts_s: float
+    stop_s: float | None
+
+    def __str__(self) -> str:
+        subject = "defrag" if self.defrag else "service"
+        where = ", its record on the volume" if self.record_inside else ""
+        stop = "" if self.stop_s is None else f", SIGTERM {self.stop_s:.1f} s later"
+        fault = f"{self.fault} for {self.lasts_s:.1f} s"
+        return f"{self.number}: {fault} under {subject}{where}, {self.delay_s:.2f} s{stop}"
+
+
+class Tried(NamedTuple):
+    """What a point came to: sentences, and how long after the mending a new archive was done."""
+
+    lost: list[str]
+    unclean: list[str]
+    outage_s: float
+
+
+def points(count: int, seed: int, hang_s: float) -> list[Point]:
+    """The points of a seed: the faults in turn, all else by chance."""
+    found = []
+    for number, fault in zip(range(count), itertools.cycle(Fault), strict=False):
+        dice = random.Random(f"{seed}-{number}")  # noqa: S311 - repeatable is the point
+        lasts_s = hang_s if fault is Fault.HANG else dice.uniform(0.5, 3)
+        stop_s = dice.uniform(0, min(lasts_s, 3)) if dice.random() < 0.3 else None
+        subject, inside = dice.random() < 0.3, dice.random() < 0.5
+        found.append(Point(number, fault, subject, inside, dice.uniform(0, 2), lasts_s, stop_s))
+    return found
+
+
+class Load:
+    """Messages `load 0`, `load 1`, ... while it lasts; `sent` is how many journald took."""
+
+    def __init__(self, journald: PrivateJournald) -> None:
+        self._journald = journald
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._send, daemon=True)
+        self.sent = 0
+        self._thread.start()
+
+    def _send(self) -> None:
+        while not self._end.wait(0.03):
+            try:
+                self._journald.log(f"load {self.sent}")
+            except (OSError, RuntimeError):
+                return  # journald was killed with its volume
+            self.sent += 1
+
+    def stop(self) -> None:
+        """No more; where journald hangs this waits for it."""
+        self._end.set()
+        self._thread.join()
+
+
+class Place:
+    """The disk, its volume and the journald on it. `namespace` enters the mounts of journald and of the service."""
+
+    def __init__(self, stack: ExitStack, *, record_inside: bool, quota: bool) -> None:
+        self.base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
+        volume = self.base / "volume"
+        volume.mkdir()
+        run("truncate", "-s", SIZE, volume / "disk0.img")
+        run("mkfs.btrfs", "-q", volume / "disk0.img")
+        self.disk: Control = stack.enter_context(slow_disk(volume / "disk0.img"))
+        self.volume = stack.enter_context(ScratchVolume(base=volume))
+        if quota:
+            run("btrfs", "quota", "enable", self.top)
+        self.directory = self.top / SUBVOLUME
+        run("btrfs", "subvolume", "create", self.directory)
+        self.subvolume = int(run("btrfs", "inspect-internal", "rootid", self.directory))
+        self.journald = stack.enter_context(PrivateJournald(self.directory, sync_interval="2s", settings=SETTINGS))
+        self.config = self.base / "journalkeeper.conf"
+        self.config.write_text(QUICK)
+        self.state_inside = Path(INSIDE if record_inside else self.base, "state")
+        self.state = (self.directory if record_inside else self.base) / "state"
+        self.borne: dict[str, Bearing] = {}
+        self.journald.age(FLUSHES)
+        self._content = self.journald.rotate().read_bytes()
+
+    @property
+    def top(self) -> Path:
+        """Where the volume is mounted here; its subvolume is INSIDE to journald and the service."""
+        return self.volume.mountpoint
+
+    def add(self, count: int) -> list[str]:
+        """Archives that everything is known of appear, all at once and on the disk; the first one is NOCOW."""
+        stage = self.directory / "stage"
+        stage.mkdir(exist_ok=True)
+        first = len(self.borne) + 1
+        added = [archive_name(number) for number in range(first, first + count)]
+        for number, name in enumerate(added, start=first):
+            self.borne[name] = bearing(put(stage, self._content, name, nocow=number == 1))
+        for name in added:
+            (stage / name).rename(self.journald.journal / name)
+        run("btrfs", "filesystem", "sync", self.top)
+        return added
+
+    def mark(self) -> None:
+        """Messages that are on the disk when this returns: `mark N` in an archive, `live N` in the active file."""
+        for word in ("mark", "live"):
+            for number in range(MARKS):
+                self.journald.log(f"{word} {number}")
+            while f"{word} {MARKS - 1}\n" not in self.messages():
+                time.sleep(0.05)
+            if word == "mark":
+                self.journald.rotate()
+        self.journald.sync()
+        run("btrfs", "filesystem", "sync", self.top)
+
+    def messages(self) -> str:
+        """What readers get, one message a line."""
+        return run("journalctl", "--quiet", "--output=cat", "--directory", self.journald.journal)
+
+    def fill(self) -> Path:
+        """Take all the room there is."""
+        filler = self.top / "filler"
+        fd, offset = os.open(filler, os.O_WRONLY | os.O_CREAT, 0o600), 0
+        try:
+            for length in (64 << 20, 1 << 20, 4096):
+                while _allocated(fd, offset, length):
+                    offset += length
+        finally:
+            os.close(fd)
+        return filler
+
+    def forget(self) -> None:
+        """Keep no archive in memory: what reads it asks the disk."""
+        for name in self.borne:
+            fd = os.open(self.journald.journal / name, os.O_RDONLY | os.O_NOATIME)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+    def history(self) -> list[str]:
+        """The names of the files that the record says were done."""
+        with Record(self.state, read_only=True) as record:
+            done = [entry.outcome for entry in record.history() if entry.outcome.result is Result.DONE]
+        return [os.path.basename(outcome.path) for outcome in done]
+
+    def mount(self, enter: tuple[str, ...]) -> None:
+        """Mount the subvolume where journald and the service look for it."""
+        run(*enter, "mount", "-o", f"subvol={SUBVOLUME}", self.volume.device, INSIDE)
+
+    def renew(self, service: Quiet | None) -> None:
+        """Mount the volume anew on a disk that works, as after a reboot; journald and its mounts, too."""
+        enter = () if service is None or service.status is not None else namespace(service.pid)
+        self.journald.kill()
+        if enter:
+            run(*enter, "umount", "--lazy", INSIDE)
+        self.volume.unmount()
+        self.disk.order(GO)
+        self.disk.set_iops(0)
+        self.volume.await_release()
+        self.volume.mount()
+        if enter:
+            self.mount(enter)
+        self.journald.start()
+
+
+def _allocated(fd: int, offset: int, length: int) -> bool:
+    try:
+        os.posix_fallocate(fd, offset, length)
+    except OSError:
+        return False
+    return True
+
+
+def namespace(pid: int) -> tuple[str, ...]:
+    """The words that run a command with the mounts of a process."""
+    return ("nsenter", f"--target={pid}", "--mount", "--root", "--wdns=/", "--")
+
+
+@contextmanager
+def broken(place: Place, fault: Fault, service: Quiet | None) -> Iterator[None]:
+    """The fault strikes at the beginning, and is mended at the end."""
+    inside = namespace(service.pid) if service else place.journald.inside
+    match fault:
+        case Fault.HANG:
+            place.disk.order(HOLD)
+            yield
+            place.disk.order(GO)
+        case Fault.READ_ERRORS | Fault.WRITE_ERRORS:
+            place.forget()
+            place.disk.order(fault)
+            yield
+            place.renew(service)
+        case Fault.FULL:
+            filler = place.fill()
+            yield
+            filler.unlink()
+        case Fault.QUOTA:
+            run("btrfs", "qgroup", "limit", "1M", place.directory)
+            yield
+            # by the top: within the subvolume not even this has the quota
+            run("btrfs", "qgroup", "limit", "none", f"0/{place.subvolume}", place.top)
+        case Fault.UNMOUNT:
+            run(*inside, "umount", "--lazy", INSIDE)
+            yield
+            place.mount(inside)
+
+
+class Subject:
+    """The service or one `defrag`, in journald's mounts."""
+
+    def __init__(self, place: Place, point: Point) -> None:
+        self.place, self.point = place, point
+        self.unclean: list[str] = []
+        self.outage_s = 0.0
+
+    def wait(self, true: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
+        """Note what does not come true in time."""
+        end_s = time.monotonic() + timeout_s
+        while not true():
+            if time.monotonic() > end_s:
+                self.unclean.append(what)
+                return
+            time.sleep(0.05)
+
+    @contextmanager
+    def service(self) -> Iterator[Quiet]:
+        """A service that has looked once. What it says is judged when it has ended."""
+        state, inside = self.place.state_inside, self.place.journald.inside
+        with quiet(
+            self.place.base, Path(INSIDE), config=QUICK, enter=inside, state=state, watchdog_s=WATCHDOG_S, may_fail=True
+        ) as service:
+            yield service
+        self.unclean += [line for line in service.lines if "Traceback" in line or Reason.INTERNAL_ERROR in line]
+
+    def under_service(self) -> None:
+        """The fault, and then a new archive; by a service started anew if the first one ended."""
+        place, point = self.place, self.point
+        with self.service() as service:
+            place.add(ARCHIVES)
+            place.disk.set_iops(IOPS)
+            self.wait(lambda: any(line.startswith("STATUS=working") for line in service.said), "it did not begin")
+            time.sleep(point.delay_s)
+            with broken(place, point.fault, service):
+                self._endure(service)
+                if point.record_inside and point.fault in ERRORS:
+                    self._stop(service)  # it keeps its record's volume in use: what mends that is a reboot
+            place.disk.set_iops(0)
+            began_s = time.monotonic()
+            self._judge(service)
+            if service.status is None:
+                self._at_work_again(began_s)
+        if service.status is not None and not self.outage_s:
+            with self.service():
+                self._at_work_again(began_s)
+
+    def _endure(self, service: Quiet) -> None:
+        """What happens while the fault lasts."""
+        began_s = time.monotonic()
+        if self.point.stop_s is not None:
+            time.sleep(self.point.stop_s)
+            service.signal(signal.SIGTERM)
+        time.sleep(max(0.0, began_s + self.point.lasts_s - time.monotonic()))
+        if service.status is None and self.point.stop_s is None:
+            end_s = time.monotonic()
+            fed_s = [began_s, *(moment_s for moment_s in service.alive_s if began_s < moment_s < end_s), end_s]
+            gap_s = max(after_s - before_s for before_s, after_s in itertools.pairwise(fed_s))
+            if gap_s > 2 * WATCHDOG_S:
+                self.unclean.append(f"for {gap_s:.1f} s it did not feed its watchdog")
+
+    def _judge(self, service: Quiet) -> None:
+        """How it ended if it did: by SIGTERM, or with a sentence because its record's directory is gone."""
+        if self.point.stop_s is not None:
+            self._stop(service)
+        time.sleep(0.5)
+        if service.status not in (None, 0) and not (self.point.record_inside and service.status == 1):
+            self.unclean.append(f"it ended with {service.status}: {service.lines[-1:]}")
+        if service.status == 0 and "STOPPING=1" not in service.said:
+            self.unclean.append("it ended without a word")
+
+    def _stop(self, service: Quiet) -> None:
+        """End it as its unit does."""
+        if self.point.stop_s is None:
+            service.signal(signal.SIGTERM)
+        try:
+            service.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.unclean.append(f"SIGTERM did not end it within {STOP_S:.0f} s")
+            service.signal(signal.SIGKILL)
+
+    def _at_work_again(self, began_s: float) -> None:
+        (name,) = self.place.add(1)
+        self.wait(lambda: name in self.place.history(), "a new archive was not done once the volume was back")
+        self.outage_s = time.monotonic() - began_s
+
+    def under_defrag(self) -> None:
+        """The fault under one run."""
+        place, point = self.place, self.point
+        place.add(ARCHIVES)
+        place.disk.set_iops(IOPS)
+        with self.defrag("--now") as process:
+            time.sleep(0.3 + point.delay_s)
+            with broken(place, point.fault, None):
+                if point.stop_s is not None:
+                    time.sleep(point.stop_s)
+                    process.send_signal(signal.SIGTERM)
+                time.sleep(point.lasts_s - (point.stop_s or 0))
+            place.disk.set_iops(0)
+
+    @contextmanager
+    def defrag(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """A run that ends by itself; what it says is judged then."""
+        place = self.place
+        argv = (sys.executable, "-m", "journalkeeper", "defrag", "-D", INSIDE, "-j", "--config", str(place.config))
+        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "STATE_DIRECTORY": str(place.state_inside)}
+        with subprocess.Popen(
+            (*place.journald.inside, *argv, *words), env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
+            yield process
+            said, complaints = process.communicate(timeout=PATIENCE_S)
+        if "Traceback" in complaints or process.returncode not in (0, 1, -signal.SIGTERM):
+            self.unclean.append(f"defrag ended with {process.returncode}: {complaints[-300:]}")
+        elif process.returncode == 1 and not complaints and not said:
+            self.unclean.append("defrag failed without a word")
+        self.unclean += [f"{one}" for one in _outcomes(said) if one["result"] != "done" and _is_bare(one)]
+
+    def finish(self) -> None:
+        """All that is left is done by one run on the whole volume, and nothing is left behind."""
+        with self.defrag("--now"):
+            pass
+        journal = self.place.journald.journal
+        torn = {name: extents(journal / name) for name in self.place.borne if (journal / name).exists()}
+        self.unclean += [f"{name} has {count} extents" for name, count in torn.items() if count >= TORN]
+        self.unclean += [path.name for path in journal.iterdir() if path.name.startswith(".journalkeeper")]
+
+
+def _outcomes(said: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(said)["outcomes"] if said else []
+    return found
+
+
+def _is_bare(outcome: dict[str, Any]) -> bool:
+    """An outcome that says nothing, or of a mistake of ours."""
+    return outcome["reason"] not in set(Reason) or outcome["reason"] == Reason.INTERNAL_ERROR
+
+
+def lost(place: Place, wanted: dict[str, int]) -> list[str]:
+    """What is no longer as it was: archives, and messages: of each word so many."""
+    found = []
+    journal = place.journald.journal
+    for name, before in place.borne.items():
+        if not (journal / name).exists():
+            found.append(f"{name} is gone")
+        elif (after := bearing(journal / name)) != before:
+            found += [
+                f"{name}: {field} was {was!r:.80}, is {now!r:.80}"
+                for field, was, now in zip(Bearing._fields, before, after, strict=True)
+                if was != now
+            ]
+    said = place.messages()
+    for word, count in wanted.items():
+        there = {int(number) for number in re.findall(rf"(?m)^{word} (\d+)$", said)}
+        found += [f"{word} {number} is gone" for number in range(count) if number not in there]
+    checked = subprocess.run(
+        ("journalctl", "--verify", "--directory", journal), capture_output=True, text=True, check=False
+    )
+    failed = [line for line in checked.stderr.splitlines() if "FAIL" in line]
+    return found + [line for line in failed if not any(mark in line for mark in JOURNALDS_OWN)]
+
+
+def attempt(point: Point) -> Tried:
+    """Try one point."""
+    with ExitStack() as stack:
+        place = Place(stack, record_inside=point.record_inside, quota=point.fault is Fault.QUOTA)
+        place.mark()
+        load, subject = Load(place.journald), Subject(place, point)
+        try:
+            if point.defrag:
+                subject.under_defrag()
+            else:
+                subject.under_service()
+        finally:
+            load.stop()
+        wanted = {"mark": MARKS}
+        if point.fault in SPARED:
+            place.journald.sync()
+            wanted |= {"live": MARKS, "load": load.sent}
+        else:
+            place.journald.kill()
+            place.journald.start()
+        subject.finish()
+        return Tried(lost(place, wanted), subject.unclean, subject.outage_s)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    assert __doc__ is not None
+    words = argparse.ArgumentParser(
+        prog="outages", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    words.add_argument("--points", type=int, default=60)
+    words.add_argument("--hang", type=float, default=30.0, help="seconds for which a volume hangs")
+    words.add_argument("--seed", type=int, default=None, help="by default another one each time")
+    words.add_argument("--only", type=int, default=None, help="one point of the seed")
+    return words
+
+
+def main(argv: Sequence[str]) -> int:
+    """Try the points of a seed; 1 if anything was lost or left behind."""
+    asked = parser().parse_args(argv)
+    seed = random.SystemRandom().randrange(1 << 32) if asked.seed is None else asked.seed
+    chosen = points(asked.points, seed, asked.hang)
+    if asked.only is not None:
+        chosen = [points(asked.only + 1, seed, asked.hang)[-1]]
+    sys.stdout.write(f"seed {seed}\n")
+    tried = []
+    for point in chosen:
+        tried.append(attempt(point))
+        bad = [*(f"LOST: {one}" for one in tried[-1].lost[:5]), *(f"UNCLEAN: {one}" for one in tried[-1].unclean[:5])]
+        sys.stdout.write("\n   ".join([f"{point}: at work after {tried[-1].outage_s:.1f} s", *bad]) + "\n")
+        sys.stdout.flush()
+    losses, leftovers = (sum(bool(one[field]) for one in tried) for field in (0, 1))
+    return Verdict("outages", len(tried), losses, leftovers, max(one.outage_s for one in tried), seed).print()
+
+
+if __name__ == "__main__":
+    need_a_bed(parser())
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What one kind of fault came to: a row of the table in journalkeeper-trust(7), and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import Final
+
+MANY: Final = 100
+"""Points from one word about the progress to the next."""
+
+
+@dataclass
+class Tally:
+    """The points that were tried, and those after which something was lost or left.
+
+    `lost` and `unclean` have a sentence for each such point, by its name; `worst_outage_s` is the longest that
+    it took after a fault until everything was in order again.
+    """
+
+    kind: str
+    command: str
+    seed: int
+    points: int = 0
+    lost: dict[str, str] = field(default_factory=dict)
+    unclean: dict[str, str] = field(default_factory=dict)
+    worst_outage_s: float = 0.0
+
+    def add(self, point: str, *, lost: list[str], unclean: list[str], outage_s: float) -> None:
+        """Count one point; what is wrong is said at once, with the point's name, by which it is replayed."""
+        self.points += 1
+        self.worst_outage_s = max(self.worst_outage_s, outage_s)
+        for found, where, word in ((lost, self.lost, "LOST"), (unclean, self.unclean, "UNCLEAN")):
+            if found:
+                where[point] = "; ".join(found)
+                sys.stderr.write(f"{word} at {point}: {where[point]}\n")
+        if self.points % MANY == 0:
+            sys.stderr.write(f"{self.points:,} points\n")
+
+    def report(self) -> int:
+        """Print the row and the JSON on stdout; 1 if anything was lost or left, else 0."""
+        outage = f"{self.worst_outage_s:.1f} s"
+        row = (self.kind, f"{self.points:,}", f"{len(self.lost)}", f"{len(self.unclean)}", outage, self.command)
+        document = {
+            "kind": self.kind,
+            "points": self.points,
+            "lost": len(self.lost),
+            "unclean": len(self.unclean),
+            "worst_outage_s": round(self.worst_outage_s, 3),
+            "seed": self.seed,
+        }
+        sys.stdout.write(" | ".join(row) + f"\n{json.dumps(document)}\n")
+        sys.stdout.flush()
+        return int(bool(self.lost or self.unclean))

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper lab` without a lab: what it refuses, and its table."""
+
+from __future__ import annotations
+
+import io
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.cli import lab, main
+from journalkeeper.cli.output import Output
+from journalkeeper.cli.progress import ProgressLine
+from journalkeeper.lab import bed
+from journalkeeper.lab.compare import STRATEGIES, Compared, Row
+
+WORST = Row("btrfsmaintenance", 123.456, 99.9, 1234.5, 123_456, 9, 10 << 30, 1 << 40, checksummed=True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare",),
+        ("compare", "/", "/"),
+        ("measure", "/"),
+        ("compare", "/", "--extents=99"),
+        ("compare", "/", "--extents=15001"),
+        ("compare", "/", "--iops=-1"),
+        ("compare", "/", "--iops=9"),
+        ("compare", "/", "--iops=1000000000"),
+        ("compare", "/", "-D", "/"),
+        ("compare", "/", "--config", "/dev/null"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_directory_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "compare", f"{tmp_path}/none"]) == 1
+    assert f"{tmp_path}/none: no such directory" in capsys.readouterr().err
+
+
+def test_it_says_why_there_can_be_no_volume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bed, "missing", lambda: "this kernel has no btrfs")
+    monkeypatch.setattr(lab, "FREE_BYTES", 0)
+    assert main(["lab", "compare", str(tmp_path)]) == 1
+    assert "this kernel has no btrfs" in capsys.readouterr().err
+
+
+def test_the_table_fits_80_columns_and_names_the_best_with_checksums() -> None:
+    rows = [WORST._replace(strategy=one.name, checksummed=not one.nocow) for one in STRATEGIES]
+    rows[1] = rows[1]._replace(flush_s=1.0)
+    rows[-1] = rows[-1]._replace(flush_s=2.0)
+    output = Output(Namespace(json="off", no_legend=False, no_pager=True), {})
+    lines = lab._lines("/srv", 150, Compared(250, tuple(rows)), output)
+    assert max(map(len, lines)) <= 80
+    said = " ".join(lines)
+    assert "with NOCOW, 1.00 s; of those with checksums with keeper, 2.00 s." in said
+    assert "250 flushes of 40 messages each in 4 days, on /srv, 150 IOPS." in said
+
+
+def test_the_progress_line_shows_what_is_done() -> None:
+    stream = io.StringIO()
+    with ProgressLine(stream) as line:
+        line.tell("1/7 untouched: 40 flushes")
+        line.tell("too soon")
+    assert stream.getvalue() == "\r\x1b[K1/7 untouched: 40 flushes\r\x1b[K"

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Percentiles, rows and verdicts of waits, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from journalkeeper.report import distribution as report
+from journalkeeper.report.distribution import Limit, Series, Table
+
+MS = 1_000_000
+S = 1000 * MS
+
+
+def series(*waits_ns: int, apart_ns: int = MS, planned: bool = False) -> Series:
+    one = Series("one", planned=planned)
+    for number, wait in enumerate(waits_ns):
+        one.add(number * apart_ns, wait)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("count", "known"),
+    [
+        (0, {"p50": None, "worst": None, "mean": None}),
+        (1, {"p50": None, "worst": 1, "mean": 1}),
+        (19, {"p50": None, "p90": None}),
+        (20, {"p50": 10, "p90": None}),  # ten are above 10
+        (100, {"p50": 50, "p90": 90, "p99": None}),
+        (999, {"p99": None}),
+        (1000, {"p99": 990, "p99.9": None}),
+        (10_000, {"p99": 9900, "p99.9": 9990, "worst": 10_000}),
+    ],
+)
+def test_a_percentile_with_fewer_than_ten_values_above_it_is_not_known(
+    count: int, known: dict[str, int | None]
+) -> None:
+    found = report.statistics(range(1, count + 1))
+    assert {name: found[name] for name in known} == known
+    assert found["count"] == count
+
+
+@pytest.mark.parametrize(
+    ("values", "per_mille", "one"),
+    [([], 990, 0), ([5], 990, 5), (range(1, 101), 990, 99), (range(1, 102), 990, 100), ([1] * 98 + [7, 7], 990, 7),
+     ([1] * 99 + [7], 990, 1), ([1, 2], 500, 1), ([1, 2], 501, 2), (range(1, 1001), 999, 999)],
+)  # fmt: skip
+def test_a_quantile_is_one_of_the_values(values: list[int], per_mille: int, one: int) -> None:
+    assert report.quantile(values, per_mille) == one
+
+
+@pytest.mark.parametrize(
+    ("wait_ns", "number"), [(0, -1), (999, -1), (1000, 0), (1999, 0), (2000, 1), (262_143_999, 17), (262_144_000, 18)]
+)
+def test_a_bucket_is_the_floor_of_the_logarithm_in_microseconds_as_in_sd_events_profile(
+    wait_ns: int, number: int
+) -> None:
+    assert report.bucket(wait_ns) == number
+
+
+@pytest.mark.parametrize(
+    ("span_ns", "text"),
+    [(None, "-"), (0, "0 ns"), (999, "999 ns"), (1000, "1.00 us"), (9_994_000, "9.99 ms"), (9_996_000, "10.0 ms"),
+     (262_144_000, "262 ms"), (999_960_000, "1000 ms"), (1_048_576_000, "1.05 s"), (75_500 * MS, "75.5 s")],
+)  # fmt: skip
+def test_a_time_has_three_digits(span_ns: int | None, text: str) -> None:
+    assert report.shown(span_ns) == text
+
+
+def test_rows_are_powers_of_two_with_a_bar_each_and_no_gap() -> None:
+    assert report.rows([300 * MS] * 12 + [70 * MS] * 4) == [
+        f"[65.5 ms, 131 ms)  4 |{'@' * 14:40}|",
+        f"[131 ms, 262 ms)   0 |{'':40}|",
+        f"[262 ms, 524 ms)  12 |{'@' * 40}|",
+    ]
+    assert report.rows([0, 1]) == [f"[0, 1 us) 2 |{'@' * 40}|"]
+    assert report.rows([]) == []
+
+
+def test_the_table_tells_its_columns_again_when_one_is_added_and_keeps_to_the_width() -> None:
+    table = Table()
+    assert table.lines("10:00:00", [300 * MS]) == ["          <524ms", "10:00:00       1"]
+    assert table.lines("10:00:05", [300 * MS, 300 * MS]) == ["10:00:05       2"]
+    assert table.lines("10:00:10", [600 * MS])[0] == "          <524ms   524ms"
+    wide = table.lines("10:00:15", [1, 1000, 3 * S])
+    assert max(map(len, wide)) <= 80
+    assert wide[1].split() == ["10:00:15", "2", *["0"] * 7, "1"]
+
+
+def test_waits_count_from_the_planned_moment_where_there_was_a_plan() -> None:
+    planned, free = Series("planned", planned=True), Series("free")
+    for one in (planned, free):
+        one.add(50, 7, 30)
+    assert (planned.waits_ns(), free.waits_ns()) == ([27], [7])
+    assert report.document(planned, 0)["call"]["worst_s"] == 7e-9
+    assert report.document(free, 0)["call"] is None
+
+
+def test_a_span_is_unobserved_where_for_a_second_no_wait_began_or_was_under_way() -> None:
+    one = Series("one")
+    for began, took in ((0, 2 * S), (2 * S + 999 * MS, 1), (4 * S, 1), (6 * S, 1)):
+        one.add(began, took)
+    assert report.unobserved(one) == [(2 * S + 999 * MS + 1, 4 * S), (4 * S + 1, 6 * S)]
+
+
+def test_stalls_are_what_long_waits_cover_together() -> None:
+    one = Series("one")
+    for began, took in ((0, 300), (100, 200), (150, 10), (299, 101), (401, 99), (500, 100)):
+        one.add(began, took)
+    assert report.stalls(one, 100) == [(0, 400), (500, 600)]
+
+
+@pytest.mark.parametrize(
+    ("waits_ns", "says"),
+    [
+        ((), "Nothing was measured; the limit would be 100 ms (X=)."),
+        ((100 * MS,), "Fine: the longest wait, 100 ms, is within 100 ms (X=)."),
+        ((100 * MS + 1, 1, 2 * S), "one: 2 of 3 waits are over 100 ms (X=), the longest 2.00 s."),
+    ],
+)
+def test_the_verdict_is_one_sentence_with_its_limits_source(waits_ns: tuple[int, ...], says: str) -> None:
+    assert report.verdict([series(*waits_ns)], Limit(100 * MS, "X=")) == says
+
+
+def test_a_ratio_is_of_p99_where_both_have_one_and_else_of_the_worst() -> None:
+    many, few = report.statistics(range(1, 2001)), report.statistics([4, 8])
+    assert report.ratio(many, {"p99_s": 990e-9, "worst_s": 1.0}) == "2.00 x"
+    assert report.ratio(few, {"p99_s": 1.0, "worst_s": 4e-9}) == "2.00 x"
+    assert report.ratio(many, {"p99_s": None, "worst_s": 4000e-9}) == "0.50 x"
+    for nothing in (None, {}, {"worst_s": 0}, {"worst_s": "fast"}):
+        assert report.ratio(few, nothing) == "-"
+
+
+def test_the_largest_gap_is_between_neighbours() -> None:
+    assert report.largest_gap([5, 1, 20, 7]) == 13
+    assert report.largest_gap([5]) == 0

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The page: one file without scripts or network, small, readable by day and by night, and safe from what it shows."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from journalkeeper.model import Reason, Result, Skip
+from journalkeeper.report import charts, style
+from journalkeeper.report.evidence import Boot, Evidence, Intake, Unknown
+from journalkeeper.report.finding import Finding, Severity, Verdict
+from journalkeeper.report.page import MOST_ACTIONS, MOST_BYTES, page
+from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, evidence, journal, nothing, plan, recorded
+
+NOTHING_FOUND = Verdict((), ("volatile",), ())
+VOID = frozenset({"meta"})
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "a\nb\x1b[31mc\x00",
+    "\udcff\udcfe.service",
+    "u" * 10_000,
+    "\u202egnp.exe",
+    "&lt;b&gt;",
+)
+
+
+class Parsed(HTMLParser):
+    """The elements of a page with their attributes, and its text; every element must be closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def tags(self) -> set[str]:
+        return {tag for tag, _ in self.elements}
+
+
+def made(some: Evidence | None = None, verdict: Verdict = NOTHING_FOUND, host: str = "debian") -> Parsed:
+    text = page(evidence() if some is None else some, verdict, host)
+    assert len(text.encode()) <= MOST_BYTES
+    return Parsed(text)
+
+
+def test_the_page_has_no_script_and_fetches_nothing() -> None:
+    text = page(evidence(), NOTHING_FOUND, "debian")
+    found = Parsed(text)
+    assert not found.tags & {"script", "link", "img", "iframe", "object", "embed", "form", "base", "use", "image"}
+    for _, attributes in found.elements:
+        assert not [name for name in attributes if name.startswith("on") or name in {"src", "srcset", "style"}]
+        assert (attributes.get("href") or "#").startswith("#")
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "url(" not in text
+    assert "@import" not in text
+    policy = next(one for _, one in found.elements if one.get("http-equiv") == "Content-Security-Policy")
+    assert policy["content"] == "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def test_every_chart_has_a_table_below_it_and_words_for_who_does_not_see_it() -> None:
+    found = made()
+    drawn = [attributes for tag, attributes in found.elements if tag == "svg" and attributes.get("role") == "img"]
+    assert len(drawn) == 8
+    assert all(attributes["aria-label"] for attributes in drawn)
+    order = [tag for tag, _ in found.elements if tag in {"figure", "table", "section"}]
+    assert re.findall("figure,table", ",".join(order)) == ["figure,table"] * 4
+
+
+def test_what_could_not_be_looked_at_is_unknown_with_the_reason() -> None:
+    said = " ".join(made(nothing()).words)
+    assert said.count("Unknown: only root may read it.") == 6
+    assert "could not be looked at: only root may read it" in said
+
+
+@pytest.mark.parametrize("part", ["look", "plan", "record", "journal"])
+def test_one_part_that_is_unknown_leaves_the_others(part: str) -> None:
+    said = " ".join(made(evidence(**{part: Unknown("it is not there")})).words)
+    assert "it is not there" in said
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_words_are_text_and_short(hostile: str) -> None:
+    known = journal()
+    record = recorded(days=2)
+    bad = entry(NOW_US - HOUR_US, path=f"/var/log/journal/{hostile}", result=Result.FAILED, detail=hostile)
+    finding = Finding("waits", Severity.PROBLEM, {"units": [hostile], hostile: 5}, hostile, (hostile,))
+    some = evidence(
+        journal=known._replace(intake=(*known.intake, Intake(NOW_US, 9_999_999, hostile))),
+        record=record._replace(entries=(*record.entries, bad), ignored=(hostile,)),
+        plan=plan()._replace(skipped=(Skip(hostile, Reason.IN_USE, hostile),)),
+        units=Unknown(hostile),
+    )
+    verdict = Verdict((finding,), (), (("units", hostile),))
+    text = page(some, verdict, hostile)
+    found = Parsed(text)
+    assert found.tags == made(verdict=Verdict((finding._replace(facts={"units": 1}),), (), (("a", "b"),))).tags
+    assert not any("onerror" in attributes for _, attributes in found.elements)
+    assert "<script" not in text
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+    assert "u" * 700 not in text
+    text.encode("utf-8")
+
+
+def test_five_years_of_a_busy_host_fit() -> None:
+    record = recorded(days=1)
+    entries = tuple(
+        entry(NOW_US - number * HOUR_US, path=f"{ACTIVE}{'x' * 300}{number}", detail="d" * 500)
+        for number in range(5 * 365 * 24)
+    )
+    boots = tuple(Boot("", NOW_US - number * DAY_US, None, 10**6, 10**5) for number in range(1825))
+    some = evidence(record=record._replace(entries=entries[::-1]), journal=journal()._replace(boots=boots))
+    said = " ".join(made(some).words)
+    assert "of 43,800 actions" in said
+    assert "summed up by month" in said
+
+
+def test_no_action_is_left_out_of_the_tables() -> None:
+    entries = tuple(entry(NOW_US - number * DAY_US) for number in range(MOST_ACTIONS + 700))
+    found = made(evidence(record=recorded(days=1)._replace(entries=entries)))
+    cells = " ".join(found.words)
+    assert f"The newest {MOST_ACTIONS} of {MOST_ACTIONS + 700:,} actions" in cells
+    months = re.findall(
+        r"20\d\d-\d\d (?:\n )*compress (?:\n )*done (?:\n )*fragmented (?:\n )*(\d+) ", re.sub(r"\s+", " ", cells)
+    )
+    assert sum(map(int, months)) == 700
+
+
+def test_every_reason_that_occurs_is_explained() -> None:
+    said = " ".join(made().words)
+    for reason in (Reason.RECORDED, Reason.WINDOW_CLOSED, Reason.FRAGMENTED):
+        assert charts_sentence(reason) in said
+
+
+def charts_sentence(reason: Reason) -> str:
+    from journalkeeper.model.reasons import SENTENCES  # noqa: PLC0415
+
+    return SENTENCES[reason]
+
+
+def test_a_finding_is_shown_with_its_numbers_and_its_commands() -> None:
+    finding = Finding(
+        "no-room", Severity.PROBLEM, {"unallocated_bytes": 0, "left": None}, "It is full.", ("a & b", "c")
+    )
+    said = " ".join(made(verdict=Verdict((finding,), ("a", "b"), (("units", "no D-Bus"),))).words)
+    for words in (
+        "no-room",
+        "It is full.",
+        "unallocated_bytes 0, left unknown",
+        "a & b\nc",
+        "2 checks passed, 1 could",
+    ):
+        assert words in said
+
+
+# colours
+
+
+def luminance(colour: str) -> float:
+    """Source: WCAG 2.2, "relative luminance"."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_contrast_is_counted_as_wcag_does() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize("colours", [style.LIGHT, style.DARK], ids=["light", "dark"])
+def test_every_colour_can_be_told_from_its_ground(colours: dict[str, str]) -> None:
+    for name in ("ink", "faint", "link", "bad", "advice"):
+        assert contrast(colours[name], colours["paper"]) >= 4.5, name
+    assert contrast(colours["ink"], colours["panel"]) >= 4.5
+    for name in (*style.BARS, *style.LINES, "extents"):
+        assert contrast(colours[name], colours["paper"]) >= 3, name
+
+
+def test_night_has_the_colours_of_day() -> None:
+    assert style.DARK.keys() == style.LIGHT.keys()
+
+
+def test_the_sheet_is_for_day_night_and_paper() -> None:
+    sheet = style.sheet()
+    assert "prefers-color-scheme:dark" in sheet
+    assert "@media print" in sheet
+    assert sheet.count("{") == sheet.count("}")
+    used = set(re.findall(r"var\(--([a-z]+)\)", sheet))
+    assert used <= style.LIGHT.keys()
+    assert {figure.name for figure in (charts.boots((), (), None),)} == {"boots"}

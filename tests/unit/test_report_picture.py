@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The picture of one file: steps of extents, letters of what lies there, and its width."""
+
+from __future__ import annotations
+
+import pytest
+
+from journalkeeper.model import MIB, Stretch
+from journalkeeper.report import picture
+
+
+def data(extents: int, *, at: int = 0, length: int = MIB) -> Stretch:
+    return Stretch(at * MIB, length, extents, data_bytes=length)
+
+
+@pytest.mark.parametrize(
+    ("extents", "step"),
+    [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (7, 2), (8, 3), (127, 6), (128, 7), (256, 7), (4000, 7)],
+)
+def test_each_step_is_twice_the_one_before(extents: int, step: int) -> None:
+    assert picture.level(extents, MIB) == step
+
+
+def test_a_short_stretch_counts_by_the_mib() -> None:
+    assert picture.level(4, MIB // 4) == picture.level(16, MIB)
+
+
+@pytest.mark.parametrize(
+    ("held", "letter"),
+    [
+        ({"data_bytes": MIB}, "d"),
+        ({"compressed_bytes": MIB}, "c"),
+        ({"shared_bytes": MIB}, "s"),
+        ({"both_bytes": MIB}, "b"),
+        ({"unwritten_bytes": MIB}, "u"),
+        ({"hole_bytes": MIB}, "h"),
+        ({"data_bytes": MIB // 2 - 1, "hole_bytes": MIB // 2 + 1}, "h"),
+        ({"data_bytes": MIB // 2, "hole_bytes": MIB // 2}, "d"),
+    ],
+)
+def test_the_letter_is_of_what_holds_most_bytes(held: dict[str, int], letter: str) -> None:
+    assert picture.letter(Stretch(0, MIB, 1, **held)) == letter
+
+
+def test_every_letter_is_another() -> None:
+    assert len({look.letter for look in picture.LOOKS}) == len(picture.LOOKS)
+    assert {look.field for look in picture.LOOKS} == {name for name in Stretch._fields if name.endswith("_bytes")}
+
+
+@pytest.mark.parametrize(("parts", "columns", "drawn"), [(8, 80, 8), (80, 80, 80), (81, 80, 41), (4096, 78, 78)])
+def test_the_picture_fits_and_loses_nothing(parts: int, columns: int, drawn: int) -> None:
+    merged = picture.merged([data(3, at=number) for number in range(parts)], columns)
+    assert len(merged) == drawn <= columns
+    assert sum(part.extents for part in merged) == 3 * parts
+    assert sum(part.length for part in merged) == parts * MIB
+    assert [part.offset for part in merged] == sorted({part.offset for part in merged})
+
+
+def test_heights_letters_and_a_key_of_what_occurs() -> None:
+    parts = [data(200), Stretch(MIB, MIB, 9, compressed_bytes=MIB), Stretch(2 * MIB, MIB, 0, hole_bytes=MIB)]
+    lines = picture.lines(parts, 80)
+    assert lines[:2] == ["█▄ ", "dch"]
+    assert "█ 128 or more" in lines[3]
+    assert "▄ 8 to 15" in lines[3]
+    assert [line[0] for line in lines[4:]] == ["d", "c", "h"]
+
+
+def test_a_terminal_of_ascii_gets_digits() -> None:
+    lines = picture.lines([data(200), data(1)], 80, ascii_only=True)
+    assert lines[0] == "81"
+    assert all(line.isascii() for line in lines)
+
+
+def test_an_empty_file_is_said() -> None:
+    assert picture.lines([], 80) == ["(empty)"]

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How long a history fits the same bytes, and which of journald's limits say so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from journalkeeper.config import files as conffiles
+from journalkeeper.journald import conf
+from journalkeeper.model import GIB, MIB, Kind
+from journalkeeper.model.units import parse_size
+from journalkeeper.report.evidence import Storage, Unknown
+from journalkeeper.report.finding import Finding
+from journalkeeper.report.retention import Retention, dropin, history, retention, sentence, target_in, written
+from tests.evidence import STORAGE, archives, evidence, limits, look
+from tests.hosts import DIRECTORY, MINUTE_US, NOW_US, file, instance
+
+DAY_US = 24 * 60 * MINUTE_US
+
+
+def told(*, ratio: float = 6.4, hours: float = 24, number: int = 8, storage: Storage = STORAGE, **words: Any) -> Any:
+    """Of a host with 512 MiB for its journal and archives of 32 MiB, one each so many hours."""
+    return retention(
+        evidence(look=look(*archives(number, ratio, hours), instances=(limits(**words),)), storage=storage)
+    )
+
+
+def kept(**words: Any) -> Retention:
+    found = told(**words)
+    assert isinstance(found, Retention)
+    return found
+
+
+def test_what_is_kept_and_what_it_really_takes() -> None:
+    """512 MiB at 32 MiB a day are 16 days; 32 MiB of them are active, the rest takes a 6.4th."""
+    found = kept()
+    assert (found.limit_bytes, found.binds) == (512 * MIB, "SystemMaxUse=512M")
+    assert found.kept_us == 16 * DAY_US
+    assert found.disk_bytes == 32 * MIB + 75 * MIB
+    assert found.ratio == pytest.approx(6.4)
+    assert found.bytes_per_day == 32 * MIB
+
+
+def test_the_proposed_limit_takes_no_more_than_the_present_one() -> None:
+    """Beside the active file one full one, 64 MiB, is not compacted yet: 416 MiB times 6.4 are left for the rest."""
+    found = kept()
+    assert found.proposed_use_bytes <= 96 * MIB + 416 * MIB * 6.4 < found.proposed_use_bytes * 1.1
+    assert found.proposed_use_bytes % MIB == 0
+    assert found.proposed_disk_bytes <= found.target_bytes == 512 * MIB
+    assert found.gain >= 5
+    assert found.proposed_us == round(found.proposed_use_bytes / (32 * MIB) * DAY_US)
+
+
+@pytest.mark.parametrize(
+    ("words", "binds"),
+    [
+        ({}, "SystemMaxUse=512M"),
+        ({"available_bytes": GIB, "system_keep_free_bytes": GIB}, "SystemKeepFree=1G"),
+        ({"system_max_files": 9}, "SystemMaxFiles=9"),
+        ({"system_max_files": 9, "max_file_us": DAY_US}, "SystemMaxFiles=9 with MaxFileSec=1d"),
+        ({"system_max_files": 0}, "SystemMaxUse=512M"),
+        ({"max_retention_us": 7 * DAY_US}, "MaxRetentionSec=1w"),
+        ({"max_retention_us": 17 * DAY_US}, "SystemMaxUse=512M"),
+    ],
+)
+def test_the_limit_that_binds_is_named(words: dict[str, Any], binds: str) -> None:
+    found = kept(**words)
+    assert found.binds == binds
+    assert sentence(found).startswith(f"{binds} keeps ")
+
+
+def test_what_binds_afterwards_is_said_and_leaves_nothing_to_gain() -> None:
+    found = kept(max_retention_us=7 * DAY_US)
+    assert found.proposed_binds == "MaxRetentionSec=1w"
+    assert sentence(found).endswith("then bound by MaxRetentionSec=1w.")
+    given = evidence(look=look(*archives(), instances=(limits(max_retention_us=7 * DAY_US),)))
+    assert history(given) is None
+
+
+def test_a_limit_of_files_is_raised_with_the_other() -> None:
+    found = kept(system_max_files=20)
+    assert found.proposed_files >= found.proposed_use_bytes // (32 * MIB)
+    assert found.proposed_binds == ""
+    assert kept(ratio=1.1).proposed_files == 100
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(1.5, False), (6.0, True)])
+def test_a_longer_history_is_advised_where_it_is_half_as_long_again(ratio: float, *, said: bool) -> None:
+    found = history(evidence(look=look(*archives(ratio=ratio), instances=(limits(),))))
+    assert isinstance(found, Finding) is said
+
+
+def test_the_finding_is_the_sentence_of_the_command() -> None:
+    found = history(evidence(look=look(*archives(ratio=6.4), instances=(limits(),))))
+    assert isinstance(found, Finding)
+    assert found.sentence == sentence(kept())
+    assert found.remedy == ("journalkeeper retention --apply",)
+    assert found.facts["kept_s"] == 16 * 86400
+
+
+def test_once_applied_it_starts_from_the_bytes_of_before() -> None:
+    """Else each --apply would multiply the limit again."""
+    first = kept()
+    storage = STORAGE._replace(retention_bytes=target_in(dropin(first)))
+    again = kept(storage=storage, system_max_use_bytes=first.proposed_use_bytes)
+    assert again.applied
+    assert again.target_bytes == first.target_bytes
+    assert dropin(again) == dropin(first)
+    given = look(*archives(ratio=6.4), instances=(limits(system_max_use_bytes=first.proposed_use_bytes),))
+    assert history(evidence(look=given, storage=storage)) is None
+
+
+def test_journald_reads_what_the_drop_in_says() -> None:
+    found = kept()
+    rows = conffiles.parse(dropin(found).encode(), "retention.conf")
+    assert [row.problem for row in rows] == ["", "", ""]
+    settings = conf.from_assignments(rows)
+    assert settings.system_max_use_bytes == found.proposed_use_bytes
+    assert settings.system_max_file_size_bytes == 64 * MIB
+    assert settings.system_max_files == found.proposed_files
+
+
+@pytest.mark.parametrize("size", [1, 4095, 4096, 65 * 1024, MIB, 513 * MIB, GIB, 3 * GIB, 3 * GIB + MIB])
+def test_sizes_are_written_as_journald_reads_them(size: int) -> None:
+    assert parse_size(written(size)) == size
+
+
+@pytest.mark.parametrize("text", ["", "# target-bytes=\n", "# target-bytes=x\n", "# target-bytes=" + "9" * 30, "1"])
+def test_a_drop_in_of_somebody_else_has_no_target(text: str) -> None:
+    assert target_in(text) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"number": 1}, "only 1 archives are compacted"),
+        ({"hours": 0, "number": 2}, "too short a history"),
+        ({"rotatable": False}, "no directory"),
+        ({"namespace": "shop"}, "no directory"),
+        ({"system_max_use_bytes": 0}, "SystemMaxUse= is off"),
+        ({"available_bytes": None}, "limits are not known"),
+    ],
+)
+def test_what_cannot_be_told_is_said(words: dict[str, Any], why: str) -> None:
+    found = told(**words)
+    assert isinstance(found, Unknown)
+    assert why in found.why
+
+
+def test_without_root_the_ratio_is_unknown() -> None:
+    files = tuple(one._replace(disk_bytes=None) for one in archives())
+    found = retention(evidence(look=look(*files, instances=(limits(),))))
+    assert isinstance(found, Unknown)
+    assert "root" in found.why
+
+
+def test_archives_that_are_not_compacted_tell_no_ratio() -> None:
+    plain = [file(inode=n, disk_bytes=1) for n in range(9)]
+    found = retention(evidence(look=look(file(Kind.ACTIVE), *plain, instances=(limits(),))))
+    assert isinstance(found, Unknown)
+    assert "only 0 archives" in found.why
+
+
+def test_archives_that_do_not_pay_to_be_compacted_count_in_the_ratio() -> None:
+    plain = file(inode=1, path=f"{DIRECTORY}/system@x.journal", disk_bytes=32 * MIB)
+    found = retention(evidence(look=look(*archives(4, 4.0), plain, instances=(limits(),))))
+    assert isinstance(found, Retention)
+    assert found.ratio == pytest.approx(5 * 32 / (4 * 8 + 32))
+
+
+def test_other_directories_count_for_nothing() -> None:
+    other = instance(directory="/var/log/journal/other", rotatable=False)
+    stray = archives()[1]._replace(path="/var/log/journal/other/system@0-0-0.journal", allocated_bytes=GIB)
+    given = look(*archives(ratio=6.4), stray, instances=(other, limits()))
+    assert retention(evidence(look=given)) == kept()
+    assert kept().kept_us < NOW_US

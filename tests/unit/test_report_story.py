@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One file's and one directory's story: every fact is there or said to be unknown, within the terminal's width."""
+
+from __future__ import annotations
+
+import pytest
+
+from journalkeeper.history.rows import Sample
+from journalkeeper.model import MIB, Instance, Kind, Reason, Result, Stretch, Window
+from journalkeeper.model.reasons import NO_JOURNAL
+from journalkeeper.model.units import INFINITY_US
+from journalkeeper.report import directory, story
+from journalkeeper.report.directory import Place
+from journalkeeper.report.evidence import Unknown
+from journalkeeper.report.story import Decision, Story
+from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, file
+
+WHY = Unknown("only root may ask")
+PARTS = tuple(Stretch(number * MIB, MIB, 187, data_bytes=MIB) for number in range(32))
+DOING = Decision("defragment", Reason.FRAGMENTED, "", None, False, 5992, 40, 32 << 20, 0, 39.6)
+WAITING = Decision("", Reason.SETTLING, "changed 3s ago", NOW_US + 57_000_000, now=True)
+
+
+def told(**changes: object) -> Story:
+    whole = Story(NOW_US, file(), PARTS, 19 << 20, 2_500.0, (entry(NOW_US - DAY_US),), (), DOING)
+    return whole._replace(**changes)  # type: ignore[arg-type]
+
+
+def said(some: Story, width: int = 80) -> str:
+    return " ".join(" ".join(story.lines(some, width)).split())
+
+
+def test_what_a_cold_reader_waits_is_a_read_for_each_extent() -> None:
+    cost = story.price(told())
+    assert cost.read_seconds == pytest.approx(5992 / 150)
+    assert cost.disk_iops == pytest.approx(400)
+    assert cost.disk_read_seconds == pytest.approx(5992 / 400)
+    assert "a cold reader waits 39.9s for its extents at 150 reads a second, 15.0s at this disk's 400" in said(told())
+
+
+@pytest.mark.parametrize("read_us", [WHY, 0.0])
+def test_a_disk_that_nobody_measured_is_unknown(read_us: float | Unknown) -> None:
+    assert story.price(told(disk_read_us=read_us)).disk_read_seconds is None
+    assert "on this disk unknown" in said(told(disk_read_us=read_us))
+
+
+def test_each_part_that_could_not_be_looked_at_is_unknown_and_the_rest_is_told() -> None:
+    text = said(told(pinned_bytes=WHY, disk_read_us=WHY, entries=WHY, samples=WHY, decided=WHY))
+    assert text.count("unknown: only root may ask") == 4
+    assert "5,992, where 1 would be ideal" in text
+
+
+def test_pinned_bytes_are_told_or_that_there_are_none() -> None:
+    assert "Pinned: 19.0M of the disk" in said(told())
+    assert "Pinned: nothing" in said(told(pinned_bytes=0))
+
+
+def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
+    entries = tuple(entry(NOW_US - days * DAY_US, extents_before=days) for days in range(30, 0, -1))
+    samples = tuple(Sample(NOW_US - days * DAY_US, ACTIVE, days * 100, 1, 0, 0) for days in range(3, 0, -1))
+    lines = story.past(told(entries=entries, samples=samples))
+    assert [line.split(": ")[1].split(" to ")[0] for line in lines[:10]] == [str(days) for days in range(1, 11)]
+    assert "20 older actions" in lines[10]
+    assert "extents: 300 at" in lines[11]
+    assert "at most 300" in lines[11]
+
+
+def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
+    failed = entry(NOW_US, result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error\x1b[2J")
+    text = said(told(entries=(failed,)))
+    assert r"compress failed (io-error): Input/output error\x1b[2J" in text
+    assert "nothing is recorded of it" in said(told(entries=()))
+
+
+@pytest.mark.parametrize(
+    ("decided", "window", "words"),
+    [
+        (DOING, None, "It is done by the next run, unless the file changes"),
+        (DOING, Window("a", open=True, closes_at_us=NOW_US, reason="online"), "when the window closes."),
+        (WAITING, None, "That can change in 57s, at 2026-"),
+        (WAITING, None, ", or at once with `journalkeeper defrag --now`."),
+        (WAITING._replace(until_us=NOW_US - 5), None, "That can change in 1s"),
+        (Decision("", Reason.RECORDED), None, "That can change when the file changes."),
+        (Decision("", Reason.NOT_REGULAR), None, "when it is a journal file on btrfs"),
+        (None, None, "the plan has no word on it"),
+    ],
+)
+def test_when_a_decision_can_change_is_said(decided: Decision | None, window: Window | None, words: str) -> None:
+    assert words in said(told(decided=decided, window=window))
+
+
+def test_every_reason_not_to_act_has_an_end_that_is_said() -> None:
+    acts = {
+        *(Reason.FRAGMENTED, Reason.UNCOMPRESSED, Reason.PINNED, Reason.NOCOW_ARCHIVE, Reason.NO_REDUNDANCY),
+        *(Reason.CONFIGURED, Reason.BORN_DATACOW, Reason.CHEAPER, Reason.ASKED),
+    }
+    assert story.ENDS.keys() | acts | NO_JOURNAL == set(Reason)
+
+
+def test_a_closed_window_says_when_it_opens() -> None:
+    window = Window("a", open=False, closes_at_us=None, reason="unsynced", opens_at_us=NOW_US)
+    assert "is closed: unsynced, until 2026-" in said(told(window=window))
+    assert "is open: flushed." in said(told(window=Window("a", open=True, closes_at_us=None, reason="flushed")))
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    lines = story.lines(told(decided=WAITING), width)
+    assert max(map(len, lines[1:])) <= width
+    assert lines[0] == ACTIVE
+
+
+def test_hostile_names_cannot_steer_the_terminal() -> None:
+    bad = "\x1b]0;owned\x07\n\udcff"
+    row = file(path=f"/var/{bad}", owner=bad, instance=bad, problem=Reason.BAD_HEADER, problem_detail=bad)
+    lines = story.lines(told(file=row, decided=Decision("", Reason.IN_USE, bad), entries=Unknown(bad)), 80)
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_terminal_of_ascii_gets_ascii() -> None:
+    assert all(line.isascii() for line in story.lines(told(), 80, ascii_only=True))
+
+
+# directories
+
+
+def place(**changes: object) -> Place:
+    instance = Instance(
+        name="4f3a",
+        directory="/var/log/journal/4f3a",
+        device=42,
+        namespace="",
+        nocow=False,
+        storage="persistent",
+        sync_interval_us=300_000_000,
+        system_max_use_bytes=512 << 20,
+        system_keep_free_bytes=1 << 30,
+        system_max_file_size_bytes=64 << 20,
+        system_max_files=100,
+        available_bytes=50 << 30,
+        rotatable=True,
+    )
+    files = tuple(file(kind=Kind.ARCHIVED, head_time_us=NOW_US - days * DAY_US) for days in (8, 4))
+    return Place(NOW_US, instance._replace(**changes), files, None, None)  # type: ignore[arg-type]
+
+
+def test_a_history_is_from_the_oldest_entry_to_the_newest_and_what_would_fit() -> None:
+    kept = directory.retention(place())
+    assert (kept.files, kept.allocated_bytes, kept.disk_bytes) == (2, 64 << 20, 102 << 20)
+    assert kept.oldest_us == NOW_US - 8 * DAY_US
+    span = 8 * DAY_US - HOUR_US
+    assert kept.full_span_us == span * 8
+    assert kept.binding == "SystemMaxUse="
+
+
+@pytest.mark.parametrize(
+    ("changes", "binding"),
+    [
+        ({}, "SystemMaxUse="),
+        ({"system_max_files": 3}, "SystemMaxFiles="),
+        ({"available_bytes": (1 << 30) + (8 << 20)}, "SystemKeepFree="),
+        ({"max_retention_us": 9 * DAY_US}, "MaxRetentionSec="),
+        ({"max_retention_us": INFINITY_US}, "SystemMaxUse="),
+        ({"system_max_use_bytes": 0, "system_max_files": 0}, None),
+    ],
+)
+def test_the_limit_that_is_reached_first_is_named(changes: dict[str, object], binding: str | None) -> None:
+    assert directory.retention(place(**changes)).binding == binding
+
+
+def test_an_empty_directory_has_no_history_and_divides_by_nothing() -> None:
+    empty = place()._replace(files=())
+    assert directory.retention(empty).full_span_us is None
+    assert "no entries" in " ".join(directory.lines(empty, 80))
+
+
+def test_clocks_that_ran_backwards_make_no_negative_span() -> None:
+    backwards = place()._replace(files=(file(head_time_us=NOW_US, tail_time_us=NOW_US - DAY_US),))
+    assert directory.retention(backwards).full_span_us is None
+    assert "History: 0, from" in " ".join(directory.lines(backwards, 80))
+
+
+def test_a_directory_tells_instance_window_and_decision() -> None:
+    window = Window("4f3a", open=True, closes_at_us=NOW_US, reason="online")
+    decided = Decision("set-nocow", Reason.NO_REDUNDANCY)
+    text = " ".join(" ".join(directory.lines(place()._replace(window=window, decided=decided), 80)).split())
+    for words in (
+        "Instance: 4f3a, its journald can be asked",
+        "SyncIntervalSec=5min",
+        "is open until",
+        "set-nocow, no-r",
+    ):
+        assert words in text
+    assert "Window: unknown" in " ".join(directory.lines(place(), 80))
+    assert "0 to about" not in text
