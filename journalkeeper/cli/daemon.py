@@ -8,9 +8,7 @@ import asyncio
 from contextlib import closing
 
 from journalkeeper.bus import names
-from journalkeeper.bus.server import Server
 from journalkeeper.cli.context import Context
-from journalkeeper.service.daemon import Daemon
 from journalkeeper.service.log import Log, to_journald
 
 DESCRIPTION = """\
@@ -41,6 +39,9 @@ def run(_args: argparse.Namespace, context: Context) -> int:
 
 
 async def _serve(context: Context, log: Log) -> None:
+    from journalkeeper.bus.server import Server  # noqa: PLC0415 - pages are made without these two's libraries
+    from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
+
     daemon = Daemon(lambda: context.new_engine(patient=True), log.say)
     server = Server(daemon.api, names.named_address(), daemon.bus_lost, daemon.bus_found, daemon.mistake)
     await daemon.run(server.run)

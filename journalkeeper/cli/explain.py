@@ -14,7 +14,6 @@ from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.observe.load import mean_read_us
 from journalkeeper.report import directory, story
 from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, Story
@@ -77,6 +76,8 @@ def _file(path: str, context: Context) -> int:
 
 def _story(file: JournalFile, host: Host, context: Context) -> Story:
     """All that can be learned of a file; what cannot is said."""
+    from journalkeeper.observe.load import mean_read_us  # noqa: PLC0415 - takes psutil, which the pages are made without
+
     parts, pinned = _lies(file.path)
     read_us = mean_read_us(volume.uuid for volume in host.volumes)
     entries, samples = _past(file.path, context)
