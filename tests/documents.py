@@ -108,6 +108,11 @@ HOW: tuple[tuple[str, str, How], ...] = (
         r"btrfs filesystem defragment .*",
         By("tests/bench/archive.py", "btrfs filesystem defragment"),
     ),
+    (
+        r"journalkeeper-trust\.7 .*",
+        r"(sudo )?python -m tests\.trust.*",
+        By("tests/trust/test_suite.py", "-m tests.trust"),
+    ),
     # pages that have a test of their own for all that they show
     (
         r"journalkeeper\.1 block",

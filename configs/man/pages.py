@@ -29,6 +29,7 @@ from journalkeeper.service.log import Event
 
 HERE: Final = Path(__file__).parent
 CATALOG: Final = HERE.parent.parent / "units/journalkeeper.catalog"
+ATTACKS: Final = HERE / "shown/trust.txt"
 _TOLD_LINE = re.compile(r"@(\w+)(?: (.+))?@")
 
 
@@ -177,6 +178,21 @@ def _shown(name: str) -> Iterator[str]:
     yield from roff.example((HERE / "shown" / f"{name}.txt").read_text().splitlines())
 
 
+def _attacks(_: str) -> Iterator[str]:
+    """What came of each kind of attack, as `python -m tests.trust --write` keeps it; the kinds that were run."""
+    rows = [("kind", "points", "lost", "unclean", "outage")]
+    commands = []
+    for line in ATTACKS.read_text().splitlines():
+        kind, points, lost, unclean, outage_s, command = line.split("\t")
+        rows.append((kind, f"{int(points):,}", lost, unclean, f"{outage_s} s"))
+        commands.append(command)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    yield from roff.example(["  ".join(map(str.rjust, row, widths)) for row in rows])
+    yield ".PP"
+    yield "By these commands:"
+    yield from roff.example(commands)
+
+
 TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "commands": _commands,
     "options": _options,
@@ -184,6 +200,7 @@ TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "rules": _rules,
     "directives": _directives,
     "at_least": _at_least,
+    "attacks": _attacks,
     "errors": _errors,
     "events": _events,
     "metrics": _metrics,

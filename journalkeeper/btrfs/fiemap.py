@@ -116,7 +116,10 @@ class _Columns(NamedTuple):
 
 
 def _batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> Iterator[_Columns]:
-    """The map of `fd` from `start` to `end`, so that a long one takes no more memory than a short one."""
+    """The map of `fd` from `start` to `end`, so that a long one takes no more memory than a short one.
+
+    Raises: as `survey`; OSError: EIO the rows end where they began, and would be given again for ever.
+    """
     try:
         map_ = _idle.pop()
     except IndexError:
@@ -128,7 +131,9 @@ def _batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> I
             sync = False
             if rows:
                 columns = _Columns(map_.column(rows, 0), map_.column(rows, 1), map_.column(rows, 2), map_.flags(rows))
-                start = columns.logical[-1] + columns.length[-1]
+                before, start = start, columns.logical[-1] + columns.length[-1]
+                if rows == BATCH_ROWS and start <= before:
+                    raise OSError(errno.EIO, "the file's map does not go on")
                 yield columns
     finally:
         _idle.append(map_)
@@ -186,7 +191,7 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
         _clip(columns, size)
         _add_bytes(bytes_by_flags, columns)
         if per_mib and size <= MAX_FILE_BYTES:
-            _add_counts(counts, columns, begins)
+            _add_counts(counts, columns, begins, size)
     unwritten = _bytes_with(bytes_by_flags, FIEMAP_EXTENT_UNWRITTEN)
     return Extents(
         total=total,
@@ -216,12 +221,12 @@ def _bytes_with(bytes_by_flags: dict[int, int], flag: int) -> int:
     return sum(length for flags, length in bytes_by_flags.items() if flags & flag)
 
 
-def _add_counts(counts: list[int], columns: _Columns, begins: list[bool]) -> None:
+def _add_counts(counts: list[int], columns: _Columns, begins: list[bool], size: int) -> None:
     """Count the extents that begin in each MiB up to the end of the file."""
     rows = zip(columns.logical, columns.length, begins, strict=True)
-    inside = [logical >> 20 for logical, length, begin in rows if begin and length]
+    inside = [logical >> 20 for logical, length, begin in rows if begin and length and logical < size]
     if inside:
-        counts += [0] * (inside[-1] + 1 - len(counts))
+        counts += [0] * (max(inside) + 1 - len(counts))
     for mib in inside:
         counts[mib] += 1
 

@@ -109,7 +109,7 @@ class SizeGuard:
                     if len(self._head) >= LOOK:
                         nothing = b"", header - len(self._head) + body
                         self._head[:], self._skips = with_short_path(bytes(self._head)) or nothing
-                elif len(self._head) == header and header > FIXED:
+                elif len(self._head) == header:
                     fits = body <= BODY_MOST
                     ready += self._head if fits else without_body(bytes(self._head))
                     self._passes, self._skips = (body, 0) if fits else (0, body)

@@ -148,9 +148,14 @@ def being_written(fd: int) -> bool:
 def writable(held: VerifiedFile) -> Iterator[int]:
     """The same inode open for writing, too: through /proc, so that no name is walked again.
 
-    Raises: OSError: EROFS, EPERM immutable, ETXTBSY.
+    Without O_NONBLOCK whoever has a lease on the file would keep us waiting for /proc/sys/fs/lease-break-time.
+
+    Raises: Refused for a lease of somebody's; OSError: EROFS, EPERM immutable, ETXTBSY.
     """
-    fd = os.open(f"/proc/self/fd/{held.fd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fd = os.open(f"/proc/self/fd/{held.fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    except BlockingIOError as error:
+        raise Refused(Reason.IN_USE, "a program has a lease on the file") from error
     try:
         yield fd
     finally:

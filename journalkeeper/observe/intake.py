@@ -18,9 +18,12 @@ ENTRIES: Final = 16
 
 
 def wait_us(entry: Mapping[str, Any]) -> int | None:
-    """How long one entry waited; None if nobody knows, less than 0 if the clock was set back."""
+    """How long one entry waited; None if nobody knows, less than 0 if the clock was set back.
+
+    A damaged time is no number: the reader leaves bytes, or a list of those that there are.
+    """
     source = entry.get("_SOURCE_REALTIME_TIMESTAMP")
-    return None if source is None else int(entry["__REALTIME_TIMESTAMP"]) - int(source)
+    return int(entry["__REALTIME_TIMESTAMP"]) - int(source) if isinstance(source, int | str) else None
 
 
 class Intake:

@@ -44,6 +44,15 @@ def test_messages_pass_however_they_are_cut(seed: int) -> None:
     assert through(data, pieces) == b"".join(wanted)
 
 
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("body", [b"", bytes(8)])
+def test_a_message_without_fields_is_the_librarys_to_refuse(body: bytes) -> None:
+    """No bus hands such a one on; what is read here must end all the same."""
+    bare = b"l\1\0\1" + len(body).to_bytes(4, "little") + (7).to_bytes(4, "little") + bytes(4) + body
+    for pieces in ([], [3], [16], [17]):
+        assert through(bare + SMALL, pieces) == bare + SMALL
+
+
 def head(message: bytes) -> bytes:
     return message[: lengths(message[:16])[0]]
 

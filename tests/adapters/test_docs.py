@@ -39,7 +39,8 @@ def test_a_command_that_another_test_runs_is_in_that_test(by: By) -> None:
 
 def test_every_document_was_read() -> None:
     found = {command.document for command in documents.commands()}
-    assert {"README.md", "journalkeeper.1", "journalkeeper-fleet.7", "journalkeeper.service.8"} <= found
+    pages = {"journalkeeper.1", "journalkeeper-fleet.7", "journalkeeper-trust.7", "journalkeeper.service.8"}
+    assert {"README.md"} | pages <= found
     assert len(documents.commands()) > 50
 
 

@@ -28,7 +28,7 @@ from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.service.log import Event, outcome_fields
 from tests.adapters.pages import CHECKOUT, PAGES, commands, examples, make, need, rendered
 
-MAIN, CONF, BUS, FIGURES, FLEET, SERVICE = PAGES
+MAIN, CONF, BUS, FIGURES, FLEET, TRUST, SERVICE = PAGES
 UNITS = [unit for kind in ("service", "timer", "socket") for unit in (CHECKOUT / "units").glob(f"*.{kind}")]
 OTHER_NAMES = [*(f"{unit.name}.8" for unit in UNITS if unit.name != "journalkeeper.service"), "journalkeeper.conf.d.5"]
 OUTCOME = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.PINNED, 9, 1, 5, 3, 4, 1.0, "why")

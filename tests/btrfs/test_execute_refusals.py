@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import pickle
+import signal
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,9 +21,10 @@ import pytest
 
 from journalkeeper.execute.verified_file import being_written, loop_files
 from journalkeeper.lab.volume import ScratchVolume, run
-from journalkeeper.model import Kind, Reason, Request, Result
+from journalkeeper.model import MIB, Kind, Reason, Request, Result
 from journalkeeper.model.run import Done
 from tests.btrfs.journals import action, archive_name, bearing, do, export, look, planned, put
+from tests.btrfs.test_execute import with_unwritten
 
 pytestmark = pytest.mark.root
 
@@ -407,3 +411,20 @@ def test_a_copy_that_could_not_be_given_to_its_owner_is_not_written(place: Path,
     assert list(place.iterdir()) == [path]
     assert do(what).outcome.result is Result.DONE
     assert bearing(path) == before
+
+
+def test_who_has_a_lease_on_a_file_does_not_keep_the_worker_waiting(place: Path, journal_bytes: bytes) -> None:
+    """An owner in remote/ may take one, and the kernel lets who opens the file for writing wait for 45 s (proc(5))."""
+    path = put(place, journal_bytes)
+    with_unwritten(path, 8 * MIB, MIB)
+    what = action(path)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        began_s = time.monotonic()
+        done = do(what)
+    finally:
+        os.close(fd)
+    assert time.monotonic() - began_s < 20
+    expect(done, Result.SKIPPED, Reason.IN_USE)

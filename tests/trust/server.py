@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The bus's side of the service over made-up files: python -m tests.trust.server FILES LENGTH, until it is killed.
+"""The bus's side of the service over made-up files: python -m tests.trust.server FILES LENGTH [ends], until killed.
 
 Each name has LENGTH letters. The owners are the system, the users 1000 and 65534, in turn. A plan that
-names no path never ends; one of /mistake raises what nobody foresaw. What is logged goes to stdout.
+names no path never ends, unless `ends` is said; one of /mistake raises what nobody foresaw. What is logged goes
+to stdout, and a line with PRIVILEGED for each call of a method that not everybody may call.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from journalkeeper.service.mistakes import Mistakes
 from journalkeeper.service.snapshot import Findings, Snapshot
 
 TOP = "/var/log/journal"
+PRIVILEGED = "privileged: "
 OWNERS = ("system", "user:1000", "user:65534")
 STATUS = Status(3, 0, 2, 100, 4, 60, 10, 10, 0, None, (), window_open=True, budget_bytes=9, budget_left_bytes=7)
 
@@ -58,7 +60,9 @@ def file(number: int, length: int) -> JournalFile:
 class Made:
     """A service that does nothing."""
 
-    def __init__(self, files: int, length: int, say: Callable[[str], None]) -> None:
+    def __init__(self, files: int, length: int, say: Callable[[str], None], *, ends: bool) -> None:
+        self._say = say
+        self._ends = ends
         rows = {row.path: row for row in (file(number, length) for number in range(files))}
         skips = {path: Skip(path, Reason.SETTLING, "changed 3s ago") for path in rows}
         self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), STATUS, 0, ""))
@@ -67,6 +71,7 @@ class Made:
         self.jobs = Jobs(self._do, self.events, Mistakes(say).complain)
 
     async def _do(self, job: Job) -> Ended:
+        self._say(f"{PRIVILEGED}job {job.number}")
         if any("mistake" in path for path in job.request.paths):
             raise RuntimeError("a secret of the inside")
         return Ended("done", "{}")
@@ -77,28 +82,35 @@ class Made:
     async def plan(self, request: Request) -> str:
         if any("mistake" in path for path in request.paths):
             raise RuntimeError("a secret of the inside")
-        if not request.paths:
+        if not request.paths and not self._ends:
             await asyncio.Event().wait()
         skipped = [{"path": one.path, "reason": one.reason, "detail": one.detail} for one in self._skips.values()]
         return json.dumps({"window": {}, "actions": [], "skipped": skipped})
 
-    def pause(self, span_us: int) -> None: ...
-    def resume(self) -> None: ...
-    def rescan(self) -> None: ...
-    async def reload(self) -> None: ...
+    def pause(self, span_us: int) -> None:
+        self._say(f"{PRIVILEGED}pause {span_us}")
+
+    def resume(self) -> None:
+        self._say(f"{PRIVILEGED}resume")
+
+    def rescan(self) -> None:
+        self._say(f"{PRIVILEGED}rescan")
+
+    async def reload(self) -> None:
+        self._say(f"{PRIVILEGED}reload")
 
 
-async def main(files: int, length: int) -> None:
+async def main(files: int, length: int, *, ends: bool) -> None:
     """Serve."""
 
     def say(text: str) -> None:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
-    made = Made(files, length, say)
+    made = Made(files, length, say, ends=ends)
     server = Server(made, os.environ["DBUS_SYSTEM_BUS_ADDRESS"], say, lambda: say("well"), say)
     await server.run()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), ends=sys.argv[3:] == ["ends"]))

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 from journalkeeper.history.record import Record
@@ -22,6 +23,8 @@ from journalkeeper.service.daily_log import Say
 from journalkeeper.service.log import Event
 
 CHECKOUT = Path(__file__).parents[2]
+ALIVE = "WATCHDOG=1"
+WATCHDOG_S = 1.0
 
 
 def listener(said: list[str]) -> Say:
@@ -61,9 +64,14 @@ class Quiet:
     def _hear(self) -> None:
         while message := self._ear.recv(65536).decode():
             lines = message.splitlines()
-            if "WATCHDOG=1" in lines:
+            if ALIVE in lines:
                 self.alive_s.append(time.monotonic())
-            self.said.extend(lines)
+            self.said.extend(line for line in lines if line != ALIVE)
+
+    @property
+    def silence_s(self) -> float:
+        """The longest time between two of its messages to the watchdog."""
+        return max((after - before for before, after in pairwise(self.alive_s)), default=0.0)
 
     @property
     def pid(self) -> int:
@@ -98,6 +106,11 @@ class Quiet:
             thread.join()
         self._threads.clear()
         return status
+
+    @property
+    def lives(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
 
     def cpu_s(self) -> float:
         """The processor time that it has used."""
@@ -176,6 +189,7 @@ def quiet(
             "PYTHONPATH": os.fspath(CHECKOUT),
             "NOTIFY_SOCKET": os.fspath(ear_path),
             "DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={base}/none",
+            "WATCHDOG_USEC": f"{WATCHDOG_S * 1e6:.0f}",
         }
         if watchdog_s is not None:
             environment["WATCHDOG_USEC"] = f"{round(watchdog_s * 1e6)}"

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A user at the bus who sends anything: python -m tests.trust.caller [--messages N] [--seed N]
+
+nobody calls methods that there are and that there are not, with bodies of any signature, with paths, names and
+options of any kind, and with messages of which bytes were changed; reads the answers, or not, and comes again when the
+bus has thrown it out. The service is the one of tests/trust/server.py on a bus of its own, without a polkitd: no
+privileged method may be reached. Meanwhile root asks for the State again and again: the longest wait is the outage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from dbus_fast import Message, MessageType, Variant
+
+from journalkeeper.bus import names
+from tests import bus as beds
+from tests.bus import REPOSITORY, PrivateBus, RawClient, eventually, raw_call
+from tests.trust import server as made
+from tests.trust import table
+
+KIND: Final = "bus"
+MESSAGES: Final = 100_000
+FILES: Final = 200
+MORE_KIB: Final = 64 << 10
+ANSWER_S: Final = 60.0
+STATE: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.PROPERTIES, "GetAll", "s", names.MANAGER)
+
+INTERFACES: Final = (
+    names.MANAGER, names.FILE, names.JOB, names.PROPERTIES, names.INTROSPECTABLE, names.PEER, names.OBJECT_MANAGER,
+    "org.freedesktop.DBus", "a.b",
+)  # fmt: skip
+MEMBERS: Final = (
+    *("Plan", "Defragment", "DefragmentAll", "Cancel", "Result", "Pause", "Resume", "Rescan", "Reload"),
+    *("Get", "GetAll", "Set", "Introspect", "Ping", "GetMachineId", "GetManagedObjects", "Nothing"),
+)
+SIGNATURES: Final = ("", "s", "o", "u", "t", "ss", "sa{sv}", "a{sv}", "ssv", "as", "v", "ay", "aav", "(ss)", "a{s(ii)}")
+LIKELY: Final = {
+    "Plan": "a{sv}", "Defragment": "sa{sv}", "DefragmentAll": "a{sv}", "Cancel": "o", "Result": "o", "Pause": "t",
+    "Get": "ss", "GetAll": "s", "Set": "ssv",
+}  # fmt: skip
+
+
+class Caller:
+    """Makes messages."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._serial = 2
+        known = [names.file_path(made.file(number, 0).path) for number in range(3)]
+        self._paths = ["/", names.MANAGER_PATH, names.JOB_PATHS + "/1", names.FILE_PATHS, *known, "/a" * 1000]
+
+    def message(self) -> bytes:
+        """The next one, as it goes over the wire."""
+        data = self._call()
+        if self._dice.random() < 0.2:
+            changed = bytearray(data)
+            for _ in range(self._dice.randrange(1, 4)):
+                changed[self._dice.randrange(len(changed))] = self._dice.randrange(256)
+            data = bytes(changed)
+        return data
+
+    def _call(self) -> bytes:
+        self._serial += 1
+        pick = self._dice.choice
+        member = pick(MEMBERS)
+        signature = LIKELY.get(member, "") if self._dice.random() < 0.7 else pick(SIGNATURES)
+        kind = MessageType.METHOD_CALL if self._dice.random() < 0.9 else pick(list(MessageType))
+        message = Message(
+            destination=names.BUS_NAME,
+            path=pick(self._paths),
+            interface=pick(INTERFACES) if self._dice.random() < 0.5 else self._fitting(member),
+            member=member,
+            signature=signature,
+            body=[self._value(one) for one in _split(signature)],
+            serial=self._serial,
+            reply_serial=self._dice.randrange(1, 100),
+            error_name="a.b" if kind is MessageType.ERROR else None,
+            message_type=kind,
+        )
+        return bytes(message._marshall(False))
+
+    def _fitting(self, member: str) -> str:
+        if member in {"Get", "GetAll", "Set"}:
+            return names.PROPERTIES
+        return {"Introspect": names.INTROSPECTABLE, "GetManagedObjects": names.OBJECT_MANAGER}.get(
+            member, names.PEER if member in {"Ping", "GetMachineId"} else names.MANAGER
+        )
+
+    def _value(self, signature: str) -> Any:
+        number = self._dice.choice([0, 1, 7, (1 << 31) - 1])
+        values: dict[str, Callable[[], Any]] = {
+            "s": self._text,
+            "o": lambda: self._dice.choice(self._paths),
+            "u": lambda: number,
+            "t": lambda: self._dice.choice([number, (1 << 64) - 1, 1 << 63]),
+            "as": lambda: [self._text() for _ in range(self._dice.choice([0, 1, 3, 1001]))],
+            "v": self._variant,
+            "ay": lambda: self._dice.randbytes(self._dice.choice([0, 100, 200_000])),
+            "aav": lambda: [[] for _ in range(self._dice.choice([0, 10, 20_000]))],
+            "a{sv}": lambda: {self._option(): self._variant() for _ in range(self._dice.randrange(4))},
+            "(ss)": lambda: ["a", "b"],
+            "a{s(ii)}": lambda: {"a": [1, 2]},
+        }
+        return values[signature]()
+
+    def _variant(self) -> Variant:
+        options: dict[str, Any] = {"b": True, "s": self._text(), "as": [self._text()], "u": 7, "a{sv}": {}, "ai": [1]}
+        signature = self._dice.choice(list(options))
+        return Variant(signature, options[signature])
+
+    def _option(self) -> str:
+        options = ("active", "archived", "now", "allow-unshare", "compress", "paths", "upkeep", "before-shutdown")
+        return self._dice.choice((*options, "x", self._text()))
+
+    def _text(self) -> str:
+        texts = (
+            *("", "zstd", names.MANAGER, names.FILE, "State", made.file(0, 0).path, f"{made.TOP}/m/a.journal"),
+            *("/etc/shadow", f"{made.TOP}/../x", "\x1b[31m\n", "\U0001f600", "x" * 5000, "%s%n", "../" * 100),
+        )
+        return self._dice.choice(texts)
+
+
+def _split(signature: str) -> list[str]:
+    """The whole types of a signature; of those that LIKELY and SIGNATURES have."""
+    return {"ss": ["s", "s"], "sa{sv}": ["s", "a{sv}"], "ssv": ["s", "s", "v"], "": []}.get(signature, [signature])
+
+
+def send_all(bus: PrivateBus, messages: int, seed: int, told: int) -> None:
+    """As nobody: send so many, and write how many were sent to `told`."""
+    os.setgroups([])
+    os.setgid(beds.NOBODY)
+    os.setuid(beds.NOBODY)
+    dice = random.Random(seed)  # noqa: S311 - repeatable is the point
+    caller = Caller(dice)
+    sent = 0
+    while sent < messages:
+        with RawClient(str(bus.socket)) as client:
+            reads = dice.random() < 0.8
+            for _ in range(min(dice.choice([1, 100, 2000]), messages - sent)):
+                sent += 1
+                try:
+                    client.socket.sendall(caller.message())
+                    while reads and select.select([client.socket], [], [], 0)[0]:
+                        client.replies()
+                except (EOFError, ConnectionError):
+                    break  # the bus does not want to hear more of this one
+                except TimeoutError:
+                    if reads:
+                        raise
+                    break  # the bus waits for us to read
+        if sent % 1000 < 10:
+            os.write(told, b"%d\n" % sent)
+    os.write(told, b"%d\n" % sent)
+
+
+class Asking(threading.Thread):
+    """Root, who asks for the State every tenth of a second; `longest_s` is the longest wait for an answer."""
+
+    def __init__(self, bus: PrivateBus) -> None:
+        super().__init__(daemon=True)
+        self._bus = bus
+        self.over = threading.Event()
+        self.longest_s = 0.0
+        self.unanswered = 0
+
+    def run(self) -> None:
+        while not self.over.wait(0.1):
+            began_s = time.monotonic()
+            with RawClient(str(self._bus.socket)) as client:
+                client.socket.settimeout(ANSWER_S)
+                client.send(STATE)
+                try:
+                    client.wait()
+                except TimeoutError:
+                    self.unanswered += 1
+            self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+
+
+class Served:
+    """The service as a process."""
+
+    def __init__(self, bus: PrivateBus, log: Path) -> None:
+        environment = {**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": bus.address, "PYTHONPATH": f"{REPOSITORY}"}
+        self._log = log
+        with log.open("w") as output:
+            words = [sys.executable, "-m", "tests.trust.server", f"{FILES}", "40", "ends"]
+            self.process = subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        if not eventually(lambda: bus.has(names.BUS_NAME)):
+            raise RuntimeError(self.log())
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def rss_kib(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")))
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait()
+
+
+def call(messages: int, seed: int) -> table.Row:
+    """Let nobody send so many messages."""
+    unclean: list[str] = []
+    with ExitStack() as stack:
+        bus = stack.enter_context(PrivateBus())
+        base = stack.enter_context(tempfile.TemporaryDirectory(prefix="caller-"))
+        served = Served(bus, Path(base, "log"))
+        stack.callback(served.stop)
+        owner = bus.call("org.freedesktop.DBus", "GetNameOwner", "s", names.BUS_NAME).stdout
+        before_kib = served.rss_kib()
+        asking = Asking(bus)
+        asking.start()
+        readable, writable = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                send_all(bus, messages, seed, writable)
+            except BaseException as error:  # noqa: BLE001 - all of it is told to the parent
+                os.write(writable, f"{type(error).__name__}: {error}\n".encode())
+            finally:
+                os._exit(0)
+        os.close(writable)
+        with os.fdopen(readable) as pipe:
+            lines = pipe.read().splitlines()
+        os.waitpid(child, 0)
+        sent = max((int(line) for line in lines if line.isdigit()), default=0)
+        unclean += [f"the caller after {sent} messages: {line}" for line in lines if not line.isdigit()]
+        asking.over.set()
+        asking.join()
+        if bus.call("org.freedesktop.DBus", "GetNameOwner", "s", names.BUS_NAME).stdout != owner:
+            unclean.append("the service lost its name or its connection")
+        if served.process.poll() is not None:
+            unclean.append(f"the service ended: {served.process.returncode}")
+        elif served.rss_kib() - before_kib > MORE_KIB:
+            unclean.append(f"the service grew from {before_kib} to {served.rss_kib()} KiB")
+        log = served.log()
+    if asking.unanswered:
+        unclean.append(f"{asking.unanswered} questions of root's were not answered in {ANSWER_S:.0f} s")
+    unclean += [line for line in log.splitlines() if line.startswith(made.PRIVILEGED)]
+    unclean += [log[-3000:]] if "Traceback" in log else []
+    sys.stdout.write(f"{sent:,} messages\n")
+    for sentence in unclean:
+        sys.stdout.write(f"{sentence}\n")
+    return table.Row(KIND, sent, 0, len(unclean), round(asking.longest_s, 1), seed)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Send once; 0 if the service took it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.trust.caller")
+    parser.add_argument("--messages", type=int, default=MESSAGES, help="(%(default)s)")
+    parser.add_argument("--seed", type=int, default=table.fresh_seed())
+    words = parser.parse_args(argv)
+    reason = beds.missing()
+    return table.skipped(KIND, reason) if reason else table.finish(call(words.messages, words.seed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

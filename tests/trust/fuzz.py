@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Coverage-guided fuzzing of every parser: python -m tests.trust.fuzz [--inputs N] [--seed N] [--checks A,B]
+
+atheris (libFuzzer) mutates inputs and keeps those that reach new branches of journalkeeper; each parser
+(tests/trust/parsers.py) is fuzzed in a process of its own, from SEEDS on. The same seed and number make the same
+inputs. What fails is printed with the command that replays it:
+
+    python -m tests.trust.fuzz --replay header:TFBLU0hIUkg=
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import importlib.util
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from journalkeeper.bus import names
+from tests.bus import raw_call
+from tests.trust import table
+from tests.trust.parsers import CHECKS
+
+KIND: Final = "fuzz"
+INPUTS: Final = 1_000_000
+LONGEST: Final = 4096
+"""Bytes of an input: more than any of the parsers looks at in one value."""
+
+SLOWEST_S: Final = 10
+MEMORY_MIB: Final = 2048
+
+SHARES: Final[Mapping[str, int]] = {"configuration": 1, "fiemap": 4, "value": 4}
+"""How many of the inputs a parser gets, beside 8: what takes longer gets fewer."""
+
+_HEADER = struct.pack(
+    "<8s8xB7x16s16s16x16s15Q", b"LPKS" + b"HHRH", 1, b"f" * 16, b"m" * 16, b"s" * 16,
+    256, 8388352, 5632, 3634448, 272, 5328, 4_000_000, 900, 200, 1200, 1001, 3640080, 1 << 50, 1 << 50, 0,
+)  # fmt: skip
+_CONFIGURATION = b"""[Watch]
+SettleSec=10min
+Directories=/var/log/journal
+[Defrag]
+Compress=zstd:3
+MinExtents=100
+[Budget]
+BytesPerDay=2G
+[Journal]
+SystemMaxUse=1.5G
+SyncIntervalSec=5min 20s
+SystemMaxFiles=0x20
+# a comment \\
+ and more
+"""
+_ROWS = bytes([1, 0, 0, 0, 0, 1]) + struct.pack("<IIIH", 4096, 8192, 4096, 8)
+_PLAN = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "a{sv}", {})
+
+SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
+    "header": [(8388608).to_bytes(8, "little") + _HEADER],
+    "name": [
+        b"system@" + b"0" * 32 + b"-" + b"0" * 16 + b"-" + b"1" * 16 + b".journal",
+        b"user-1000@" + b"0" * 16 + b"-" + b"f" * 16 + b".journal~",
+        b"remote-x.journal",
+        b".journalkeeper-1.tmp",
+    ],
+    "entries": [b"\1c" + (1 << 50).to_bytes(8, "little") + b"\1\0\x0a1700000000" * 2],
+    "configuration": [(1 << 34).to_bytes(8, "little") + _CONFIGURATION],
+    "value": [b"1.5G 3K", b"1h 30min 2.5s", b"2026-11-21 10:00:00.5 UTC", b"@1795255200", b"3 days ago", b"zstd:3"],
+    "fiemap": [(1 << 20).to_bytes(6, "little") + bytes([kind]) + _ROWS for kind in range(6)],
+    "options": [b"\0" + b"\1" + bytes([option]) + b"\1\1\1\3abc" * 2 for option in range(9)],
+    "messages": [b"\7\0" + _PLAN, b"\xff\0" + _PLAN * 3, b"\1\0" + b"B" + _PLAN[1:]],
+    "row": [bytes([table_, 0]) + b"\6\1\2\3\4" * 6 + b"\4\0\4\1\4\2" + b"\2\1a" for table_ in range(8)],
+    "note": [b"1700000000000000000 8388608 1700000000000000001"],
+}
+
+
+class Ran(NamedTuple):
+    """What became of one parser: how many inputs, the covered branches, the slowest one's seconds, what failed."""
+
+    inputs: int
+    branches: int
+    slowest_s: float
+    failed: str
+
+
+def missing() -> str | None:
+    """Why nothing can be fuzzed here; None if it can."""
+    if importlib.util.find_spec("atheris") is None:
+        return "atheris is not installed: it has wheels for Python 3.11 to 3.13 on x86-64"
+    return None
+
+
+def fuzz(name: str, inputs: int, seed: int) -> Ran:
+    """Give a parser so many inputs."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
+        corpus, found = Path(base, "corpus"), Path(base, "found-")
+        corpus.mkdir()
+        for number, data in enumerate(SEEDS.get(name, ())):
+            Path(corpus, f"{number}").write_bytes(data)
+        words = [f"-runs={inputs}", f"-seed={seed}", f"-max_len={LONGEST}", f"-timeout={SLOWEST_S}"]
+        words += [f"-rss_limit_mb={MEMORY_MIB}", f"-artifact_prefix={found}", "-print_final_stats=1", f"{corpus}"]
+        began_s = time.monotonic()
+        child = [sys.executable, "-m", "tests.trust.fuzz_target", name, *words]
+        done = subprocess.run(child, capture_output=True, text=True, errors="replace", check=False)
+        ran_s = time.monotonic() - began_s
+        failures = [path.read_bytes() for path in sorted(Path(base).glob("found-*"))]
+    said = done.stderr
+    count = _number(r"stat::number_of_executed_units: +(\d+)", said)
+    covered = max((int(one) for one in re.findall(r"\bcov: (\d+)", said)), default=0)
+    slowest_s = float(_number(r"stat::slowest_unit_time_sec: +(\d+)", said))
+    rate = f"{count / ran_s:,.0f}/s"
+    sys.stdout.write(f"{name}: {count:,} inputs, {rate}, {covered} branches, slowest below {slowest_s + 1:.0f} s\n")
+    failed = ""
+    if failures or done.returncode != 0:
+        what = said[max(0, said.find("Traceback")) :][-3000:]
+        again = "".join(f"\n  {replay_of(name, data)}" for data in failures)
+        failed = f"{name}: exit {done.returncode}{again}\n{what}"
+        sys.stdout.write(f"{failed}\n")
+    sys.stdout.flush()
+    return Ran(count, covered, slowest_s, failed)
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    return int(found[1]) if found else 0
+
+
+def replay_of(name: str, data: bytes) -> str:
+    """The command that gives a parser this one input."""
+    return f"python -m tests.trust.fuzz --replay {name}:{base64.b64encode(data).decode()}"
+
+
+def replay(text: str) -> None:
+    """Give a parser one input. Raises: what the check does."""
+    name, _, data = text.partition(":")
+    CHECKS[name](base64.b64decode(data))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Fuzz every parser with its share; 0 if nothing failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.trust.fuzz")
+    parser.add_argument("--inputs", type=int, default=INPUTS, help="of all parsers together (%(default)s)")
+    parser.add_argument("--seed", type=int, default=table.fresh_seed())
+    parser.add_argument("--checks", default=",".join(CHECKS), help="only these (%(default)s)")
+    parser.add_argument("--replay", metavar="NAME:BASE64", help="one input that failed")
+    words = parser.parse_args(argv)
+    if words.replay:
+        replay(words.replay)
+        return 0
+    reason = missing()
+    if reason is not None:
+        table.skipped(KIND, reason)
+        return 0
+    checks = words.checks.split(",")
+    whole = sum(SHARES.get(name, 8) for name in checks)
+    shares = [-(-words.inputs * SHARES.get(name, 8) // whole) for name in checks]
+    ran = [fuzz(name, share, words.seed) for name, share in zip(checks, shares, strict=True)]
+    unclean = [one for one, share in zip(ran, shares, strict=True) if one.failed or one.inputs < share]
+    slowest_s = max(one.slowest_s for one in ran)
+    points = sum(one.inputs for one in ran)
+    return table.finish(table.Row(KIND, points, 0, len(unclean), slowest_s, words.seed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every parser of what somebody else wrote, as a check of any bytes: a value within its bounds, or its error.
+
+A check returns if its parser kept its word and raises AssertionError or what the parser should not have
+raised. CHECKS has them by name; tests/unit/test_parsers.py and tests/trust/fuzz.py give them inputs.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple, TypeVar
+from unittest.mock import patch
+
+from dbus_fast import Variant
+
+from journalkeeper.btrfs import fiemap, mtime_note
+from journalkeeper.bus import options
+from journalkeeper.bus.size_guard import BODY_MOST, FIXED, READ_BYTES, SizeGuard
+from journalkeeper.cli.times import parse_time_us
+from journalkeeper.config import files, validation
+from journalkeeper.execute import inplace
+from journalkeeper.history import rows
+from journalkeeper.journald import conf, header, names
+from journalkeeper.model import Extents, Kind, Outcome, Past
+from journalkeeper.model.compression import parse_compression
+from journalkeeper.model.errors import ConfigError, UsageError
+from journalkeeper.model.escape import shown
+from journalkeeper.model.units import U64_MAX, parse_bool, parse_size, parse_span_us
+from journalkeeper.observe.intake import Intake
+
+NOW_US: Final = 1_700_000_000_000_000
+NAME_LIMIT: Final = 255
+S63_MAX: Final = (1 << 63) - 1
+
+T = TypeVar("T")
+
+
+class Bytes:
+    """An input from which values are taken one after the other; zeros follow its end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def __bool__(self) -> bool:
+        """Whether there is more."""
+        return self._at < len(self._data)
+
+    def take(self, length: int) -> bytes:
+        """The next bytes, fewer at the end."""
+        part = self._data[self._at : self._at + length]
+        self._at += length
+        return part
+
+    def number(self, width: int = 1) -> int:
+        """The next so many bytes as a number."""
+        return int.from_bytes(self.take(width), "little")
+
+    def pick(self, options: Sequence[T]) -> T:
+        """One of these."""
+        return options[self.number() % len(options)]
+
+    def name(self) -> str:
+        """A short text of any bytes."""
+        return os.fsdecode(self.take(self.number()))
+
+    def text(self) -> str:
+        """A short text as a bus carries it."""
+        return self.take(self.number()).decode(errors="replace")
+
+    def rest(self) -> bytes:
+        """All that is left."""
+        return self.take(len(self._data))
+
+
+# journald's files
+
+
+def check_header(data: bytes) -> None:
+    """The size of the file, then its first bytes."""
+    found = Bytes(data)
+    size_bytes = found.number(8) & S63_MAX
+    with suppress(header.HeaderError):
+        read = header.parse(found.rest(), size_bytes)
+        assert 0 <= read.entries <= size_bytes // 16
+        assert min(read.head_time_us, read.tail_time_us) >= 0
+        assert max(read.head_time_us, read.tail_time_us) <= 1 << 55
+        assert len(read.file_id) == len(read.machine_id) == len(read.seqnum_id) == 32
+
+
+def check_name(data: bytes) -> None:
+    """One name of a directory."""
+    name = os.fsdecode(data[:NAME_LIMIT])
+    found = names.classify(name)
+    assert (found is not None) == name.endswith((".journal", ".journal~"))
+    assert found is None or not names.is_leftover(name)
+    assert shown(name).isprintable()
+    if found is not None:
+        assert found.kind in Kind
+        assert found.owner in {"system", "remote"} or found.owner.startswith("user:")
+        assert 0 <= found.head_seqnum <= U64_MAX
+        assert 0 <= found.realtime_us <= U64_MAX
+        assert (found.kind is Kind.ARCHIVED) == bool(found.seqnum_id)
+
+
+class _Reader(Intake):
+    """An Intake that is given the newest entries."""
+
+    def __init__(self, entries: list[dict[str, Any]]) -> None:
+        super().__init__(["/active"])
+        self._cursor = "a cursor of before"
+        self._given = entries
+
+    def _opened(self) -> Any:
+        return None
+
+    def _newest(self, _reader: object) -> list[dict[str, Any]]:
+        return self._given
+
+
+def check_entries(data: bytes) -> None:
+    """The newest entries of active files, as systemd.journal.Reader gives them: what is no number stays bytes."""
+    found = Bytes(data)
+    entries: list[dict[str, Any]] = []
+    while found and len(entries) < 16:
+        entry: dict[str, Any] = {"__CURSOR": found.name(), "__REALTIME_TIMESTAMP": found.number(8)}
+        if found.number() % 8:
+            values = [_field(found) for _ in range(1 + found.number() % 2)]
+            entry["_SOURCE_REALTIME_TIMESTAMP"] = values if len(values) > 1 else values[0]
+        entries.append(entry)
+    waits = _Reader(entries).waits_us()
+    assert all(0 <= wait <= U64_MAX for wait in waits)
+    assert len(waits) <= len(entries)
+
+
+def _field(found: Bytes) -> int | bytes:
+    text = found.take(found.number() % 24)
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+# configuration
+
+
+def check_configuration(data: bytes) -> None:
+    """The size of the volume, then a file of ours or of journald's."""
+    found = Bytes(data)
+    volume_bytes = found.number(8)
+    lines = files.parse(found.rest(), "/etc/x.conf")
+    settings = conf.effective(conf.from_assignments(lines), volume_bytes)
+    assert settings.storage in conf.STORAGES
+    assert all(value is None or value >= 0 for value in settings[1:] if not isinstance(value, str))
+    problems: tuple[tuple[str, int, str, str], ...] = ()
+    try:
+        validation.describe(validation.from_assignments(lines))
+    except ConfigError as error:
+        problems = error.problems or (("", 0, "", ""),)
+    assert all(file == "/etc/x.conf" and number > 0 and what for file, number, _, what in problems)
+
+
+def check_value(data: bytes) -> None:
+    """A size, a span, a time, a compression or a word for yes or no: each parser is given the text."""
+    text = data.decode(errors="replace")
+    bounded(parse_size, text, U64_MAX)
+    bounded(parse_span_us, text, U64_MAX)
+    bounded(lambda words: parse_time_us(words, NOW_US), text, S63_MAX)
+    for parse in (parse_compression, parse_bool):
+        with suppress(ValueError):
+            found = parse(text)
+            assert found is None or isinstance(found, tuple | bool)
+
+
+def bounded(parse: Callable[[str], int], text: str, most: int) -> None:
+    """A number from 0 to `most`, or a ValueError."""
+    with suppress(ValueError):
+        assert 0 <= parse(text) <= most
+
+
+# the kernel's answers
+
+
+class _Kernel:
+    """Answers FIEMAP with the rows of an input, at most `fiemap.BATCH_ROWS` a call, and then the last ones for ever."""
+
+    MOST_CALLS: Final = 100
+
+    def __init__(self, found: Bytes) -> None:
+        self._found = found
+        self._calls = 0
+        self._said = b""
+        self._mapped = 0
+
+    def ioctl(self, _fd: int, _request: int, buffer: bytearray | Any) -> None:
+        """Instead of the kernel's."""
+        self._calls += 1
+        assert self._calls < self.MOST_CALLS, "the map is asked for without an end"
+        if self._found:
+            self._answer()
+        view = memoryview(buffer).cast("B")
+        fiemap.MAPPED.pack_into(view, fiemap.MAPPED_OFFSET, self._mapped)
+        part = self._said[: len(view) - fiemap.HEADER.size]
+        view[fiemap.HEADER.size : fiemap.HEADER.size + len(part)] = part
+
+    def _answer(self) -> None:
+        """Some rows, perhaps one row again and again with a step, and how many there are said to be."""
+        rows = [self._row() for _ in range(1 + self._found.number() % 8)]
+        if self._found.number() % 4 == 0:
+            (logical, physical, length, flags), step = rows[-1], self._found.number(4)
+            more = range(1, fiemap.BATCH_ROWS + 1 - len(rows))
+            rows += [((logical + n * step) & U64_MAX, (physical + n * step) & U64_MAX, length, flags) for n in more]
+        self._said = b"".join(struct.pack("<QQQQQIIII", *row[:3], 0, 0, row[3], 0, 0, 0) for row in rows)
+        lie = self._found.number()
+        self._mapped = self._found.number(4) if lie == 255 else len(rows)
+
+    def _row(self) -> tuple[int, int, int, int]:
+        wide = 8 if self._found.number() % 8 == 0 else 4
+        logical, physical, length = (self._found.number(wide) for _ in range(3))
+        return logical, physical, length, self._found.number(2)
+
+
+@contextmanager
+def _answered(found: Bytes) -> Iterator[None]:
+    with patch.object(fiemap, "ioctl", _Kernel(found).ioctl):
+        yield
+
+
+def check_fiemap(data: bytes) -> None:
+    """The size of a file, then answers of the kernel's to each way in which they are asked for."""
+    found = Bytes(data)
+    size_bytes, kind = found.number(6), found.number() % 6
+    fd = os.memfd_create("map")
+    try:
+        os.truncate(fd, size_bytes)
+        with _answered(found), suppress(OSError):
+            match kind:
+                case 0 | 1:
+                    _check_survey(fiemap.survey(fd, sync=False, per_mib=bool(kind)), size_bytes)
+                case 2:
+                    assert fiemap.count(fd, sync=True) >= 0
+                case 3:
+                    runs = inplace.unmoved(fiemap.extents(fd, sync=False), fiemap.extents(fd, sync=False))
+                    assert all(offset >= 0 and length > 0 for offset, length in runs)
+                case 4:
+                    assert all(length > 0 for _, length in fiemap.unwritten(fd, sync=False))
+                case _:
+                    fiemap.is_shared_at(fd, found.number(8))
+                    fiemap.physical(fd, found.number(8))
+    finally:
+        os.close(fd)
+
+
+def _check_survey(seen: Extents, size_bytes: int) -> None:
+    assert min(seen[:5]) >= 0
+    assert len(seen.per_mib) <= -(-size_bytes // (1 << 20))
+    assert sum(seen.per_mib) <= seen.total
+
+
+# the bus
+
+
+SIGNATURES: Final = ("b", "s", "as", "i", "t", "v", "a{sv}", "")
+
+
+def check_options(data: bytes) -> None:
+    """Options of a caller's and perhaps a path; values are of the types that their signatures say, as on a bus."""
+    found = Bytes(data)
+    path = found.text() if found.number() % 2 else None
+    given: dict[str, Variant] = {}
+    while found and len(given) < 9:
+        name = found.pick(tuple(options.OPTION_SIGNATURES)) if found.number() % 8 else found.text()
+        signature = options.OPTION_SIGNATURES.get(name) if found.number() % 8 else found.pick(SIGNATURES)
+        given[name] = Variant(signature or "s", _value(found, signature or "s"), verify=False)
+    with suppress(UsageError):
+        asked = options.request(given, ("/var/log/journal", "/srv/j"), path)
+        assert len(asked.paths) <= options.MOST_PATHS
+        assert all(one.startswith(("/var/log/journal/", "/srv/j/")) for one in asked.paths)
+        assert not any("/../" in f"{one}/" or "/./" in f"{one}/" for one in asked.paths)
+        assert asked.active or asked.archived
+        options.options(asked)
+
+
+def _value(found: Bytes, signature: str) -> object:
+    match signature:
+        case "b":
+            return bool(found.number() % 2)
+        case "as":
+            return [found.pick(("/var/log/journal/", "/srv/j/", "/", "")) + found.text() for _ in range(found.number())]
+        case "i" | "t":
+            return found.number(4)
+        case "a{sv}":
+            return {}
+        case _:
+            return found.text()
+
+
+class _Source(NamedTuple):
+    """What a socket gives, part by part."""
+
+    parts: list[bytes]
+
+    def recv(self, length: int) -> bytes:
+        if not self.parts:
+            return b""
+        assert length == READ_BYTES
+        return self.parts.pop(0)
+
+
+class _Loop:
+    """A turn of the event loop that is over at once."""
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        callback()
+
+
+def check_messages(data: bytes) -> None:
+    """How the bytes are cut into parts, then messages as they come: the cuts change nothing, and no body is long."""
+    found = Bytes(data)
+    step = 1 + found.number(2)
+    messages = found.rest()
+    once = _let_in([messages])
+    assert once == _let_in([messages[at : at + step] for at in range(0, len(messages), step)])
+    assert len(once) <= len(messages) + FIXED
+    assert max(map(len, _bodies(once)), default=0) <= BODY_MOST
+
+
+def _let_in(parts: list[bytes]) -> bytes:
+    source: Any = _Source([part for part in parts if part])
+    loop: Any = _Loop()
+    inlet = SizeGuard(source, loop)
+    ready = b""
+    while part := inlet.recv(1 << 20):
+        ready += part
+    return ready
+
+
+def _bodies(messages: bytes) -> Iterator[bytes]:
+    """The body of each message, as far as the first lengths tell."""
+    at = 0
+    while len(messages) - at >= FIXED:
+        order = "<" if messages[at : at + 1] == b"l" else ">"
+        (body,), (fields,) = (struct.unpack_from(f"{order}I", messages, at + offset) for offset in (4, 12))
+        begin = at + FIXED + (fields + 7) // 8 * 8
+        yield messages[begin : begin + body]
+        at = begin + body
+
+
+# the record
+
+
+READS: Final[tuple[tuple[Callable[[tuple[Any, ...]], object], int], ...]] = (
+    (rows.past, 10),
+    (rows.entry, 14),
+    (rows.ran, 8),
+    (rows.counted, 6),
+    (rows.named, 1),
+    (rows.waited, 3),
+    (rows.sample, 6),
+    (rows.totals, 8),
+)
+
+
+def check_row(data: bytes) -> None:
+    """One row of one table, its columns of any type that SQLite has."""
+    found = Bytes(data)
+    read, wide = found.pick(READS)
+    check_columns(read, tuple(_column(found) for _ in range(wide)))
+
+
+def check_columns(read: Callable[[tuple[Any, ...]], object], row: tuple[Any, ...]) -> None:
+    """What a row is made into; a ValueError or TypeError leaves it out (record.Record)."""
+    try:
+        made = read(row)
+    except (ValueError, TypeError):
+        return
+    for whole in (made, *made) if isinstance(made, tuple) else (made,):
+        if isinstance(whole, Past):
+            whole = whole._replace(mtime_ns=abs(whole.mtime_ns))  # noqa: PLW2901 - a file may be older than 1970
+        if isinstance(whole, Past | Outcome | rows.Sample | rows.Totals):
+            assert all(value >= 0 for value in whole if isinstance(value, int | float))
+
+
+def _column(found: Bytes) -> object:
+    kinds: tuple[Callable[[], object], ...] = (
+        lambda: None,
+        lambda: struct.unpack("<d", found.take(8).ljust(8, b"\0"))[0],
+        lambda: found.take(found.number()),
+        found.text,
+        lambda: found.pick(("compress", "done", "fragmented", "skipped", "rewrite", "failed")),
+        lambda: int.from_bytes(found.take(8).ljust(8, b"\0"), "little", signed=True),
+        lambda: found.number(4),
+    )
+    return found.pick(kinds)()
+
+
+def check_note(data: bytes) -> None:
+    """The xattr with a file's time, which may be anybody's."""
+    note = mtime_note._parsed(data)
+    assert note is None or max(map(abs, note)) < 1 << 63
+
+
+CHECKS: Final[Mapping[str, Callable[[bytes], None]]] = {
+    "header": check_header,
+    "name": check_name,
+    "entries": check_entries,
+    "configuration": check_configuration,
+    "value": check_value,
+    "fiemap": check_fiemap,
+    "options": check_options,
+    "messages": check_messages,
+    "row": check_row,
+    "note": check_note,
+}

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A sample of each attack that has no test of its own, and the runner of all: python -m tests.trust."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trust import __main__ as suite
+from tests.trust import fuzz, table
+from tests.trust.__main__ import KINDS, TABLE, Kind
+from tests.trust.table import Row
+
+SEED = 20261122
+SAMPLED = ("fuzz", "remote", "bus", "races")
+
+# the attacks
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_sample_loses_nothing_and_leaves_nothing(name: str) -> None:
+    words = [sys.executable, "-m", "tests.trust", "--sample", "--kinds", name, "--seed", f"{SEED}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = table.parse(done.stdout)
+    if row.skipped:
+        pytest.skip(row.skipped)
+    assert row.points > 0
+    assert row.seed == SEED
+
+
+def test_an_input_that_failed_is_given_again() -> None:
+    header = fuzz.SEEDS["header"][0]
+    words = fuzz.replay_of("header", header).split()
+    assert fuzz.main(words[3:]) == 0
+    with pytest.raises(KeyError):
+        fuzz.main(["--replay", "nothing:AAAA"])
+
+
+# what comes of them
+
+
+def test_a_row_is_the_last_line_of_json() -> None:
+    said = 'a line\n{"kind": "fuzz"}\n' + '{"kind": "x", "points": 7, "lost": 1, "unclean": 0, "worst_outage_s": 0.5, '
+    row = table.parse(said + '"seed": 3, "more": 1}\nanother line\n')
+    assert row == Row("x", 7, 1, 0, 0.5, 3)
+    assert not row.fine
+    assert row._replace(lost=0).fine
+    assert not row._replace(lost=0, unclean=1).fine
+
+
+@pytest.mark.parametrize("said", ["", "no row\n", '{"kind": "x"}\n', "{\n"])
+def test_what_is_no_row_is_an_error(said: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        table.parse(said)
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Kinds whose modules print what they are given, and a table of their own."""
+    package = Path(suite.__file__).parent
+    monkeypatch.setattr(suite, "TABLE", tmp_path / "trust.txt")
+    monkeypatch.setattr(suite, "KINDS", (Kind("one", "table"), Kind("two", "there_is_none")))
+    assert (package / "table.py").exists()
+    return tmp_path / "trust.txt"
+
+
+@pytest.mark.parametrize(
+    ("row", "status"),
+    [
+        (Row("one", 5, 0, 0, 0.1, 1), 0),
+        (Row("one", 5, 1, 0, 0.1, 1), 1),
+        (Row("one", 5, 0, 1, 0.1, 1), 1),
+        (Row("one", 0, 0, 0, 0.0, 1, "no such thing here"), 0),
+    ],
+)
+def test_it_fails_where_something_was_lost_or_left(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], row: Row, status: int
+) -> None:
+    monkeypatch.setattr(suite, "run", lambda kind, words, seed: row)
+    assert suite.main(["--seed", "1", "--write"]) == status
+    said = capsys.readouterr().out
+    assert "skipped: there is no tests/trust/there_is_none.py" in said
+    assert made.read_text().startswith("one\t5\t") == (not row.skipped)
+
+
+def test_a_module_that_ends_without_a_row_is_unclean(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert suite.run(Kind("one", "table"), (), 1) == Row("one", 0, 0, 1, 0.0, 1)
+    assert "no row was printed" in capsys.readouterr().out
+
+
+def test_a_kind_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        suite.main(["--kinds", "fuzz,fizz"])
+    assert "no such kind: fizz; there are " in capsys.readouterr().err
+
+
+def test_a_row_is_shown_with_the_command_that_makes_it_again() -> None:
+    text = suite.shown([Row("races", 12, 0, 0, 0.5, 7), Row("rights", 9, 0, 0, 0, 7)], sample=True)
+    assert text.splitlines()[1:] == [
+        "races   12      0     0        0.5 s   python -m tests.trust.races --rotations 12 --seed 7",
+        "rights  9       0     0        0 s     python -m tests.trust.rights --release bookworm",
+    ]
+
+
+def test_rows_take_the_place_of_the_same_kinds_and_others_stay() -> None:
+    text = "fuzz\t1\t0\t0\t1\tcommand\nraces\t2\t0\t0\t1\tcommand\n"
+    after = suite.written(text, [Row("races", 1000, 0, 0, 0.7, 1), Row("fuzz", 0, 0, 0, 0, 1, "not here")])
+    assert after.splitlines() == [
+        "fuzz\t1\t0\t0\t1\tcommand",
+        "races\t1000\t0\t0\t0.7\tpython -m tests.trust.races --rotations 1000",
+    ]
+
+
+def test_the_table_of_the_page_is_of_kinds_that_there_are_and_nothing_was_lost() -> None:
+    commands = {kind.name: kind.command() for kind in KINDS}
+    for line in TABLE.read_text().splitlines():
+        kind, points, lost, unclean, _, command = line.split("\t")
+        assert (command, int(points) > 0, lost, unclean) == (commands[kind], True, "0", "0")
