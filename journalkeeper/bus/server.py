@@ -21,7 +21,6 @@ from journalkeeper.bus.dispatch import Dispatcher, Service
 from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.polkit import Authority
 from journalkeeper.bus.signals import Signals
-from journalkeeper.service.mistakes import Mistakes
 
 FIRST_S: Final = 0.5
 """After this time a lost bus is tried again, ..."""
@@ -35,8 +34,8 @@ CONNECT_S: Final = 30.0
 class Server:
     """Serves `service` on the bus at `address`.
 
-    `trouble` is called with the reason why there is no bus, maybe repeatedly; `well` when it is back; `mistake`
-    once with the traceback of each unexpected exception.
+    `trouble` is called with the reason why there is no bus, maybe repeatedly; `well` when it is back;
+    `complain` logs unexpected exceptions.
     """
 
     def __init__(
@@ -45,13 +44,13 @@ class Server:
         address: str,
         trouble: Callable[[str], None],
         well: Callable[[], None],
-        mistake: Callable[[str], None],
+        complain: Callable[[str, Exception], None],
     ) -> None:
         self._service = service
         self._address = address
         self._trouble = trouble
         self._well = well
-        self._mistakes = Mistakes(mistake)
+        self._complain = complain
         self._bus: Connection | None = None
         self._wait_s = FIRST_S
 
@@ -81,7 +80,7 @@ class Server:
             callers = Callers(self._ask, bus.unique_name or "")
             bus.on_sent = callers.sent
             authority = Authority(self._ask)
-            send, drained, complain = self._send, bus.drained, self._mistakes.complain
+            send, drained, complain = self._send, bus.drained, self._complain
             interfaces = Dispatcher(
                 self._service, objects, callers, authority, send=send, drained=drained, complain=complain
             )

@@ -17,6 +17,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Event as ThreadEvent
 from typing import Final, TypeVar
 
@@ -75,6 +76,7 @@ class Daemon:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="worker")
         self._log = RunLog(self._daily, say, self._notify)
         self._reloader = Reloader(load, self._changed, self._wakeups, say=say, notify=self._notify)
+        self._mistakes = Mistakes(partial(say, ERROR))
         self._mailbox = Mailbox[Message](self._loop, self._take)
         self.api = Api(
             self._reloader,
@@ -83,7 +85,7 @@ class Daemon:
             log=self._log,
             post=self._mailbox.post,
             stop=self._stop,
-            complain=Mistakes(self.mistake).complain,
+            complain=self.complain,
         )
         self._intake_delays = IntakeDelays()
         self._again_s: float | None = None
@@ -129,9 +131,9 @@ class Daemon:
         if self._daily.clear("bus"):
             self._say(INFO, "on the system bus again", Event.RECOVERED)
 
-    def mistake(self, text: str) -> None:
-        """An exception that nobody foresaw, with its traceback."""
-        self._say(ERROR, text)
+    def complain(self, what: str, error: Exception) -> None:
+        """Log an exception that nobody foresaw."""
+        self._mistakes.complain(what, error)
 
     # -- In the event loop ---------------------------------------------------------------------
 

@@ -57,10 +57,13 @@ def file(number: int, length: int) -> JournalFile:
     )
 
 
+Complain = Callable[[str, Exception], None]
+
+
 class Made:
     """A service that does nothing."""
 
-    def __init__(self, files: int, length: int, say: Callable[[str], None], *, ends: bool) -> None:
+    def __init__(self, files: int, length: int, say: Callable[[str], None], complain: Complain, *, ends: bool) -> None:
         self._say = say
         self._ends = ends
         rows = {row.path: row for row in (file(number, length) for number in range(files))}
@@ -68,7 +71,7 @@ class Made:
         self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), STATUS, 0, ""))
         self._skips = skips
         self.events = Events()
-        self.jobs = Jobs(self._do, self.events, Mistakes(say).complain)
+        self.jobs = Jobs(self._do, self.events, complain)
 
     async def _do(self, job: Job) -> Ended:
         self._say(f"{PRIVILEGED}job {job.number}")
@@ -107,8 +110,9 @@ async def main(files: int, length: int, *, ends: bool) -> None:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
-    made = Made(files, length, say, ends=ends)
-    server = Server(made, os.environ["DBUS_SYSTEM_BUS_ADDRESS"], say, lambda: say("well"), say)
+    complain = Mistakes(say).complain
+    made = Made(files, length, say, complain, ends=ends)
+    server = Server(made, os.environ["DBUS_SYSTEM_BUS_ADDRESS"], say, lambda: say("well"), complain)
     await server.run()
 
 
