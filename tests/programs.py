@@ -87,11 +87,11 @@ class Talkers:
         deadline = time.monotonic() + patience_s
         while True:
             time.sleep(1)  # it is never synced: the next line makes it ONLINE at once
-            told = journal(os.fspath(self._journald.directory), 200_000, (), ours=False)
-            assert isinstance(told, Journal)
+            entries = journal(os.fspath(self._journald.directory), 200_000, (), ours=False)
+            assert isinstance(entries, Journal)
             found = {
                 one.unit.removesuffix(".service"): Said(len(bursts(one.lines)) - 1, judged_stream(one) is not None)
-                for one in told.streams
+                for one in entries.streams
             }
             if len(found) == sum(self._kinds.values()) and enough(found):
                 return found

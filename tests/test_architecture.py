@@ -43,7 +43,14 @@ ORDER = (
 
 PURE = (
     *("model/", "config/", "policy/", "wire/", "report/", "metrics/prometheus.py", "metrics/status.py"),
-    *("service/snapshot.py", "service/backoff.py", "bus/properties.py", "bus/options.py", "bus/contract.py"),
+    *(
+        "service/snapshot.py",
+        "service/messages.py",
+        "service/backoff.py",
+        "bus/properties.py",
+        "bus/options.py",
+        "bus/contract.py",
+    ),
 )
 """What does no I/O and reads no clock: packages and modules ..."""
 
@@ -75,6 +82,7 @@ ONLY_IN: dict[str, set[str]] = {
     "importlib": {"cli"},
     "dbus_fast": {"bus"},
 }
+MAILBOX = "service/mailbox.py"
 JOURNAL_MAGIC = "LPKS" + "HHRH"
 
 TOP_LEVEL = {"journalkeeper", "units", "configs", "tests", "pyproject.toml", "README.md", "LICENSE"}
@@ -250,6 +258,15 @@ def lab_is_for_commands(sources: list[Source]) -> list[str]:
     ]
 
 
+def one_mailbox(sources: list[Source]) -> list[str]:
+    """Threads hand over to an event loop in one module."""
+    return [
+        f"{source.path}: only {MAILBOX} hands over to an event loop"
+        for source in modules(sources)
+        if source.inside != MAILBOX and "call_soon_threadsafe" in source.text
+    ]
+
+
 def top_modules(sources: list[Source]) -> list[str]:
     """Beside the packages there are three modules."""
     return [
@@ -304,7 +321,7 @@ def top_level(sources: list[Source]) -> list[str]:
 
 Check = Callable[[list[Source]], list[str]]
 CHECKS: tuple[Check, ...] = (
-    *(order, cycles, purity, edges, lab_is_for_commands, top_modules),
+    *(order, cycles, purity, edges, lab_is_for_commands, one_mailbox, top_modules),
     *(licensed, short, homeless, top_level),
 )
 
@@ -342,6 +359,7 @@ BAD: list[tuple[Check, str, str, str]] = [
     (edges, "observe/x.py", "import struct", "struct belongs to"),
     (edges, "observe/x.py", f"MAGIC = b'{JOURNAL_MAGIC}'", "only journald/ parses"),
     (lab_is_for_commands, "service/x.py", "from journalkeeper.lab.volume import run", "service uses the lab"),
+    (one_mailbox, "bus/x.py", "loop.call_soon_threadsafe(print)", "only service/mailbox.py"),
     (top_modules, "helpers.py", "", "belongs into a package"),
     (licensed, "model/x.py", "'''No license.'''\n", "no SPDX line"),
     (short, "model/x.py", "def long():\n" + "    pass\n" * FUNCTION_LINES, "long has 51 lines"),

@@ -3,7 +3,7 @@
 
 It writes man1/, man5/, man8/, bash/journalkeeper, zsh/_journalkeeper and
 fish/journalkeeper.fish below OUTDIR; `man -M OUTDIR journalkeeper` reads the result. It needs
-Python and this checkout, no library. $SOURCE_DATE_EPOCH, where set, is the pages' date.
+Python, pydantic and this checkout. $SOURCE_DATE_EPOCH, where set, is the pages' date.
 """
 
 from __future__ import annotations

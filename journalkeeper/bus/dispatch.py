@@ -25,6 +25,7 @@ from journalkeeper.bus.polkit import Authority
 from journalkeeper.model import Request
 from journalkeeper.model.errors import KeeperError, NoSuchJobError
 from journalkeeper.model.units import U64_MAX
+from journalkeeper.service.events import Events
 from journalkeeper.service.jobs import Jobs
 from journalkeeper.service.snapshot import Snapshot
 
@@ -47,6 +48,7 @@ class Service(Protocol):
     """What the daemon does for callers."""
 
     jobs: Jobs
+    events: Events
 
     def snapshot(self) -> Snapshot: ...
     async def plan(self, request: Request) -> str: ...
@@ -298,7 +300,9 @@ class Dispatcher:
     async def _defragment(self, call: Message, _: Caller) -> list[Any]:
         *path, given = call.body
         request = options.request(given, self._service.snapshot().directories, *path)
-        return [names.job_path(self._service.jobs.add(request).number)]
+        job = self._service.jobs.add(request)
+        await asyncio.sleep(0)  # JobNew goes out before the answer
+        return [names.job_path(job.number)]
 
     async def _cancel(self, call: Message, _: Caller) -> list[Any]:
         self._service.jobs.cancel(_job(call.body[0]))

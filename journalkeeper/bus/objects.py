@@ -16,7 +16,8 @@ from journalkeeper.bus import contract, names, options, properties
 from journalkeeper.bus.contract import Interface
 from journalkeeper.bus.properties import Reads
 from journalkeeper.model.errors import NoSuchJobError
-from journalkeeper.service.jobs import Job, Jobs
+from journalkeeper.service.job import Job
+from journalkeeper.service.jobs import Jobs
 from journalkeeper.service.snapshot import Snapshot
 
 Values = dict[str, Variant]

@@ -16,7 +16,7 @@ from journalkeeper import __version__
 from journalkeeper.bus import names
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip
-from journalkeeper.service.jobs import Job
+from journalkeeper.service.job import Job
 from journalkeeper.service.snapshot import UNLIMITED, Doing, Findings, Snapshot, state
 
 Reads = Callable[[str], bool]

@@ -8,8 +8,8 @@ finds it with its work, its jobs and its pause as they were.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from typing import Final
 
 from dbus_fast import Message, NameFlag, RequestNameReply
@@ -21,8 +21,6 @@ from journalkeeper.bus.dispatch import Dispatcher, Service
 from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.polkit import Authority
 from journalkeeper.bus.signals import Signals
-from journalkeeper.model import Outcome
-from journalkeeper.service.jobs import Job
 
 FIRST_S: Final = 0.5
 """After this time a lost bus is tried again, ..."""
@@ -31,15 +29,13 @@ MOST_S: Final = 60.0
 """... each time after twice as long, up to this, until a connection has lasted longer than that."""
 
 CONNECT_S: Final = 30.0
-MISTAKES_MOST: Final = 100
-"""Places of exceptions that are remembered, so that the traceback of each is logged once."""
 
 
 class Server:
     """Serves `service` on the bus at `address`.
 
-    `trouble` is called with the reason why there is no bus, maybe repeatedly; `well` when it is back; `mistake`
-    once with the traceback of each unexpected exception.
+    `trouble` is called with the reason why there is no bus, maybe repeatedly; `well` when it is back;
+    `complain` logs unexpected exceptions.
     """
 
     def __init__(
@@ -48,16 +44,14 @@ class Server:
         address: str,
         trouble: Callable[[str], None],
         well: Callable[[], None],
-        mistake: Callable[[str], None],
+        complain: Callable[[str, Exception], None],
     ) -> None:
         self._service = service
         self._address = address
         self._trouble = trouble
         self._well = well
-        self._mistake = mistake
-        self._mistakes: set[str] = set()
+        self._complain = complain
         self._bus: Connection | None = None
-        self._signals: Signals | None = None
         self._wait_s = FIRST_S
 
     async def run(self) -> None:
@@ -74,32 +68,11 @@ class Server:
             await asyncio.sleep(self._wait_s)
             self._wait_s = min(2 * self._wait_s, MOST_S)
 
-    # What happens, for the daemon's event loop to tell.
-
-    def changed(self) -> None:
-        """What a Snapshot or a job says is different."""
-        if self._signals is not None:
-            self._signals.changed()
-
-    def job_new(self, job: Job) -> None:
-        """A job was queued."""
-        if self._signals is not None:
-            self._signals.job_new(job)
-
-    def job_removed(self, job: Job, result: str) -> None:
-        """A job is over."""
-        if self._signals is not None:
-            self._signals.job_removed(job, result)
-
-    def outcome(self, outcome: Outcome) -> None:
-        """Something was done to a file."""
-        if self._signals is not None:
-            self._signals.outcome(outcome)
-
     async def _serve(self) -> None:
         """Connect, and serve until the connection ends. Raises: whatever ended it."""
         bus = Connection(self._address)
         interfaces: Dispatcher | None = None
+        following = ExitStack()
         try:
             await asyncio.wait_for(bus.connect(), CONNECT_S)
             self._bus = bus
@@ -107,14 +80,17 @@ class Server:
             callers = Callers(self._ask, bus.unique_name or "")
             bus.on_sent = callers.sent
             authority = Authority(self._ask)
-            send, drained, complain = self._send, bus.drained, self.complain
+            send, drained, complain = self._send, bus.drained, self._complain
             interfaces = Dispatcher(
                 self._service, objects, callers, authority, send=send, drained=drained, complain=complain
             )
             bus.add_careful_handler(interfaces.handle)
-            self._signals = Signals(
+            signals = Signals(
                 self._service.snapshot, objects, self._service.jobs, send=send, drained=drained, complain=complain
             )
+            queue = following.enter_context(self._service.events.follow())
+            following.callback(asyncio.ensure_future(signals.follow(queue)).cancel)
+            following.callback(signals.close)
             bus.add_careful_handler(self._hear)
             reply = await bus.request_name(names.BUS_NAME, NameFlag.NONE)
             if reply is RequestNameReply.IN_QUEUE:
@@ -125,11 +101,10 @@ class Server:
             await disconnected()
             raise ConnectionResetError("the bus has gone away")
         finally:
-            if self._signals is not None:
-                self._signals.close()
+            following.close()
             if interfaces is not None:
                 interfaces.close()
-            self._bus = self._signals = None
+            self._bus = None
             bus.close()
 
     def _hear(self, message: Message) -> bool:
@@ -137,14 +112,6 @@ class Server:
         if message.sender == BUS and message.member == "NameAcquired" and message.body == [names.BUS_NAME]:
             self._well()
         return False
-
-    def complain(self, what: str, error: Exception) -> None:
-        """Log an exception that nobody foresaw, with its traceback, the first time."""
-        where = f"{type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1:]}"
-        if where not in self._mistakes and len(self._mistakes) < MISTAKES_MOST:
-            self._mistakes.add(where)
-            trace = "".join(traceback.format_exception(error)).rstrip()
-            self._mistake(f"{what}, by a mistake in journalkeeper:\n{trace}")
 
     def _send(self, message: Message, elements: bytes | bytearray = b"") -> None:
         """Send, or not: whoever waits on a bus that has gone away hears of that from the bus."""

@@ -16,7 +16,9 @@ from dbus_fast import Message, MessageType
 from journalkeeper.bus import contract, names, properties
 from journalkeeper.bus.objects import Objects, Values, job_values, variants
 from journalkeeper.model import Outcome, Result, Verb
-from journalkeeper.service.jobs import Job, Jobs
+from journalkeeper.service.events import Changed, Event, FileDone, JobAdded, JobRemoved
+from journalkeeper.service.job import Job
+from journalkeeper.service.jobs import Jobs
 from journalkeeper.service.snapshot import Findings, Snapshot, reclaimed_bytes
 
 COALESCE_S: Final = 0.25
@@ -68,6 +70,19 @@ class Signals:
         """Nobody listens any more."""
         if self._task is not None:
             self._task.cancel()
+
+    async def follow(self, queue: asyncio.Queue[Event]) -> None:
+        """Send what happens, as `queue` has it, until this is canceled."""
+        while True:
+            match await queue.get():
+                case Changed():
+                    self.changed()
+                case JobAdded(job):
+                    self.job_new(job)
+                case JobRemoved(job, result):
+                    self.job_removed(job, result)
+                case FileDone(outcome, _):
+                    self.outcome(outcome)
 
     def changed(self) -> None:
         """Something is different: said together with what else becomes different meanwhile."""

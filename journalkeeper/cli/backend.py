@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from journalkeeper.bus import names
-from journalkeeper.bus.client import Service
 from journalkeeper.history import state
 from journalkeeper.model import Request
+
+if TYPE_CHECKING:
+    from journalkeeper.bus.client import Service
 
 MOST_PATHS: Final = 1000
 """A request with more is not sent: the service takes no more."""
@@ -31,6 +33,8 @@ def running(args: argparse.Namespace, state_directory: str) -> Service | None:
     could_be = names.bus_address() is not None and _service_could_be_there(state_directory)
     if not (could_be and is_meant(args, state_directory)):
         return None
+
+    from journalkeeper.bus.client import Service  # noqa: PLC0415 - pages are made without dbus-fast
 
     return Service.find()
 

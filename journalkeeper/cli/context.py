@@ -8,20 +8,22 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from journalkeeper.bus.client import Service
 from journalkeeper.cli import backend
 from journalkeeper.cli.output import Output
 from journalkeeper.config import Config, files
 from journalkeeper.config.validation import from_assignments
-from journalkeeper.engine import Engine
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
 from journalkeeper.model import Host, Plan, Request
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
+
+if TYPE_CHECKING:
+    from journalkeeper.bus.client import Service
+    from journalkeeper.engine import Engine
 
 
 class EngineLike(Protocol):
@@ -70,6 +72,8 @@ class Context:
 
         Raises: as `engine`.
         """
+        from journalkeeper.engine import Engine  # noqa: PLC0415 - pages are made without its libraries
+
         return Engine(
             self.config(),
             directories=self._directories(patient=patient),

@@ -6,13 +6,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 from contextlib import closing
-from typing import Any
 
 from journalkeeper.bus import names
-from journalkeeper.bus.server import Server
 from journalkeeper.cli.context import Context
-from journalkeeper.service.api import Api
-from journalkeeper.service.daemon import Daemon
 from journalkeeper.service.log import Log, to_journald
 
 DESCRIPTION = """\
@@ -37,9 +33,15 @@ def options(_parser: argparse.ArgumentParser) -> None:
 def run(_args: argparse.Namespace, context: Context) -> int:
     """Run until a signal ends it."""
 
-    def connect(api: Api, *say: Any) -> Server:
-        return Server(api, names.named_address(), *say)
-
     with closing(Log(to_journald())) as log:
-        asyncio.run(Daemon(lambda: context.new_engine(patient=True), log.say, connect).run())
+        asyncio.run(_serve(context, log))
     return 0
+
+
+async def _serve(context: Context, log: Log) -> None:
+    from journalkeeper.bus.server import Server  # noqa: PLC0415 - pages are made without these two's libraries
+    from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
+
+    daemon = Daemon(lambda: context.new_engine(patient=True), log.say)
+    server = Server(daemon.api, names.named_address(), daemon.bus_lost, daemon.bus_found, daemon.complain)
+    await daemon.run(server.run)

@@ -128,11 +128,11 @@ def _lines(report: Report, output: Output) -> list[str]:
     rows = [_row(outcome) for outcome in report.outcomes]
     table = render(_COLUMNS, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
     skipped = report.plan.skipped
-    told = tuple(skip for skip in skipped if skip.reason not in plans.FINE)
-    blocks = [table, plans.skipped_lines(told, output), plans.fine(skipped, told)]
+    listed = tuple(skip for skip in skipped if skip.reason not in plans.FINE)
+    blocks = [table, plans.skipped_lines(listed, output), plans.fine(skipped, listed)]
     if output.legend:
         odd = [outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE]
-        blocks += [plans.glossary([*odd, *(skip.reason for skip in told)], output.width)]
+        blocks += [plans.glossary([*odd, *(skip.reason for skip in listed)], output.width)]
         blocks += [wrapped(_footer(report), output.width)]
     return stacked(blocks)
 

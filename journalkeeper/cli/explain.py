@@ -14,7 +14,6 @@ from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.observe.load import mean_read_us
 from journalkeeper.report import directory, story
 from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, Story
@@ -66,17 +65,19 @@ def _file(path: str, context: Context) -> int:
     status = complain_of_named(asked, [(file.path, file.problem, file.problem_detail)], output)
     if status:
         return status
-    told = _story(file, host, context)
+    learned = _story(file, host, context)
     if output.json != "off":
-        output.document(_file_document(told))
+        output.document(_file_document(learned))
     else:
         encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-        output.lines(story.lines(told, columns(), ascii_only=not encoding.startswith("utf")))
+        output.lines(story.lines(learned, columns(), ascii_only=not encoding.startswith("utf")))
     return 0
 
 
 def _story(file: JournalFile, host: Host, context: Context) -> Story:
     """All that can be learned of a file; what cannot is said."""
+    from journalkeeper.observe.load import mean_read_us  # noqa: PLC0415 - takes psutil, which the pages are made without
+
     parts, pinned = _lies(file.path)
     read_us = mean_read_us(volume.uuid for volume in host.volumes)
     entries, samples = _past(file.path, context)
@@ -148,32 +149,32 @@ def _decisions(document: dict[str, Any]) -> dict[str, Decision]:
     return found
 
 
-def _file_document(told: Story) -> dict[str, object]:
+def _file_document(learned: Story) -> dict[str, object]:
     """The JSON of one file's story."""
-    cost = story.price(told)
+    cost = story.price(learned)
     unknown = {
         name: part.why
         for name, part in (
-            ("disk", told.disk_read_us),
-            ("pinned", told.pinned_bytes),
-            ("past", told.entries),
-            ("decision", told.decided),
+            ("disk", learned.disk_read_us),
+            ("pinned", learned.pinned_bytes),
+            ("past", learned.entries),
+            ("decision", learned.decided),
         )
         if isinstance(part, Unknown)
     }
     return {
-        "file": file_document(told.file),
-        "picture": [part._asdict() for part in told.parts],
+        "file": file_document(learned.file),
+        "picture": [part._asdict() for part in learned.parts],
         "price": {
             "read_seconds": round(cost.read_seconds, 3),
             "disk_iops": None if cost.disk_iops is None else round(cost.disk_iops, 1),
             "disk_read_seconds": None if cost.disk_read_seconds is None else round(cost.disk_read_seconds, 3),
-            "pinned_bytes": None if isinstance(told.pinned_bytes, Unknown) else told.pinned_bytes,
+            "pinned_bytes": None if isinstance(learned.pinned_bytes, Unknown) else learned.pinned_bytes,
         },
-        "past": None if isinstance(told.entries, Unknown) else [entry_document(*entry) for entry in told.entries],
-        "samples": None if isinstance(told.samples, Unknown) else [sample._asdict() for sample in told.samples],
-        "decision": _decision_document(told.decided, told.window, told.now_us),
-        "window": None if told.window is None else window_document(told.window),
+        "past": None if isinstance(learned.entries, Unknown) else [entry_document(*entry) for entry in learned.entries],
+        "samples": None if isinstance(learned.samples, Unknown) else [sample._asdict() for sample in learned.samples],
+        "decision": _decision_document(learned.decided, learned.window, learned.now_us),
+        "window": None if learned.window is None else window_document(learned.window),
         "unknown": unknown,
     }
 

@@ -80,10 +80,10 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
     if output.json != "off":
         output.document(document)
         return status
-    told = skipped if verbose or asked.paths else tuple(skip for skip in skipped if skip.reason not in FINE)
-    blocks = [_actions(document["actions"], output), skipped_lines(told, output), fine(skipped, told)]
+    listed = skipped if verbose or asked.paths else tuple(skip for skip in skipped if skip.reason not in FINE)
+    blocks = [_actions(document["actions"], output), skipped_lines(listed, output), fine(skipped, listed)]
     if output.legend:
-        blocks.append(glossary((skip.reason for skip in told), output.width))
+        blocks.append(glossary((skip.reason for skip in listed), output.width))
         windows = [_window(instance, window) for instance, window in document["window"].items()]
         blocks.append([line for window in windows for line in wrapped(window, output.width)])
         blocks.append(wrapped(_footer(document["actions"], skipped), output.width))
@@ -91,9 +91,9 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
     return status
 
 
-def fine(skipped: tuple[Skip, ...], told: tuple[Skip, ...]) -> list[str]:
+def fine(skipped: tuple[Skip, ...], listed: tuple[Skip, ...]) -> list[str]:
     """One line for the files that nothing is to be done about, and of which no row tells."""
-    tally = Counter(skip.reason for skip in skipped) - Counter(skip.reason for skip in told)
+    tally = Counter(skip.reason for skip in skipped) - Counter(skip.reason for skip in listed)
     if not tally:
         return []
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(tally.items()))
@@ -123,8 +123,8 @@ def skipped_lines(skipped: tuple[Skip, ...], output: Output) -> list[str]:
 def glossary(reasons: Iterable[Reason], width: int | None = None) -> list[str]:
     """One sentence for each reason that occurs, in their fixed order."""
     occurring = set(reasons)
-    told = [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]
-    return [line for sentence in told for line in wrapped(sentence, width)]
+    listed = [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]
+    return [line for sentence in listed for line in wrapped(sentence, width)]
 
 
 def _actions(actions: list[dict[str, Any]], output: Output) -> list[str]:

@@ -6,10 +6,9 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import ExitStack
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from journalkeeper import __version__
-from journalkeeper.bus.client import Service
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.table import wrapped
 from journalkeeper.cli.text import counted, shown
@@ -18,6 +17,9 @@ from journalkeeper.history.rows import Run, Totals
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.units import format_size, format_span
 from journalkeeper.model.waiting import Wait, long, sentence
+
+if TYPE_CHECKING:
+    from journalkeeper.bus.client import Service
 
 DESCRIPTION = """\
 Shows what the service does and sees now, if it runs, to any user; and from the record, which

@@ -64,14 +64,14 @@ def gather(
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
     namespaces = tuple(one.namespace for one in instances if one.namespace)
-    told = journal(wanted.directory, wanted.entries, namespaces, ours=ours) if wanted.entries else UNASKED
+    found = journal(wanted.directory, wanted.entries, namespaces, ours=ours) if wanted.entries else UNASKED
     return Evidence(
         now_us=now_us,
         look=look,
         plan=plan,
         config=config,
         record=record,
-        journal=told,
+        journal=found,
         units=units(namespaces) if ours else ELSEWHERE,
         system=machine.system() if ours else ELSEWHERE,
         storage=machine.storage() if ours else ELSEWHERE,

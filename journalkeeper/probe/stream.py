@@ -73,7 +73,7 @@ class Line:
         self.read.add(int(stamp), ended_ns - int(stamp))
         return int(stamp)
 
-    def told(self, count: int) -> None:
+    def reported(self, count: int) -> None:
         """Put into the row what is no percentile."""
         ends = [began + took for began, took in zip(self.read.began_ns, self.read.took_ns, strict=True)]
         span_s = (max(ends) - min(ends)) / 1e9 if ends else 0.0
@@ -141,7 +141,7 @@ def steps(where: Target, asked: Namespace, found: Measurement, place: str, stack
     finally:
         ready.close()
         for line in (*journals.values(), *files.values()):
-            line.told(count)
+            line.reported(count)
 
 
 def _started(words: list[str], stack: ExitStack, output: object = subprocess.PIPE) -> subprocess.Popen[bytes]:

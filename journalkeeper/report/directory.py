@@ -100,7 +100,7 @@ def lines(place: Place, width: int) -> list[str]:
     instance, kept = place.instance, retention(place)
     space = f" of namespace {shown(instance.namespace)}" if instance.namespace else ""
     asked = "can be asked to rotate" if instance.rotatable else "cannot be asked to rotate"
-    told = [
+    rows = [
         ("Instance", f"{shown(instance.name)}, its journald{space} {asked}"),
         ("Settings", _settings(instance)),
         ("Window", UNKNOWN if place.window is None else window_said(place.window)),
@@ -109,7 +109,7 @@ def lines(place: Place, width: int) -> list[str]:
         ("Limit", _limit(kept)),
         *(("Decided", text) for text in decision_lines(place.decided, None, place.now_us)),
     ]
-    return [shown(instance.directory), "", *facts(told, width)]
+    return [shown(instance.directory), "", *facts(rows, width)]
 
 
 def _settings(instance: Instance) -> str:

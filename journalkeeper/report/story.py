@@ -127,18 +127,18 @@ def lines(story: Story, width: int, *, ascii_only: bool = False) -> list[str]:
         line for one in drawn[3:] for line in textwrap.wrap(one, room, initial_indent="  ", subsequent_indent="    ")
     ]
     known = [("File", _what(file)), ("Size", _size(story)), ("Extents", _extents(file))]
-    told = [("Price", _price(story)), *[("Pinned", text) for text in _pinned(story)]]
-    told += [("Past", text) for text in past(story)]
-    told += [("Decided", text) for text in decision_lines(story.decided, story.window, story.now_us)]
-    blocks = [[shown(file.path)], facts(known, room), [*chart, *key], facts(told, room)]
+    rows = [("Price", _price(story)), *[("Pinned", text) for text in _pinned(story)]]
+    rows += [("Past", text) for text in past(story)]
+    rows += [("Decided", text) for text in decision_lines(story.decided, story.window, story.now_us)]
+    blocks = [[shown(file.path)], facts(known, room), [*chart, *key], facts(rows, room)]
     return [line for block in blocks if block for line in ("", *block)][1:]
 
 
-def facts(told: Sequence[tuple[str, str]], width: int) -> list[str]:
+def facts(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
     """Each fact behind its name, wrapped; the name only where it is not the one above."""
     found: list[str] = []
     before = ""
-    for name, text in told:
+    for name, text in rows:
         head = f"{name:>{INDENT - 2}}: " if name != before else " " * INDENT
         before = name
         found += textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * INDENT) or [head.rstrip()]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What others ask of the service and see of it: jobs, plans, a pause, and how things are.
+"""Requests to the service, and its state: jobs, plans, a pause, a snapshot. In the event loop.
 
-Whoever asks is served by the one worker thread, in turn, as the service
-itself is; what is seen was put here by the last look, and is only ever replaced as a whole.
+Requests are done by the one worker thread, in turn with the service's own runs. The state
+is one immutable Snapshot, replaced as a whole by what the worker reports.
 """
 
 from __future__ import annotations
@@ -12,19 +12,23 @@ import json
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Final, Protocol
+from threading import Event as ThreadEvent
+from typing import Final
 
-from journalkeeper.engine import Engine, now_us
+from journalkeeper.engine import now_us
 from journalkeeper.journald import opening
-from journalkeeper.model import Outcome, Reason, Request, Result
+from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.run import Report
-from journalkeeper.model.waiting import sentence
-from journalkeeper.observe.intake_delays import IntakeDelays
-from journalkeeper.report.distribution import quantile
-from journalkeeper.service.jobs import Ended, Job, Jobs
-from journalkeeper.service.snapshot import Findings, Snapshot, Tally, findings
+from journalkeeper.service.events import Changed, Events, FileDone
+from journalkeeper.service.job import Ended, Job
+from journalkeeper.service.jobs import Jobs
+from journalkeeper.service.messages import Message, Progressed, after
+from journalkeeper.service.reloader import Reloader
+from journalkeeper.service.run_log import RunLog
+from journalkeeper.service.snapshot import Snapshot
+from journalkeeper.service.wakeups import Wakeups
 from journalkeeper.wire.documents import defrag_document, plan_document
 
 ORIGIN: Final = "bus"
@@ -34,76 +38,49 @@ REST_MOST_S: Final = 5.0
 """After a plan the next one waits four times as long as it took, up to this."""
 
 
-class Listener(Protocol):
-    """What serves on the bus: it receives events in the event loop, while it `run`s."""
-
-    async def run(self) -> None: ...
-    def changed(self) -> None: ...
-    def job_new(self, job: Job) -> None: ...
-    def job_removed(self, job: Job, result: str) -> None: ...
-    def outcome(self, outcome: Outcome) -> None: ...
-    def complain(self, what: str, error: Exception) -> None: ...
-
-
-class DaemonControl(Protocol):
-    """The daemon, as far as it is asked from here. `tell_job` is for the worker."""
-
-    @property
-    def engine(self) -> Engine: ...
-    @property
-    def stopping(self) -> bool: ...
-    def rescan(self) -> None: ...
-    async def reload(self) -> None: ...
-    def tell_job(self, report: Report) -> None: ...
-
-
-Connect = Callable[["Api", Callable[[str], None], Callable[[], None], Callable[[str], None]], Listener]
-"""Makes a listener of an API; it is given where to say why it has no bus, that it has one again, and mistakes."""
-
-
 class Api:
-    """Takes requests for `daemon`, whose blocking work is done by `worker`."""
+    """Takes requests, whose blocking work is done by `worker` with the engine of `reloader`.
 
-    def __init__(self, daemon: DaemonControl, worker: Executor) -> None:
-        self._daemon = daemon
+    What the worker reports it posts by `post`, and it comes back to `take`. `stop` is set when the service ends;
+    `complain` logs exceptions that nobody foresaw.
+    """
+
+    def __init__(
+        self,
+        reloader: Reloader,
+        wakeups: Wakeups,
+        worker: Executor,
+        *,
+        log: RunLog,
+        post: Callable[[Message], None],
+        stop: ThreadEvent,
+        complain: Callable[[str, Exception], None],
+    ) -> None:
+        self._reloader = reloader
+        self._wakeups = wakeups
         self._worker = worker
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._listener: Listener | None = None
-        self._intake_delays: IntakeDelays | None = None
+        self._log = log
+        self._post = post
+        self._stop = stop
         self._plans: dict[Request, asyncio.Task[str]] = {}
         self._turn = asyncio.Lock()
         self._plan_after_s = 0.0
         self._resume: asyncio.TimerHandle | None = None
-        self._findings: Findings | None = None
-        self._missing: tuple[str, ...] = ()
-        self._tally = Tally()
-        self._intake_p99_us = 0
-        self._problem = ""
-        self._working = False
-        self.limits: tuple[str, ...] = ()
-        self.paused = False
-        self.jobs = Jobs(self._do, self._changed)
-
-    def open(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
-        """From now on `listener` gets events, in `loop`; before, no delays are kept."""
-        self._loop, self._listener, self._intake_delays = loop, listener, IntakeDelays()
-        self.jobs.listener = listener
+        self._state = Snapshot(reloader.engine.directories)
+        self.events = Events()
+        self.jobs = Jobs(self._do, self.events, complain)
 
     # -- What callers ask, in the event loop --------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """How things are."""
-        return Snapshot(
-            directories=self._daemon.engine.directories,
-            missing=self._missing,
-            findings=self._findings,
-            tally=self._tally,
-            problem=self._problem,
-            working=self._working or any(job.running for job in self.jobs.queue),
-            paused=self.paused,
-            intake_p99_us=self._intake_p99_us,
-            limits=self.limits,
-        )
+        working = self._state.working or any(job.running for job in self.jobs.queue)
+        return self._state._replace(directories=self._reloader.engine.directories, working=working)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the service is to do no work of its own. From any thread."""
+        return self._state.paused
 
     async def plan(self, request: Request) -> str:
         """The document of `plan -j`; callers who ask for the same while it is made get the same.
@@ -132,7 +109,7 @@ class Api:
     def pause(self, span_us: int) -> None:
         """No work of our own for so long; 0: until `resume`."""
         self.resume()
-        self.paused = True
+        self._state = self._state._replace(paused=True)
         if span_us:
             self._resume = asyncio.get_running_loop().call_later(span_us / 1e6, self.resume)
         self._changed()
@@ -143,60 +120,35 @@ class Api:
             self._resume.cancel()
             self._resume = None
         if self.paused:
-            self.paused = False
-            self._daemon.rescan()
+            self._state = self._state._replace(paused=False)
+            self._wakeups.rescan()
             self._changed()
 
     def rescan(self) -> None:
         """Look at everything, soon."""
-        self._daemon.rescan()
+        self._wakeups.rescan()
 
     async def reload(self) -> None:
         """Read the configuration again. Raises: KeeperError, OSError if it is wrong."""
-        await self._daemon.reload()
+        await self._reloader.reload()
         self._changed()
 
-    # -- What the daemon tells, from its worker ----------------------------------------------------
-
-    def began(self) -> None:
-        """Files are at work."""
-        self._working = True
-        self._changed()
-
-    def looked(self, engine: Engine, report: Report) -> None:
-        """A look at everything is over, and what came of it."""
-        self._working, self._problem = False, ""
-        if self._intake_delays is not None and report.host is not None:
-            numbers = engine.status(report.host, report.plan, report.outcomes)
-            long = sentence(report.waiting, now_us())
-            self._findings = findings(report.host, report.plan, report.outcomes, numbers, long)
-            self._missing = tuple(sorted(engine.missing()))
-            self._intake_p99_us = quantile(sorted(self._intake_delays.look(report.host.files)), 990)
-        self._changed()
-
-    def failed(self, sentence: str) -> None:
-        """It came to nothing; "" if that is nobody's fault."""
-        self._working, self._problem = False, sentence
-        self._changed()
-
-    def outcome(self, outcome: Outcome) -> None:
-        """Something was done."""
-        if outcome.result is Result.DONE:
-            self._tally = self._tally.add(outcome, now_us())
-        if self._loop is not None and self._listener is not None:
-            self._loop.call_soon_threadsafe(self._listener.outcome, outcome)
+    def take(self, message: Message) -> None:
+        """Take in what the worker reports."""
+        self._state = after(self._state, message)
+        if isinstance(message, Progressed):
+            self.jobs.progressed(message.job, message.progress)
+        elif isinstance(message, FileDone):
+            self.events.publish(message)
         self._changed()
 
     def _changed(self) -> None:
-        """From any thread."""
-        if self._loop is not None and self._listener is not None:
-            self._loop.call_soon_threadsafe(self._listener.changed)
+        self.events.publish(Changed())
 
     # -- In the worker -------------------------------------------------------------------------
 
     def _planned(self, request: Request) -> str:
-
-        engine = self._daemon.engine
+        engine = self._reloader.engine
         return _json(plan_document(engine.plan(_placed(request, engine.directories))))
 
     async def _do(self, job: Job) -> Ended:
@@ -204,21 +156,21 @@ class Api:
         try:
             return await loop.run_in_executor(self._worker, self._done, job)
         finally:
-            self._daemon.rescan()
+            self._wakeups.rescan()
 
     def _done(self, job: Job) -> Ended:
-        engine = self._daemon.engine
+        engine = self._reloader.engine
         try:
             report = engine.run(
                 _placed(job.request, engine.directories),
-                on_progress=job.tell,
-                stop=lambda: job.canceled or self._daemon.stopping,
+                on_progress=lambda progress: self._post(Progressed(job.number, progress)),
+                stop=lambda: job.canceled or self._stop.is_set(),
                 origin=ORIGIN,
-                on_outcome=self.outcome,
+                on_outcome=lambda outcome: self._post(FileDone(outcome, now_us())),
             )
         except (KeeperError, OSError) as error:
             return Ended("failed", error=error)
-        self._daemon.tell_job(report)
+        self._log.job(report)
         return Ended(result(report, job.request), _document(report))
 
 

@@ -15,26 +15,37 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from functools import partial
+from threading import Event as ThreadEvent
+from typing import Final, TypeVar
 
 from journalkeeper.engine import DAEMON, PASSING, Engine, now_us
 from journalkeeper.history import state
-from journalkeeper.model import Kind, Outcome, Reason, Request, Result
+from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import sentence
-from journalkeeper.policy import nocow
+from journalkeeper.observe.intake_delays import IntakeDelays
 from journalkeeper.policy.deferral import AGAIN_US
-from journalkeeper.service.api import Api, Connect
+from journalkeeper.report.distribution import quantile
+from journalkeeper.service.api import Api
 from journalkeeper.service.backoff import RETRY_S, Backoff, CpuShare
 from journalkeeper.service.daily_log import DailyLog, Say
-from journalkeeper.service.log import Event
+from journalkeeper.service.events import FileDone
+from journalkeeper.service.log import ERROR, INFO, WARNING, Event
+from journalkeeper.service.mailbox import Mailbox
+from journalkeeper.service.messages import Began, Failed, Looked, Message
+from journalkeeper.service.mistakes import Mistakes
 from journalkeeper.service.notify import Notify
-from journalkeeper.service.watch import Change, Watch, read_only
+from journalkeeper.service.reloader import Reloader
+from journalkeeper.service.run_log import RunLog
+from journalkeeper.service.snapshot import findings
+from journalkeeper.service.wakeups import Wakeups
+from journalkeeper.service.watch import Change, read_only
 
 LOOK_SHARE: Final = 0.05
 LOOK_BURST_S: Final = 0.5
@@ -44,155 +55,142 @@ files takes 7 ms and never waits, one at thousands that somebody changes 20 time
 SOON_S: Final = 0.1
 """The least time between two cycles that only the clock asked for."""
 
-ERROR, WARNING, INFO = 3, 4, 6
+T = TypeVar("T")
 
 
 class Daemon:
     """Keeps journals in order until it is told to stop.
 
     `load` makes an engine from the configuration as it is now; `say` takes a syslog priority
-    (3 error, 4 warning, 6 information) and a sentence, and takes no time; `connect`
-    makes what serves on the system bus. `cycles` counts the whole looks.
+    (3 error, 4 warning, 6 information) and a sentence, and takes no time.
+    To be made in the event loop. `cycles` counts the whole looks.
     """
 
-    def __init__(self, load: Callable[[], Engine], say: Say, connect: Connect | None = None) -> None:
-        self._load = load
-        self._connect = connect
+    def __init__(self, load: Callable[[], Engine], say: Say) -> None:
+        self._loop = asyncio.get_running_loop()
         self._say = say
         self._daily = DailyLog(say)
-        self._engine = load()
         self._notify = Notify()
-        self._wake = asyncio.Event()
+        self._wakeups = Wakeups()
+        self._stop = ThreadEvent()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="worker")
-        self._api = Api(self, self._worker)
-        self._watch = Watch(self._engine.directories, self._changed)
-        self._reloading: asyncio.Task[None] | None = None
-        self._reload_again = False
-        self._reload_error: KeeperError | OSError | None = None
-        self._stop = False
-        self._look = self._refresh = True
+        self._log = RunLog(self._daily, say, self._notify)
+        self._reloader = Reloader(load, self._changed, self._wakeups, say=say, notify=self._notify)
+        self._mistakes = Mistakes(partial(say, ERROR))
+        self._mailbox = Mailbox[Message](self._loop, self._take)
+        self.api = Api(
+            self._reloader,
+            self._wakeups,
+            self._worker,
+            log=self._log,
+            post=self._mailbox.post,
+            stop=self._stop,
+            complain=self.complain,
+        )
+        self._intake_delays = IntakeDelays()
         self._again_s: float | None = None
         self._retry, self._watch_retry = Backoff(), Backoff()
         self._looks, self._flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
         self._work_began_cpu_s: float | None = None
         self._watch_problem = ""
-        self._absent = frozenset(self._engine.missing())
+        self._absent = frozenset(self._reloader.engine.missing())
         self.cycles = 0
 
-    async def run(self) -> None:
-        """Work until SIGTERM or SIGINT; an action under way ends between two pieces.
+    async def run(self, *beside: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Work until SIGTERM or SIGINT, with what is `beside`; an action under way ends between two pieces.
 
         Raises: BusyError if another daemon has the state directory, now or later; KeeperError without one.
         """
-        loop = asyncio.get_running_loop()
+        loop, reloader = self._loop, self._reloader
         try:
-            with state.lock(self._engine.state_directory, state.DAEMON_LOCK) as lock:
+            with state.lock(reloader.engine.state_directory, state.DAEMON_LOCK) as lock:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     loop.add_signal_handler(number, self._end)
-                loop.add_signal_handler(signal.SIGHUP, self._reload)
-                self._watch.attach(loop)
-                beside = [loop.create_task(self._feed_watchdog()), *self._door(loop)]
+                loop.add_signal_handler(signal.SIGHUP, reloader.request)
+                reloader.watch.attach(loop)
+                tasks = [loop.create_task(work()) for work in (self._feed_watchdog, *beside)]
                 try:
-                    await self._work(loop, lock)
+                    await self._work(lock)
                 finally:
                     self._notify.stopping()
-                    await self._api.jobs.close()
-                    for task in beside:
+                    await self.api.jobs.close()
+                    for task in tasks:
                         task.cancel()
                     self._worker.shutdown(wait=True)
         finally:
-            self._watch.close()
+            reloader.watch.close()
 
-    def _door(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[None]]:
-        """Serve on the system bus, as soon as there is one."""
-        if self._connect is None:
-            return []
+    # -- What the server on the bus reports ----------------------------------------------------
 
-        def well() -> None:
-            if self._daily.clear("bus"):
-                self._say(INFO, "on the system bus again", Event.RECOVERED)
+    def bus_lost(self, why: str) -> None:
+        """There is no bus; may be reported again."""
+        self._daily.log("bus", WARNING, why)
 
-        def mistake(text: str) -> None:
-            self._say(ERROR, text)
+    def bus_found(self) -> None:
+        """There is a bus, or there is one again."""
+        if self._daily.clear("bus"):
+            self._say(INFO, "on the system bus again", Event.RECOVERED)
 
-        listener = self._connect(self._api, lambda text: self._daily.log("bus", WARNING, text), well, mistake)
-        self._api.open(loop, listener)
-        return [loop.create_task(listener.run())]
+    def complain(self, what: str, error: Exception) -> None:
+        """Log an exception that nobody foresaw."""
+        self._mistakes.complain(what, error)
 
-    @property
-    def engine(self) -> Engine:
-        """By the configuration as it is now."""
-        return self._engine
+    # -- In the event loop ---------------------------------------------------------------------
 
-    @property
-    def stopping(self) -> bool:
-        """Whether it is to end. From any thread."""
-        return self._stop
-
-    def rescan(self) -> None:
-        """Look at everything, soon."""
-        self._look = self._refresh = True
-        self._wake.set()
-
-    async def reload(self) -> None:
-        """Read the configuration again. Raises: KeeperError, OSError if it is wrong; the running one stays."""
-        self._reload()
-        if self._reloading is not None:
-            await asyncio.shield(self._reloading)
-        if self._reload_error is not None:
-            raise self._reload_error
+    def _take(self, message: Message) -> None:
+        self.api.take(message)
 
     def _gives_way(self) -> bool:
         """Whether the service's own work is to end between two pieces. From any thread."""
-        return self._stop or self._api.paused or self._api.jobs.waiting
+        return self._stop.is_set() or self.api.paused or self.api.jobs.waiting
 
-    async def _work(self, loop: asyncio.AbstractEventLoop, lock: state.Lock) -> None:
+    async def _work(self, lock: state.Lock) -> None:
         """Sleep until there is a reason, then look at the timers or at everything, and so on.
 
         Raises: KeeperError if the state directory was removed and cannot be made or locked anew: a
             second service may be at work. The service manager makes the directory for the next start.
         """
-        await loop.run_in_executor(self._worker, self._watch_again)
+        await self._in_worker(self._watch_again)
         self._notify.ready()
-        while not self._stop:
+        while not self._stop.is_set():
             await self._sleep()
-            self._wake.clear()
-            if self._stop:
+            self._wakeups.clear()
+            if self._stop.is_set():
                 return
             if self._again_s is not None and time.monotonic() >= self._again_s:
-                self._look, self._again_s = True, None
+                self._wakeups.look, self._again_s = True, None
             if self._may_look(time.monotonic()):
-                self._look = False
-                await loop.run_in_executor(self._worker, lock.keep)
-                wait_s = await loop.run_in_executor(self._worker, self._cycle)
+                self._wakeups.look = False
+                await self._in_worker(lock.keep)
+                wait_s = await self._in_worker(self._cycle)
                 again_s = None if wait_s is None else time.monotonic() + max(wait_s, SOON_S)
                 self._again_s = _earliest(again_s, self._watch_retry.at_s)
             elif time.monotonic() >= self._flush_looks.free_at_s:
-                passed = await loop.run_in_executor(self._worker, self._flush_passed)
+                passed = await self._in_worker(self._flush_passed)
                 if passed:  # and not `|=`, which would forget a look that was asked for in the worker
-                    self._look = True
+                    self._wakeups.look = True
+
+    async def _in_worker(self, work: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(self._worker, work)
 
     async def _sleep(self) -> None:
         """Until something wakes us, or the next named moment."""
         if self._may_look(time.monotonic()):
             return
-        flush_us = self._engine.next_flush_look_us()
+        flush_us = self._reloader.engine.next_flush_look_us()
         flush_s = None if flush_us is None else max(flush_us / 1e6, self._flush_looks.free_at_s)
-        look_s = self._looks.free_at_s if self._look and not self._api.paused else None
+        look_s = self._looks.free_at_s if self._wakeups.look and not self.api.paused else None
         next_s = _earliest(self._again_s, flush_s, look_s)
-        try:
-            await asyncio.wait_for(self._wake.wait(), None if next_s is None else max(0.0, next_s - time.monotonic()))
-        except TimeoutError:
-            return
+        await self._wakeups.wait(None if next_s is None else max(0.0, next_s - time.monotonic()))
 
     def _may_look(self, now_s: float) -> bool:
         """Whether a look at everything is due and its turn has come."""
-        return self._look and not self._api.paused and now_s >= self._looks.free_at_s
+        return self._wakeups.look and not self.api.paused and now_s >= self._looks.free_at_s
 
     def _flush_passed(self) -> bool:
         """Look at the flush timers, in the worker."""
         began_s = time.thread_time()
-        passed = self._engine.flush_passed()
+        passed = self._reloader.engine.flush_passed()
         self._flush_looks.spend(time.thread_time() - began_s, time.monotonic())
         return passed
 
@@ -201,11 +199,11 @@ class Daemon:
 
         What is refused is tried again at every look, and a look is made for it.
         """
-        self._refresh = False
+        self._wakeups.refresh = False
         try:
-            self._watch.refresh()
+            self._reloader.watch.refresh()
         except KeeperError as error:
-            self._refresh, self._watch_problem = True, str(error)
+            self._wakeups.refresh, self._watch_problem = True, str(error)
             self._watch_retry.failed(time.monotonic())
             self._daily.log("watch", WARNING, f"{error}; looked at by the clock, and tried again, until that succeeds")
         else:
@@ -232,43 +230,53 @@ class Daemon:
 
     def _looked(self) -> float | None:
         self.cycles += 1
-        if self._refresh:
+        if self._wakeups.refresh:
             self._watch_again()
-        engine = self._engine
+        engine = self._reloader.engine
         try:
             report = engine.run(
                 Request(upkeep=True),
                 on_progress=self._progress,
                 stop=self._gives_way,
                 origin=DAEMON,
-                on_outcome=self._api.outcome,
+                on_outcome=lambda outcome: self._mailbox.post(FileDone(outcome, now_us())),
             )
         except NotBtrfsError as error:
             # A mount will tell; until then there is nothing to do.
             self._daily.log("cycle", WARNING, str(error))
             self._notify.status(str(error))
-            self._api.failed(str(error))
+            self._mailbox.post(Failed(str(error)))
             return None
         except (KeeperError, OSError) as error:
             return self._failed(error)
         self._retry.succeeded()
         if self._daily.clear("cycle"):
             self._say(INFO, "at work again", Event.RECOVERED)
-        self._tell(engine, report)
+        self._log.run(engine, report)
         reached = [f"{skip.path}: {skip.detail}" for skip in report.plan.skipped if skip.reason is Reason.TOO_MANY]
-        self._api.limits = (*reached, *filter(None, [self._watch_problem]))
-        self._api.looked(engine, report)
+        self._mailbox.post(self._found(engine, report, (*reached, *filter(None, [self._watch_problem]))))
         if engine.flush_passed():
             return 0.0
         return _wait_s(report)
+
+    def _found(self, engine: Engine, report: Report, limits: tuple[str, ...]) -> Message:
+        """What a run over everything found, for the loop."""
+        host = report.host
+        if host is None:
+            return Failed("")
+        numbers = engine.status(host, report.plan, report.outcomes)
+        long = sentence(report.waiting, now_us())
+        found = findings(host, report.plan, report.outcomes, numbers, long)
+        p99_us = quantile(sorted(self._intake_delays.look(host.files)), 990)
+        return Looked(found, tuple(sorted(engine.missing())), p99_us, limits)
 
     def _failed(self, error: KeeperError | OSError) -> float:
         """The whole cycle came to nothing: try again, each time later; a run of somebody else's is no failure."""
         self._notify.status(str(error))
         if isinstance(error, BusyError):
-            self._api.failed("")
+            self._mailbox.post(Failed(""))
             return RETRY_S
-        self._api.failed(str(error))
+        self._mailbox.post(Failed(str(error)))
         self._daily.log("cycle", ERROR, f"{error}; tried again later")
         now_s = time.monotonic()
         self._retry.failed(now_s)
@@ -278,102 +286,22 @@ class Daemon:
         if self._work_began_cpu_s is None:
             self._work_began_cpu_s = time.thread_time()
         self._notify.status(f"working on {progress.path}")
-        self._api.began()
-
-    def tell_job(self, report: Report) -> None:
-        """What a job did; in the worker."""
-        for notice in report.notices:
-            self._daily.log(notice, WARNING, notice)
-        for outcome in report.outcomes:
-            self._tell_outcome(outcome, once_a_day=False)
-
-    def _tell(self, engine: Engine, report: Report) -> None:
-        for notice in report.notices:
-            self._daily.log(notice, WARNING, notice)
-        again = {action.path for action in report.plan.actions if action.file.kind is Kind.ACTIVE}
-        for outcome in report.outcomes:
-            self._tell_outcome(outcome, once_a_day=outcome.path in again)
-        for skip in report.plan.skipped:
-            if skip.reason in {*nocow.UNWANTED, Reason.TOO_MANY}:
-                self._daily.log(f"{skip.reason} {skip.path}", WARNING, f"{skip.path}: {skip.detail}", same=skip.reason)
-            elif skip.reason is Reason.INTERNAL_ERROR:
-                what = f"{skip.path}: left alone until it changes ({skip.reason}) {skip.detail}"
-                self._daily.log(skip.path, ERROR, what, same=skip.reason)
-        long = sentence(report.waiting, now_us())
-        if long:
-            self._daily.log("long", WARNING, f"{long}; journalkeeper plan says why", same=long.partition(":")[2])
-        elif self._daily.clear("long"):
-            self._say(INFO, "no file waits for longer than a day any more", Event.RECOVERED)
-        waiting = sorted(engine.missing())
-        if waiting:
-            self._daily.log("waiting", INFO, f"waiting for {' and '.join(waiting)} to appear")
-        elif self._daily.clear("waiting"):
-            self._say(INFO, f"{' and '.join(engine.directories)}: there now", Event.RECOVERED)
-        here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
-        here |= {order.path for order in report.plan.orders}
-        conditions = {f"{skip.reason} {skip.path}" for skip in report.plan.skipped}
-        self._daily.retain(frozenset({"bus", "watch", "waiting", "long", "event", *report.notices, *here, *conditions}))
-        self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
-
-    def _tell_outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
-        """What became of a file: an active one is rewritten again and again."""
-        what = f"{outcome.path}: {outcome.action} {outcome.result} ({outcome.reason})"
-        if outcome.result is Result.DONE:
-            counts = f"{outcome.extents_before} to {outcome.extents_after} extents"
-            self._daily.log(
-                outcome.path, INFO, f"{what}, {counts}", same="done" if once_a_day else None, outcome=outcome
-            )
-        elif outcome.reason not in PASSING or outcome.reason is Reason.NO_GAIN:
-            priority = ERROR if outcome.result is Result.FAILED else INFO
-            same = outcome.reason if outcome.reason is Reason.INTERNAL_ERROR else None
-            self._daily.log(outcome.path, priority, f"{what} {outcome.detail}", same=same, outcome=outcome)
+        self._mailbox.post(Began())
 
     def _changed(self, change: Change) -> None:
         """The watch saw something: names need a look; an append only may begin an interval."""
-        began = guarded(lambda: [self._engine.flushes.appended(directory) for directory in change.appended])
+        began = guarded(lambda: [self._reloader.engine.flushes.appended(directory) for directory in change.appended])
         trouble = began.detail if isinstance(began, InternalError) else change.trouble
         if trouble:
             self._daily.log("event", ERROR, f"what changed is not known, so everything is looked at: {trouble}")
         if change.rescan or trouble:
-            self._look = self._refresh = True
-        if change.rescan or trouble or (not isinstance(began, InternalError) and any(began)):
-            self._wake.set()
+            self._wakeups.rescan()
+        elif not isinstance(began, InternalError) and any(began):
+            self._wakeups.wake()
 
     def _end(self) -> None:
-        self._stop = True
-        self._wake.set()
-
-    def _reload(self) -> None:
-        """Read the configuration again, in a thread; another signal during that has it read once more."""
-        if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.get_running_loop().create_task(self._reloaded())
-        else:
-            self._reload_again = True
-
-    async def _reloaded(self) -> None:
-        """With a wrong configuration the running values stay."""
-        self._notify.reloading()
-        self._reload_error = None
-        try:
-            engine = await asyncio.to_thread(self._load)
-            watch = None if engine.directories == self._watch.tops else Watch(engine.directories, self._changed)
-        except (KeeperError, OSError) as error:
-            self._reload_error = error
-            self._say(ERROR, f"not reloaded, the running configuration stays: {error}", Event.NOT_RELOADED)
-        else:
-            engine.take_over(self._engine)
-            self._engine = engine
-            if watch is not None:
-                self._watch.close()
-                self._watch = watch
-                watch.attach(asyncio.get_running_loop())
-            self._say(INFO, "the configuration was read again", Event.RELOADED)
-            self._look = self._refresh = True
-            self._wake.set()
-        self._notify.ready()
-        if self._reload_again:
-            self._reload_again = False
-            await self._reloaded()
+        self._stop.set()
+        self._wakeups.wake()
 
     async def _feed_watchdog(self) -> None:
         while self._notify.watchdog_s is not None:

@@ -4,18 +4,20 @@
 A job belongs to the service and not to who asked. That one may leave, ask
 again and be given the same job, or cancel it; what became of it can be asked for afterwards.
 
-All of it is for the event loop, but for Job.tell and Job.canceled.
+All of it is for the event loop, but for `waiting`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NoSuchJobError
 from journalkeeper.model.progress import Progress
+from journalkeeper.service.events import Changed, Events, JobAdded, JobRemoved
+from journalkeeper.service.job import Ended, Job
 
 QUEUE_MOST: Final = 32
 """Jobs in the queue; more are refused."""
@@ -24,63 +26,23 @@ KEPT: Final = 16
 KEPT_CHARACTERS: Final = 1 << 20
 """Of so many jobs that are over the documents are kept, and of so much text; the last one's always."""
 
-NONE_YET: Final = Progress(0, 0, "", 0, 0)
-
-
-class Job:
-    """One job; `request` is what was asked for. `changed` is called, in the worker, when it got on."""
-
-    def __init__(self, number: int, request: Request, changed: Callable[[], None]) -> None:
-        self.number = number
-        self.request = request
-        self.progress = NONE_YET
-        self.running = False
-        self.canceled = False
-        self._changed = changed
-
-    @property
-    def state(self) -> str:
-        """queued, running or canceling."""
-        if self.canceled:
-            return "canceling"
-        return "running" if self.running else "queued"
-
-    def tell(self, progress: Progress) -> None:
-        """It is so far now."""
-        self.progress = progress
-        self._changed()
-
-
-class Ended(NamedTuple):
-    """What became of a job: `result` is done, failed or canceled; the document, or the error instead."""
-
-    result: str
-    document: str = ""
-    error: Exception | None = None
-
-
-class Listener(Protocol):
-    """Receives the events of jobs."""
-
-    def job_new(self, job: Job) -> None: ...
-    def job_removed(self, job: Job, result: str) -> None: ...
-    def complain(self, what: str, error: Exception) -> None: ...
-
 
 class Jobs:
-    """The queue and what is over. `do` does a job; `changed` may be called from any thread.
+    """The queue and what is over. `do` does a job; what happens to jobs is published to `events`.
 
-    Whatever `do` raises ends that job only, and is its error.
+    Whatever `do` raises ends that job only, and is its error; `complain` logs what is no error of ours.
     """
 
-    def __init__(self, do: Callable[[Job], Awaitable[Ended]], changed: Callable[[], None]) -> None:
+    def __init__(
+        self, do: Callable[[Job], Awaitable[Ended]], events: Events, complain: Callable[[str, Exception], None]
+    ) -> None:
         self._do = do
-        self._changed = changed
+        self._events = events
+        self._complain = complain
         self._queue: list[Job] = []
         self._ended: dict[int, Ended] = {}
         self._number = 0
         self._task: asyncio.Task[None] | None = None
-        self.listener: Listener | None = None
 
     @property
     def queue(self) -> tuple[Job, ...]:
@@ -103,10 +65,9 @@ class Jobs:
         if len(self._queue) >= QUEUE_MOST:
             raise BusyError(f"{QUEUE_MOST} jobs are queued already; wait for one to end, or cancel some")
         self._number += 1
-        job = Job(self._number, request, self._changed)
+        job = Job(self._number, request)
         self._queue.append(job)
-        if self.listener is not None:
-            self.listener.job_new(job)
+        self._events.publish(JobAdded(job))
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
         return job
@@ -118,6 +79,12 @@ class Jobs:
                 return job
         raise NoSuchJobError(f"there is no job {number}, or it is over")
 
+    def progressed(self, number: int, progress: Progress) -> None:
+        """Job `number` is so far now; nothing if it is over."""
+        for job in self._queue:
+            if job.number == number:
+                job.progress = progress
+
     def cancel(self, number: int) -> None:
         """Have a job end at the next chunk border, or not begin. Raises: NoSuchJobError."""
         job = self.find(number)
@@ -126,7 +93,7 @@ class Jobs:
             self._queue.remove(job)
             error = KeeperError(f"job {number} was canceled before it began")
             self._end(job, Ended("canceled", error=error))
-        self._changed()
+        self._events.publish(Changed())
 
     def ended(self, number: int) -> Ended:
         """What became of a job. Raises: NoSuchJobError if it is not over, or forgotten."""
@@ -149,18 +116,17 @@ class Jobs:
                 ended = Ended("canceled", error=KeeperError(f"the service ended before job {job.number} began"))
             else:
                 job.running = True
-                self._changed()
+                self._events.publish(Changed())
                 ended = await self._done(job)
             self._queue.remove(job)
             self._end(job, ended)
-            self._changed()
+            self._events.publish(Changed())
 
     async def _done(self, job: Job) -> Ended:
         try:
             return await self._do(job)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged, and the next job begins
-            if self.listener is not None:
-                self.listener.complain(f"job {job.number} failed", error)
+            self._complain(f"job {job.number} failed", error)
             return Ended("failed", error=error)
 
     def _end(self, job: Job, ended: Ended) -> None:
@@ -169,5 +135,4 @@ class Jobs:
             len(self._ended) > KEPT or sum(len(one.document) for one in self._ended.values()) > KEPT_CHARACTERS
         ):
             del self._ended[next(iter(self._ended))]
-        if self.listener is not None:
-            self.listener.job_removed(job, ended.result)
+        self._events.publish(JobRemoved(job, ended.result))

@@ -47,7 +47,8 @@ INTERVAL_S: Final = 60.0
 FIELD_CHARACTERS: Final = 8192
 """A longer value is cut: many together must fit one datagram (net.core.wmem_default, 208 KiB)."""
 
-WARNING: Final = 4
+ERROR, WARNING, INFO = 3, 4, 6
+"""Syslog priorities."""
 
 
 class Event(StrEnum):

@@ -29,6 +29,7 @@ from journalkeeper.journald import layout, names
 from journalkeeper.model import Kind
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.service.mailbox import Mailbox
 
 EVENT: Final = struct.Struct("=iIII")
 """struct inotify_event: wd, mask, cookie, len; then the name, padded with zeros (inotify(7))."""
@@ -108,6 +109,7 @@ class Watch:
         self._trouble = ""
         self._timer: TimerHandle | None = None
         self._loop: AbstractEventLoop | None = None
+        self._opened: Mailbox[None] | None = None
         self._closed = False
         self.events = 0
         self._open()
@@ -121,6 +123,7 @@ class Watch:
     def attach(self, loop: AbstractEventLoop) -> None:
         """Begin to call `on_change` from `loop`."""
         self._loop = loop
+        self._opened = Mailbox[None](loop, lambda _: self._listen())
         self._listen()
         loop.add_reader(self._mount_events.fileno(), self._mounted)
 
@@ -135,8 +138,8 @@ class Watch:
         self.fd = self._manager.get_fd()
         os.set_blocking(self.fd, False)
         os.set_inheritable(self.fd, False)  # noqa: FBT003 - its only argument
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._listen)
+        if self._opened is not None:
+            self._opened.post(None)
         return None
 
     def _listen(self) -> None:

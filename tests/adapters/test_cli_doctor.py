@@ -99,16 +99,16 @@ def test_hostile_names_reach_no_terminal_and_no_line_is_too_long(given: Given, c
     lines = [line for line in said.splitlines() if not line.startswith("    ")]
     assert max(map(len, lines)) <= doctor.WIDTH
     assert run(["doctor", "-j"]) == 0
-    told = capsys.readouterr().out
-    assert told.isascii()
-    assert told.count("\n") == 1
-    assert json.loads(told)["findings"][0]["facts"]["files"] == [f"/j/{HOSTILE}"]
+    document = capsys.readouterr().out
+    assert document.isascii()
+    assert document.count("\n") == 1
+    assert json.loads(document)["findings"][0]["facts"]["files"] == [f"/j/{HOSTILE}"]
 
 
-def valid(told: Any) -> None:
+def valid(document: Any) -> None:
     schema = json.loads(SCHEMA.read_text())
     Draft202012Validator.check_schema(schema)
-    Draft202012Validator(schema).validate(told)
+    Draft202012Validator(schema).validate(document)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_the_json_is_as_its_schema_says(given: Given, capsys: Captured, found: E
 def test_the_schema_takes_nothing_else(given: Given, capsys: Captured) -> None:
     given(evidence(look=DAMAGED))
     run(["doctor", "-j"])
-    told = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     wrong: tuple[dict[str, Any], ...] = (
-        {**told, "passed": [1]},
-        {**told, "findings": [{"rule": "x"}]},
+        {**document, "passed": [1]},
+        {**document, "findings": [{"rule": "x"}]},
         {"findings": []},
     )
     for broken in wrong:

@@ -118,11 +118,11 @@ def test_a_file_that_came_meanwhile_is_not_replaced(
 ) -> None:
     path = tmp_path / "page.html"
 
-    def meanwhile() -> Evidence:
+    def during() -> Evidence:
         path.write_text(OLD)
         return evidence()
 
-    gathered(meanwhile)
+    gathered(during)
     assert run(["report", "-o", f"{path}"]) == 1
     assert path.read_text() == OLD
     assert names(tmp_path) == ["page.html"]

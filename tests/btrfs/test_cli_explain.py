@@ -236,10 +236,10 @@ def test_a_read_only_directory_is_told_as_well(commands: Commands, tmp_path: Pat
     run("mount", "-o", "remount,ro", commands.directory.parent)
     try:
         done = commands("report", "-D", commands.directory, "-o", tmp_path / "page.html")
-        told = commands("explain", active(commands))
+        done_by_service = commands("explain", active(commands))
     finally:
         run("mount", "-o", "remount,rw", commands.directory.parent)
-    assert (done.returncode, told.returncode) == (0, 0), done.stderr + told.stderr
+    assert (done.returncode, done_by_service.returncode) == (0, 0), done.stderr + done_by_service.stderr
 
 
 @pytest.mark.parametrize(

@@ -152,9 +152,9 @@ def test_p99_is_that_of_a_count_by_hand_of_10000_messages(bed: Bed) -> None:
             os.kill(bed.journald.pid, signal.SIGCONT)
         bed.journald.log(f"message {number}")
     bed.journald.sync()
-    told = journal(str(bed.directory), 50_000, (), ours=False)
-    assert isinstance(told, Journal)
-    found = waited(told.intake)
+    found_journal = journal(str(bed.directory), 50_000, (), ours=False)
+    assert isinstance(found_journal, Journal)
+    found = waited(found_journal.intake)
     assert found is not None
     waits = sorted(by_hand(bed.directory))
     assert found.messages == len(waits) >= 10_050

@@ -65,10 +65,10 @@ def instances() -> list[str]:
     return [name for name in names if name.startswith(base.NAME)]
 
 
-def watched(meanwhile: Callable[[], object]) -> Measurement:
+def watched(during: Callable[[], object]) -> Measurement:
     """What is seen while something is done, and for a moment more."""
     with who.measured(Namespace(who=60)) as found:
-        thread = threading.Thread(target=meanwhile)
+        thread = threading.Thread(target=during)
         thread.start()
         until_s = float("inf")
         for _ in found.steps:
@@ -88,11 +88,11 @@ def syncer(path: Path, calls: int, how: str) -> subprocess.Popen[bytes]:
 def test_every_fsync_is_counted_with_its_process_and_the_name_of_its_file(place: Path) -> None:
     asked = {"open": 5, "unlinked": 7, "closed": 11}
 
-    def meanwhile() -> None:
+    def during() -> None:
         for process in [syncer(place / how, calls, how) for how, calls in asked.items()]:
             assert process.wait() == 0
 
-    found = watched(meanwhile)
+    found = watched(during)
     assert found.faults == []
     ours = {series.labels["file"]: len(series.took_ns) for series in found.series if str(place) in series.name}
     assert ours == {f"{place}/open": 5, f"{place}/unlinked (deleted)": 7, f"{place}/closed": 11}

@@ -136,8 +136,8 @@ def late_ones(place: Bed) -> Truth:
     """Of the messages planned while journald was stopped those are late by more than 30 ms that had longer to wait."""
     stop = stopped(place, 100)
     taken = stop.found.series[1]
-    meanwhile = zip(taken.begins_ns(), taken.waits_ns(), strict=True)
-    late = [wait > 30 * MS for at, wait in meanwhile if stop.began_ns < at < stop.ended_ns]
+    pairs = zip(taken.begins_ns(), taken.waits_ns(), strict=True)
+    late = [wait > 30 * MS for at, wait in pairs if stop.began_ns < at < stop.ended_ns]
     return Truth(sum(late), 27, sum(late) >= len(late) - 4)
 
 

@@ -65,9 +65,9 @@ def test_a_host_on_two_mirrored_disks_has_no_problem_and_is_advised(capsys: pyte
 
 def test_a_boot_takes_as_long_as_systemd_says(guest: Guest) -> None:
     guest.run("journalctl", "--sync")
-    told = journal(str(guest.journal.parent), 10_000, (), ours=False)
-    assert isinstance(told, Journal)
-    boot = told.boots[-1]
+    found = journal(str(guest.journal.parent), 10_000, (), ours=False)
+    assert isinstance(found, Journal)
+    boot = found.boots[-1]
     assert boot.userspace_us is not None
     assert boot.flush_us is not None
     assert boot.userspace_us / 1e6 == pytest.approx(guest.boot_seconds(), rel=0.01)

@@ -132,11 +132,15 @@ def test_archives_are_mended_also_beside_a_snapshot_and_it_is_said_what_that_sto
 
 def test_doctor_finds_no_problem_and_could_look_at_nearly_all(guest: Guest) -> None:
     found = guest.run("journalkeeper", "doctor", "--check", "--json=short", check=False)
-    told = json.loads(found.stdout)
-    assert found.returncode == 0, [one for one in told["findings"] if one["severity"] == "problem"]
-    assert {one["rule"] for one in told["unknown"]} <= {"waits", "slow-boot", "history"}  # of a host as young as this
-    assert {"keeper-down", "keeper-failing", "volatile", "rivals", "journald-ended"} <= set(told["passed"])
-    assert told["journal"]["complete"]
+    document = json.loads(found.stdout)
+    assert found.returncode == 0, [one for one in document["findings"] if one["severity"] == "problem"]
+    assert {one["rule"] for one in document["unknown"]} <= {
+        "waits",
+        "slow-boot",
+        "history",
+    }  # of a host as young as this
+    assert {"keeper-down", "keeper-failing", "volatile", "rivals", "journald-ended"} <= set(document["passed"])
+    assert document["journal"]["complete"]
 
 
 def test_journald_keeps_as_much_as_fits_the_same_bytes_and_what_it_kept_before(guest: Guest) -> None:
@@ -146,11 +150,11 @@ def test_journald_keeps_as_much_as_fits_the_same_bytes_and_what_it_kept_before(g
         return str(re.findall(r"max ([\d.]+[GM])", guest.run(*said).stdout)[0])
 
     before = limit()
-    told = json.loads(guest.run("journalkeeper", "retention", "-j").stdout)
-    assert told["proposed_use_bytes"] > 2 * told["limit_bytes"]
+    document = json.loads(guest.run("journalkeeper", "retention", "-j").stdout)
+    assert document["proposed_use_bytes"] > 2 * document["limit_bytes"]
     said = guest.run("journalkeeper", "retention", "--apply").stdout
     assert "systemctl restart systemd-journald" in " ".join(said.split())
-    assert limit() == format_size(told["proposed_use_bytes"])
+    assert limit() == format_size(document["proposed_use_bytes"])
     assert "says so already" in guest.run("journalkeeper", "retention", "--apply").stdout
     rules = {one["rule"] for one in json.loads(guest.run("journalkeeper", "doctor", "-j").stdout)["findings"]}
     assert "history" not in rules

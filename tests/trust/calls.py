@@ -91,7 +91,7 @@ class Flow(Protocol):
         """What came of it, before and after the next run; `said` is "" if the work was killed."""
 
 
-def told(what: Done | InternalError) -> str:
+def in_words(what: Done | InternalError) -> str:
     """An outcome in words."""
     if isinstance(what, InternalError):
         return f"internal-error: {what.detail}"
@@ -121,7 +121,7 @@ class FileFlow:
 
     def work(self) -> str:
         with interrupts.Interrupts("") as stop:
-            return told(guarded(partial(do, self._action, stop=stop, chunk_bytes=256 * KIB)))
+            return in_words(guarded(partial(do, self._action, stop=stop, chunk_bytes=256 * KIB)))
 
     def look(self, said: str) -> Looked:
         del said
@@ -154,7 +154,7 @@ class RotationFlow:
     def work(self) -> str:
         assert self._order is not None
         with interrupts.Interrupts(""):
-            return told(guarded(partial(carry_out, self._order)))
+            return in_words(guarded(partial(carry_out, self._order)))
 
     def look(self, said: str) -> Looked:
         del said

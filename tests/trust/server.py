@@ -17,7 +17,10 @@ from collections.abc import Callable
 from journalkeeper.bus.server import Server
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, Request, Skip, State
-from journalkeeper.service.jobs import Ended, Job, Jobs
+from journalkeeper.service.events import Events
+from journalkeeper.service.job import Ended, Job
+from journalkeeper.service.jobs import Jobs
+from journalkeeper.service.mistakes import Mistakes
 from journalkeeper.service.snapshot import Findings, Snapshot
 
 TOP = "/var/log/journal"
@@ -54,17 +57,21 @@ def file(number: int, length: int) -> JournalFile:
     )
 
 
+Complain = Callable[[str, Exception], None]
+
+
 class Made:
     """A service that does nothing."""
 
-    def __init__(self, files: int, length: int, say: Callable[[str], None], *, ends: bool) -> None:
+    def __init__(self, files: int, length: int, say: Callable[[str], None], complain: Complain, *, ends: bool) -> None:
         self._say = say
         self._ends = ends
         rows = {row.path: row for row in (file(number, length) for number in range(files))}
         skips = {path: Skip(path, Reason.SETTLING, "changed 3s ago") for path in rows}
         self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), STATUS, 0, ""))
         self._skips = skips
-        self.jobs = Jobs(self._do, lambda: None)
+        self.events = Events()
+        self.jobs = Jobs(self._do, self.events, complain)
 
     async def _do(self, job: Job) -> Ended:
         self._say(f"{PRIVILEGED}job {job.number}")
@@ -103,9 +110,9 @@ async def main(files: int, length: int, *, ends: bool) -> None:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
-    made = Made(files, length, say, ends=ends)
-    server = Server(made, os.environ["DBUS_SYSTEM_BUS_ADDRESS"], say, lambda: say("well"), say)
-    made.jobs.listener = server
+    complain = Mistakes(say).complain
+    made = Made(files, length, say, complain, ends=ends)
+    server = Server(made, os.environ["DBUS_SYSTEM_BUS_ADDRESS"], say, lambda: say("well"), complain)
     await server.run()
 
 

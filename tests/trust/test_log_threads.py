@@ -6,8 +6,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from journalkeeper.service.daemon import INFO, WARNING
 from journalkeeper.service.daily_log import DailyLog
+from journalkeeper.service.log import INFO, WARNING
 from tests.trust.services import listener
 
 

@@ -135,11 +135,11 @@ def left_in(top: Path) -> list[str]:
 
 def record_troubles(state: Path, rows: int) -> list[str]:
     """What is wrong with the record: it opens, was not set aside, and has at least so many outcomes."""
-    aside = [f"{path.name} was set aside" for path in state.glob("history.db.*")]
+    set_aside = [f"{path.name} was set aside" for path in state.glob("history.db.*")]
     try:
         with Record(state, read_only=True) as record:
             found = len(record.history())
             ignored = list(record.ignored)
     except KeeperError as error:
-        return [*aside, str(error)]
-    return aside + ignored + ([f"{found} of {rows} outcomes are recorded"] if found < rows else [])
+        return [*set_aside, str(error)]
+    return set_aside + ignored + ([f"{found} of {rows} outcomes are recorded"] if found < rows else [])

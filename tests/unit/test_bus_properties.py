@@ -30,7 +30,7 @@ from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.api import result
-from journalkeeper.service.jobs import Job
+from journalkeeper.service.job import Job
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally
 
 TOP = "/var/log/journal"
@@ -113,7 +113,7 @@ def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
     for interface, values in (
         (contract.MANAGER, properties.manager(CALM)),
         (contract.FILE, properties.file(FILE, LEFT)),
-        (contract.JOB_INTERFACE, {**properties.job(Job(1, Request(), lambda: None)), "Options": {}}),
+        (contract.JOB_INTERFACE, {**properties.job(Job(1, Request())), "Options": {}}),
     ):
         signatures = dict(interface.properties)
         assert values.keys() == signatures.keys()
@@ -170,8 +170,8 @@ def test_only_what_is_known_to_be_less_was_reclaimed(before: int | None, after: 
     ("done", "total", "progress"), [(0, 0, 0.0), (0, 4, 0.0), (1, 4, 0.25), (4, 4, 1.0), (9, 4, 1.0)]
 )
 def test_progress_is_from_0_to_1(done: int, total: int, progress: float) -> None:
-    job = Job(1, Request(), lambda: None)
-    job.tell(Progress(1, 2, PATH, done, total))
+    job = Job(1, Request())
+    job.progress = Progress(1, 2, PATH, done, total)
     assert properties.job(job)["Progress"] == progress
 
 

@@ -20,7 +20,9 @@ from tests.hosts import DIRECTORY, MINUTE_US, NOW_US, file, instance
 DAY_US = 24 * 60 * MINUTE_US
 
 
-def told(*, ratio: float = 6.4, hours: float = 24, number: int = 8, storage: Storage = STORAGE, **words: Any) -> Any:
+def proposed(
+    *, ratio: float = 6.4, hours: float = 24, number: int = 8, storage: Storage = STORAGE, **words: Any
+) -> Any:
     """Of a host with 512 MiB for its journal and archives of 32 MiB, one each so many hours."""
     return retention(
         evidence(look=look(*archives(number, ratio, hours), instances=(limits(**words),)), storage=storage)
@@ -28,7 +30,7 @@ def told(*, ratio: float = 6.4, hours: float = 24, number: int = 8, storage: Sto
 
 
 def kept(**words: Any) -> Retention:
-    found = told(**words)
+    found = proposed(**words)
     assert isinstance(found, Retention)
     return found
 
@@ -144,7 +146,7 @@ def test_a_drop_in_of_somebody_else_has_no_target(text: str) -> None:
     ],
 )
 def test_what_cannot_be_told_is_said(words: dict[str, Any], why: str) -> None:
-    found = told(**words)
+    found = proposed(**words)
     assert isinstance(found, Unknown)
     assert why in found.why
 

@@ -21,7 +21,7 @@ DOING = Decision("defragment", Reason.FRAGMENTED, "", None, False, 5992, 40, 32 
 WAITING = Decision("", Reason.SETTLING, "changed 3s ago", NOW_US + 57_000_000, now=True)
 
 
-def told(**changes: object) -> Story:
+def a_story(**changes: object) -> Story:
     whole = Story(NOW_US, file(), PARTS, 19 << 20, 2_500.0, (entry(NOW_US - DAY_US),), (), DOING)
     return whole._replace(**changes)  # type: ignore[arg-type]
 
@@ -31,34 +31,36 @@ def said(some: Story, width: int = 80) -> str:
 
 
 def test_what_a_cold_reader_waits_is_a_read_for_each_extent() -> None:
-    cost = story.price(told())
+    cost = story.price(a_story())
     assert cost.read_seconds == pytest.approx(5992 / 150)
     assert cost.disk_iops == pytest.approx(400)
     assert cost.disk_read_seconds == pytest.approx(5992 / 400)
-    assert "a cold reader waits 39.9s for its extents at 150 reads a second, 15.0s at this disk's 400" in said(told())
+    assert "a cold reader waits 39.9s for its extents at 150 reads a second, 15.0s at this disk's 400" in said(
+        a_story()
+    )
 
 
 @pytest.mark.parametrize("read_us", [WHY, 0.0])
 def test_a_disk_that_nobody_measured_is_unknown(read_us: float | Unknown) -> None:
-    assert story.price(told(disk_read_us=read_us)).disk_read_seconds is None
-    assert "on this disk unknown" in said(told(disk_read_us=read_us))
+    assert story.price(a_story(disk_read_us=read_us)).disk_read_seconds is None
+    assert "on this disk unknown" in said(a_story(disk_read_us=read_us))
 
 
 def test_each_part_that_could_not_be_looked_at_is_unknown_and_the_rest_is_told() -> None:
-    text = said(told(pinned_bytes=WHY, disk_read_us=WHY, entries=WHY, samples=WHY, decided=WHY))
+    text = said(a_story(pinned_bytes=WHY, disk_read_us=WHY, entries=WHY, samples=WHY, decided=WHY))
     assert text.count("unknown: only root may ask") == 4
     assert "5,992, where 1 would be ideal" in text
 
 
 def test_pinned_bytes_are_told_or_that_there_are_none() -> None:
-    assert "Pinned: 19.0M of the disk" in said(told())
-    assert "Pinned: nothing" in said(told(pinned_bytes=0))
+    assert "Pinned: 19.0M of the disk" in said(a_story())
+    assert "Pinned: nothing" in said(a_story(pinned_bytes=0))
 
 
 def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
     entries = tuple(entry(NOW_US - days * DAY_US, extents_before=days) for days in range(30, 0, -1))
     samples = tuple(Sample(NOW_US - days * DAY_US, ACTIVE, days * 100, 1, 0, 0) for days in range(3, 0, -1))
-    lines = story.past(told(entries=entries, samples=samples))
+    lines = story.past(a_story(entries=entries, samples=samples))
     assert [line.split(": ")[1].split(" to ")[0] for line in lines[:10]] == [str(days) for days in range(1, 11)]
     assert "20 older actions" in lines[10]
     assert "extents: 300 at" in lines[11]
@@ -67,9 +69,9 @@ def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
 
 def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
     failed = entry(NOW_US, result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error\x1b[2J")
-    text = said(told(entries=(failed,)))
+    text = said(a_story(entries=(failed,)))
     assert r"compress failed (io-error): Input/output error\x1b[2J" in text
-    assert "nothing is recorded of it" in said(told(entries=()))
+    assert "nothing is recorded of it" in said(a_story(entries=()))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
     ],
 )
 def test_when_a_decision_can_change_is_said(decided: Decision | None, window: Window | None, words: str) -> None:
-    assert words in said(told(decided=decided, window=window))
+    assert words in said(a_story(decided=decided, window=window))
 
 
 def test_every_reason_not_to_act_has_an_end_that_is_said() -> None:
@@ -99,13 +101,13 @@ def test_every_reason_not_to_act_has_an_end_that_is_said() -> None:
 
 def test_a_closed_window_says_when_it_opens() -> None:
     window = Window("a", open=False, closes_at_us=None, reason="unsynced", opens_at_us=NOW_US)
-    assert "is closed: unsynced, until 2026-" in said(told(window=window))
-    assert "is open: flushed." in said(told(window=Window("a", open=True, closes_at_us=None, reason="flushed")))
+    assert "is closed: unsynced, until 2026-" in said(a_story(window=window))
+    assert "is open: flushed." in said(a_story(window=Window("a", open=True, closes_at_us=None, reason="flushed")))
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    lines = story.lines(told(decided=WAITING), width)
+    lines = story.lines(a_story(decided=WAITING), width)
     assert max(map(len, lines[1:])) <= width
     assert lines[0] == ACTIVE
 
@@ -113,12 +115,12 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 def test_hostile_names_cannot_steer_the_terminal() -> None:
     bad = "\x1b]0;owned\x07\n\udcff"
     row = file(path=f"/var/{bad}", owner=bad, instance=bad, problem=Reason.BAD_HEADER, problem_detail=bad)
-    lines = story.lines(told(file=row, decided=Decision("", Reason.IN_USE, bad), entries=Unknown(bad)), 80)
+    lines = story.lines(a_story(file=row, decided=Decision("", Reason.IN_USE, bad), entries=Unknown(bad)), 80)
     assert all(line.isprintable() for line in lines)
 
 
 def test_a_terminal_of_ascii_gets_ascii() -> None:
-    assert all(line.isascii() for line in story.lines(told(), 80, ascii_only=True))
+    assert all(line.isascii() for line in story.lines(a_story(), 80, ascii_only=True))
 
 
 # directories

@@ -10,24 +10,26 @@ import pytest
 
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, NoSuchJobError
-from journalkeeper.service.jobs import KEPT, KEPT_CHARACTERS, QUEUE_MOST, Ended, Job, Jobs
+from journalkeeper.service.events import Event, Events, JobAdded, JobRemoved
+from journalkeeper.service.job import Ended, Job
+from journalkeeper.service.jobs import KEPT, KEPT_CHARACTERS, QUEUE_MOST, Jobs
 
 
 def request(number: int) -> Request:
     return Request(paths=(f"/{number}",))
 
 
-class Bench:
-    """Jobs that are done when `finish` says so; `heard` is what a listener heard."""
+class Bench(Events):
+    """Jobs that are done when `finish` says so; `heard` is what was published."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.heard: list[tuple[str, int]] = []
         self.began: list[int] = []
         self.document = "{}"
         self.raises: Exception | None = None
         self._may_end = asyncio.Semaphore(0)
-        self.jobs = Jobs(self._do, lambda: None)
-        self.jobs.listener = self
+        self.jobs = Jobs(self._do, self, self._complain)
 
     async def _do(self, job: Job) -> Ended:
         self.began.append(job.number)
@@ -37,13 +39,14 @@ class Bench:
             raise error
         return Ended("canceled" if job.canceled else "done", self.document)
 
-    def job_new(self, job: Job) -> None:
-        self.heard.append(("new", job.number))
+    def publish(self, event: Event) -> None:
+        match event:
+            case JobAdded(job):
+                self.heard.append(("new", job.number))
+            case JobRemoved(job, result):
+                self.heard.append((result, job.number))
 
-    def job_removed(self, job: Job, result: str) -> None:
-        self.heard.append((result, job.number))
-
-    def complain(self, what: str, error: Exception) -> None:
+    def _complain(self, what: str, error: Exception) -> None:
         self.heard.append((f"{what}: {error}", 0))
 
     async def finish(self, count: int = 1) -> None:

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the worker thread reports to the event loop, and what the service knows after each. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from journalkeeper.model import Result
+from journalkeeper.model.progress import Progress
+from journalkeeper.service.events import FileDone
+from journalkeeper.service.snapshot import Findings, Snapshot
+
+
+class Began(NamedTuple):
+    """A run of the service has files to work on."""
+
+
+class Looked(NamedTuple):
+    """A run over everything is over. `limits` says in words which limits are reached."""
+
+    findings: Findings
+    missing: tuple[str, ...]
+    intake_p99_us: int
+    limits: tuple[str, ...]
+
+
+class Failed(NamedTuple):
+    """A run came to nothing because of `problem`; "" if another process held the lock."""
+
+    problem: str
+
+
+class Progressed(NamedTuple):
+    """A job got on."""
+
+    job: int
+    progress: Progress
+
+
+Message = Began | Looked | Failed | FileDone | Progressed
+
+
+def after(state: Snapshot, message: Message) -> Snapshot:
+    """What the service knows after `message`."""
+    match message:
+        case Began():
+            return state._replace(working=True)
+        case Looked(findings, missing, intake_p99_us, limits):
+            return state._replace(
+                working=False,
+                problem="",
+                findings=findings,
+                missing=missing,
+                intake_p99_us=intake_p99_us,
+                limits=limits,
+            )
+        case Failed(problem):
+            return state._replace(working=False, problem=problem)
+        case FileDone(outcome, when_us) if outcome.result is Result.DONE:
+            return state._replace(tally=state.tally.add(outcome, when_us))
+        case FileDone() | Progressed():
+            return state

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the worker reports, how it gets to the event loop, and who follows what happens there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from journalkeeper.metrics.status import Status
+from journalkeeper.model import Outcome, Reason, Request, Result, Verb
+from journalkeeper.model.progress import Progress
+from journalkeeper.service.events import Changed, Events, FileDone, JobAdded
+from journalkeeper.service.job import Job
+from journalkeeper.service.mailbox import Mailbox
+from journalkeeper.service.messages import Began, Failed, Looked, Message, Progressed, after
+from journalkeeper.service.snapshot import Findings, Snapshot, Tally
+
+CALM = Snapshot(("/j",))
+STATUS = Status(3, 0, 2, 100, 4, 60, 10, 10, 0, None, (), window_open=True, budget_bytes=9, budget_left_bytes=7)
+FOUND = Findings({}, {}, STATUS, 0, "")
+DONE = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 900, 400, 100, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "expected"),
+    [
+        (CALM, Began(), CALM._replace(working=True)),
+        (CALM._replace(working=True), Failed("no btrfs"), CALM._replace(problem="no btrfs")),
+        (CALM._replace(problem="no btrfs"), Failed(""), CALM),
+        (
+            CALM._replace(working=True, problem="no btrfs", paused=True),
+            Looked(FOUND, ("/k",), 7, ("too many",)),
+            Snapshot(("/j",), ("/k",), FOUND, paused=True, intake_p99_us=7, limits=("too many",)),
+        ),
+        (CALM, FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
+        (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
+        (CALM, Progressed(1, Progress(1, 2, "/j/a", 3, 4)), CALM),
+    ],
+)
+def test_each_message_replaces_the_state_as_a_whole(state: Snapshot, message: Message, expected: Snapshot) -> None:
+    assert after(state, message) == expected
+
+
+def test_what_threads_post_is_taken_in_the_loop_in_its_order() -> None:
+    taken: list[tuple[int, threading.Thread]] = []
+
+    def post(mailbox: Mailbox[int]) -> None:
+        for number in range(1000):
+            mailbox.post(number)
+
+    async def main() -> None:
+        mailbox = Mailbox[int](asyncio.get_running_loop(), lambda one: taken.append((one, threading.current_thread())))
+        await asyncio.to_thread(post, mailbox)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert [number for number, _ in taken] == list(range(1000))
+    assert {thread for _, thread in taken} == {threading.current_thread()}
+
+
+def test_a_follower_gets_what_happens_while_it_follows() -> None:
+    async def main() -> None:
+        events, job = Events(), Job(1, Request())
+        events.publish(Changed())
+        with events.follow() as first, events.follow() as second:
+            events.publish(JobAdded(job))
+            events.publish(Changed())
+            assert [first.get_nowait(), first.get_nowait(), second.get_nowait()] == [
+                *(JobAdded(job), Changed()),
+                JobAdded(job),
+            ]
+            assert first.empty()
+        events.publish(Changed())
+        assert first.empty()
+
+    asyncio.run(main())
