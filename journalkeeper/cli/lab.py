@@ -38,8 +38,8 @@ is not touched; the file grows to about 300 MiB and is gone at the end. It takes
 EXAMPLES = """\
 strategies: untouched; NOCOW (chattr +C); autodefrag (the mount option); defrag (btrfs filesystem
 defragment of the active file before each shutdown); btrfsmaintenance (its find, once a day);
-rotate (journalctl --rotate before each shutdown); keeper (journalkeeper with Nocow=no, as its
-units run it: once a day and before each shutdown)
+rotate (journalctl --rotate before each shutdown); keeper (journalkeeper with Nocow=no, between
+flushes as its service, and before each shutdown as its unit)
 
 columns: FLUSH, what a boot waits for: a runtime journal of 2 MiB is flushed into the aged one;
 before its last shutdown LAST 10, journalctl -n 10, ALL, reading every entry, EXTENTS and DISK of

@@ -79,9 +79,13 @@ def _keeper(*words: str) -> Act:
 
 
 class Strategy(NamedTuple):
-    """What a host does about its journal: `at_noon` by a timer once a day, `at_night` before each shutdown."""
+    """What a host does about its journal.
+
+    `by_day` beside the flushes, as a service does, `at_noon` by a timer once a day, `at_night` before each shutdown.
+    """
 
     name: str
+    by_day: Act = _nothing
     at_noon: Act = _nothing
     at_night: Act = _nothing
     nocow: bool = False
@@ -95,7 +99,7 @@ STRATEGIES: Final = (
     Strategy("defrag", at_night=_defragment),
     Strategy("btrfsmaintenance", at_noon=_btrfsmaintenance),
     Strategy("rotate", at_night=_rotate),
-    Strategy("keeper", at_noon=_keeper("--upkeep", "--now"), at_night=_keeper("--before-shutdown")),
+    Strategy("keeper", by_day=_keeper("--upkeep", "--now"), at_night=_keeper("--before-shutdown")),
 )
 
 
@@ -177,6 +181,7 @@ def _live(place: Bed, strategy: Strategy, flushes: int, tell: Tell) -> None:
         for done in range(0, half, FLUSHES_A_STEP):
             tell(f"{number * half + done} of {flushes} flushes")
             _flush(place, min(FLUSHES_A_STEP, half - done))
+            strategy.by_day(place)
 
 
 def _flush(place: Bed, flushes: int) -> None:

@@ -17,7 +17,7 @@ import pytest
 from journalkeeper.lab.compare import BOOT_MESSAGES, STRATEGIES
 from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import PREFIX, ScratchVolume
-from tests.btrfs.test_try import settled_traces, traces
+from tests.btrfs.test_try import settled_traces
 
 pytestmark = pytest.mark.root
 MIB = 1 << 20
@@ -64,7 +64,7 @@ def test_a_boot_has_two_mebibytes_of_objects_to_flush() -> None:
 def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """The command, with its first volume mounted."""
     with subprocess.Popen(command(tmp_path, "--extents=15000"), stderr=subprocess.PIPE, text=True) as child:
-        while not any(PREFIX in line and "/loop/" in line for line in traces(tmp_path)):
+        while f"{tmp_path}/{PREFIX}" not in Path(f"/proc/{child.pid}/mountinfo").read_text():  # of its own namespace
             assert child.poll() is None
             time.sleep(0.05)
         yield child

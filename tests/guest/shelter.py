@@ -24,7 +24,7 @@ keep=$1
 shift
 findmnt --raw --noheadings --types btrfs --output SOURCE,TARGET | while read -r source target; do
     case $source in
-    /dev/loop*) [ "$target" = "$keep" ] || umount --lazy "$target" ;;
+    /dev/loop*) [ "$target" = "$keep" ] || umount --lazy "$target" || ! findmnt "$target" ;;
     esac
 done
 for group; do
@@ -38,7 +38,8 @@ exit $?
 """What process 1 of the shelter does, and stays: nspawn for one does not know how to be that.
 
 A mount namespace is a copy: other scratch volumes are let go of, or they would stay mounted
-here, with their caches, after their owners have unmounted them.
+here, with their caches, after their owners have unmounted them. Their owner may unmount one
+meanwhile, which is seen here, too.
 """
 
 
