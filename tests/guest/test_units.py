@@ -109,7 +109,7 @@ def capabilities(guest: Guest) -> set[str]:
 
 def test_it_has_no_capability_but_where_there_is_journal_remote(guest: Guest) -> None:
     """By the generator: with the program there, it gets those that files of its user take, and does them."""
-    content = (guest.journal / archive(guest)).read_bytes()
+    content = limits.archived(guest.journal / archive(guest))
     remote = guest.journal.parent / "remote"
     remote.mkdir()
     torn = put(remote, content, archive_name(1, "remote-one"))
