@@ -48,7 +48,7 @@ KINDS: Final = (
     Kind("limits", "limits", (), ("--release", "bookworm"), seeded=False),
     Kind("rights", "rights", (), ("--release", "bookworm"), seeded=False),
     Kind("soak", "soak", ("--minutes", "8"), ("--minutes", "0.5")),
-    Kind("fuzz", "fuzz", ("--inputs", "1000000"), ("--inputs", "30000")),
+    Kind("fuzz", "fuzz", ("--inputs", "1000000"), ("--inputs", "20000")),
     Kind("remote", "remote", ("--operations", "20000"), ("--operations", "600")),
     Kind("bus", "caller", ("--messages", "100000"), ("--messages", "2000")),
     Kind("races", "races", ("--rotations", "1000"), ("--rotations", "12")),

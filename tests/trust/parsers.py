@@ -353,7 +353,7 @@ def _bodies(messages: bytes) -> Iterator[bytes]:
 
 
 READS: Final[tuple[tuple[Callable[[tuple[Any, ...]], object], int], ...]] = (
-    (rows.past, 10),
+    (rows.past, 11),
     (rows.entry, 14),
     (rows.ran, 8),
     (rows.counted, 6),
@@ -390,7 +390,7 @@ def _column(found: Bytes) -> object:
         lambda: struct.unpack("<d", found.take(8).ljust(8, b"\0"))[0],
         lambda: found.take(found.number()),
         found.text,
-        lambda: found.pick(("compress", "done", "fragmented", "skipped", "rewrite", "failed")),
+        lambda: found.pick(("compress", "done", "fragmented", "skipped", "rewrite", "failed", "archived")),
         lambda: int.from_bytes(found.take(8).ljust(8, b"\0"), "little", signed=True),
         lambda: found.number(4),
     )

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from journalkeeper.cli.times import parse_time_us
 from journalkeeper.history import rows
 from journalkeeper.journald import conf, header
+from journalkeeper.model import Kind
 from journalkeeper.model.units import U64_MAX, parse_size, parse_span_us
 from tests.trust import fuzz, parsers
 from tests.trust.parsers import CHECKS, NAME_LIMIT, NOW_US, bounded
@@ -153,7 +154,11 @@ def test_a_map_is_counts_or_an_os_error(size_bytes: int, kind: int, answers: byt
 column = st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats() | st.binary(max_size=9) | st.text(max_size=9)
 number = st.integers(0, 1 << 40)
 near_past = st.tuples(
-    number, st.sampled_from(["compress", "squash"]), *[number] * 7, st.none() | st.sampled_from(["zstd", "no"])
+    number,
+    st.sampled_from(["compress", "squash"]),
+    *[number] * 7,
+    st.none() | st.sampled_from(["zstd", "no"]),
+    st.none() | st.sampled_from(list(Kind)),
 )
 near_entry = st.tuples(
     number, st.just("daemon"), st.binary(max_size=9), st.sampled_from(["compress", ""]), st.just("done"),
@@ -163,7 +168,7 @@ near_entry = st.tuples(
 
 
 @pytest.mark.parametrize(
-    ("read", "near", "wide"), [(rows.past, near_past, 10), (rows.entry, near_entry, 14)], ids=["past", "entry"]
+    ("read", "near", "wide"), [(rows.past, near_past, 11), (rows.entry, near_entry, 14)], ids=["past", "entry"]
 )
 def test_a_row_is_understood_or_a_value_error(
     read: Callable[[tuple[Any, ...]], object], near: st.SearchStrategy[tuple[object, ...]], wide: int
