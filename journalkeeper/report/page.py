@@ -54,11 +54,10 @@ def figures(evidence: Evidence) -> tuple[Figure, ...]:
     """The four charts; of what could not be looked at, why."""
     record, journal, look, now_us = evidence.record, evidence.journal, evidence.look, evidence.now_us
     disk = None if isinstance(look, Unknown) else _disk_bytes([file.disk_bytes for file in look.host.files])
-    known = None if isinstance(record, Unknown) else record
     if isinstance(journal, Unknown):
         boots, intake = _unknown("boots", "Boots", journal), _unknown("intake", "Intake delay", journal)
     else:
-        boots = charts.boots(journal.boots, known.samples if known else (), known.first_us if known else None)
+        boots = charts.boots(journal.boots, None if isinstance(record, Unknown) else record)
         intake = charts.intake(journal, now_us)
     if isinstance(record, Unknown):
         extents, sizes = _unknown("extents", "Extents", record), _unknown("bytes", "Bytes", record)
