@@ -16,7 +16,7 @@ from journalkeeper.model import Result
 from journalkeeper.model.units import format_span
 from journalkeeper.report import svg
 from journalkeeper.report.evidence import Boot, Intake, Journal, Recorded
-from journalkeeper.report.figure import HOUR_US, MOST_ROWS, Figure, Table, in_time, left_out, number_label
+from journalkeeper.report.figure import DAY_US, HOUR_US, MOST_ROWS, Figure, Table, in_time, left_out, number_label
 from journalkeeper.report.intake import quantile
 from journalkeeper.report.text import UNKNOWN, count, day, hour, seconds, when
 
@@ -50,8 +50,11 @@ def boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
         layers = (found, svg.Words("gap", lower))
         panels.append(svg.Panel("extents of the active files at the boot", highest, number_label, layers, height=70))
     first = None if since_us is None else bisect_right([boot.first_us for boot in shown], since_us)
-    marks = () if first is None or not 0 < first < len(shown) else ((float(first), f"kept since {day(since_us or 0)}"),)
-    labels = tuple((place + 0.5, day(boot.first_us)) for place, boot in enumerate(shown))
+    written = day if shown[-1].first_us - shown[0].first_us > 4 * DAY_US else hour
+    marks = (
+        () if first is None or not 0 < first < len(shown) else ((float(first), f"kept since {written(since_us or 0)}"),)
+    )
+    labels = tuple((place + 0.5, written(boot.first_us)) for place, boot in enumerate(shown))
     said = _boots_said(shown, first)
     chart = svg.Chart(f"Boots: {said}", 0, len(shown), tuple(panels), labels, marks)
     key = ((userspace, "userspace"), (flush, "of it, the journal's flush"))

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import pytest
 
 from journalkeeper.history.rows import Entry, Sample, Totals
-from journalkeeper.model import Result
+from journalkeeper.model import Extents, Result
 from journalkeeper.model.units import format_span
 from journalkeeper.report import charts, growth, svg
 from journalkeeper.report.charts import bucket_of
 from journalkeeper.report.evidence import Boot, Intake, Journal, Recorded
 from journalkeeper.report.figure import FIRST_US, MOST_ROWS, Figure
-from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, journal, recorded
+from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, file, journal, recorded
 
 MS = 1000
 LATER_US = NOW_US + 30 * DAY_US
@@ -122,11 +122,11 @@ def test_no_boots_at_all_is_said() -> None:
 
 
 def extents(totals: list[Totals], *entries: Entry) -> Figure:
-    return growth.growth(Recorded(None, entries, (), tuple(totals), None, ()), None, LATER_US)[0]
+    return growth.growth(Recorded(None, entries, (), tuple(totals), None, ()), (), LATER_US)[0]
 
 
 def sizes(record: Recorded, disk_bytes: int | None) -> Figure:
-    return growth.growth(record, disk_bytes, NOW_US)[1]
+    return growth.growth(record, (file(disk_bytes=disk_bytes),), NOW_US)[1]
 
 
 def moment(when_us: int, instance: str, extents: int, size: int = 100 << 20) -> Totals:
@@ -162,6 +162,16 @@ def test_ten_thousand_notes_keep_their_peak_and_their_last() -> None:
     assert len(cells(figure)) <= MOST_ROWS
 
 
+def test_the_charts_end_with_the_files_as_they_are_now() -> None:
+    record = Recorded(None, (), (), (moment(NOW_US - DAY_US, "a", 2928),), None, ())
+    extents, sizes = growth.growth(record, (file(), file(extents=Extents(total=8, data_bytes=1 << 20))), NOW_US)
+    assert extents.said.startswith("6,000 extents at ")
+    assert cells(extents)[0][1:] == ("6,000", "2", "6,000", "2")
+    assert sizes.said.startswith("64.0M logged")
+    assert extents.chart is not None
+    assert (extents.chart.low, extents.chart.high) == (NOW_US - DAY_US, NOW_US)
+
+
 def test_what_was_written_is_by_day_and_the_table_counts_all_of_it() -> None:
     record = recorded(days=10)
     figure = sizes(record, 70 << 20)
@@ -181,7 +191,7 @@ def test_disk_bytes_that_nobody_may_ask_are_unknown_and_not_nothing() -> None:
 
 def test_a_single_note_is_drawn() -> None:
     record = Recorded(NOW_US, (), (), (moment(NOW_US, "a", 5),), None, ())
-    for figure in growth.growth(record, None, NOW_US):
+    for figure in growth.growth(record, (), NOW_US):
         assert figure.chart is not None
         assert svg.draw(figure.chart, 360)
 
@@ -190,7 +200,7 @@ def test_a_single_note_is_drawn() -> None:
 def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wrong_us: int) -> None:
     rows = (moment(NOW_US - HOUR_US, "a", 5), moment(NOW_US, "a", 6), moment(wrong_us, "a", 7))
     wrong = entry(wrong_us)
-    for figure in growth.growth(Recorded(0, (wrong,), (), rows, None, ()), None, NOW_US):
+    for figure in growth.growth(Recorded(0, (wrong,), (), rows, None, ()), (), NOW_US):
         assert figure.chart is not None
         assert (figure.chart.low, figure.chart.high) == (NOW_US - HOUR_US, NOW_US)
         assert figure.notes == ("1 note of a clock that was wrong, before 2011 or after now, left out.",)
@@ -199,7 +209,7 @@ def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wr
 
 
 def test_an_empty_record_is_said() -> None:
-    for figure in growth.growth(Recorded(None, (), (), (), None, ()), None, NOW_US):
+    for figure in growth.growth(Recorded(None, (), (), (), None, ()), (), NOW_US):
         assert figure.chart is None
         assert figure.said.startswith("Nothing is recorded yet")
 
