@@ -150,8 +150,8 @@ def test_what_cannot_be_told_is_said(words: dict[str, Any], why: str) -> None:
 
 @pytest.mark.parametrize(("seconds", "enough"), [(10, False), (11, True)])
 def test_a_rate_takes_a_history(seconds: int, *, enough: bool) -> None:
-    times = {"head_time_us": NOW_US - seconds * 1_000_000, "tail_time_us": NOW_US}
-    files = [one._replace(**times) for one in archives()]
+    head_us = NOW_US - seconds * 1_000_000
+    files = [one._replace(head_time_us=head_us, tail_time_us=NOW_US) for one in archives()]
     assert isinstance(retention(evidence(look=look(*files, instances=(limits(),)))), Retention) is enough
 
 
