@@ -63,9 +63,8 @@ class Talkers:
                     channel = self._stream(f"{kind}-{one}")
                     with channel:
                         words = [*WORDS[kind], f"{kind}{one}"]
-                        child = subprocess.Popen(
-                            words, stdin=subprocess.DEVNULL, stdout=channel.fileno(), env=ENVIRONMENT
-                        )
+                        said = channel.fileno()
+                        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, env=ENVIRONMENT)
                     stack.callback(child.wait)
                     stack.callback(child.kill)
             self._stack = stack.pop_all()

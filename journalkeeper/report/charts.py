@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from math import ceil, log2
 from typing import Final
 
-from journalkeeper.history.rows import Sample
+from journalkeeper.model import Result
 from journalkeeper.model.units import format_span
 from journalkeeper.report import svg
-from journalkeeper.report.evidence import Boot, Intake, Journal
-from journalkeeper.report.figure import HOUR_US, MOST_ROWS, Figure, Table, in_time, left_out, number_label
+from journalkeeper.report.evidence import Boot, Intake, Journal, Recorded
+from journalkeeper.report.figure import DAY_US, HOUR_US, MOST_ROWS, Figure, Table, in_time, left_out, number_label
 from journalkeeper.report.intake import quantile
 from journalkeeper.report.text import UNKNOWN, count, day, hour, seconds, when
 
@@ -27,16 +27,17 @@ MOST_COLUMNS: Final = 72
 COLUMN_HOURS: Final = (1, 2, 3, 4, 6, 8, 12, 24)
 
 
-def boots(known: Sequence[Boot], samples: Sequence[Sample], since_us: int | None) -> Figure:
+def boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
     """How long each boot took, how much of it was the flush, and how many extents it found.
 
-    `since_us` is when the record begins: the keeper's first day.
+    The record begins on the keeper's first day.
     """
     name, title = "boots", "Boots"
     shown = sorted(known, key=lambda boot: boot.first_us)[-MOST_BOOTS:]
     if not shown:
         return Figure(name, title, "The journal holds no boot.")
-    extents = _found(shown, samples)
+    extents = _found(shown, [] if record is None else _counts(record))
+    since_us = None if record is None else record.first_us
     userspace = svg.Boxes("userspace", _columns([_s(boot.userspace_us) for boot in shown], shown))
     flush = svg.Boxes("flush", _columns([_s(_flush_us(boot)) for boot in shown], shown))
     gaps = tuple((place + 0.5, "?") for place, boot in enumerate(shown) if _s(boot.userspace_us) is None)
@@ -49,8 +50,11 @@ def boots(known: Sequence[Boot], samples: Sequence[Sample], since_us: int | None
         layers = (found, svg.Words("gap", lower))
         panels.append(svg.Panel("extents of the active files at the boot", highest, number_label, layers, height=70))
     first = None if since_us is None else bisect_right([boot.first_us for boot in shown], since_us)
-    marks = () if first is None or not 0 < first < len(shown) else ((float(first), f"kept since {day(since_us or 0)}"),)
-    labels = tuple((place + 0.5, day(boot.first_us)) for place, boot in enumerate(shown))
+    written = day if shown[-1].first_us - shown[0].first_us > 4 * DAY_US else hour
+    marks = (
+        () if first is None or not 0 < first < len(shown) else ((float(first), f"kept since {written(since_us or 0)}"),)
+    )
+    labels = tuple((place + 0.5, written(boot.first_us)) for place, boot in enumerate(shown))
     said = _boots_said(shown, first)
     chart = svg.Chart(f"Boots: {said}", 0, len(shown), tuple(panels), labels, marks)
     key = ((userspace, "userspace"), (flush, "of it, the journal's flush"))
@@ -100,15 +104,27 @@ def _flush_us(boot: Boot) -> int | None:
     return boot.said_flush_us if boot.flush_us is None else boot.flush_us
 
 
-def _found(shown: Sequence[Boot], samples: Sequence[Sample]) -> list[int | None]:
+def _counts(record: Recorded) -> list[tuple[int, str, int]]:
+    """The extents of the active files, as noted and as each action left them: (when, path, extents), by time."""
+    noted = [(one.when_us, one.path, one.extents) for one in record.samples]
+    active = {path for _, path, _ in noted}
+    noted += [
+        (entry.when_us, entry.outcome.path, entry.outcome.extents_after)
+        for entry in record.entries
+        if entry.outcome.path in active and entry.outcome.result is Result.DONE
+    ]
+    return sorted(noted)
+
+
+def _found(shown: Sequence[Boot], counts: Sequence[tuple[int, str, int]]) -> list[int | None]:
     """The extents of the active files when each boot began: every file's last count before it."""
-    waiting = deque(sorted(samples, key=lambda sample: sample.when_us))
+    waiting = deque(counts)
     latest: dict[str, int] = {}
     found: list[int | None] = []
     for boot in shown:
-        while waiting and waiting[0].when_us <= boot.first_us:
-            sample = waiting.popleft()
-            latest[sample.path] = sample.extents
+        while waiting and waiting[0][0] <= boot.first_us:
+            _, path, extents = waiting.popleft()
+            latest[path] = extents
         found.append(sum(latest.values()) if latest else None)
     return found
 

@@ -10,7 +10,7 @@ from math import ceil
 from typing import Final
 
 from journalkeeper.history.rows import Entry, Totals
-from journalkeeper.model import Result
+from journalkeeper.model import JournalFile, Kind, Result
 from journalkeeper.model.units import format_size
 from journalkeeper.report import svg
 from journalkeeper.report.evidence import Recorded
@@ -32,17 +32,42 @@ MOST_POINTS: Final = 2000
 """Points of a line before it is drawn; of more, the peaks of neighbours."""
 
 
-def growth(record: Recorded, disk_bytes: int | None, now_us: int) -> tuple[Figure, Figure]:
-    """The charts of extents and of bytes. Notes of a clock that was wrong are left out, and said to be."""
+def growth(record: Recorded, files: Sequence[JournalFile], now_us: int) -> tuple[Figure, Figure]:
+    """The charts of extents and of bytes, which end with the `files` as they are now.
+
+    Notes of a clock that was wrong are left out, and said to be.
+    """
     kept = in_time(record.totals, now_us)
-    moments = summed(kept)
-    if not moments:
+    if not kept:
         why = "Nothing is recorded yet: the service notes extents and sizes as they change."
         return Figure("extents", "Extents", why), Figure("bytes", "Bytes", why)
+    moments = [one for one in summed(kept) if not files or one.when_us < now_us]
+    if files:
+        moments.append(now_summed(files, now_us))
     notes = left_out(len(record.totals) - len(kept), "note")
     entries = in_time(record.entries, now_us)
-    extents, sizes = _extents(moments, entries), _sizes(moments, entries, disk_bytes, now_us)
+    extents, sizes = _extents(moments, entries), _sizes(moments, entries, disk_sum(files))
     return extents._replace(notes=notes), sizes._replace(notes=notes)
+
+
+def disk_sum(files: Sequence[JournalFile]) -> int | None:
+    """What the files occupy on the disk, if every file's is known."""
+    known = [file.disk_bytes for file in files if file.disk_bytes is not None]
+    return sum(known) if known and len(known) == len(files) else None
+
+
+def now_summed(files: Sequence[JournalFile], now_us: int) -> Totals:
+    """The sums over the files that were looked at."""
+    return Totals(
+        when_us=now_us,
+        instance="",
+        files=len(files),
+        extents=sum(file.extents.total for file in files),
+        ideal_extents=sum(file.ideal_extents for file in files),
+        active_extents=sum(file.extents.total for file in files if file.kind is Kind.ACTIVE),
+        size_bytes=sum(file.size_bytes for file in files),
+        allocated_bytes=sum(file.allocated_bytes for file in files),
+    )
 
 
 def _extents(moments: Sequence[Totals], entries: Sequence[Entry]) -> Figure:
@@ -81,9 +106,9 @@ def summed(totals: Sequence[Totals]) -> list[Totals]:
     return list(moments.values())
 
 
-def _sizes(moments: Sequence[Totals], entries: Sequence[Entry], disk_bytes: int | None, now_us: int) -> Figure:
+def _sizes(moments: Sequence[Totals], entries: Sequence[Entry], disk_bytes: int | None) -> Figure:
     """Bytes that journald logged and the filesystem allocated, what is on the disk, and what we wrote."""
-    low, high = _span([*(one.when_us for one in moments), now_us if disk_bytes is not None else moments[-1].when_us])
+    low, high = _span([one.when_us for one in moments])
     logged = svg.Line("logged", _thinned([(one.when_us, one.size_bytes) for one in moments]))
     allocated = svg.Line("allocated", _thinned([(one.when_us, one.allocated_bytes) for one in moments]))
     layers: list[svg.Layer] = [logged, allocated]
@@ -157,7 +182,7 @@ def _thinned(points: Sequence[tuple[int, int]]) -> tuple[tuple[float, float | No
 def _span(times: Sequence[int]) -> tuple[int, int]:
     """The first and the last time, an hour apart at the least."""
     low, high = min(times), max(times)
-    return low, max(high, low + HOUR_US)
+    return min(low, high - HOUR_US), high
 
 
 def _times(low: int, high: int) -> tuple[tuple[float, str], ...]:

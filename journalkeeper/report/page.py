@@ -21,7 +21,7 @@ from journalkeeper.report import charts, style, svg
 from journalkeeper.report.evidence import Evidence, Unknown
 from journalkeeper.report.figure import Figure, Table
 from journalkeeper.report.finding import Fact, Finding, Verdict
-from journalkeeper.report.growth import growth
+from journalkeeper.report.growth import disk_sum, growth
 from journalkeeper.report.text import UNKNOWN, count, html, seconds, when
 
 MOST_BYTES: Final = 500 << 10
@@ -53,28 +53,21 @@ def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
 def figures(evidence: Evidence) -> tuple[Figure, ...]:
     """The four charts; of what could not be looked at, why."""
     record, journal, look, now_us = evidence.record, evidence.journal, evidence.look, evidence.now_us
-    disk = None if isinstance(look, Unknown) else _disk_bytes([file.disk_bytes for file in look.host.files])
-    known = None if isinstance(record, Unknown) else record
+    files = () if isinstance(look, Unknown) else tuple(file for file in look.host.files if file.problem is None)
     if isinstance(journal, Unknown):
         boots, intake = _unknown("boots", "Boots", journal), _unknown("intake", "Intake delay", journal)
     else:
-        boots = charts.boots(journal.boots, known.samples if known else (), known.first_us if known else None)
+        boots = charts.boots(journal.boots, None if isinstance(record, Unknown) else record)
         intake = charts.intake(journal, now_us)
     if isinstance(record, Unknown):
         extents, sizes = _unknown("extents", "Extents", record), _unknown("bytes", "Bytes", record)
     else:
-        extents, sizes = growth(record, disk, now_us)
+        extents, sizes = growth(record, files, now_us)
     return boots, extents, intake, sizes
 
 
 def _unknown(name: str, title: str, why: Unknown) -> Figure:
     return Figure(name, title, f"Unknown: {why.why}.")
-
-
-def _disk_bytes(known: Sequence[int | None]) -> int | None:
-    """The sum, if every file's is known."""
-    sizes = [number for number in known if number is not None]
-    return sum(sizes) if sizes and len(sizes) == len(known) else None
 
 
 def _page(evidence: Evidence, sections: Sequence[tuple[str, str, str]], host: str) -> str:
@@ -101,7 +94,7 @@ def _seen(evidence: Evidence) -> str:
         return f"The journal files could not be looked at: {html(evidence.look.why)}."
     files = evidence.look.host.files
     extents, ideal = sum(file.extents.total for file in files), sum(file.ideal_extents for file in files)
-    disk = _disk_bytes([file.disk_bytes for file in files])
+    disk = disk_sum(files)
     said = f"{count(len(files), 'file')} of {format_size(sum(file.size_bytes for file in files))}"
     said += f", on disk {UNKNOWN if disk is None else format_size(disk)}"
     return f"{said}, in {count(extents, 'extent')} where {ideal:,} would be ideal, at {when(evidence.now_us)}."

@@ -22,7 +22,7 @@ DAY_US: Final = 24 * 60 * 60 * 1_000_000
 ARCHIVES: Final = 2
 """Compacted archives that there must be before their ratio is believed."""
 
-SPAN_US: Final = 60 * 1_000_000
+SPAN_US: Final = 10 * 1_000_000
 """A history of no more tells no rate. What is proposed does not depend on the rate, only how long that lasts."""
 
 WORTH: Final = 1.5

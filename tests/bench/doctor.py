@@ -74,9 +74,7 @@ def main() -> int:
         raise SystemExit(reason)
     with lab.bed("SystemMaxFileSize=128M", "SystemMaxUse=2G", "SystemMaxFiles=2000", size="16G") as bed:
         fill(bed, asked.files, asked.entries)
-        print(
-            f"{asked.files} files, {asked.entries} entries: without the journal {seconds(WITHOUT, bed.directory):.2f} s"
-        )
+        print(f"{asked.files} files, {asked.entries} entries: without the journal {seconds(WITHOUT, bed.directory)}")
         print(f"with it {seconds('', bed.directory)}")
     with lab.bed("SystemMaxFileSize=128M", "SystemMaxUse=2G") as bed:
         found = judged(bed, asked.runs)

@@ -2,9 +2,9 @@
 # ruff: noqa: T201 - a bench prints
 """How many boots a host keeps in the same bytes, before and after `journalkeeper retention --apply`.
 
-    sudo unshare --mount python -m tests.bench.retention [--boots 60] [--release trixie]
+    sudo unshare --mount python -m tests.bench.retention [--boots 60] [--mib 64] [--release trixie]
 
-journald may take 64 MiB, in files of 4, and each boot logs some 8. Archives so small do not pay by default:
+journald may take 64 MiB, in files of a 16th, and each boot logs some 8. Archives so small do not pay by default:
 MinReclaim=64K. First without journalkeeper, until journald deletes; then with it.
 Bytes are those that compsize(8) counts, the most that the journal took at the end of any boot.
 """
@@ -20,7 +20,7 @@ from journalkeeper.model import MIB
 from tests.guest.host import Guest, missing
 from tests.guest.steps import INSTALL, eventually, lend_checkout
 
-LIMIT = "[Journal]\nSystemMaxUse=64M\nSystemMaxFileSize=4M\n"
+LIMIT = "[Journal]\nSystemMaxUse={}M\nSystemMaxFileSize={}M\n"
 QUICK = (
     "[Defrag]\nMinReclaim=64K\n[Watch]\nSettleSec=1s\nNocowSettleSec=1s\n"
     "[Window]\nPressureMax=100%\n[Budget]\nBytesPerDay=infinity\n"
@@ -64,6 +64,7 @@ def main() -> int:
     """Print the figures; 1 if fewer than four times the boots were kept, or in more bytes."""
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--boots", type=int, default=60)
+    words.add_argument("--mib", type=int, default=64)
     words.add_argument("--release", default="bookworm")
     asked = words.parse_args()
     if reason := missing():
@@ -71,7 +72,7 @@ def main() -> int:
     with Guest(asked.release) as guest:
         place = guest.root / "etc/systemd/journald.conf.d/10-limit.conf"
         place.parent.mkdir(exist_ok=True)
-        place.write_text(LIMIT)
+        place.write_text(LIMIT.format(asked.mib, asked.mib // 16))
         (guest.root / "etc/journalkeeper.conf").write_text(QUICK)
         guest.boot()
         print("without journalkeeper:")

@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from journalkeeper.btrfs import disk, fiemap
+from journalkeeper.cli import program
 from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Stretch
@@ -207,6 +208,29 @@ def test_a_record_that_is_damaged_is_unknown_and_the_rest_is_told(commands: Comm
     assert document["decision"] is None
     assert "history.db" in document["unknown"]["past"]
     assert document["picture"]
+
+
+def test_without_rights_what_can_be_told_is_told_and_the_rest_is_unknown(
+    commands: Commands,
+    as_nobody: Callable[[Callable[[], int]], int],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir(0o700)
+    monkeypatch.setenv("STATE_DIRECTORY", str(state))
+    path = active(commands)
+    commands.directory.parent.parent.chmod(0o755)
+    run("chmod", "--recursive", "a+rX", commands.directory)
+    check_as_root = program.run(["explain", "-j", str(path)])  # imports what nobody may not
+    capfd.readouterr()
+    assert (check_as_root, as_nobody(lambda: program.run(["explain", "-j", str(path)]))) == (0, 0)
+    document = json.loads(capfd.readouterr().out)
+    check("explain", document)
+    assert document["picture"]
+    assert document["file"]["disk_bytes"] is None
+    assert document["unknown"].keys() >= {"pinned", "past", "decision"}
 
 
 # report

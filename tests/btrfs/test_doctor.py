@@ -171,10 +171,13 @@ def by_hand(directory: Path) -> Iterator[int]:
             yield int(fields["__REALTIME_TIMESTAMP"]) - int(fields["_SOURCE_REALTIME_TIMESTAMP"])
 
 
-def test_a_program_that_writes_in_blocks_is_found_within_four_and_no_other_is(bed: Bed) -> None:
-    """At 20 lines a second; more runs in tests/bench/doctor.py."""
+def test_a_program_that_writes_in_blocks_is_found_and_no_other_is(bed: Bed) -> None:
+    """At 20 lines a second; more runs, and within how many blocks, in tests/bench/doctor.py.
+
+    A journald that gets no processor takes two blocks for one: then it takes longer.
+    """
     with Talkers(bed.journald, {"buffered": 1, "unbuffered": 2, "shell": 2}) as talkers:
-        found = talkers.judged_when(lambda streams: streams["buffered-0"].bursts >= 4, patience_s=40)
+        found = talkers.judged_when(lambda said: said["buffered-0"].buffered, patience_s=90)
     assert {name for name, one in found.items() if one.buffered} == {"buffered-0"}
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from journalkeeper.history.rows import Entry, Sample, Totals
-from journalkeeper.model import Result
+from journalkeeper.model import Extents, Result
 from journalkeeper.model.units import format_span
 from journalkeeper.report import charts, growth, svg
 from journalkeeper.report.charts import bucket_of
 from journalkeeper.report.evidence import Boot, Intake, Journal, Recorded
 from journalkeeper.report.figure import FIRST_US, MOST_ROWS, Figure
-from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, journal, recorded
+from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, file, journal, recorded
 
 MS = 1000
 LATER_US = NOW_US + 30 * DAY_US
@@ -24,6 +25,12 @@ LATER_US = NOW_US + 30 * DAY_US
 def boot(number: int, **changes: object) -> Boot:
     row = Boot(f"{number:032x}", NOW_US + number * DAY_US, None, 2_000_000, 500_000)
     return row._replace(**changes)  # type: ignore[arg-type]
+
+
+def boots(
+    known: Sequence[Boot], samples: Sequence[Sample] = (), since_us: int | None = None, *entries: Entry
+) -> Figure:
+    return charts.boots(known, Recorded(since_us, entries, tuple(samples), (), None, ()))
 
 
 def boxes(figure: Figure, css: str) -> tuple[tuple[float, float, float, float, str], ...]:
@@ -46,7 +53,7 @@ def cells(figure: Figure) -> list[tuple[str, ...]]:
 
 def test_each_boot_has_its_seconds_and_the_extents_it_found() -> None:
     samples = [Sample(boot(1).first_us - 5, ACTIVE, 800, 1, 0, 0), Sample(boot(1).first_us - 9, ACTIVE, 1, 1, 0, 0)]
-    figure = charts.boots([boot(1), boot(0, userspace_us=41_500_000, flush_us=25_000_000)], samples, None)
+    figure = boots([boot(1), boot(0, userspace_us=41_500_000, flush_us=25_000_000)], samples, None)
     assert heights(figure, "userspace") == [41.5, 2.0]
     assert heights(figure, "flush") == [25.0, 0.5]
     assert heights(figure, "extents") == [800]
@@ -57,12 +64,22 @@ def test_the_extents_of_several_active_files_add_up_as_of_the_boot() -> None:
     at = boot(0).first_us
     samples = [Sample(at - 9, "a", 100, 1, 0, 0), Sample(at - 8, "b", 50, 1, 0, 0), Sample(at - 7, "a", 20, 1, 0, 0)]
     late = Sample(at + 1, "a", 999, 1, 0, 0)
-    assert heights(charts.boots([boot(0)], [*samples, late], None), "extents") == [70]
+    assert heights(boots([boot(0)], [*samples, late], None), "extents") == [70]
+
+
+def test_what_an_action_left_is_what_the_next_boot_found() -> None:
+    at = boot(0).first_us
+    noted = Sample(at - 9, ACTIVE, 800, 1, 0, 0)
+    rotated = entry(at - 5, extents_before=800, extents_after=2)
+    failed = entry(at - 4, extents_after=700, result=Result.FAILED)
+    archive = entry(at - 3, f"{ACTIVE[:-8]}@1.journal", extents_after=500)
+    assert heights(boots([boot(0)], [noted], None, rotated, failed, archive), "extents") == [2]
+    assert heights(charts.boots([boot(0)], None), "userspace") == [2.0]
 
 
 @pytest.mark.parametrize("userspace_us", [None, -1, -5_000_000])
 def test_a_boot_without_its_finish_message_is_a_gap_and_said(userspace_us: int | None) -> None:
-    figure = charts.boots([boot(0), boot(1, userspace_us=userspace_us, flush_us=None)], (), None)
+    figure = boots([boot(0), boot(1, userspace_us=userspace_us, flush_us=None)], (), None)
     assert len(heights(figure, "userspace")) == 1
     assert cells(figure)[0][1:3] == ("unknown", "unknown")
     assert "1 boot shown as “?” has no" in " ".join(figure.notes)
@@ -72,7 +89,7 @@ def test_a_boot_without_its_finish_message_is_a_gap_and_said(userspace_us: int |
 
 def test_the_first_day_is_marked_and_the_medians_on_both_sides_are_said() -> None:
     known = [boot(number, userspace_us=seconds * 1_000_000) for number, seconds in enumerate([10, 30, 20, 2, 1, 3])]
-    figure = charts.boots(known, (), boot(3).first_us - HOUR_US)
+    figure = boots(known, (), boot(3).first_us - HOUR_US)
     assert figure.chart is not None
     assert [place for place, _ in figure.chart.marks] == [3.0]
     assert "20.0s in the median of 3 boots" in figure.said
@@ -81,35 +98,35 @@ def test_the_first_day_is_marked_and_the_medians_on_both_sides_are_said() -> Non
 
 @pytest.mark.parametrize("since", [None, NOW_US - DAY_US, NOW_US + 90 * DAY_US])
 def test_no_first_day_between_the_boots_is_no_mark(since: int | None) -> None:
-    figure = charts.boots([boot(0), boot(1)], (), since)
+    figure = boots([boot(0), boot(1)], (), since)
     assert figure.chart is not None
     assert not figure.chart.marks
 
 
 def test_journald_itself_says_how_long_a_flush_took_where_the_unit_does_not() -> None:
-    figure = charts.boots([boot(0, flush_us=None, said_flush_us=9_000)], (), None)
+    figure = boots([boot(0, flush_us=None, said_flush_us=9_000)], (), None)
     assert heights(figure, "flush") == [0.009]
 
 
 def test_the_newest_boots_are_shown_and_the_others_are_said() -> None:
-    figure = charts.boots([boot(number) for number in range(charts.MOST_BOOTS + 1)], (), None)
+    figure = boots([boot(number) for number in range(charts.MOST_BOOTS + 1)], (), None)
     assert len(heights(figure, "userspace")) == charts.MOST_BOOTS
     assert f"The newest {charts.MOST_BOOTS} of {charts.MOST_BOOTS + 1} boots" in " ".join(figure.notes)
 
 
 def test_no_boots_at_all_is_said() -> None:
-    assert charts.boots((), (), None).chart is None
+    assert boots((), (), None).chart is None
 
 
 # extents and bytes
 
 
 def extents(totals: list[Totals], *entries: Entry) -> Figure:
-    return growth.growth(Recorded(None, entries, (), tuple(totals), None, ()), None, LATER_US)[0]
+    return growth.growth(Recorded(None, entries, (), tuple(totals), None, ()), (), LATER_US)[0]
 
 
 def sizes(record: Recorded, disk_bytes: int | None) -> Figure:
-    return growth.growth(record, disk_bytes, NOW_US)[1]
+    return growth.growth(record, (file(disk_bytes=disk_bytes),), NOW_US)[1]
 
 
 def moment(when_us: int, instance: str, extents: int, size: int = 100 << 20) -> Totals:
@@ -145,6 +162,16 @@ def test_ten_thousand_notes_keep_their_peak_and_their_last() -> None:
     assert len(cells(figure)) <= MOST_ROWS
 
 
+def test_the_charts_end_with_the_files_as_they_are_now() -> None:
+    record = Recorded(None, (), (), (moment(NOW_US - DAY_US, "a", 2928),), None, ())
+    extents, sizes = growth.growth(record, (file(), file(extents=Extents(total=8, data_bytes=1 << 20))), NOW_US)
+    assert extents.said.startswith("6,000 extents at ")
+    assert cells(extents)[0][1:] == ("6,000", "2", "6,000", "2")
+    assert sizes.said.startswith("64.0M logged")
+    assert extents.chart is not None
+    assert (extents.chart.low, extents.chart.high) == (NOW_US - DAY_US, NOW_US)
+
+
 def test_what_was_written_is_by_day_and_the_table_counts_all_of_it() -> None:
     record = recorded(days=10)
     figure = sizes(record, 70 << 20)
@@ -164,7 +191,7 @@ def test_disk_bytes_that_nobody_may_ask_are_unknown_and_not_nothing() -> None:
 
 def test_a_single_note_is_drawn() -> None:
     record = Recorded(NOW_US, (), (), (moment(NOW_US, "a", 5),), None, ())
-    for figure in growth.growth(record, None, NOW_US):
+    for figure in growth.growth(record, (), NOW_US):
         assert figure.chart is not None
         assert svg.draw(figure.chart, 360)
 
@@ -173,7 +200,7 @@ def test_a_single_note_is_drawn() -> None:
 def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wrong_us: int) -> None:
     rows = (moment(NOW_US - HOUR_US, "a", 5), moment(NOW_US, "a", 6), moment(wrong_us, "a", 7))
     wrong = entry(wrong_us)
-    for figure in growth.growth(Recorded(0, (wrong,), (), rows, None, ()), None, NOW_US):
+    for figure in growth.growth(Recorded(0, (wrong,), (), rows, None, ()), (), NOW_US):
         assert figure.chart is not None
         assert (figure.chart.low, figure.chart.high) == (NOW_US - HOUR_US, NOW_US)
         assert figure.notes == ("1 note of a clock that was wrong, before 2011 or after now, left out.",)
@@ -182,7 +209,7 @@ def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wr
 
 
 def test_an_empty_record_is_said() -> None:
-    for figure in growth.growth(Recorded(None, (), (), (), None, ()), None, NOW_US):
+    for figure in growth.growth(Recorded(None, (), (), (), None, ()), (), NOW_US):
         assert figure.chart is None
         assert figure.said.startswith("Nothing is recorded yet")
 

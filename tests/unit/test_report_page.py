@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from journalkeeper.model import Reason, Result, Skip
-from journalkeeper.report import charts, style
+from journalkeeper.report import style
 from journalkeeper.report.evidence import Boot, Evidence, Intake, Unknown
 from journalkeeper.report.finding import Finding, Severity, Verdict
 from journalkeeper.report.page import MOST_ACTIONS, MOST_BYTES, page
@@ -215,4 +215,3 @@ def test_the_sheet_is_for_day_night_and_paper() -> None:
     assert sheet.count("{") == sheet.count("}")
     used = set(re.findall(r"var\(--([a-z]+)\)", sheet))
     assert used <= style.LIGHT.keys()
-    assert {figure.name for figure in (charts.boots((), (), None),)} == {"boots"}

@@ -138,7 +138,6 @@ def test_a_drop_in_of_somebody_else_has_no_target(text: str) -> None:
     ("words", "why"),
     [
         ({"number": 1}, "only 1 archives are compacted"),
-        ({"hours": 0, "number": 2}, "too short a history"),
         ({"rotatable": False}, "no directory"),
         ({"namespace": "shop"}, "no directory"),
         ({"system_max_use_bytes": 0}, "SystemMaxUse= is off"),
@@ -149,6 +148,13 @@ def test_what_cannot_be_told_is_said(words: dict[str, Any], why: str) -> None:
     found = proposed(**words)
     assert isinstance(found, Unknown)
     assert why in found.why
+
+
+@pytest.mark.parametrize(("seconds", "enough"), [(10, False), (11, True)])
+def test_a_rate_takes_a_history(seconds: int, *, enough: bool) -> None:
+    head_us = NOW_US - seconds * 1_000_000
+    files = [one._replace(head_time_us=head_us, tail_time_us=NOW_US) for one in archives()]
+    assert isinstance(retention(evidence(look=look(*files, instances=(limits(),)))), Retention) is enough
 
 
 def test_without_root_the_ratio_is_unknown() -> None:
