@@ -63,7 +63,9 @@ class Talkers:
                     channel = self._stream(f"{kind}-{one}")
                     with channel:
                         words = [*WORDS[kind], f"{kind}{one}"]
-                        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=channel, env=ENVIRONMENT)
+                        child = subprocess.Popen(
+                            words, stdin=subprocess.DEVNULL, stdout=channel.fileno(), env=ENVIRONMENT
+                        )
                     stack.callback(child.wait)
                     stack.callback(child.kill)
             self._stack = stack.pop_all()
