@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from journalkeeper.gather.journalctl import Entry, entries, length, number, text
+from journalkeeper.gather.journalctl import Entry, entries, length, number, sees_all, text
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.units import parse_span_us
 from journalkeeper.report.evidence import Boot, Dropped, Ended, Intake, Journal, Line, Process, Stream, Unknown
@@ -57,6 +57,8 @@ def journal(directory: str | None, most: int, namespaces: Sequence[str], *, ours
     Raises: KeeperError if journalctl breaks off.
     """
     try:
+        if not sees_all(directory):
+            return Unknown("the whole journal may be read by root and the group systemd-journal only")
         events = _events(entries(EVENT_FIELDS, _event_matches(namespaces), most=most, directory=directory), most)
         return _newest(entries(ENTRY_FIELDS, (), most=most, directory=directory), most, events, ours=ours)
     except NeedsRootError as error:

@@ -9,6 +9,7 @@ array of several where it was given several times, and null where it is longer t
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -57,6 +58,19 @@ def entries(fields: Sequence[str], matches: Sequence[str], *, most: int, directo
             raise NeedsRootError("journalctl: the journal may be read by root and the group systemd-journal only")
         if status != 0:
             raise JournalctlError(f"journalctl broke off: {_words(child, said)}")
+
+
+def sees_all(directory: str | None) -> bool:
+    """Whether we may read the whole journal; a plain user is shown only what is that user's own, and told so.
+
+    Raises: OSError if journalctl cannot be started.
+    """
+    if os.geteuid() == 0:
+        return True
+    where = [] if directory is None else [f"--directory={directory}"]
+    words = ["journalctl", "--no-pager", "--lines=0", *where]
+    said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False).stderr
+    return b"not seeing messages" not in said and b"insufficient permissions" not in said
 
 
 def _refused(said: Any) -> bool:

@@ -223,6 +223,17 @@ def test_an_answer_that_breaks_off_is_an_error_with_journalctls_words(says: Says
         read()
 
 
+@pytest.mark.parametrize(
+    ("stderr", "whole"), [("", True), ("Hint: You are currently not seeing messages from other users\n", False)]
+)
+def test_a_part_of_the_journal_is_not_taken_for_the_whole(
+    says: Says, monkeypatch: pytest.MonkeyPatch, stderr: str, *, whole: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    says(entry(1), stderr=stderr)
+    assert isinstance(journal(None, 10, (), ours=True), Journal) is whole
+
+
 def test_a_reader_without_the_right_is_told(says: Says) -> None:
     says(end="exit 1", stderr="No journal files were opened due to insufficient permissions.\n")
     found = journal(None, 10, (), ours=True)

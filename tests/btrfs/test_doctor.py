@@ -131,7 +131,8 @@ def test_files_that_journald_did_not_close_and_a_damaged_one(bed: Bed, doctor: C
     bed.journald.log("not synced")
     bed.journald.kill()
     bed.journald.start()
-    bad = bed.journald.journal / archive_name()
+    bad = bed.directory / ("0" * 32) / archive_name()  # another machine's: journald vacuums what looks empty in its own
+    bad.parent.mkdir()
     bad.write_bytes(b"LPKSHHRX" + bytes(4096))
     run("chattr", "+C", bed.journald.journal)
     said = doctor(bed.directory, 1, "--check")["findings"]
