@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """`work` on a thread of its own, from entering the context on; `result` waits for it.
+    """`work` on a thread of its own, from entering the context on, if there is one to be had; `result` waits for it.
 
     Not `apart` it is done on entering: who has nothing to get ready, and stays, needs no thread
     each time, whose memory the C library keeps (5 MiB after 10 min of 300 messages a second).
@@ -37,10 +37,13 @@ class Background(Generic[T]):
             self._error = error
 
     def __enter__(self) -> Self:
+        if self._thread is not None:
+            try:
+                self._thread.start()
+            except RuntimeError:  # the kernel gives no thread (TasksMax=, RLIMIT_NPROC)
+                self._thread = None
         if self._thread is None:
             self._run()
-        else:
-            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -39,3 +39,14 @@ def test_leaving_waits_for_work_that_nobody_asked_about() -> None:
     with Background(lambda: done.append(1)):
         pass
     assert done == [1]
+
+
+def test_where_the_kernel_gives_no_thread_the_work_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TasksMax=, RLIMIT_NPROC: clone() fails with EAGAIN."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with Background(threading.current_thread) as question:
+        assert question.result() is threading.current_thread()
