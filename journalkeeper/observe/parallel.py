@@ -17,14 +17,19 @@ the time, and of a slow disk two requests wait at once."""
 def results(searches: Sequence[Callable[[], T]], *, parallel: bool) -> list[T]:
     """What the searches find, in their order; one after the other unless `parallel`.
 
-    What is quick is not done in parallel: threads that take turns with the interpreter lose more.
+    What is quick is not done in parallel: threads that take turns with the interpreter lose more. Where the
+    kernel gives no thread (TasksMax=, RLIMIT_NPROC) they are done one after the other.
 
     Raises: whatever ended one of them early; no other is begun then, and none is left running.
     """
     if not parallel:
         return [search() for search in searches]
     with ThreadPoolExecutor(THREADS, thread_name_prefix="search") as pool:
-        pending = [pool.submit(search) for search in searches]
+        try:
+            pending = [pool.submit(search) for search in searches]
+        except RuntimeError:  # can't start new thread
+            pool.shutdown(cancel_futures=True)
+            return [search() for search in searches]
         try:
             return [one.result() for one in pending]
         finally:

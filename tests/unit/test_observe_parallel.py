@@ -49,3 +49,13 @@ def test_a_search_that_fails_ends_the_others_before_they_begin(parallel: bool, e
         results([fail, *[wait] * 100], parallel=parallel)
     assert len(begun) <= 4
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("search")]
+
+
+def test_where_the_kernel_gives_no_thread_the_work_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TasksMax=, RLIMIT_NPROC: clone() fails with EAGAIN."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    assert results([threading.current_thread] * 3, parallel=True) == [threading.current_thread()] * 3
