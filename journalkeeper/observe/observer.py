@@ -26,7 +26,7 @@ from journalkeeper.btrfs.volume import require_btrfs, volume
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.layout import Directory
 from journalkeeper.journald.names import Name, classify
-from journalkeeper.model import Instance, JournalFile, Kind, Reason, Volume
+from journalkeeper.model import Instance, JournalFile, Kind, Reason, State, Volume
 from journalkeeper.model.errors import FileError, NotBtrfsError
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.observe import file_row
@@ -282,8 +282,13 @@ class Observer:
 
 
 def _lie(opened: _Opened) -> Fields:
-    """How an open file lies."""
-    return {"extents": fiemap.survey(opened.fd, sync=False, per_mib=opened.row.kind is Kind.ACTIVE)}
+    """How an open file lies; of one that is finished, when all of it does.
+
+    An fsync is over before btrfs has put the written extents into the file (btrfs_finish_ordered_io), by seconds
+    on a busy machine, and nothing in a file's stat tells of that: a row made before would be kept for good.
+    """
+    finished = opened.row.kind is not Kind.ACTIVE and opened.row.state is not State.ONLINE
+    return {"extents": fiemap.survey(opened.fd, sync=finished, per_mib=opened.row.kind is Kind.ACTIVE)}
 
 
 def _occupy(opened: _Opened) -> Fields:
