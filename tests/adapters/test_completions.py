@@ -185,7 +185,7 @@ def test_options_for_a_directory_and_for_a_file_offer_just_these(tab: Tab) -> No
 
 
 def test_an_argument_that_is_a_directory_offers_just_these(tab: Tab) -> None:
-    assert "compare" in tab("journalkeeper lab com")
+    assert "compare" in tab("journalkeeper lab ")
     text = tab("journalkeeper lab compare ./")
     assert "journal" in text
     assert offered(text, "old.journal", "new.conf") == []
