@@ -34,7 +34,7 @@ from tests.guest.host import Guest
 from tests.guest.steps import archive, eventually, extents, property_of
 from tests.trust.gate import Gate
 from tests.trust.rights import AGED, QUICK, SERVICE, UNITS, host
-from tests.trust.verdict import Verdict
+from tests.trust.table import Row, finish
 
 MIB = 1 << 20
 MEMORY = Path("/sys/fs/cgroup/memory")
@@ -329,7 +329,7 @@ def main(argv: Sequence[str]) -> int:
                 sys.stdout.write("\n   ".join([line, *bad]) + "\n")
                 sys.stdout.flush()
     losses, leftovers = (sum(bool(getattr(one, field)) for one in found) for field in ("lost", "unclean"))
-    return Verdict("limits", len(found), losses, leftovers, max(one.outage_s for one in found), 0).print()
+    return finish(Row("limits", len(found), losses, leftovers, max(one.outage_s for one in found), 0))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from journalkeeper.model import Reason, Result
 from tests.bench.figures import need_a_bed
 from tests.btrfs.journals import QUICK, Bearing, archive_name, bearing, extents, put
 from tests.trust.services import CHECKOUT, Quiet, quiet
-from tests.trust.verdict import Verdict
+from tests.trust.table import Row, finish
 
 INSIDE, SUBVOLUME = "/var/log/journal", "journal"
 SIZE = "1G"
@@ -507,7 +507,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write("\n   ".join([f"{point}: at work after {tried[-1].outage_s:.1f} s", *bad]) + "\n")
         sys.stdout.flush()
     losses, leftovers = (sum(bool(one[field]) for one in tried) for field in (0, 1))
-    return Verdict("outages", len(tried), losses, leftovers, max(one.outage_s for one in tried), seed).print()
+    return finish(Row("outages", len(tried), losses, leftovers, max(one.outage_s for one in tried), seed))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from tests.guest import base
 from tests.guest.host import Guest
 from tests.guest.steps import INSTALL, archive, eventually, extents, lend_checkout, property_of
 from tests.trust.gate import Gate
-from tests.trust.verdict import Verdict
+from tests.trust.table import Row, finish
 
 SERVICE, DEFRAG, SHUTDOWN = "journalkeeper.service", "journalkeeper-defrag.service", "journalkeeper-shutdown.service"
 MEASURE = "journalkeeper-measure@.service"
@@ -315,7 +315,7 @@ def main(argv: Sequence[str]) -> int:
             lines += [f"{unit}: {property_of(guest, unit, 'Result')}" for unit in (SERVICE, DEFRAG, SHUTDOWN)]
             sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.write(f"in {time.monotonic() - began_s:.0f} s\n")
-    return Verdict("rights", points, 0, unclean, 0.0, 0).print()
+    return finish(Row("rights", points, 0, unclean, 0.0, 0))
 
 
 def parser() -> argparse.ArgumentParser:

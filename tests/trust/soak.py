@@ -36,7 +36,7 @@ from journalkeeper.lab.volume import run
 from tests.bench.figures import need_a_bed
 from tests.btrfs.journals import QUICK, archive_name
 from tests.bus import Daemon, PrivateBus, RawClient, raw_call
-from tests.trust.verdict import Verdict
+from tests.trust.table import Row, finish
 
 INSIDE = Path("/var/log/journal")
 SETTINGS = ("SystemMaxFileSize=8M", "SystemMaxFiles=12", "SystemKeepFree=1M")
@@ -239,7 +239,7 @@ def lost(place: Bed, sent: int) -> list[str]:
     return found + [line for line in checked.stderr.splitlines() if "FAIL" in line]
 
 
-def soak(seed: int, minutes: float, say: Callable[[str], object]) -> tuple[Verdict, list[Figures], list[str]]:
+def soak(seed: int, minutes: float, say: Callable[[str], object]) -> tuple[Row, list[Figures], list[str]]:
     """Do it; the verdict, the figures, and what is wrong in sentences."""
     with ExitStack() as stack:
         place = stack.enter_context(bed(*SETTINGS, size="6G", sync_interval="1s"))
@@ -271,7 +271,7 @@ def soak(seed: int, minutes: float, say: Callable[[str], object]) -> tuple[Verdi
         gone = lost(place, going.sent)
         say(f"{going.counts}, {going.sent} messages")
         points = sum(going.counts.values())
-        verdict = Verdict("soak", points, len(gone), len(unclean), going.slowest_s, seed)
+        verdict = Row("soak", points, len(gone), len(unclean), going.slowest_s, seed)
         return verdict, figures, [*(f"LOST: {one}" for one in gone[:10]), *(f"UNCLEAN: {one}" for one in unclean)]
 
 
@@ -299,7 +299,7 @@ def main(argv: Sequence[str]) -> int:
     verdict, _, wrong = soak(seed, asked.minutes, say)
     for line in wrong:
         say(line)
-    return verdict.print()
+    return finish(verdict)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What one kind of fault came to: a row of the table in journalkeeper-trust(7), and the same as JSON."""
+"""The points of one kind of fault as they are tried, and the row that they come to."""
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, field
 from typing import Final
+
+from tests.trust.table import Row, finish
 
 MANY: Final = 100
 """Points from one word about the progress to the next."""
@@ -40,17 +41,9 @@ class Tally:
             sys.stderr.write(f"{self.points:,} points\n")
 
     def report(self) -> int:
-        """Print the row and the JSON on stdout; 1 if anything was lost or left, else 0."""
+        """Print the row for people and for the table on stdout; 1 if anything was lost or left, else 0."""
         outage = f"{self.worst_outage_s:.1f} s"
         row = (self.kind, f"{self.points:,}", f"{len(self.lost)}", f"{len(self.unclean)}", outage, self.command)
-        document = {
-            "kind": self.kind,
-            "points": self.points,
-            "lost": len(self.lost),
-            "unclean": len(self.unclean),
-            "worst_outage_s": round(self.worst_outage_s, 3),
-            "seed": self.seed,
-        }
-        sys.stdout.write(" | ".join(row) + f"\n{json.dumps(document)}\n")
-        sys.stdout.flush()
-        return int(bool(self.lost or self.unclean))
+        sys.stdout.write(" | ".join(row) + "\n")
+        outage_s = round(self.worst_outage_s, 3)
+        return finish(Row(self.kind, self.points, len(self.lost), len(self.unclean), outage_s, self.seed))

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 
 import pytest
 
 from tests.trust import outages
 from tests.trust.outages import Fault, Place, Point, attempt, points
-from tests.trust.verdict import Verdict
 
 
 @pytest.mark.root
@@ -42,9 +40,8 @@ def test_what_is_lost_is_found() -> None:
         (journal / gone).unlink()
         found = outages.lost(place, {"mark": outages.MARKS + 1})
     assert [line for line in found if line.startswith(f"{changed}: mode was")]
-    assert f"{gone} is gone" in found
-    assert f"mark {outages.MARKS} is gone" in found
-    assert len(found) == 3
+    others = [line for line in found if not line.startswith(f"{changed}: ")]  # its ACL shows the mode, too
+    assert sorted(others) == sorted([f"{gone} is gone", f"mark {outages.MARKS} is gone"])
 
 
 def test_a_seed_brings_its_points_back_and_tries_every_fault() -> None:
@@ -53,14 +50,3 @@ def test_a_seed_brings_its_points_back_and_tries_every_fault() -> None:
     assert first != points(12, 8, 30.0)
     assert {point.fault for point in first} == set(Fault)
     assert {point.lasts_s for point in first if point.fault is Fault.HANG} == {30.0}
-
-
-@pytest.mark.parametrize(("lost", "unclean", "status"), [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
-def test_a_verdict_is_a_line_of_json_and_a_status(
-    capsys: pytest.CaptureFixture[str], lost: int, unclean: int, status: int
-) -> None:
-    assert Verdict("outages", 6, lost, unclean, 1.26, 7).print() == status
-    said = json.loads(capsys.readouterr().out)
-    assert said == {
-        "kind": "outages", "points": 6, "lost": lost, "unclean": unclean, "worst_outage_s": 1.3, "seed": 7,
-    }  # fmt: skip

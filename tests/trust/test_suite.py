@@ -54,6 +54,15 @@ def test_a_row_is_the_last_line_of_json() -> None:
     assert not row._replace(lost=0, unclean=1).fine
 
 
+@pytest.mark.parametrize(("lost", "unclean", "status"), [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
+def test_what_is_printed_is_read_again_and_has_a_status(
+    capsys: pytest.CaptureFixture[str], lost: int, unclean: int, status: int
+) -> None:
+    row = Row("outages", 6, lost, unclean, 1.26, 7)
+    assert table.finish(row) == status
+    assert table.parse(capsys.readouterr().out) == row
+
+
 @pytest.mark.parametrize("said", ["", "no row\n", '{"kind": "x"}\n', "{\n"])
 def test_what_is_no_row_is_an_error(said: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
