@@ -226,6 +226,15 @@ class PrivateJournald:
             return OFFLINE
         return header[0] if header else OFFLINE
 
+    def entries(self) -> int:
+        """How many entries the active file has; 0 while journald is still making one."""
+        try:
+            with open(self.active, "rb") as file:
+                count = os.pread(file.fileno(), 8, ENTRIES_OFFSET)
+        except FileNotFoundError:
+            return 0
+        return int(struct.unpack("<Q", count)[0]) if len(count) == 8 else 0
+
     def age(self, flushes: int, messages: int = 40) -> None:
         """Let the active file live through `flushes` real flushes of `messages` messages each."""
         for _ in range(flushes):
