@@ -220,7 +220,7 @@ class Engine:
         else:
             done = {outcome.path for outcome in outcomes if outcome.result is Result.DONE}
             self._waiting = {path: wait for path, wait in before.items() if path not in done}
-        record.wait(one for one in self._waiting.values() if now - one.since_us >= HOUR_US)
+        record.wait((one for one in self._waiting.values() if now - one.since_us >= HOUR_US), now_us=now)
 
     def _planned_again(self, host: Host, request: Request, action: Action) -> Action | None:
         """What to do about the file of `action` as it is now, on the `host` that was seen."""

@@ -37,7 +37,7 @@ from journalkeeper.history.rows import (
 )
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, Kind, Outcome, Past, Reason, Result, Verb
-from journalkeeper.model.waiting import Wait
+from journalkeeper.model.waiting import Wait, long
 
 NAME = "history.db"
 DAY_US = 24 * 3600 * 1_000_000
@@ -232,12 +232,17 @@ class Record:
         rows = self._rows("SELECT path, since_us, reason FROM waiting ORDER BY since_us, path", ())
         return {wait.path: wait for wait in self._understood("waiting", rows, waited)}
 
-    def wait(self, waits: Iterable[Wait]) -> None:
-        """Keep these in place of what was kept; nothing is written where the same files wait since then."""
+    def wait(self, waits: Iterable[Wait], *, now_us: int = 0) -> None:
+        """Keep these in place of what was kept.
+
+        Nothing is written where the same files wait since then, and those of which `status` tells for the same reason.
+        """
+
+        def told(wait: Wait) -> tuple[str, int, str]:
+            return wait.path, wait.since_us, wait.reason if long([wait], now_us) else ""
+
         kept = {one.path: one for one in waits}
-        if {(one.path, one.since_us) for one in kept.values()} == {
-            (one.path, one.since_us) for one in self.waiting().values()
-        }:
+        if set(map(told, kept.values())) == set(map(told, self.waiting().values())):
             return
         rows = [(os.fsencode(one.path), one.since_us, one.reason) for one in kept.values()]
 

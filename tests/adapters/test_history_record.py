@@ -16,7 +16,7 @@ from journalkeeper.history.record import NAME, Record
 from journalkeeper.history.rows import Day, Run, Totals
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Extents, Host, JournalFile, Kind, Outcome, Past, Reason, Result, State, Verb, Volume
-from journalkeeper.model.waiting import Wait
+from journalkeeper.model.waiting import LONG_US, Wait
 
 HOUR_US = 3600 * 1_000_000
 DAY_US = 24 * HOUR_US
@@ -81,6 +81,11 @@ def test_what_waits_is_kept_as_a_whole_and_written_only_where_it_is_another(reco
     assert writes(record) == before
     record.wait(waits[1:])
     assert list(record.waiting()) == ["/j/b"]
+    other = waits[1]._replace(reason="budget")
+    record.wait([other], now_us=4 + LONG_US)
+    assert record.waiting()["/j/b"].reason == "pressure"
+    record.wait([other], now_us=5 + LONG_US)  # from now on `status` tells of it
+    assert record.waiting()["/j/b"].reason == "budget"
 
 
 def test_in_an_older_record_nothing_waits(tmp_path: Path) -> None:
