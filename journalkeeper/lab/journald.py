@@ -39,6 +39,8 @@ SIGNAL_ROTATE = signal.SIGUSR2
 
 ENTER = """
 set -e
+[ "$PPID" = "$1" ]  # who started us may have ended before the kernel knew that we go with it
+shift
 # as process 1 sets it on a host; a new network namespace has 10, at which senders block that would not there
 echo 512 >/proc/sys/net/unix/max_dgram_qlen
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -157,7 +159,7 @@ class PrivateJournald:
         self.journal.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "SYSTEMD_LOG_TARGET": "console", "SYSTEMD_LOG_LEVEL": "warning"}
         wrapped = (*self.wrapper, *DIE_WITH_US) if self.wrapper else ()
-        enter = ("unshare", "--net", *(own_mounts() or ()), "sh", "-c", ENTER, "lab")
+        enter = (*DIE_WITH_US, "unshare", "--net", *(own_mounts() or ()), "sh", "-c", ENTER, "lab", f"{os.getpid()}")
         asked = (os.fspath(self.directory), self.conf, "flushed" if flushed else "")
         argv = (*enter, *asked, *DIE_WITH_US, *wrapped, program() or "")
         null = subprocess.DEVNULL

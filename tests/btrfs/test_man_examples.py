@@ -85,6 +85,9 @@ def test_every_example_does_what_it_says(bed: Bed, tmp_path: Path) -> None:
         elif " --watch" in line:  # there is no service here; tests/btrfs/test_cli_bus.py has one
             assert (process.returncode, out) == (1, ""), line
             assert "which does not run; systemctl start journalkeeper" in err
+        elif " pause" in line or line.endswith(" resume"):  # nor to be paused
+            assert (process.returncode, out) == (1, ""), line
+            assert "the service is not on the bus" in err
         elif " retention" in line and "--undo" not in line:  # no archive tells; tests/guest/test_host.py has some
             assert (process.returncode, out) == (1, ""), line
             assert "cannot be told" in err
