@@ -171,6 +171,8 @@ def records(stage: Stage) -> None:
                 record.prune(now_us, 365 * 86400 * 10**6)
 
 
+TAKEN_S: Final = 60.0
+
 SCENARIOS: Final[dict[str, Callable[[Stage], None]]] = {
     one.__name__: one for one in (archives, rewrites, ranges, rotation, records)
 }
@@ -192,8 +194,14 @@ def _log_until(ending: threading.Event, journald: PrivateJournald, stage: Stage)
 
 def _log(journald: PrivateJournald, stage: Stage, count: int) -> int:
     """Have more than `count` entries in the journal, and synced; how many there are."""
+    before = journald.entries()
     for number in range(count + 1, count + 41):
         journald.log(f"entry {number} {stage.dice.randbytes(20).hex()}", **{FIELD: f"{number}"})
+    # its queue has room for 512: a sync before it has taken them in would be one of nothing
+    deadline = time.monotonic() + TAKEN_S
+    while journald.entries() < before + 40:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
     journald.sync()
     stage.marks.entries.append((stage.now(), count + 40))
     return count + 40

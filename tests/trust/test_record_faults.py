@@ -24,7 +24,7 @@ from tests import hosts
 
 VOLUME = ("uuid-a", 256)
 ROWS = 5
-GAIN = ("extents_before", "extents_expected", "bytes_written", "compress")
+GAIN = ("extents_before", "extents_expected", "bytes_written", "compress", "kind")
 FOREVER = "1+"
 
 READ = """
