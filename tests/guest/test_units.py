@@ -245,10 +245,15 @@ def test_a_reload_and_a_wrong_configuration_leave_it_running(guest: Guest) -> No
     wrong = guest.root / "etc/journalkeeper.conf.d/wrong.conf"
     wrong.parent.mkdir()
     wrong.write_text("[Watch]\nNonsense=1\n")
-    guest.run("systemctl", "reload", "journalkeeper.service")
-    said = f"MESSAGE_ID={Event.NOT_RELOADED}"
-    assert eventually(lambda: "wrong.conf:2" in guest.run("journalctl", "-o", "cat", said, check=False).stdout)
-    shutil.rmtree(wrong.parent)
+    try:
+        assert guest.run("systemctl", "reload", "journalkeeper.service", check=False).returncode == 1
+        ours = ("journalctl", "-o", "cat", "-u", "journalkeeper.service")
+        assert eventually(lambda: "wrong.conf:2: Nonsense" in guest.run(*ours).stdout)
+        guest.run("systemctl", "kill", "--signal=HUP", "--kill-who=main", "journalkeeper.service")
+        said = f"MESSAGE_ID={Event.NOT_RELOADED}"
+        assert eventually(lambda: "wrong.conf:2" in guest.run("journalctl", "-o", "cat", said, check=False).stdout)
+    finally:
+        shutil.rmtree(wrong.parent)
     guest.run("systemctl", "reload", "journalkeeper.service")
     said = f"MESSAGE_ID={Event.RELOADED}"
     assert eventually(lambda: guest.run("journalctl", "-o", "cat", said, check=False).stdout != "")
