@@ -131,6 +131,8 @@ def _write(text: str) -> None:
 def _removed() -> bool:
     try:
         os.unlink(RETENTION)
+        if not os.listdir(os.path.dirname(RETENTION)):
+            os.rmdir(os.path.dirname(RETENTION))
     except FileNotFoundError:
         return False
     except OSError as error:
