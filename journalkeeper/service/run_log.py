@@ -36,7 +36,7 @@ class RunLog:
         for outcome in report.outcomes:
             self._outcome(outcome, once_a_day=outcome.path in again)
         for skip in report.plan.skipped:
-            if skip.reason in {*nocow.UNWANTED, Reason.TOO_MANY}:
+            if skip.reason in {*nocow.UNWANTED, Reason.TOO_MANY, Reason.IO_ERROR}:
                 self._daily.log(f"{skip.reason} {skip.path}", WARNING, f"{skip.path}: {skip.detail}", same=skip.reason)
             elif skip.reason is Reason.INTERNAL_ERROR:
                 what = f"{skip.path}: left alone until it changes ({skip.reason}) {skip.detail}"
