@@ -193,7 +193,10 @@ def test_what_it_did_is_in_the_journal_by_fields(guest: Guest) -> None:
     made = archive(guest)
     match = (f"MESSAGE_ID={Event.DONE}", "--output=export")
     # the service rests after the looks that so many flushes in a row have brought about (LOOK_SHARE)
-    assert eventually(lambda: f"/{made}\n" in guest.run("journalctl", *match).stdout, 120)
+    assert eventually(lambda: f"/{made}\n" in guest.run("journalctl", *match).stdout, 120), guest.shell(
+        f"journalkeeper explain /var/log/journal/{guest.machine_id}/{made}; journalkeeper status; "
+        "journalctl --output=short-precise --unit=journalkeeper.service --lines=40"
+    )
     fields = guest.run("journalctl", *match).stdout.split("\n\n")
     (entry,) = [one for one in fields if f"/{made}\n" in one]
     assert "_SYSTEMD_UNIT=journalkeeper.service\n" in entry
