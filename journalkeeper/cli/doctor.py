@@ -10,8 +10,9 @@ from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.units import counted
 from journalkeeper.report.evidence import Evidence, Journal, Unknown
-from journalkeeper.report.finding import Finding, Severity, Verdict, counted, judged
+from journalkeeper.report.finding import Finding, Severity, Verdict, judged
 from journalkeeper.report.rules import RULES
 
 if TYPE_CHECKING:

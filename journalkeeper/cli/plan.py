@@ -19,12 +19,12 @@ from journalkeeper.cli.output import Output
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked, wrapped
-from journalkeeper.cli.text import counted, shown
+from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.cli.waits import waits
 from journalkeeper.model import Reason, Request, Skip
 from journalkeeper.model.reasons import SENTENCES
-from journalkeeper.model.units import format_size, format_span
+from journalkeeper.model.units import counted, format_size, format_span
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.wire.documents import plan_document, skips
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.table import wrapped
-from journalkeeper.cli.text import counted, shown
+from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.history.rows import Run, Totals
 from journalkeeper.model.errors import KeeperError, NeedsRootError
-from journalkeeper.model.units import format_size, format_span
+from journalkeeper.model.units import counted, format_size, format_span
 from journalkeeper.model.waiting import Wait, long, sentence
 
 if TYPE_CHECKING:

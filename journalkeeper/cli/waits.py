@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from journalkeeper.cli.text import counted
 from journalkeeper.model import Reason, Skip
-from journalkeeper.model.units import US_PER_SECOND, format_span
+from journalkeeper.model.units import US_PER_SECOND, counted, format_span
 
 FOR: Final = {
     Reason.WINDOW_CLOSED: "for journald's next flush",

@@ -182,3 +182,8 @@ def format_span(span_us: int, accuracy_us: int = US_PER_SECOND) -> str:
         parts.append(f"{whole}{word}")
         left = rest
     return " ".join(parts)
+
+
+def counted(number: int, singular: str) -> str:
+    """A number with its noun: "1 file", "9,447 extents"."""
+    return f"{number:,} {singular}" if number == 1 else f"{number:,} {singular}s"

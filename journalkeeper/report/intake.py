@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from journalkeeper.model.units import format_span
+from journalkeeper.model.units import counted, format_span
 from journalkeeper.report.evidence import Evidence, Intake, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
+from journalkeeper.report.finding import Facts, Finding, Severity, named
 
 ENOUGH: Final = 100
 """With fewer messages one in a hundred is none."""

@@ -7,9 +7,9 @@ from collections import Counter
 from shlex import quote
 from typing import Final
 
-from journalkeeper.model.units import format_span
+from journalkeeper.model.units import counted, format_span
 from journalkeeper.report.evidence import Boot, Evidence, Journal, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
+from journalkeeper.report.finding import Facts, Finding, Severity, named
 
 RECENT_US: Final = 7 * 24 * 60 * 60 * 1_000_000
 """What was longer ago is over, or happens again."""

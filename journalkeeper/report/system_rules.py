@@ -7,10 +7,10 @@ import re
 from typing import Final
 
 from journalkeeper.model import Result
-from journalkeeper.model.units import format_span
+from journalkeeper.model.units import counted, format_span
 from journalkeeper.model.waiting import LONG_US, long
 from journalkeeper.report.evidence import Evidence, Unit, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
+from journalkeeper.report.finding import Facts, Finding, Severity, named
 
 ZEROING: Final = frozenset({252, 253})
 """systemd versions whose copy of a NOCOW archive can hold zeros: systemd #24150 and #31222."""

@@ -61,8 +61,3 @@ def seconds(number: float) -> str:
     if number >= 60:
         return format_span(round(number) * US_PER_SECOND)
     return f"{number:.3f}s" if number < 0.0995 else f"{number:.1f}s"
-
-
-def count(number: int, noun: str) -> str:
-    """A number and its noun: "1 file", "9,447 extents"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
