@@ -156,7 +156,7 @@ def _saves(action: dict[str, Any]) -> str:
 
 def _seconds(seconds: float) -> str:
     """A span to the second, or what is left of one."""
-    return format_span(round(seconds * 1e3) * 1000, 1_000_000)
+    return format_span(round(seconds * 1e3) * 1000)
 
 
 def _range(action: dict[str, Any]) -> str:

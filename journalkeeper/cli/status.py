@@ -15,7 +15,7 @@ from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.history.rows import Run, Totals
 from journalkeeper.model.errors import KeeperError, NeedsRootError
-from journalkeeper.model.units import counted, format_size, format_span
+from journalkeeper.model.units import DAY_US, counted, format_size, format_span
 from journalkeeper.model.waiting import Wait, long, sentence
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ examples:
 exit status:
   0 done, also if there is nothing to tell; 1 the record is damaged, or with --watch the
   service does not run or has ended; 2 wrong usage"""
-
-DAY_US = 24 * 3600 * 1_000_000
 
 UNLIMITED: Final = (1 << 64) - 1
 """The service's word for no budget: org.journalkeeper1(5)."""

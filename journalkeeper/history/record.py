@@ -37,10 +37,10 @@ from journalkeeper.history.rows import (
 )
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, Kind, Outcome, Past, Reason, Result, Verb
+from journalkeeper.model.units import DAY_US
 from journalkeeper.model.waiting import Wait, long
 
 NAME = "history.db"
-DAY_US = 24 * 3600 * 1_000_000
 FOREVER_US = (1 << 63) - 1
 REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE)
 

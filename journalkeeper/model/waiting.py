@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.model import Outcome, Plan, Result
-from journalkeeper.model.units import format_span
+from journalkeeper.model.units import DAY_US, format_span
 
-LONG_US: Final = 24 * 60 * 60 * 1_000_000
+LONG_US: Final = DAY_US
 """A longer wait is reported."""
 
 

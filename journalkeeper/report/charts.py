@@ -13,10 +13,10 @@ from math import ceil, log2
 from typing import Final
 
 from journalkeeper.model import Result
-from journalkeeper.model.units import counted, format_span
+from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_span
 from journalkeeper.report import svg
 from journalkeeper.report.evidence import Boot, Intake, Journal, Recorded
-from journalkeeper.report.figure import DAY_US, HOUR_US, MOST_ROWS, Figure, Table, in_time, left_out, number_label
+from journalkeeper.report.figure import MOST_ROWS, Figure, Table, in_time, left_out, number_label
 from journalkeeper.report.intake import quantile
 from journalkeeper.report.text import UNKNOWN, day, hour, seconds, when
 

@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 from journalkeeper.model import Instance, JournalFile, Window
 from journalkeeper.model.escape import shown
-from journalkeeper.model.units import INFINITY_US, counted, format_size, format_span
+from journalkeeper.model.units import DAY_US, INFINITY_US, counted, format_size, format_span
 from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, decision_lines, facts, window_said
 from journalkeeper.report.text import UNKNOWN, when
-
-DAY_US = 24 * 3600 * 1_000_000
 
 
 class Place(NamedTuple):

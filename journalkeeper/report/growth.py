@@ -11,20 +11,10 @@ from typing import Final
 
 from journalkeeper.history.rows import Entry, Totals
 from journalkeeper.model import JournalFile, Kind, Result
-from journalkeeper.model.units import counted, format_size
+from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_size
 from journalkeeper.report import svg
 from journalkeeper.report.evidence import Recorded
-from journalkeeper.report.figure import (
-    DAY_US,
-    HOUR_US,
-    MOST_ROWS,
-    Figure,
-    Table,
-    in_time,
-    left_out,
-    number_label,
-    size_label,
-)
+from journalkeeper.report.figure import MOST_ROWS, Figure, Table, in_time, left_out, number_label, size_label
 from journalkeeper.report.text import day, hour, when
 
 MOST_BARS: Final = 120

@@ -11,7 +11,7 @@ from journalkeeper.history.rows import Entry, Sample
 from journalkeeper.model import JournalFile, Reason, Result, Stretch, Window
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import SENTENCES
-from journalkeeper.model.units import counted, format_size, format_span
+from journalkeeper.model.units import SECOND_US, counted, format_size, format_span
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture
 from journalkeeper.report.evidence import Unknown
@@ -111,7 +111,7 @@ def change(decided: Decision, window: Window | None, now_us: int) -> str:
             return f"It is done by the next run before {when(window.closes_at_us)}, when the window closes."
         return "It is done by the next run, unless the file changes before or others keep the disk busy."
     if decided.until_us is not None:
-        left = format_span(max(1_000_000, decided.until_us - now_us))
+        left = format_span(max(SECOND_US, decided.until_us - now_us))
         said = f"in {left}, at {when(decided.until_us)}"
     else:
         said = ENDS.get(decided.reason, "when it is a journal file on btrfs")

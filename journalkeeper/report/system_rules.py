@@ -7,8 +7,8 @@ import re
 from typing import Final
 
 from journalkeeper.model import Result
-from journalkeeper.model.units import counted, format_span
-from journalkeeper.model.waiting import LONG_US, long
+from journalkeeper.model.units import DAY_US, counted, format_span
+from journalkeeper.model.waiting import long
 from journalkeeper.report.evidence import Evidence, Unit, Unknown
 from journalkeeper.report.finding import Facts, Finding, Severity, named
 
@@ -28,7 +28,7 @@ SERVICE: Final = "journalkeeper.service"
 TIMER: Final = "journalkeeper.timer"
 DEFRAG_TIMER: Final = "journalkeeper-defrag.timer"
 
-STARVED_US: Final = 7 * LONG_US
+STARVED_US: Final = 7 * DAY_US
 """What waits for a week is not put off for a busy day."""
 
 FAILURES: Final = 3
