@@ -16,10 +16,9 @@ from journalkeeper.history.record import NAME, Record
 from journalkeeper.history.rows import Day, Run, Totals
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Extents, Host, JournalFile, Kind, Outcome, Past, Reason, Result, State, Verb, Volume
+from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
 
-HOUR_US = 3600 * 1_000_000
-DAY_US = 24 * HOUR_US
 VOLUME = ("uuid-a", 256)
 DEVICE = 41
 
