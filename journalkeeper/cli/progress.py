@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Self, TextIO
 
+from journalkeeper.cli.output import DEFAULT_COLUMNS, terminal_size
 from journalkeeper.cli.text import elided, shown
 from journalkeeper.model import MIB
 from journalkeeper.model.progress import Progress
@@ -88,7 +89,4 @@ def on_terminal() -> ProgressLine | None:
 
 
 def _columns() -> int:
-    try:
-        return os.get_terminal_size(2).columns or 80
-    except OSError:
-        return 80
+    return terminal_size(2).columns or DEFAULT_COLUMNS
