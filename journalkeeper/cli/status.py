@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from journalkeeper import __version__
+from journalkeeper.cli.backend import ABSENT
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.table import wrapped
 from journalkeeper.cli.text import shown
@@ -38,8 +39,6 @@ exit status:
 
 UNLIMITED: Final = (1 << 64) - 1
 """The service's word for no budget: org.journalkeeper1(5)."""
-
-ABSENT: Final = [("Service", "not on the bus; systemctl status journalkeeper tells whether it runs")]
 
 _CLEAR: Final = "\x1b[H\x1b[J"
 """ECMA-48: the cursor to the top, and nothing below it."""
@@ -102,7 +101,7 @@ def _show(context: Context, live: dict[str, Any] | None, *, again: bool = False)
             document["fine"], document["verdict"] = verdict(recorded, live)
         output.document(document)
         return
-    absent = ABSENT if context.means_service() else []
+    absent = [("Service", ABSENT)] if context.means_service() else []
     service = absent if live is None else _service_facts(live)
     lines = _lines(recorded, service, context.state_directory, live=live is not None)
     if context.means_service():
