@@ -49,12 +49,8 @@ class Output:
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
         """Write text, through a pager where a person reads and did not ask for none."""
-        if (
-            paged
-            and self._pager
-            and len(lines) >= (terminal_size(1).lines or DEFAULT_LINES)
-            and page(lines, self._environ)
-        ):
+        height = terminal_size(1).lines or DEFAULT_LINES
+        if paged and self._pager and len(lines) >= height and page(lines, self._environ):
             return
         if lines:
             write("\n".join(lines))
