@@ -15,9 +15,9 @@ from typing import Final
 from journalkeeper.model import Result
 from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_span
 from journalkeeper.report import svg
+from journalkeeper.report.distribution import quantile
 from journalkeeper.report.evidence import Boot, Intake, Journal, Recorded
 from journalkeeper.report.figure import MOST_ROWS, Figure, Table, in_time, left_out, number_label
-from journalkeeper.report.intake import quantile
 from journalkeeper.report.text import UNKNOWN, day, hour, seconds, when
 
 MOST_BOOTS: Final = 120
@@ -162,7 +162,7 @@ def intake(journal: Journal, now_us: int) -> Figure:
     panel = svg.Panel("wait in journald's queue", most, str, (layer,), height=max(90, 13 * most), labels=labels)
     axis = tuple((place + 0.5, hour((low + place) * hours * HOUR_US)) for place in range(wide))
     said = (
-        f"Of {counted(len(waits), 'message')}, 99 in 100 waited at most {format_span(quantile(waits, 99), 1)},"
+        f"Of {counted(len(waits), 'message')}, 99 in 100 waited at most {format_span(quantile(sorted(waits), 990), 1)},"
         f" the longest {format_span(waits[-1], 1)}."
     )
     notes = [f"A column is {counted(hours, 'hour')}; a bar's height grows with the logarithm of its messages."]
