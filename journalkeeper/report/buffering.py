@@ -33,8 +33,6 @@ CHANCE: Final = 1 / 1000
 LONGEST: Final = BLOCK // 8
 """With lines of more than this nothing can be told: every fourth burst fits, or more."""
 
-UNBUFFERED_ARGUMENT: Final = "-u"
-
 
 class Buffered(NamedTuple):
     """A stream that is buffered: how many bursts in a row fit, and the time from one to the next in the mean."""
