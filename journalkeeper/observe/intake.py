@@ -8,22 +8,15 @@ socket bear the sender's time beside journald's own, so what a stall did is know
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from systemd.journal import Reader
 
+from journalkeeper.journald.journalctl import wait_us
+
 ENTRIES: Final = 16
 """How many of the newest entries are read at a time, some 0.1 ms each."""
-
-
-def wait_us(entry: Mapping[str, Any]) -> int | None:
-    """How long one entry waited; None if nobody knows, less than 0 if the clock was set back.
-
-    A damaged time is no number: the reader leaves bytes, or a list of those that there are.
-    """
-    source = entry.get("_SOURCE_REALTIME_TIMESTAMP")
-    return int(entry["__REALTIME_TIMESTAMP"]) - int(source) if isinstance(source, int | str) else None
 
 
 class Intake:

@@ -197,7 +197,7 @@ class RecordFlow:
                 self._keep(record, ROWS)
                 self._keep(record, ROWS + 1)
                 record.observe(10**9, hosts.host(hosts.file(Kind.ACTIVE)))
-                record.wait([Wait("/j/1.journal", 1, "pressure")])
+                record.wait([Wait("/j/1.journal", 1, "pressure")], now_us=0)
                 record.end_run(run_id, 1)
                 record.prune(1, 1 << 62)
         except KeeperError as error:

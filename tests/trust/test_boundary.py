@@ -25,6 +25,7 @@ from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Action, Kind, Order, Outcome, Plan, Range, Reason, Refusal, Request, Result, Skip, Verb
 from journalkeeper.model.internal_error import FRAMES, WORDS, InternalError, guarded
 from journalkeeper.model.run import Done, Report
+from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import observer as module
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen
@@ -108,9 +109,6 @@ def test_a_file_that_cannot_be_judged_is_left_alone_and_the_others_are_not(monke
     (skip,) = found.skipped
     assert (skip.path, skip.reason, skip.until_us) == (bad.path, Reason.INTERNAL_ERROR, None)
     assert skip.detail.startswith("ZeroDivisionError: ours in mistake (trust/test_boundary.py:")
-
-
-DAY_US = 24 * 60 * hosts.MINUTE_US
 
 
 @pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.ACTIVE])

@@ -219,7 +219,7 @@ def test_a_row_that_went_in_comes_out(state: Path) -> None:
 @pytest.mark.parametrize("row", ["(7, 1, 'x')", "(x'2f62', 'soon', 'x')", "(x'2f62', -1, 'x')", "(x'2f62', NULL, 'x')"])
 def test_a_damaged_wait_is_left_out_and_said(state: Path, row: str) -> None:
     with Record(state) as record:
-        record.wait([Wait("/j/a.journal", 5, "pressure")])
+        record.wait([Wait("/j/a.journal", 5, "pressure")], now_us=0)
     damage(state, f"INSERT INTO waiting VALUES {row}")  # noqa: S608 - a row of the table above
     with Record(state) as record:
         assert record.waiting() == {"/j/a.journal": Wait("/j/a.journal", 5, "pressure")}
