@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from journalkeeper.journald import layout, opening
 from journalkeeper.journald.entries import Entry, newest
 from journalkeeper.model import JournalFile, Kind
-
-from journalkeeper.journald.journalctl import wait_us
 
 ENTRIES: Final = 16
 """How many of the newest entries are read at a time."""
