@@ -8,7 +8,7 @@ files, and an object for each would take as many KiB.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from dbus_fast import Variant
 
@@ -108,10 +108,22 @@ class Objects:
 
 def variants(interface: Interface, plain: dict[str, object]) -> Values:
     """Plain values with the contract's signatures."""
-    return {name: Variant(signature, plain[name]) for name, signature in interface.properties if name in plain}
+    rows = interface.properties
+    return {row.bus: _variant(row.type.signature, plain[row.bus]) for row in rows if row.bus in plain}
+
+
+def _variant(signature: str, value: Any) -> Variant:
+    """A value as clients can carry it."""
+    match signature:
+        case "s":
+            value = names.shown(value)
+        case "as":
+            value = [names.shown(text) for text in value]
+        case "a{sv}":
+            value = {name: Variant(*pair) for name, pair in options.options(value).items()}
+    return Variant(signature, value)
 
 
 def job_values(job: Job) -> Values:
     """The properties of a job."""
-    given = {name: Variant(*pair) for name, pair in options.options(job.request).items()}
-    return variants(contract.JOB_INTERFACE, {**properties.job(job), "Options": given})
+    return variants(contract.JOB_INTERFACE, properties.job(job))
