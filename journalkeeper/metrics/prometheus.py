@@ -75,7 +75,7 @@ SUMMED: Final = sorted((row for row in FILE if row.metric), key=lambda row: row.
 
 def _of_files(row: Field) -> Family:
     """The sum over all files."""
-    return _gauge(row.key, row.metric, lambda status: status.sums[row.key])
+    return _gauge(row.key, row.metric, lambda status: status.sums.get(row.key))
 
 
 def _seconds(time_us: int | None) -> str | None:

@@ -83,7 +83,8 @@ def test_scan_has_the_contracts_keys_in_its_order() -> None:
         "tail_time_us": 2,
         "problem": None,
     }
-    assert json.dumps(row) == json.dumps(expected)  # the order of the keys included
+    published = dict(list(row.items())[: len(expected)])  # keys are only ever added, at the end
+    assert json.dumps(published) == json.dumps(expected)  # the order of the keys included
 
 
 def test_a_problem_is_its_reasons_word() -> None:
