@@ -114,4 +114,6 @@ def shown(text: str) -> str:
 
     A wrong text ends the connection, and dbus-fast 1.84 counts letters where bytes are meant.
     """
+    if text.isascii() and "\0" not in text:
+        return text
     return os.fsencode(text).decode("ascii", "backslashreplace").replace("\0", "?")

@@ -15,6 +15,7 @@ from dbus_fast import Variant
 from journalkeeper.bus import contract, names, options, properties
 from journalkeeper.bus.contract import Interface
 from journalkeeper.bus.properties import Reads
+from journalkeeper.model import Request
 from journalkeeper.model.errors import NoSuchJobError
 from journalkeeper.service.job import Job
 from journalkeeper.service.jobs import Jobs
@@ -108,20 +109,24 @@ class Objects:
 
 def variants(interface: Interface, plain: dict[str, object]) -> Values:
     """Plain values with the contract's signatures."""
-    rows = interface.properties
-    return {row.bus: _variant(row.type.signature, plain[row.bus]) for row in rows if row.bus in plain}
+    found: Values = {}
+    for row in interface.properties:
+        if row.bus in plain:
+            signature, value = row.type.signature, plain[row.bus]
+            found[row.bus] = Variant(signature, CARRIED[signature](value) if signature in CARRIED else value)
+    return found
 
 
-def _variant(signature: str, value: Any) -> Variant:
-    """A value as clients can carry it."""
-    match signature:
-        case "s":
-            value = names.shown(value)
-        case "as":
-            value = [names.shown(text) for text in value]
-        case "a{sv}":
-            value = {name: Variant(*pair) for name, pair in options.options(value).items()}
-    return Variant(signature, value)
+def _options(request: Request) -> Values:
+    return {name: Variant(*pair) for name, pair in options.options(request).items()}
+
+
+CARRIED: Final[dict[str, Callable[[Any], object]]] = {
+    "s": names.shown,
+    "as": lambda texts: [names.shown(text) for text in texts],
+    "a{sv}": _options,
+}
+"""How values of some signatures are made such that clients can carry them."""
 
 
 def job_values(job: Job) -> Values:

@@ -121,7 +121,7 @@ def document(record: Record, value: object) -> dict[str, Any]:
 
 
 def parsed(kind: Callable[..., T], record: Record, written: Mapping[str, Any]) -> T:
-    """What `kind` makes of a document's keys that it has as arguments; what an older version did not write is left out.
+    """What `kind` makes of a document, its keys being arguments; keys that an older version did not write are left out.
 
     Raises: TypeError where something is missing, ValueError for a word that another version wrote.
     """
@@ -130,29 +130,30 @@ def parsed(kind: Callable[..., T], record: Record, written: Mapping[str, Any]) -
 
 def on_bus(record: Record) -> Record:
     """The rows that are D-Bus properties, in the interface's order."""
-    rows: list[Field] = []
+    found: list[Field] = []
     for row in record:
         if row.bus:
-            names = [other.bus for other in rows]
-            rows.insert(names.index(row.before) if row.before else len(rows), row)
-    return tuple(rows)
+            names = [other.bus for other in found]
+            found.insert(names.index(row.before) if row.before else len(found), row)
+    return tuple(found)
 
 
 def properties(record: Record, value: object) -> dict[str, object]:
     """A value's D-Bus properties; what is not known is 0 or empty, if the row does not say otherwise."""
-    return {row.bus: _carried(row, got(row, value)) for row in record if row.bus}
-
-
-def _carried(row: Field, value: object) -> object:
-    if value is None:
-        return UNKNOWN[row.type.signature] if row.none is None else row.none
-    return str(value) if isinstance(value, StrEnum) else value
+    found: dict[str, object] = {}
+    for row in record:
+        if row.bus:
+            one = got(row, value)
+            if one is None:
+                one = UNKNOWN[row.type.signature] if row.none is None else row.none
+            found[row.bus] = str(one) if isinstance(one, StrEnum) else one
+    return found
 
 
 def from_properties(kind: Callable[..., T], record: Record, values: Mapping[str, Any]) -> T:
     """What `kind` makes of D-Bus properties; those that an older version does not have are left out."""
-    rows = [row for row in record if row.bus in values]
-    return kind(**{row.key: None if values[row.bus] == row.none else values[row.bus] for row in rows})
+    there = [row for row in record if row.bus in values]
+    return kind(**{row.key: None if values[row.bus] == row.none else values[row.bus] for row in there})
 
 
 def column(row: Field) -> str:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from journalkeeper.bus import contract
-from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
+from journalkeeper.history.rows import Run, Sample, Totals
+from journalkeeper.model import Action, JournalFile, Outcome, Plan, Range, Reason, Result, Skip, Stretch, Verb, Window
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
+from journalkeeper.model.waiting import Wait
 from journalkeeper.wire import records, schemas
 from journalkeeper.wire.documents import job_document, job_report
 from journalkeeper.wire.field import (
@@ -80,6 +82,19 @@ SHIPPED = nested((Field("path", TEXT), Field("size", COUNT))).schema
 )
 def test_a_key_may_be_added_and_nothing_else(now: Record, *, allowed: bool) -> None:
     assert stays(SHIPPED, nested(now).schema) is allowed
+
+
+DESCRIBED: tuple[tuple[type, Record], ...] = (
+    *((JournalFile, records.FILE), (Range, records.RANGE), (Action, records.ACTION), (Skip, records.SKIP)),
+    *((Window, records.WINDOW), (Outcome, records.KEPT_OUTCOME), (Stretch, records.STRETCH), (Run, records.RUN)),
+    *((Sample, records.SAMPLE), (Totals, records.TOTALS), (Wait, records.WAIT)),
+    *((Manager, records.MANAGER), (Progress, records.PROGRESS)),
+)
+
+
+@pytest.mark.parametrize(("kind", "record"), DESCRIBED)
+def test_a_row_is_an_attribute_or_says_how_to_get_it(kind: type, record: Record) -> None:
+    assert [row.key for row in record if row.get is None and not hasattr(kind, row.key)] == []
 
 
 def test_an_outcome_comes_back_as_it_was() -> None:
