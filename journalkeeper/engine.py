@@ -39,6 +39,7 @@ from journalkeeper.model import (
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
+from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import Wait, waits
 from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
@@ -46,8 +47,6 @@ from journalkeeper.observe.observer import Observer, Seen, resolved
 from journalkeeper.policy import plan, with_now
 
 DAEMON: Final = "daemon"
-HOUR_US: Final = 60 * 60 * 1_000_000
-DAY_US: Final = 24 * HOUR_US
 SNAPSHOTS_US: Final = 30 * DAY_US
 """For how long a rewrite beside a snapshot is evidence that snapshots are taken of a journal: some are, each month."""
 

@@ -13,12 +13,10 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from journalkeeper.model import Kind, Outcome, Past, Verb
+from journalkeeper.model.units import TIME_LIMIT_US
 from journalkeeper.model.waiting import Wait
 from journalkeeper.wire.field import SECONDS, Field, Record, column, stored
 from journalkeeper.wire.records import KEPT_OUTCOME
-
-TIME_LIMIT_US = 253_402_128_000 * 1_000_000
-"""Two days before the year 10000, where datetime ends in every time zone."""
 
 COUNT_LIMIT = 1 << 50
 """Of bytes and extents: a thousand times what one file may have, and two of them fit a sum."""

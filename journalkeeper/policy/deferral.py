@@ -12,10 +12,9 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, Kind, Reason, Request, Skip
-from journalkeeper.model.units import format_span
+from journalkeeper.model.units import HOUR_US, MINUTE_US, format_span
 
-MINUTE_US: Final = 60 * 1_000_000
-AGAIN_US: Final = 60 * MINUTE_US
+AGAIN_US: Final = HOUR_US
 """When to try again what failed, was refused, or found no space or budget: neither ends by itself soon."""
 
 PRESSURE_US: Final = MINUTE_US
