@@ -22,6 +22,11 @@ class Progress(NamedTuple):
     done_bytes: int
     total_bytes: int
 
+    @property
+    def fraction(self) -> float:
+        """How much is done, 0 to 1."""
+        return min(1.0, self.done_bytes / self.total_bytes) if self.total_bytes else 0.0
+
 
 class Meter:
     """Counts bytes over a whole run and tells of each step."""
