@@ -26,7 +26,6 @@ from journalkeeper.metrics.status import Status, status
 from journalkeeper.model import (
     Action,
     Host,
-    Instance,
     JournalFile,
     Outcome,
     Past,
@@ -57,9 +56,6 @@ PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRE
     *(Reason.VANISHED, Reason.CHANGED, Reason.SHARED)
 }
 """Reasons that are over by themselves, or with the next look, or that the record remembers."""
-
-ORDERS_PASSING: Final = frozenset({Reason.INTERRUPTED})
-"""The same for what is done to a directory: what did not fit it once will not fit it at once."""
 
 
 class Engine:
@@ -148,7 +144,7 @@ class Engine:
         """
         chosen = plan(host, request, self._config)
         watched = watch_disks and not request.now and self._config.window.pressure_max_percent < 100
-        if watched and (chosen.actions or chosen.orders):
+        if watched and chosen.actions:
             busy = load.others_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             host = host._replace(
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
@@ -188,13 +184,13 @@ class Engine:
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
-            if chosen.actions or chosen.orders or not watching:
+            if chosen.actions or not watching:
                 self._observer.forget(action.path for action in chosen.actions)  # it leaves no trace in stat
                 run = record.begin_run(now_us(), origin)
-                for target, done in worker.carry_out(chosen, self._last, on_progress):
+                for action, done in worker.carry_out(chosen, self._last, on_progress):
                     outcomes.append(done.outcome)
-                    self._remember(target, done.outcome)
-                    notices += kept(record, run, seen.volumes, target.device, done)
+                    self._remember(action, done.outcome)
+                    notices += kept(record, run, seen.volumes, action.target.device, done)
                     on_outcome(done.outcome)
                 notices += tried(lambda: record.end_run(run, now_us()))
             notices += self._looked_back(record, (chosen, outcomes), whole=not request.paths, rarely=watching)
@@ -309,12 +305,13 @@ class Engine:
             unshared=record.unshared_since(now - SNAPSHOTS_US),
         )
 
-    def _remember(self, target: JournalFile | Instance, outcome: Outcome) -> None:
+    def _remember(self, action: Action, outcome: Outcome) -> None:
         """Keep in mind what came to nothing, for the next plan not to try it at once."""
+        target = action.target
         key = target.device, target.inode
-        self._refused.pop(key, None)
-        passing = PASSING if isinstance(target, JournalFile) else ORDERS_PASSING
-        if outcome.result is not Result.DONE and outcome.reason not in passing:
+        if outcome.result is Result.DONE:
+            self._refused.pop(key, None)
+        elif outcome.reason not in PASSING:
             seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
             self._refused[key] = Refusal(now_us(), *seen, outcome.reason, outcome.detail or outcome.reason)
 

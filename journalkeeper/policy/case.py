@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import Host, Instance, JournalFile, Kind, Past, Request, Verb, Volume, Window
+from journalkeeper.model import Host, Instance, JournalFile, Kind, Past, Refusal, Request, Verb, Volume, Window
 from journalkeeper.model.compression import Compression, parse_compression
 from journalkeeper.policy.window import window
 
@@ -22,6 +22,7 @@ class Case(NamedTuple):
     instance: Instance | None
     window: Window
     past: Past | None
+    refused: Refusal | None
     now_us: int
     request: Request
     config: Config
@@ -81,6 +82,7 @@ def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, .
             instance=instances.get(_directory(file)),
             window=windows.get(_directory(file), unknown),
             past=_past(host, file),
+            refused=host.refused.get((file.device, file.inode)),
             now_us=host.now_us,
             request=request,
             config=config,

@@ -14,6 +14,7 @@ from typing import Final
 
 from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
 from journalkeeper.model.units import format_size, format_span
+from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.cost import beside_snapshot_bytes
 from journalkeeper.policy.deferral import AGAIN_US
@@ -167,10 +168,7 @@ def shared(case: Case) -> Skip | None:
 
 def window_closed(case: Case) -> Skip | None:
     """An active file is touched only while no flush is near."""
-    if case.at_rest or case.window.open:
-        return None
-    detail = f"journald has messages that it has not synced ({case.window.reason})"
-    return Skip(case.file.path, Reason.WINDOW_CLOSED, detail, until_us=case.window.opens_at_us)
+    return None if case.at_rest else deferral.window_closed(case.file.path, case.window)
 
 
 RULES: tuple[Rule, ...] = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from journalkeeper.model import Action, JournalFile, Order, Outcome, Plan, Reason, Result, Skip, Verb, Window
+from journalkeeper.model import Action, JournalFile, Outcome, Plan, Reason, Result, Skip, Verb, Window
 from journalkeeper.model.run import Report
 from journalkeeper.policy.saving import disk_bytes_saved, read_seconds_saved
 
@@ -23,7 +23,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     """Windows by instance, actions in the order in which they will be done, and what is left alone."""
     return {
         "window": {window.instance: window_document(window) for window in plan.windows},
-        "actions": [*map(_order, plan.orders), *map(_action, plan.actions)],
+        "actions": [_action(action) for action in plan.actions],
         "skipped": [skip._asdict() for skip in plan.skipped],
     }
 
@@ -99,21 +99,6 @@ def _action(action: Action) -> dict[str, object]:
         "unshared_bytes": action.unshared_bytes,
         "disk_bytes_saved": disk_bytes_saved(action),
         "read_seconds_saved": round(read_seconds_saved(action), 3),
-    }
-
-
-def _order(order: Order) -> dict[str, object]:
-    return {
-        "path": order.path,
-        "action": order.action,
-        "reason": order.reason,
-        "ranges": [],
-        "bytes_to_write": order.bytes_to_write,
-        "extents_before": order.extents_before,
-        "extents_expected": order.extents_expected,
-        "unshared_bytes": 0,
-        "disk_bytes_saved": disk_bytes_saved(order),
-        "read_seconds_saved": round(read_seconds_saved(order), 3),
     }
 
 
