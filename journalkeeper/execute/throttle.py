@@ -82,7 +82,7 @@ class Throttle:
             ended = self._ended(piece_us)
             if ended is not None or self._hurry:
                 return ended
-            match advice(self._reading(), self._config):
+            match advice(self._reading()):
                 case Advice.GO_ON:
                     return None
                 case Advice.SLOW_DOWN:
@@ -132,6 +132,7 @@ class Throttle:
         if now_s - self._maintenance_s >= MAINTENANCE_EVERY_S:
             self._maintenance_s, doing = now_s, maintenance(self._place.uuid)
         return Reading(
+            self._config,
             flush_due=self._flushes.due(self._margin_us),
             intake_delay_us=intake_us,
             others_busy_percent=busy_percent,

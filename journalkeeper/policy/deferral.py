@@ -83,8 +83,3 @@ def busy(case: Case) -> Skip | None:
 
 
 RULES: tuple[Rule, ...] = (refused, busy)
-
-
-def postponed(case: Case) -> Skip | None:
-    """The first rule's answer, or None if nothing speaks against working on the file now."""
-    return next((skip for rule in RULES if (skip := rule(case)) is not None), None)

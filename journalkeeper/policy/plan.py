@@ -14,10 +14,12 @@ from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Volume
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.units import format_size
+from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case, cases
 from journalkeeper.policy.cost import propose
-from journalkeeper.policy.deferral import AGAIN_US, ignores_budget, postponed
+from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.directory_actions import directory_actions, rotated_away
+from journalkeeper.policy.rule_table import first
 from journalkeeper.policy.rules import vetoes
 
 COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
@@ -43,8 +45,8 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
         if action is not None:
             (actions if skip is None else put_off).append(action)
     answers = directory_actions([*actions, *put_off], all_cases, windows, host, request=request, config=config)
-    first = [answer for answer in answers if isinstance(answer, Action)]
-    ends = rotated_away(first, host.files)
+    of_directories = [answer for answer in answers if isinstance(answer, Action)]
+    ends = rotated_away(of_directories, host.files)
     skipped = [skip for skip in skipped if ends.get(skip.path) != skip.path]
     skipped += [answer for answer in answers if isinstance(answer, Skip)]
     skipped += [
@@ -55,7 +57,7 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     worthy = sorted((action for action in actions if action.path not in ends), key=_reward)
     affordable, too_much = _afford(worthy, host, request, config)
     left = tuple(sorted([*skipped, *too_much], key=lambda skip: skip.path))
-    return Plan(windows, (*first, *affordable), left)
+    return Plan(windows, (*of_directories, *affordable), left)
 
 
 def _judged(case: Case) -> tuple[Skip | None, Action | None]:
@@ -67,7 +69,7 @@ def _judged(case: Case) -> tuple[Skip | None, Action | None]:
     if against:
         ends = all(skip.reason in PUTTING_OFF and not _lasts(skip) for skip in against)
         return against[0]._replace(puts_off=ends), None
-    later = None if case.request.now else postponed(case)
+    later = None if case.request.now else first(deferral.RULES, case)
     return (None if later is None else later._replace(puts_off=True)), proposal
 
 

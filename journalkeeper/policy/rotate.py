@@ -49,6 +49,7 @@ from journalkeeper.model.units import INFINITY_US, format_size, format_span
 from journalkeeper.policy import deferral
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.nocow import refused
+from journalkeeper.policy.rule_table import first
 from journalkeeper.policy.saving import EXPECTED_RATIO
 
 DAY_US: Final = 24 * 60 * 60 * 1_000_000
@@ -232,11 +233,6 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def veto(question: Question) -> Skip | None:
-    """The first rule's answer, or None if journald may be asked."""
-    return next((skip for rule in RULES if (skip := rule(question)) is not None), None)
-
-
 def use_bytes(question: Question) -> int | None:
     """What archives may take before journald deletes some: 0 without limit, None unknown.
 
@@ -281,7 +277,7 @@ def to_apply(question: Question, *, nocow: bool) -> Action | Skip | None:
     if not question.config.nocow.rotate_to_apply:
         detail = f"{name} stays datacow until journald rotates it (RotateToApply=no)"
         return question.skip(Reason.NOT_ASKED, detail)
-    return veto(question) or _rotation(question, file, Reason.BORN_DATACOW)
+    return first(RULES, question) or _rotation(question, file, Reason.BORN_DATACOW)
 
 
 def if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip | None:
@@ -293,7 +289,7 @@ def if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip |
     if not files or rotation_price(question, threshold) >= price_without(question, actions, threshold):
         return None
     file = min(files, key=lambda file: (-file.extents.total, file.path))
-    return veto(question) or busy(question) or too_young(question, file) or _rotation(question, file, Reason.CHEAPER)
+    return first((*RULES, busy), question) or too_young(question, file) or _rotation(question, file, Reason.CHEAPER)
 
 
 def busy(question: Question) -> Skip | None:

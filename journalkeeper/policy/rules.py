@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Why a file is left alone: one function a rule, in the order in which they are asked.
 
-A veto wins. The first rule that answers ends the matter, so the table
+A veto wins. The first rule's answer counts, so the table
 goes from what we cannot judge (broken, gone, not asked for), over what would do harm
 (journald or a writer is at it, data shared with a snapshot), to what is not worth it.
 Whether the gain pays is cost.py's question; it is asked only of files that pass here.
@@ -19,6 +19,7 @@ from journalkeeper.policy.case import Case
 from journalkeeper.policy.cost import beside_snapshot_bytes
 from journalkeeper.policy.deferral import AGAIN_US
 from journalkeeper.policy.gain import fell_short
+from journalkeeper.policy.rule_table import answers, first
 
 DAY_US: Final = 24 * 60 * 60 * 1_000_000
 LOOK_AGAIN_US: Final = 1_000_000
@@ -171,10 +172,11 @@ def window_closed(case: Case) -> Skip | None:
     return None if case.at_rest else deferral.window_closed(case.file.path, case.window)
 
 
+FINAL: tuple[Rule, ...] = (problem, not_asked, not_btrfs)
+"""After the answer of one of these no other rule is asked: the others have nothing to go by."""
+
 RULES: tuple[Rule, ...] = (
-    problem,
-    not_asked,
-    not_btrfs,
+    *FINAL,
     read_only,
     hard_linked,
     foreign_owner,
@@ -187,25 +189,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-FINAL: tuple[Rule, ...] = (problem, not_asked, not_btrfs)
-"""Rules after whose answer no other is asked."""
-
-
 def vetoes(case: Case) -> list[Skip]:
-    """The first rule's answer, which counts, and those of the rules behind it; none if the file may be worked on.
-
-    A file that could not be judged, or was not asked for, has one veto: the others have nothing to go by.
-    """
-    found: list[Skip] = []
-    for rule in RULES:
-        skip = rule(case)
-        if skip is not None:
-            found.append(skip)
-            if rule in FINAL:
-                break
-    return found
-
-
-def veto(case: Case) -> Skip | None:
-    """The first rule's answer, or None if the file may be worked on."""
-    return next(iter(vetoes(case)), None)
+    """The first rule's answer, which counts, and those of the rules behind it; none if the file may be worked on."""
+    final = first(FINAL, case)
+    return list(answers(RULES, case)) if final is None else [final]
