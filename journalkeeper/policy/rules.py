@@ -108,44 +108,35 @@ def still_written(case: Case) -> Skip | None:
     return Skip(case.file.path, Reason.IN_USE, detail, until_us=until_us)
 
 
-def recorded(case: Case) -> Skip | None:
-    """An archive is rewritten once, unless it changed or another compression is asked for by name."""
-    past = case.past
-    if past is None or not case.at_rest or past.verb is Verb.ROTATE:
-        return None
-    if (past.size_bytes, past.mtime_ns) != (case.file.size_bytes, case.file.mtime_ns):
-        return None
-    if case.other_compression:
-        return None
-    if case.file.extents.total - past.extents >= case.config.defrag.min_extents:
-        return None  # a power cut, or a restored copy, took the rewrite back
-    return _skip(case, Reason.RECORDED, f"rewritten {format_span(max(0, case.now_us - past.when_us))} ago")
+def rewritten(case: Case) -> Skip | None:
+    """What was rewritten is rewritten again when what came since is alone worth it.
 
-
-def vain(case: Case) -> Skip | None:
-    """A rewrite that saved too little is not repeated before what came since is alone worth another.
-
-    For an archive that is MinExtents= more than it had then. For an active file it is ExtentsPerMiB= for
-    each MiB that the vain rewrite wrote: the price at which ranges are rewritten.
+    So an archive is rewritten once, unless it changed, or another compression is asked for by name; an active file is
+    judged by what it has now, unless the last rewrite saved too little.
     """
     past, file = case.past, case.file
-    if (
-        past is None
-        or case.other_compression
-        or not fell_short(past.extents_before, past.extents_expected, past.extents)
-    ):
+    if past is None or past.verb is Verb.ROTATE or case.other_compression:
         return None
-    if case.at_rest and (past.size_bytes, past.mtime_ns) != (file.size_bytes, file.mtime_ns):
+    in_vain = fell_short(past.extents_before, past.extents_expected, past.extents)
+    changed = (past.size_bytes, past.mtime_ns) != (file.size_bytes, file.mtime_ns)
+    judged_anew = changed if case.at_rest else not in_vain
+    if judged_anew:
         return None
     missing = past.extents + _worth(case, past) - file.extents.total
     if missing <= 0:
-        return None
+        return None  # of an archive a power cut, or a restored copy, took the rewrite back
+    if not in_vain:
+        return _skip(case, Reason.RECORDED, f"rewritten {format_span(max(0, case.now_us - past.when_us))} ago")
     what = f"{past.extents_before} extents became {past.extents}, {past.extents_expected} were expected"
     return _skip(case, Reason.NO_GAIN, f"{what}; tried again with {missing} more")
 
 
 def _worth(case: Case, past: Past) -> int:
-    """How many extents have to come for another rewrite to pay."""
+    """How many extents have to come for another rewrite to pay.
+
+    For an archive that is MinExtents=. For an active file it is ExtentsPerMiB= for each MiB that the rewrite in vain
+    wrote: the price at which ranges are rewritten.
+    """
     defrag = case.config.defrag
     if case.at_rest:
         return defrag.min_extents
@@ -182,8 +173,7 @@ RULES: tuple[Rule, ...] = (
     foreign_owner,
     settling,
     still_written,
-    vain,
-    recorded,
+    rewritten,
     shared,
     window_closed,
 )
