@@ -26,7 +26,6 @@ from journalkeeper.metrics.status import Status, status
 from journalkeeper.model import (
     Action,
     Host,
-    JournalFile,
     Outcome,
     Past,
     Plan,
@@ -43,6 +42,7 @@ from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen, resolved
 from journalkeeper.policy import plan, with_now
+from journalkeeper.policy.deferral import remember
 
 DAEMON: Final = "daemon"
 HOUR_US: Final = 60 * 60 * 1_000_000
@@ -51,11 +51,6 @@ SNAPSHOTS_US: Final = 30 * DAY_US
 """For how long a rewrite beside a snapshot is evidence that snapshots are taken of a journal: some are, each month."""
 
 DAY_S: Final = 24 * 60 * 60.0
-
-PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE, Reason.NO_GAIN}) | {
-    *(Reason.VANISHED, Reason.CHANGED, Reason.SHARED)
-}
-"""Reasons that are over by themselves, or with the next look, or that the record remembers."""
 
 
 class Engine:
@@ -189,7 +184,7 @@ class Engine:
                 run = record.begin_run(now_us(), origin)
                 for action, done in worker.carry_out(chosen, self._last, on_progress):
                     outcomes.append(done.outcome)
-                    self._remember(action, done.outcome)
+                    remember(self._refused, action, done.outcome, now_us())
                     notices += kept(record, run, seen.volumes, action.target.device, done)
                     on_outcome(done.outcome)
                 notices += tried(lambda: record.end_run(run, now_us()))
@@ -304,16 +299,6 @@ class Engine:
             rotations=record.rotations_since(now - DAY_US, now),
             unshared=record.unshared_since(now - SNAPSHOTS_US),
         )
-
-    def _remember(self, action: Action, outcome: Outcome) -> None:
-        """Keep in mind what came to nothing, for the next plan not to try it at once."""
-        target = action.target
-        key = target.device, target.inode
-        if outcome.result is Result.DONE:
-            self._refused.pop(key, None)
-        elif outcome.reason not in PASSING:
-            seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
-            self._refused[key] = Refusal(now_us(), *seen, outcome.reason, outcome.detail or outcome.reason)
 
 
 def _either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:

@@ -11,13 +11,19 @@ from collections.abc import Callable
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.model import Reason, Refusal, Request, Skip, Volume, Window
+from journalkeeper.model import Action, JournalFile, Outcome, Reason, Refusal, Request, Result, Skip, Volume, Window
 from journalkeeper.model.units import format_span
 from journalkeeper.policy.case import Case
 
 MINUTE_US: Final = 60 * 1_000_000
 AGAIN_US: Final = 60 * MINUTE_US
 """When to try again what failed, was refused, or found no space or budget: neither ends by itself soon."""
+
+PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE}) | {
+    *(Reason.VANISHED, Reason.CHANGED, Reason.SHARED)
+}
+"""Why an action came to nothing where that ends by itself, or is seen by the next look: it is tried again soon, and
+neither remembered nor logged."""
 
 PRESSURE_US: Final = MINUTE_US
 MAINTENANCE_US: Final = 10 * MINUTE_US
@@ -28,6 +34,17 @@ Rule = Callable[[Case], Skip | None]
 def ignores_budget(request: Request, budget: int) -> bool:
     """Whether a day's budget does not count. That of 0 is a no, which a shutdown does not override."""
     return request.now and not (request.ending and budget == 0)
+
+
+def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: Outcome, now_us: int) -> None:
+    """Keep in `refused`, by (device, inode), what came to nothing, for the next plan not to try it at once."""
+    target = action.target
+    key = target.device, target.inode
+    if outcome.result is Result.DONE:
+        refused.pop(key, None)
+    elif outcome.reason not in PASSING:
+        seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
+        refused[key] = Refusal(now_us, *seen, outcome.reason, outcome.detail or outcome.reason)
 
 
 def tried_before(path: str, last: Refusal | None, now_us: int) -> Skip | None:

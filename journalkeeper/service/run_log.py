@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from journalkeeper.engine import PASSING, Engine, now_us
+from journalkeeper.engine import Engine, now_us
 from journalkeeper.model import Outcome, Reason, Result
 from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import sentence
 from journalkeeper.policy import nocow
+from journalkeeper.policy.deferral import PASSING
 from journalkeeper.service.daily_log import DailyLog, Say
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event
 from journalkeeper.service.notify import Notify
@@ -64,7 +65,7 @@ class RunLog:
             self._daily.log(
                 outcome.path, INFO, f"{what}, {counts}", same="done" if once_a_day else None, outcome=outcome
             )
-        elif outcome.reason not in PASSING or outcome.reason is Reason.NO_GAIN:
+        elif outcome.reason not in PASSING:
             priority = ERROR if outcome.result is Result.FAILED else INFO
             same = outcome.reason if outcome.reason is Reason.INTERNAL_ERROR else None
             self._daily.log(outcome.path, priority, f"{what} {outcome.detail}", same=same, outcome=outcome)
