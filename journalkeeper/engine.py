@@ -77,7 +77,7 @@ class Engine:
         self.directories = config.watch.directories if directories is None else directories
         self.state_directory = state_directory or state.default_directory()
         self._observer = Observer(root, with_disk_bytes=disk_bytes)
-        self.flushes = Flushes(may_ask=follows)
+        self.flushes = Flushes()
         self._piece_times = PieceTimes()
         self._refused: dict[tuple[int, int], Refusal] = {}
         self._waiting: dict[str, Wait] | None = None
@@ -112,7 +112,7 @@ class Engine:
 
         Raises: NotBtrfsError; FileError for a directory; NeedsRootError if no file may be read.
         """
-        seen = self._see(request, self.directories, ask=False)
+        seen = self._see(request, self.directories)
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
     def plan(self, request: Request) -> Plan:
@@ -128,7 +128,7 @@ class Engine:
         Unless the disks are watched, for LOOK_S, the plan knows of no pressure. Raises: as `plan`.
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
-            seen = self._see(request, self.directories, ask=False)
+            seen = self._see(request, self.directories)
             host, planned = self._planned(self._host(seen, record), request, marked=True, watch_disks=watch_disks)
             return host, planned._replace(notices=record.ignored)
 
@@ -170,12 +170,12 @@ class Engine:
             if publisher is not None:
                 stack.push(publisher.left)
             lock = stack.enter_context(state.lock(self.state_directory))
-            seen = self._see(request, self._there(watching=watching), ask=True)
+            seen = self._see(request, self._there(watching=watching))
             record, notices = self._opened_record(stack)
             host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
             again, stopped = partial(self._planned_again, host, request), _either(stop, lock)
             worker = Runner(self._config, self.flushes, self._piece_times, hurry=request.now, stop=stopped, again=again)
-            notices += worker.clean(seen.leftovers)
+            notices += [*worker.clean(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
@@ -233,7 +233,7 @@ class Engine:
         """Bring the record to order, and what is to be said beside the outcomes of a run over all files, or not."""
         said = tried(partial(self._wait, record, *done, whole=whole))
         said += tried(lambda: self._prune(record, rarely=rarely))
-        return [*said, *begun_anew(record), *self.flushes.troubles()]
+        return [*said, *begun_anew(record)]
 
     def _prune(self, record: Record, *, rarely: bool) -> None:
         """Forget what is old: after each run that somebody asked for, once a day where nobody did."""
@@ -242,27 +242,27 @@ class Engine:
             self._pruned_s = time.monotonic()
             record.prune(now_us(), history.keep_us, max_rows=history.max_rows)
 
-    def _see(self, request: Request, directories: tuple[str, ...], *, ask: bool) -> Seen:
+    def _see(self, request: Request, directories: tuple[str, ...]) -> Seen:
         """What there is of `request`. The paths of who follows flushes come from the bus: links are not followed."""
         now = now_us()
         if request.paths and self._follows:
-            everything = self._timed(self._observer.look(directories, now_us=now), ask=ask)
+            everything = self._timed(self._observer.look(directories, now_us=now))
             known = {one.directory: one for one in everything.instances}
             some = self._observer.look_at(request.paths, now_us=now)
             volumes = {volume.device: volume for volume in (*self._last.volumes, *some.volumes)}
             self._last = self._last._replace(volumes=tuple(volumes.values()))  # a subvolume below may be named
             return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
         if request.paths:
-            return self._timed(self._observer.look_at(map(resolved, request.paths), now_us=now), ask=ask)
+            return self._timed(self._observer.look_at(map(resolved, request.paths), now_us=now))
         seen = self._observer.look(directories, now_us=now)
         if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
             where = " and ".join(directories)
             raise NeedsRootError(f"the journal files in {where} may be read by root and the group systemd-journal only")
-        return self._timed(seen, ask=ask)
+        return self._timed(seen)
 
-    def _timed(self, seen: Seen, *, ask: bool) -> Seen:
+    def _timed(self, seen: Seen) -> Seen:
         """The same with what is known of each instance's flushes and of our pieces there."""
-        instances = self.flushes.look(seen.instances, seen.files, ask=ask)
+        instances = self.flushes.look(seen.instances, seen.files)
         longest_us = self._piece_times.longest_us
         self._last = seen._replace(
             instances=tuple(one._replace(slowest_piece_us=longest_us(one.directory)) for one in instances)

@@ -19,8 +19,9 @@ from journalkeeper.execute.executor import broken_off, execute, not_begun
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.execute.throttle import Place, Throttle
-from journalkeeper.journald import layout
-from journalkeeper.model import Action, JournalFile, Kind, Plan, Reason
+from journalkeeper.journald import control, layout
+from journalkeeper.model import Action, Instance, JournalFile, Kind, Plan, Reason
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.progress import Meter, Progress
 from journalkeeper.model.run import Done
@@ -59,6 +60,17 @@ class Runner:
     def clean(self, paths: Sequence[str]) -> list[str]:
         """Remove what a killed run left behind; sentences about it."""
         return leftovers.remove(paths)
+
+    def synchronize(self, instances: Sequence[Instance]) -> list[str]:
+        """Have these journalds sync, from which their timers are known; sentences about those that do not."""
+        troubles = []
+        for instance in instances:
+            if not self._stop():
+                try:
+                    self._flushes.learn(instance.directory, partial(control.synchronize, instance.namespace))
+                except KeeperError as error:
+                    troubles.append(str(error))
+        return troubles
 
     def carry_out(
         self, chosen: Plan, seen: Seen, on_progress: Callable[[Progress], None]

@@ -147,7 +147,8 @@ class Instance(NamedTuple):
     saw it; `slowest_piece_us` the longest that one piece of our work took there.
     With `available_bytes` (statvfs) the limits are journald's effective ones. `max_retention_us`
     0 means for ever, `max_file_us` 0 that age alone ends no file. `compressed` is the directory's
-    own attribute, `rotatable` whether its journald can be asked to rotate.
+    own attribute, `rotatable` whether its journald can be asked to rotate. `sync_tells`: nothing but a sync that
+    it is asked for tells when it flushes next.
     """
 
     name: str
@@ -169,3 +170,4 @@ class Instance(NamedTuple):
     inode: int = 0
     compressed: bool = False
     rotatable: bool = False
+    sync_tells: bool = False

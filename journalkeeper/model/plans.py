@@ -159,12 +159,14 @@ class Plan(NamedTuple):
     """An action or a reason for every file of a Host, actions in the order in which they are done: directories first.
 
     A directory has an action, or a reason where there is something to say. `notices` are about the plan itself.
+    The journalds of `syncs` are asked for a sync before: the next plan knows when they flush.
     """
 
     windows: tuple[Window, ...]
     actions: tuple[Action, ...]
     skipped: tuple[Skip, ...]
     notices: tuple[str, ...] = ()
+    syncs: tuple[Instance, ...] = ()
 
     @property
     def wake_at_us(self) -> int | None:

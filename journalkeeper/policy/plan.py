@@ -57,7 +57,8 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     worthy = sorted((action for action in actions if action.path not in ends), key=_reward)
     affordable, too_much = _afford(worthy, host, request, config)
     left = tuple(sorted([*skipped, *too_much], key=lambda skip: skip.path))
-    return Plan(windows, (*of_directories, *affordable), left)
+    syncs = tuple(instance for instance in host.instances if instance.sync_tells)
+    return Plan(windows, (*of_directories, *affordable), left, syncs=syncs)
 
 
 def _judged(case: Case) -> tuple[Skip | None, Action | None]:
