@@ -18,9 +18,9 @@ from journalkeeper.btrfs import disk, fiemap
 from journalkeeper.execute import attributes, inplace, rewrite, rotation
 from journalkeeper.execute.compact import compact
 from journalkeeper.execute.pace import Pace
-from journalkeeper.execute.verified_file import Ended, Refused, VerifiedFile, hold
+from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold
 from journalkeeper.journald import opening
-from journalkeeper.model import Action, Instance, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
+from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
 from journalkeeper.model.errors import FileError
 from journalkeeper.model.internal_error import InternalError
 from journalkeeper.model.run import Done, Found
@@ -84,8 +84,8 @@ def execute(action: Action, pace: Pace) -> Done:
     result, reason, detail = Result.DONE, action.reason, action.detail
     try:
         WORK[action.action](action.target, turn, pace)
-    except Ended as ended:
-        result, reason, detail = ended.result, ended.reason, ended.detail
+    except Refused as refused:
+        result, reason, detail = refused.result, refused.reason, refused.detail
     except OSError as error:
         reason = REASON_OF_ERRNO.get(error.errno or 0, Reason.IO_ERROR)
         result = Result.SKIPPED if reason in SKIPPING else Result.FAILED
@@ -138,16 +138,12 @@ def _defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
     return (inplace.defragment if action.live else compact)(held, action, pace)
 
 
-def _set_nocow(instance: Instance, _turn: Turn, _pace: Pace) -> None:
-    attributes.set_nocow(instance)
-
-
 def _rotate(target: Rotation, turn: Turn, _pace: Pace) -> None:
     turn.after = rotation.rotate(target, turn.action.reason)
 
 
 WORK: Final[dict[Verb, Callable[[Any, Turn, Pace], None]]] = {
-    Verb.SET_NOCOW: _set_nocow,
+    Verb.SET_NOCOW: lambda instance, _turn, _pace: attributes.set_nocow(instance),
     Verb.ROTATE: _rotate,
     Verb.DEFRAGMENT: partial(_rewrite, _defragment),
     Verb.COMPRESS: partial(_rewrite, compact),
@@ -155,7 +151,7 @@ WORK: Final[dict[Verb, Callable[[Any, Turn, Pace], None]]] = {
 }
 """What does each verb to the action's target, of the type that the verb has.
 
-Raises: Ended; OSError.
+Raises: Refused; OSError.
 """
 
 

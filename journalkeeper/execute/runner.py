@@ -87,7 +87,7 @@ class Runner:
             if isinstance(done, InternalError):
                 done = broken_off(action, done, meter.done_bytes - begun_bytes)
             if action.live or not isinstance(action.target, JournalFile):
-                self._flushes.moved_by_us(action.directory)
+                self._flushes.moved_by_us(action.target.directory)
             yield action, done
 
     def _one(self, action: Action, seen: Seen, meter: Meter) -> Done:
@@ -119,7 +119,7 @@ class Runner:
             done = execute(action, pace)
             throttle.let_pass()
         if action.live:
-            self._piece_times.add(action.directory, pace.slowest_us)
+            self._piece_times.add(action.target.directory, pace.slowest_us)
         return done
 
     def _piece_us(self, action: Action) -> int | None:
@@ -138,7 +138,7 @@ class Runner:
         actives = tuple(
             file.path
             for file in seen.files
-            if file.kind is Kind.ACTIVE and file.problem is None and file.path.rpartition("/")[0] in directories
+            if file.kind is Kind.ACTIVE and file.problem is None and file.directory in directories
         )
         uuid = next(volume.uuid for volume in seen.volumes if volume.device == action.target.device)
         margin_us = self._config.window.margin_us + self._piece_times.longest_us()

@@ -114,7 +114,7 @@ class Throttle:
             return False
         if action.not_after_us is not None and time.time_ns() // 1000 + piece_us > action.not_after_us:
             return True
-        directory = action.directory
+        directory = action.target.directory
         self._flushes.moved_by_us(directory)
         self._flushes.look_again(directory)
         closes_us = self._flushes.closes_us(directory, self._margin_us)

@@ -26,10 +26,10 @@ FIXED: Final = inode.FS_IMMUTABLE_FL | inode.FS_APPEND_FL
 BLOCK_DEVICES: Final = "/sys/block"
 
 
-class Ended(Exception):  # noqa: N818 - it is an answer, not an error
-    """An action ends with another result than done."""
+class Refused(Exception):  # noqa: N818 - it is an answer, not an error
+    """It must not be done, or gone on with: the file is not what the plan saw, somebody is at it, time is up."""
 
-    result: Result
+    result = Result.SKIPPED
 
     def __init__(self, reason: Reason, detail: str) -> None:
         self.reason = reason
@@ -37,13 +37,7 @@ class Ended(Exception):  # noqa: N818 - it is an answer, not an error
         super().__init__(detail)
 
 
-class Refused(Ended):
-    """It must not be done, or gone on with: the file is not what the plan saw, somebody is at it, time is up."""
-
-    result = Result.SKIPPED
-
-
-class Failed(Ended):
+class Failed(Refused):
     """It was tried, and what should be so is not."""
 
     result = Result.FAILED

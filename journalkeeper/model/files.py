@@ -96,6 +96,11 @@ class JournalFile(NamedTuple):
     mtime_noted: bool = False
 
     @property
+    def directory(self) -> str:
+        """The journal directory that it is in."""
+        return self.path.rpartition("/")[0]
+
+    @property
     def compressed(self) -> bool:
         """Whether at least half of the data is in compressed extents."""
         return self.extents.encoded_bytes * 2 >= self.extents.data_bytes > 0

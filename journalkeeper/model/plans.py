@@ -97,13 +97,18 @@ class Rotation(NamedTuple):
     file: JournalFile
 
     @property
+    def directory(self) -> str:
+        """The instance's; so are device and inode: what comes to nothing is remembered of it."""
+        return self.instance.directory
+
+    @property
     def device(self) -> int:
         """The directory's."""
         return self.instance.device
 
     @property
     def inode(self) -> int:
-        """The directory's: what comes to nothing is remembered of it."""
+        """The directory's."""
         return self.instance.inode
 
 
@@ -128,11 +133,6 @@ class Action(NamedTuple):
     not_after_us: int | None = None
     unshared_bytes: int = 0
     detail: str = ""
-
-    @property
-    def directory(self) -> str:
-        """The journal directory that it is about."""
-        return self.path if isinstance(self.target, Instance) else self.path.rpartition("/")[0]
 
     @property
     def live(self) -> bool:

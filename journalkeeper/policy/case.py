@@ -67,7 +67,7 @@ def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, .
     windows = {
         directory: window(
             instance,
-            [file for file in host.files if _directory(file) == directory],
+            [file for file in host.files if file.directory == directory],
             host.now_us,
             margin_us=config.window.margin_us,
             now=request.now,
@@ -79,8 +79,8 @@ def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, .
         Case(
             file=file,
             volume=volumes.get(file.device),
-            instance=instances.get(_directory(file)),
-            window=windows.get(_directory(file), unknown),
+            instance=instances.get(file.directory),
+            window=windows.get(file.directory, unknown),
             past=_past(host, file),
             refused=host.refused.get((file.device, file.inode)),
             now_us=host.now_us,
@@ -89,10 +89,6 @@ def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, .
         )
         for file in host.files
     )
-
-
-def _directory(file: JournalFile) -> str:
-    return file.path.rpartition("/")[0]
 
 
 def _past(host: Host, file: JournalFile) -> Past | None:

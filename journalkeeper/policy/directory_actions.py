@@ -38,7 +38,7 @@ def directory_actions(
     if not request.upkeep or request.paths:
         return answers
     for instance, window in zip(host.instances, windows, strict=True):
-        here = [case for case in cases if case.file.path.rpartition("/")[0] == instance.directory]
+        here = [case for case in cases if case.file.directory == instance.directory]
         files = tuple(case.file for case in here)
         may_end = frozenset(case.file.path for case in here if all(skip.reason in DESPITE for skip in vetoes(case)))
         planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)
@@ -62,6 +62,5 @@ def _instance(question: rotate.Question, proposed: Sequence[Action]) -> list[Act
 
 def rotated_away(actions: Iterable[Action], files: Iterable[JournalFile]) -> dict[str, str]:
     """Each of `files` that ends with one of the rotations among `actions`, and the file which that is for."""
-    rotations = {action.directory: action.path for action in actions if action.action is Verb.ROTATE}
-    actives = (file.path for file in files if rotate.ends(file))
-    return {path: rotations[directory] for path in actives if (directory := path.rpartition("/")[0]) in rotations}
+    rotations = {action.target.directory: action.path for action in actions if action.action is Verb.ROTATE}
+    return {file.path: rotations[file.directory] for file in files if rotate.ends(file) and file.directory in rotations}

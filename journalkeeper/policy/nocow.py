@@ -36,7 +36,7 @@ COMPRESSING: Final = ("compress-force", "compress")
 def snapshots(instance: Instance, host: Host) -> bool:
     """Whether there is evidence that snapshots are taken of this journal."""
     where = instance.directory
-    shared = any(file.extents.shared_bytes and file.path.rpartition("/")[0] == where for file in host.files)
+    shared = any(file.extents.shared_bytes and file.directory == where for file in host.files)
     return shared or where in host.unshared
 
 

@@ -84,7 +84,7 @@ def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
     if request.now:
         return made
     at_once = plan(host, request._replace(now=True), config)
-    done = {one.path if isinstance(one.target, JournalFile) else one.directory for one in at_once.actions}
+    done = {one.path if isinstance(one.target, JournalFile) else one.target.directory for one in at_once.actions}
     return made._replace(skipped=tuple(skip._replace(now=skip.path in done) for skip in made.skipped))
 
 
