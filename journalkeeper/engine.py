@@ -37,6 +37,7 @@ from journalkeeper.model import (
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
+from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import Wait, waits
 from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
@@ -45,8 +46,6 @@ from journalkeeper.policy import plan, with_now
 from journalkeeper.policy.deferral import remember
 
 DAEMON: Final = "daemon"
-HOUR_US: Final = 60 * 60 * 1_000_000
-DAY_US: Final = 24 * HOUR_US
 SNAPSHOTS_US: Final = 30 * DAY_US
 """For how long a rewrite beside a snapshot is evidence that snapshots are taken of a journal: some are, each month."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from journalkeeper.config import Config
 from journalkeeper.model import GIB, Extents, JournalFile, Kind, Plan
+from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
 from journalkeeper.report.evidence import (
     Boot,
     Evidence,
@@ -20,9 +21,7 @@ from journalkeeper.report.evidence import (
     System,
     Unit,
 )
-from tests.hosts import DIRECTORY, MINUTE_US, NOW_US, SECOND_US, file, host, instance, volume
-
-DAY_US = 24 * 60 * MINUTE_US
+from tests.hosts import DIRECTORY, NOW_US, file, host, instance, volume
 
 UNITS = (
     Unit("journalkeeper.service", "active", "running", "enabled", "success"),

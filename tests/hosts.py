@@ -10,10 +10,9 @@ from typing import Any
 
 from journalkeeper.config import Config
 from journalkeeper.model import GIB, MIB, Extents, Host, Instance, JournalFile, Kind, Past, Request, State, Verb, Volume
+from journalkeeper.model.units import MINUTE_US, SECOND_US
 from journalkeeper.policy.case import Case, cases
 
-SECOND_US = 1_000_000
-MINUTE_US = 60 * SECOND_US
 NOW_US = 1_700_000_000 * SECOND_US
 DEVICE = 40
 NAME = "0123456789abcdef0123456789abcdef"

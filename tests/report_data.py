@@ -20,13 +20,12 @@ from journalkeeper.model import (
     State,
     Verb,
 )
+from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report.evidence import Boot, Evidence, Intake, Journal, Look, Recorded, Unknown
 
 NOW_US = 1_795_348_800_000_000
 """2026-11-22 12:00 UTC."""
 
-HOUR_US = 3600 * 1_000_000
-DAY_US = 24 * HOUR_US
 ACTIVE = "/var/log/journal/4f3a0c2d9e8b4f1d8f6b2f0a1c3d5e7f/system.journal"
 
 

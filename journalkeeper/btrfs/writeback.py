@@ -30,14 +30,6 @@ def sync_file_range(fd: int, offset: int, length: int) -> None:
     kernel.sync_file_range(fd, offset, length, flags)
 
 
-def start_writeback(fd: int, offset: int, length: int) -> None:
-    """Begin to write the dirty pages of a range and do not wait; it may still block on a full request queue.
-
-    Raises: as `sync_file_range`.
-    """
-    kernel.sync_file_range(fd, offset, length, SYNC_FILE_RANGE_WRITE)
-
-
 def wait_writeback(fd: int, offset: int, length: int) -> None:
     """Wait for the pages of a range that are being written; dirty ones not yet begun stay dirty.
 

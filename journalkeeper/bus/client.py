@@ -273,7 +273,6 @@ async def _call(  # noqa: PLR0917 - a call has so many parts
 ) -> list[Any]:
     """One call of `method`, interface and member, and its answer. Raises: as ERRORS says."""
     interface, _, member = method.rpartition(".")
-    # one flag at the most: dbus-fast 1.84 does not take two, and a unique name starts no service anyway
     flags = MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION if asks else MessageFlag.NONE
     message = Message(to, path, interface, member, flags=flags, signature=signature, body=body)
     try:

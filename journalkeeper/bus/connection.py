@@ -6,13 +6,12 @@ out in their order, and each turn of the event loop is a short one.
 
 Writing and the end of the connection are our own, because of what releases of dbus-fast do:
 - a socket that takes no more (EAGAIN) ends the connection, as in dbus-next #153, up to 5.2 at least;
-- disconnect() closes the descriptor under the event loop, and wait_for_disconnect() never returns: 1.84, 2.44;
-- 1.84 sends what waits in the opposite order.
+- disconnect() closes the descriptor under the event loop, and wait_for_disconnect() never returns: 2.44.
 
 Reading is mended where it is:
 - objects are made of whatever anybody sends (size_guard.py);
-- 1.84 reads as long as there is something to read (size_guard.py), keeps a tree for every signature that
-  it was ever sent, and ends the connection when a message has two flags, as busctl's may.
+- 2.44 reads as long as there is something to read (size_guard.py), and up to 4.0 at least it keeps a tree for every
+  signature that it was ever sent.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from dbus_fast import Message, MessageFlag, constants, signature
+from dbus_fast import Message, signature
 from dbus_fast.aio import MessageBus
 
 from journalkeeper.bus.callers import CallError
@@ -39,10 +38,6 @@ STALLED_S: Final = 30.0
 
 DESCRIPTORS: Final = False
 """Whether messages carry any: ours do not."""
-
-_KNOWN_FLAGS: Final[dict[int, MessageFlag]] = getattr(constants, "MESSAGE_FLAG_MAP", {})
-for _flags in range(1 << 8):
-    _KNOWN_FLAGS.setdefault(_flags, MessageFlag(_flags))
 
 
 class Connection(MessageBus):

@@ -112,6 +112,6 @@ def file_named(path: str) -> str | None:
 def shown(text: str) -> str:
     r"""A text as every client and library can carry it, a byte that is not ASCII written as \xXX.
 
-    A wrong text ends the connection, and dbus-fast 1.84 counts letters where bytes are meant.
+    A text that is not UTF-8 ends the connection.
     """
     return os.fsencode(text).decode("ascii", "backslashreplace").replace("\0", "?")

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 MOST_PATHS: Final = 1000
 """A request with more is not sent: the service takes no more."""
 
+ABSENT: Final = "not on the bus; systemctl status journalkeeper tells whether it runs"
+"""What is said of a service that is not there."""
+
 
 def is_meant(args: argparse.Namespace, state_directory: str) -> bool:
     """Whether this host's service is what a command is about, and not a directory or file of the user's own."""

@@ -86,6 +86,13 @@ class Context:
         """The running service, to be closed; None if there is none, or another host's journal is meant."""
         return None if self._engine is not None else backend.running(self._args, self.state_directory)
 
+    def needed(self) -> Service:
+        """The running service, to be closed. Raises: KeeperError if there is none."""
+        service = self.running()
+        if service is None:
+            raise KeeperError(f"the service is {backend.ABSENT}")
+        return service
+
     def means_service(self) -> bool:
         """Whether the command line is about this host's service: no -D, no --config, no state of its own."""
         return backend.is_meant(self._args, self.state_directory)

@@ -22,11 +22,11 @@ from journalkeeper.cli.progress import on_terminal
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import Column, Row, render, stacked, wrapped
-from journalkeeper.cli.text import counted, shown
+from journalkeeper.cli.text import shown
 from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
-from journalkeeper.model.units import format_size
+from journalkeeper.model.units import counted, format_size
 from journalkeeper.wire.documents import defrag_document, disk_sums
 
 DESCRIPTION = """\

@@ -10,8 +10,9 @@ from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.units import DAY_US, counted
 from journalkeeper.report.evidence import Evidence, Journal, Unknown
-from journalkeeper.report.finding import Finding, Severity, Verdict, counted, judged
+from journalkeeper.report.finding import Finding, Severity, Verdict, judged
 from journalkeeper.report.rules import RULES
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ exit status:
   0 it ran, whatever it found; 1 with --check there is a problem, or journalctl broke off; 2 wrong usage"""
 
 WIDTH: Final = 80
-RECENT_US: Final = 7 * 24 * 60 * 60 * 1_000_000
+RECENT_US: Final = 7 * DAY_US
 """How far back the record is read: what failed before is over, or fails again."""
 
 _COLOURS: Final = {Severity.PROBLEM: RED, Severity.ADVICE: YELLOW}

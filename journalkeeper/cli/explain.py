@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from journalkeeper.btrfs import disk, fiemap
 from journalkeeper.cli.named import complain_of_named
-from journalkeeper.cli.output import columns
+from journalkeeper.cli.output import DEFAULT_COLUMNS, columns
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
@@ -70,7 +70,7 @@ def _file(path: str, context: Context) -> int:
         output.document(_file_document(learned))
     else:
         encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-        output.lines(story.lines(learned, columns(), ascii_only=not encoding.startswith("utf")))
+        output.lines(story.lines(learned, columns() or DEFAULT_COLUMNS, ascii_only=not encoding.startswith("utf")))
     return 0
 
 
@@ -213,7 +213,7 @@ def _directory(context: Context) -> int:
         unknown = {"decision": decided.why} if isinstance(decided, Unknown) else {}
         output.document({"directories": [_place_document(place) for place in places], "unknown": unknown})
         return 0
-    blocks = [directory.lines(place, columns()) for place in places]
+    blocks = [directory.lines(place, columns() or DEFAULT_COLUMNS) for place in places]
     output.lines([line for block in blocks for line in ("", *block)][1:] or ["No journal directories found."])
     return 0
 

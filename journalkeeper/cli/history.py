@@ -13,13 +13,13 @@ from journalkeeper.cli.outcomes import COLOURS, sizes
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import Column, Row, render, stacked
-from journalkeeper.cli.text import counted, shown
+from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import parse_time_us, shown_time
 from journalkeeper.history.rows import Entry, Sample
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import UsageError
-from journalkeeper.model.units import format_size
+from journalkeeper.model.units import counted, format_size
 from journalkeeper.wire.documents import disk_sums, entry_document
 
 DESCRIPTION = """\

@@ -17,6 +17,9 @@ from journalkeeper.cli.pager import page
 from journalkeeper.cli.text import shown, switched
 from journalkeeper.model.errors import KeeperError
 
+DEFAULT_COLUMNS, DEFAULT_LINES = 80, 24
+"""Of a terminal that does not tell."""
+
 
 class Output:
     """How the command line said that answers are to be written.
@@ -46,7 +49,8 @@ class Output:
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
         """Write text, through a pager where a person reads and did not ask for none."""
-        if paged and self._pager and len(lines) >= _height() and page(lines, self._environ):
+        height = terminal_size(1).lines or DEFAULT_LINES
+        if paged and self._pager and len(lines) >= height and page(lines, self._environ):
             return
         if lines:
             write("\n".join(lines))
@@ -93,20 +97,22 @@ def complain(text: str) -> None:
 
 def _width(environ: Mapping[str, str], *, terminal: bool) -> int | None:
     """The columns that a table may have; at least 40."""
+    found = columns(environ) or (DEFAULT_COLUMNS if terminal else None)
+    return found and max(40, found)
+
+
+def columns(environ: Mapping[str, str] = os.environ) -> int | None:
+    """COLUMNS=, else the width of the terminal on stdout; None where neither tells."""
     asked = environ.get("COLUMNS", "")
-    if asked.isdecimal() and int(asked) > 0:
-        return max(40, int(asked))
-    return max(40, _terminal_size().columns or 80) if terminal else None
+    if asked.isdecimal() and len(asked) < 10 and int(asked) > 0:
+        return int(asked)
+    return terminal_size(1).columns or None
 
 
-def _height() -> int:
-    """The lines of the terminal."""
-    return _terminal_size().lines or 24
-
-
-def _terminal_size() -> os.terminal_size:
+def terminal_size(descriptor: int) -> os.terminal_size:
+    """The columns and lines of a terminal; 0 of what it does not tell, or where there is none."""
     try:
-        return os.get_terminal_size(1)
+        return os.get_terminal_size(descriptor)
     except OSError:
         return os.terminal_size((0, 0))
 
@@ -117,15 +123,6 @@ def is_terminal(descriptor: int) -> bool:
         return os.isatty(descriptor)
     except OSError:
         return False
-
-
-def columns() -> int:
-    """The width of the terminal that reads along; elsewhere COLUMNS, or 80."""
-    try:
-        return os.get_terminal_size(1).columns or 80
-    except OSError:
-        asked = os.environ.get("COLUMNS", "")
-        return int(asked) if asked.isdecimal() and len(asked) < 5 else 80
 
 
 def colours_wanted(environ: Mapping[str, str]) -> bool:

@@ -8,14 +8,13 @@ all of them, for who makes completions and man pages of it.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from difflib import get_close_matches
-from functools import cache
 from typing import NoReturn
 
 from journalkeeper import __version__
 from journalkeeper.cli.commands import COMMANDS
+from journalkeeper.cli.output import DEFAULT_COLUMNS, columns
 from journalkeeper.model.errors import UsageError
 
 DESCRIPTION = """\
@@ -39,17 +38,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
     """argparse's help without shutil, which it imports, and asks the terminal, for every option added (4 ms)."""
 
     def __init__(self, prog: str) -> None:
-        columns = os.environ.get("COLUMNS", "")
-        super().__init__(prog, width=max(int(columns) if columns.isdecimal() else _columns(), 40) - 2)
-
-
-@cache
-def _columns() -> int:
-    """The width of the terminal that help is read on; 80 where there is none."""
-    try:
-        return os.get_terminal_size(1).columns or 80
-    except OSError:
-        return 80
+        super().__init__(prog, width=max(columns() or DEFAULT_COLUMNS, 40) - 2)
 
 
 class Parser(argparse.ArgumentParser):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 
 from journalkeeper.cli.context import Context
-from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import format_span, parse_span_us
 
 DESCRIPTION = """\
@@ -21,8 +20,6 @@ examples:
 exit status:
   0 done; 1 the service does not run, or it may not be asked by this user; 2 wrong usage"""
 
-NOT_RUNNING = "the service is not on the bus; systemctl status journalkeeper tells whether it runs"
-
 
 def options(parser: argparse.ArgumentParser) -> None:
     """SPAN."""
@@ -33,10 +30,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Ask the service."""
-    service = context.running()
-    if service is None:
-        raise KeeperError(NOT_RUNNING)
-    with service:
+    with context.needed() as service:
         service.pause(args.span)
     until = f"for {format_span(args.span)}" if args.span else "until `journalkeeper resume`"
     context.output.lines([f"The service does no work of its own {until}."], paged=False)

@@ -19,12 +19,12 @@ from journalkeeper.cli.output import Output
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked, wrapped
-from journalkeeper.cli.text import counted, shown
+from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.cli.waits import waits
 from journalkeeper.model import Reason, Request, Skip
 from journalkeeper.model.reasons import SENTENCES
-from journalkeeper.model.units import format_size, format_span
+from journalkeeper.model.units import counted, format_size, format_span
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.wire.documents import plan_document, skips
 
@@ -155,7 +155,7 @@ def _saves(action: dict[str, Any]) -> str:
 
 def _seconds(seconds: float) -> str:
     """A span to the second, or what is left of one."""
-    return format_span(round(seconds * 1e3) * 1000, 1_000_000)
+    return format_span(round(seconds * 1e3) * 1000)
 
 
 def _range(action: dict[str, Any]) -> str:

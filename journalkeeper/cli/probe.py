@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.cli.parser import Help, common
 from journalkeeper.cli.table import Column, Row, render, stacked
-from journalkeeper.cli.text import counted, elided
+from journalkeeper.cli.text import elided
 from journalkeeper.cli.times import parse_time_us, shown_time
 from journalkeeper.model.errors import FileError, NeedsRootError, UsageError
-from journalkeeper.model.units import INFINITY_US, parse_span_us
+from journalkeeper.model.units import INFINITY_US, counted, parse_span_us
 from journalkeeper.report import distribution as report
 
 if TYPE_CHECKING:

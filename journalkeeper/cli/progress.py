@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Self, TextIO
 
+from journalkeeper.cli.output import DEFAULT_COLUMNS, terminal_size
 from journalkeeper.cli.text import elided, shown
 from journalkeeper.model import MIB
 from journalkeeper.model.progress import Progress
-from journalkeeper.model.units import US_PER_SECOND, format_span
+from journalkeeper.model.units import SECOND_US, format_span
 
 REDRAW_S = 0.1
 _ERASE = "\r\x1b[K"
@@ -74,7 +75,7 @@ def line(progress: Progress, rate: float, columns: int) -> str:
     text = f"{progress.number}/{progress.total} {min(share, 1.0):4.0%}"
     if rate > 0:
         left_s = max(progress.total_bytes - progress.done_bytes, 0) / rate
-        text += f"  {rate / MIB:.1f} MiB/s  {format_span(max(round(left_s), 1) * US_PER_SECOND)} left"
+        text += f"  {rate / MIB:.1f} MiB/s  {format_span(max(round(left_s), 1) * SECOND_US)} left"
     # the last column stays free: many terminals wrap as soon as it is written
     room = columns - 1 - len(text) - 2
     return f"{text}  {elided(shown(progress.path), room)}" if room > 0 else text[: columns - 1]
@@ -88,7 +89,4 @@ def on_terminal() -> ProgressLine | None:
 
 
 def _columns() -> int:
-    try:
-        return os.get_terminal_size(2).columns or 80
-    except OSError:
-        return 80
+    return terminal_size(2).columns or DEFAULT_COLUMNS

@@ -6,8 +6,6 @@ from __future__ import annotations
 import argparse
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.pause import NOT_RUNNING
-from journalkeeper.model.errors import KeeperError
 
 DESCRIPTION = """\
 Ends what `pause` began; what was due meanwhile is done now."""
@@ -27,10 +25,7 @@ def options(_: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace, context: Context) -> int:
     """Ask the service."""
-    service = context.running()
-    if service is None:
-        raise KeeperError(NOT_RUNNING)
-    with service:
+    with context.needed() as service:
         service.resume()
     context.output.lines(["The service is at work."], paged=False)
     return 0

@@ -10,9 +10,9 @@ from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import RED, Column, Row, render, wrapped
-from journalkeeper.cli.text import counted, shown
+from journalkeeper.cli.text import shown
 from journalkeeper.model import JournalFile, Request
-from journalkeeper.model.units import format_size
+from journalkeeper.model.units import counted, format_size
 from journalkeeper.wire.documents import scan_document
 
 DESCRIPTION = """\

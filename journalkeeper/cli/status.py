@@ -9,13 +9,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from journalkeeper import __version__
+from journalkeeper.cli.backend import ABSENT
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.table import wrapped
-from journalkeeper.cli.text import counted, shown
+from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.history.rows import Run, Totals
 from journalkeeper.model.errors import KeeperError, NeedsRootError
-from journalkeeper.model.units import format_size, format_span
+from journalkeeper.model.units import DAY_US, counted, format_size, format_span
 from journalkeeper.model.waiting import Wait, long, sentence
 
 if TYPE_CHECKING:
@@ -36,12 +37,8 @@ exit status:
   0 done, also if there is nothing to tell; 1 the record is damaged, or with --watch the
   service does not run or has ended; 2 wrong usage"""
 
-DAY_US = 24 * 3600 * 1_000_000
-
 UNLIMITED: Final = (1 << 64) - 1
 """The service's word for no budget: org.journalkeeper1(5)."""
-
-ABSENT: Final = [("Service", "not on the bus; systemctl status journalkeeper tells whether it runs")]
 
 _CLEAR: Final = "\x1b[H\x1b[J"
 """ECMA-48: the cursor to the top, and nothing below it."""
@@ -104,7 +101,7 @@ def _show(context: Context, live: dict[str, Any] | None, *, again: bool = False)
             document["fine"], document["verdict"] = verdict(recorded, live)
         output.document(document)
         return
-    absent = ABSENT if context.means_service() else []
+    absent = [("Service", ABSENT)] if context.means_service() else []
     service = absent if live is None else _service_facts(live)
     lines = _lines(recorded, service, context.state_directory, live=live is not None)
     if context.means_service():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import parse_bool
 
-__all__ = ["counted", "elided", "shown", "switched"]
+__all__ = ["elided", "shown", "switched"]
 
 
 def elided(name: str, width: int) -> str:
@@ -20,11 +20,6 @@ def elided(name: str, width: int) -> str:
         return "…"[:width]
     head = (width - 1) // 3
     return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
-
-
-def counted(number: int, singular: str) -> str:
-    """`number` with its noun: "1 file", "9,447 extents"."""
-    return f"{number:,} {singular}" if number == 1 else f"{number:,} {singular}s"
 
 
 def switched(text: str) -> bool | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from journalkeeper.model.units import parse_span_us
+from journalkeeper.model.units import SECOND_US, parse_span_us
 
 _DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _DATE = r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
@@ -37,14 +37,14 @@ def parse_time_us(text: str, now_us: int) -> int:
 
 def shown_time(time_us: int) -> str:
     """A time for people, local, to the second."""
-    return datetime.fromtimestamp(time_us // 1_000_000).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(time_us // SECOND_US).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _parsed(text: str, now_us: int) -> int | None:
     if text == "now":
         return now_us
     if epoch := _EPOCH.fullmatch(text):
-        return int(epoch[1]) * 1_000_000 + _micros(epoch[2])
+        return int(epoch[1]) * SECOND_US + _micros(epoch[2])
     if text[:1] in {"-", "+"}:
         return now_us + (1 if text[0] == "+" else -1) * _span_us(text[1:])
     for word, sign in ((" ago", -1), (" left", 1)):
@@ -57,7 +57,7 @@ def _calendar(text: str, now_us: int) -> int | None:
     """A date, a time of today, or both; seconds and time default to zero."""
     utc = text.endswith((" UTC", "Z"))
     bare = text.removesuffix(" UTC").removesuffix("Z") if utc else text
-    now = datetime.fromtimestamp(now_us // 1_000_000, tz=UTC if utc else None)
+    now = datetime.fromtimestamp(now_us // SECOND_US, tz=UTC if utc else None)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     if bare in _DAYS:
         return _epoch_us(midnight + timedelta(days=_DAYS[bare]))
@@ -75,7 +75,7 @@ def _micros(fraction: str | None) -> int:
 
 def _epoch_us(moment: datetime) -> int:
     """A naive time is local (datetime.timestamp)."""
-    return round(moment.timestamp()) * 1_000_000
+    return round(moment.timestamp()) * SECOND_US
 
 
 def _span_us(text: str) -> int:

@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from journalkeeper.cli.text import counted
 from journalkeeper.model import Reason, Skip
-from journalkeeper.model.units import US_PER_SECOND, format_span
+from journalkeeper.model.units import SECOND_US, counted, format_span
 
 FOR: Final = {
     Reason.WINDOW_CLOSED: "for journald's next flush",
@@ -52,4 +51,4 @@ def _spans(left_us: list[int]) -> str:
 
 
 def _seconds(left_us: int) -> str:
-    return format_span(max(1, -(-left_us // US_PER_SECOND)) * US_PER_SECOND)
+    return format_span(max(1, -(-left_us // SECOND_US)) * SECOND_US)

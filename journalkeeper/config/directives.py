@@ -13,8 +13,9 @@ from typing import Annotated, Literal, NamedTuple, get_type_hints
 
 from pydantic import BaseModel, ConfigDict
 
-from journalkeeper.config.spec import DAY, MINUTE, MS, SECOND, Form, Spec
+from journalkeeper.config.spec import Form, Spec
 from journalkeeper.model import GIB, KIB, MIB
+from journalkeeper.model.units import DAY_US, MINUTE_US, MS_US, SECOND_US
 
 
 class Section(BaseModel):
@@ -44,9 +45,9 @@ class Watch(Section):
             "How long an archived file must have been left unchanged before it is rewritten.",
             "journald renames an archive first and syncs it afterwards in a thread; the longest that it was measured "
             "to be busy with one file, 32 MiB in 5,992 extents at 150 IOPS, is 25 s.",
-            high=DAY,
+            high=DAY_US,
         ),
-    ] = 60 * SECOND
+    ] = 60 * SECOND_US
     nocow_settle_us: Annotated[
         int,
         Spec(
@@ -55,9 +56,9 @@ class Watch(Section):
             "The same for an archive that is still NOCOW. At least SettleSec.",
             "journald 250 and later replaces a NOCOW archive by a copy of its own, which comes last: 128 MiB, the "
             "largest file by default, in pieces of 4 KiB at 150 IOPS take 3 min 40 s. Doubled and rounded up.",
-            high=DAY,
+            high=DAY_US,
         ),
-    ] = 10 * MINUTE
+    ] = 10 * MINUTE_US
 
 
 class Nocow(Section):
@@ -193,10 +194,10 @@ class Defrag(Section):
             Form.SPAN,
             "How long one piece of an active file may take; pieces are made smaller than ChunkBytes until they do.",
             "This bounds what a sync that no timer foretells (a message of priority crit) has to wait for.",
-            low=MS,
-            high=10 * SECOND,
+            low=MS_US,
+            high=10 * SECOND_US,
         ),
-    ] = 50 * MS
+    ] = 50 * MS_US
 
 
 class Window(Section):
@@ -210,9 +211,9 @@ class Window(Section):
             "How long before journald's next sync work on its active files ends, at the least; the slowest piece "
             "measured is added. At least ChunkSec.",
             "Four times the 250 ms by which systemd may move the sync timer, or 20 pieces of 50 ms.",
-            high=10 * MINUTE,
+            high=10 * MINUTE_US,
         ),
-    ] = SECOND
+    ] = SECOND_US
     intake_delay_max_us: Annotated[
         int,
         Spec(
@@ -221,10 +222,10 @@ class Window(Section):
             "Work on active files pauses when journald took longer than this to accept a message. At least ChunkSec.",
             "Undisturbed it takes 1 ms; at an ordinary flush at 500 IOPS 0.8 s on a contiguous file and 2.0 s on a "
             "fragmented one. Two pieces of 50 ms lie between.",
-            low=MS,
-            high=10 * MINUTE,
+            low=MS_US,
+            high=10 * MINUTE_US,
         ),
-    ] = 100 * MS
+    ] = 100 * MS_US
     pressure_max_percent: Annotated[
         int,
         Spec(
@@ -291,10 +292,10 @@ class History(Section):
             Form.SPAN,
             "How long outcomes and extent counts are kept.",
             "A quarter of a year shows a trend; at a row an hour it is 2,200 rows for each active file.",
-            low=DAY,
-            high=3650 * DAY,
+            low=DAY_US,
+            high=3650 * DAY_US,
         ),
-    ] = 90 * DAY
+    ] = 90 * DAY_US
     max_rows: Annotated[
         int,
         Spec(

@@ -15,12 +15,16 @@ from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from journalkeeper.model import GIB, KIB, MIB, compression
-from journalkeeper.model.units import parse_bool, parse_size, parse_span_us
-
-MS = 1_000
-SECOND = 1_000 * MS
-MINUTE = 60 * SECOND
-DAY = 24 * 60 * MINUTE
+from journalkeeper.model.units import (
+    DAY_US,
+    HOUR_US,
+    MINUTE_US,
+    MS_US,
+    SECOND_US,
+    parse_bool,
+    parse_size,
+    parse_span_us,
+)
 
 
 class Form(StrEnum):
@@ -39,7 +43,7 @@ class Form(StrEnum):
 
 UNITS = {
     Form.SIZE: ((1 << 40, "T"), (GIB, "G"), (MIB, "M"), (KIB, "K")),
-    Form.SPAN: ((DAY, "d"), (60 * MINUTE, "h"), (MINUTE, "min"), (SECOND, "s"), (MS, "ms"), (1, "us")),
+    Form.SPAN: ((DAY_US, "d"), (HOUR_US, "h"), (MINUTE_US, "min"), (SECOND_US, "s"), (MS_US, "ms"), (1, "us")),
     Form.PERCENT: ((1, "%"),),
 }
 

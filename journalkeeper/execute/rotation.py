@@ -13,6 +13,7 @@ Source: managed_journal_file_set_offline_internal(), managed_journal_file_trunca
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from typing import Final
@@ -22,7 +23,7 @@ from journalkeeper.btrfs.volume import mount_options
 from journalkeeper.execute.verified_file import Failed, Refused, hold
 from journalkeeper.journald import control, header, opening
 from journalkeeper.model import JournalFile, Reason, Rotation, State
-from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.run import Found
 
 FINISHED_S: Final = 5.0
@@ -49,6 +50,8 @@ def rotate(target: Rotation, reason: Reason) -> Found:
         try:
             control.rotate(instance.namespace)
         except KeeperError as error:
+            if isinstance(error, FileError) and error.number == errno.ECONNREFUSED:
+                raise Refused(Reason.NO_JOURNALD, f"nobody writes it now: {error}") from error
             raise Failed(Reason.NO_JOURNALD, str(error)) from error
         try:
             fresh = opening.open_file(held.name, held.dir_fd)

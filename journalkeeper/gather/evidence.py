@@ -19,11 +19,12 @@ from journalkeeper.history.record import NAME, Record
 from journalkeeper.journald import layout
 from journalkeeper.model import Host, Plan, Reason, Request
 from journalkeeper.model.errors import FileError, KeeperError, NotBtrfsError
+from journalkeeper.model.units import DAY_US
 from journalkeeper.report.evidence import Evidence, Look, Recorded, Unknown
 
 DOCTOR_ENTRIES: Final = 50_000
 REPORT_ENTRIES: Final = 200_000
-SNAPSHOTS_US: Final = 30 * 24 * 60 * 60 * 1_000_000
+SNAPSHOTS_US: Final = 30 * DAY_US
 """As long as in a plan: a rewrite beside a snapshot is evidence that snapshots are taken of a journal."""
 
 ELSEWHERE: Final = Unknown("-D names a journal that this machine's journald does not write")

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from journalkeeper.gather.journalctl import Entry, entries, length, number, sees_all, text
+from journalkeeper.journald.journalctl import FLUSHED, Entry, entries, length, number, sees_all, text, wait_us
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.units import parse_span_us
 from journalkeeper.report.evidence import Boot, Dropped, Ended, Intake, Journal, Line, Process, Stream, Unknown
@@ -33,8 +33,7 @@ JOURNALD: Final = "systemd-journald.service"
 
 SUPPRESSED: Final = re.compile(r"Suppressed (\d{1,18}) messages from (.+)", re.DOTALL)
 MISSED: Final = re.compile(r"Missed (\d{1,18}) kernel messages")
-FLUSHED: Final = re.compile(r"Time spent on flushing to .* is ([0-9a-z. ]+) for (\d{1,18}) entries")
-"""Source: systemd 252 to 257, journald-server.c, journald-rate-limit.c, journald-kmsg.c."""
+"""Source: systemd 252 to 257, journald-rate-limit.c, journald-kmsg.c."""
 
 EVENT_FIELDS: Final = (
     *("MESSAGE", "MESSAGE_ID", "UNIT", "UNIT_RESULT", "USERSPACE_USEC", "N_DROPPED"),
@@ -155,10 +154,10 @@ def _newest(found: Iterator[Entry], most: int, events: Journal, *, ours: bool) -
             output = outputs.setdefault((text(entry.get("_BOOT_ID")), stream), _Output(entry, []))
             unended = text(entry.get("_LINE_BREAK")) == "eof"
             output.lines.append(Line(oldest_us, length(entry.get("MESSAGE")), unended))
-        elif transport in {"syslog", "journal"} and "_SOURCE_REALTIME_TIMESTAMP" in entry:
+        elif transport in {"syslog", "journal"} and (wait := wait_us(entry)) is not None:
             unit = text(entry.get("_SYSTEMD_UNIT")) or text(entry.get("SYSLOG_IDENTIFIER"))
             offset_us = oldest_us - (number(entry.get("__MONOTONIC_TIMESTAMP")) or 0)
-            taken.append((Intake(oldest_us, oldest_us - _sent_us(entry), unit), offset_us, text(entry.get("_BOOT_ID"))))
+            taken.append((Intake(oldest_us, wait, unit), offset_us, text(entry.get("_BOOT_ID"))))
     boot_id = _boot_id() if ours else ""
     return events._replace(
         entries=number_of,
@@ -229,5 +228,4 @@ def _when_us(entry: Entry) -> int:
 
 def _sent_us(entry: Entry) -> int:
     """When it was sent, else when it was taken."""
-    sent: Any = number(entry.get("_SOURCE_REALTIME_TIMESTAMP"))
-    return _when_us(entry) if sent is None else int(sent)
+    return _when_us(entry) - (wait_us(entry) or 0)

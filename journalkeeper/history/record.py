@@ -37,10 +37,10 @@ from journalkeeper.history.rows import (
 )
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, Kind, Outcome, Past, Reason, Result, Verb
-from journalkeeper.model.waiting import Wait, long
+from journalkeeper.model.units import DAY_US
+from journalkeeper.model.waiting import Wait, is_long
 
 NAME = "history.db"
-DAY_US = 24 * 3600 * 1_000_000
 FOREVER_US = (1 << 63) - 1
 REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE)
 
@@ -232,17 +232,18 @@ class Record:
         rows = self._rows("SELECT path, since_us, reason FROM waiting ORDER BY since_us, path", ())
         return {wait.path: wait for wait in self._understood("waiting", rows, waited)}
 
-    def wait(self, waits: Iterable[Wait], *, now_us: int = 0) -> None:
+    def wait(self, waits: Iterable[Wait], *, now_us: int) -> None:
         """Keep these in place of what was kept.
 
-        Nothing is written where the same files wait since then, and those of which `status` tells for the same reason.
+        Nothing is written where the same files wait since the same times, those of more than a day, which `status`
+        reports, for the same reasons.
         """
 
-        def told(wait: Wait) -> tuple[str, int, str]:
-            return wait.path, wait.since_us, wait.reason if long([wait], now_us) else ""
+        def reported(wait: Wait) -> tuple[str, int, str]:
+            return wait.path, wait.since_us, wait.reason if is_long(wait, now_us) else ""
 
         kept = {one.path: one for one in waits}
-        if set(map(told, kept.values())) == set(map(told, self.waiting().values())):
+        if set(map(reported, kept.values())) == set(map(reported, self.waiting().values())):
             return
         rows = [(os.fsencode(one.path), one.since_us, one.reason) for one in kept.values()]
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from journalkeeper.model import Kind, Outcome, Past, Reason, Result, Verb
+from journalkeeper.model.units import TIME_LIMIT_US
 from journalkeeper.model.waiting import Wait
 
-TIME_LIMIT_US = 253_402_128_000 * 1_000_000
 """Two days before the year 10000, where datetime ends in every time zone."""
 
 COUNT_LIMIT = 1 << 50

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from journalkeeper.config import files
 from journalkeeper.model import GIB, KIB, MIB
-from journalkeeper.model.units import U64_MAX, US_PER_MINUTE, US_PER_SECOND, parse_size, parse_span_us
+from journalkeeper.model.units import MINUTE_US, SECOND_US, U64_MAX, parse_size, parse_span_us
 
-SYNC_INTERVAL_US = 5 * US_PER_MINUTE
+SYNC_INTERVAL_US = 5 * MINUTE_US
 MAX_FILES = 100
 MAX_FILE_US = 2_629_800_000_000
 """systemd's month, 365.25 days / 12: DEFAULT_MAX_FILE_USEC, journald-server.c."""
@@ -48,7 +48,7 @@ class RateLimit(NamedTuple):
     """How many messages of one unit journald takes in a span of time, at least; no limit where either is 0."""
 
     burst: int = 10_000
-    interval_us: int = 30 * US_PER_SECOND
+    interval_us: int = 30 * SECOND_US
 
 
 T = TypeVar("T", Settings, RateLimit)

@@ -242,10 +242,17 @@ class Control:
 @contextmanager
 def slow_disk(image: Path) -> Iterator[Control]:
     """`image` as a slow disk while this lasts; whoever uses it must have let go of it by the end."""
-    words = [sys.executable, "-m", "journalkeeper.lab.slowdisk", os.fspath(image)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with served("journalkeeper.lab.slowdisk", image) as control:
+        yield control
+
+
+@contextmanager
+def served(module: str, image: Path, *words: str) -> Iterator[Control]:
+    """`image` as the disk that `python -m module image words` is while this lasts."""
+    argv = [sys.executable, "-m", module, os.fspath(image), *words]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdin is None or process.stdout is None or process.stdout.readline() != f"{MOUNTED}\n":
-            raise RuntimeError("the slow disk did not start")
+            raise RuntimeError(f"{module} did not start")
         try:
             yield Control(process.stdin, process.stdout)
         finally:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from journalkeeper import __version__
 from journalkeeper.history.counters import Counters
 from journalkeeper.metrics.status import Status
+from journalkeeper.model.units import SECOND_US
 
 PREFIX = "journalkeeper"
 
@@ -69,7 +70,7 @@ def _counter(name: str, text: str, value: Callable[[Counters], int | None]) -> F
 
 def _seconds(time_us: int | None) -> str | None:
     """Microseconds as seconds, to the digit."""
-    return None if time_us is None else f"{time_us // 1_000_000}.{time_us % 1_000_000:06d}"
+    return None if time_us is None else f"{time_us // SECOND_US}.{time_us % SECOND_US:06d}"
 
 
 def _actions(facts: Facts) -> list[Sample]:

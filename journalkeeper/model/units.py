@@ -14,8 +14,14 @@ U64_MAX = (1 << 64) - 1
 INFINITY_US = U64_MAX
 """systemd's USEC_INFINITY: "infinity"."""
 
-US_PER_SECOND = 1_000_000
-US_PER_MINUTE = 60 * US_PER_SECOND
+MS_US = 1000
+SECOND_US = 1000 * MS_US
+MINUTE_US = 60 * SECOND_US
+HOUR_US = 60 * MINUTE_US
+DAY_US = 24 * HOUR_US
+
+TIME_LIMIT_US = 253_402_128_000 * SECOND_US
+"""Two days before the year 10000, where datetime ends in every time zone."""
 
 MAX_TEXT = 1000
 """Longer texts are refused unread: int() has a limit of its own, with other words."""
@@ -29,26 +35,26 @@ _SIZE_UNITS = (*((suffix, 1 << 10 * (6 - place)) for place, suffix in enumerate(
 _SIZE_TERM = r"[ \t\n\r\v\f]*\+?([0-9]+)(?:\.([0-9]*))?[ \t\n\r]*"
 
 _SPAN_UNITS = (
-    ("y", 31_557_600 * US_PER_SECOND),
-    ("month", 2_629_800 * US_PER_SECOND),
-    ("w", 7 * 24 * 60 * US_PER_MINUTE),
-    ("d", 24 * 60 * US_PER_MINUTE),
-    ("h", 60 * US_PER_MINUTE),
-    ("min", US_PER_MINUTE),
-    ("s", US_PER_SECOND),
-    ("ms", 1000),
+    ("y", 31_557_600 * SECOND_US),
+    ("month", 2_629_800 * SECOND_US),
+    ("w", 7 * DAY_US),
+    ("d", DAY_US),
+    ("h", HOUR_US),
+    ("min", MINUTE_US),
+    ("s", SECOND_US),
+    ("ms", MS_US),
     ("us", 1),
 )
 _SPAN_WORDS = {
     **dict(_SPAN_UNITS),
-    **dict.fromkeys(("years", "year"), 31_557_600 * US_PER_SECOND),
-    **dict.fromkeys(("months", "M"), 2_629_800 * US_PER_SECOND),
-    **dict.fromkeys(("weeks", "week"), 7 * 24 * 60 * US_PER_MINUTE),
-    **dict.fromkeys(("days", "day"), 24 * 60 * US_PER_MINUTE),
-    **dict.fromkeys(("hours", "hour", "hr"), 60 * US_PER_MINUTE),
-    **dict.fromkeys(("minutes", "minute", "m"), US_PER_MINUTE),
-    **dict.fromkeys(("seconds", "second", "sec"), US_PER_SECOND),
-    "msec": 1000,
+    **dict.fromkeys(("years", "year"), 31_557_600 * SECOND_US),
+    **dict.fromkeys(("months", "M"), 2_629_800 * SECOND_US),
+    **dict.fromkeys(("weeks", "week"), 7 * DAY_US),
+    **dict.fromkeys(("days", "day"), DAY_US),
+    **dict.fromkeys(("hours", "hour", "hr"), HOUR_US),
+    **dict.fromkeys(("minutes", "minute", "m"), MINUTE_US),
+    **dict.fromkeys(("seconds", "second", "sec"), SECOND_US),
+    "msec": MS_US,
     **dict.fromkeys(("usec", "\u03bcs", "\u00b5s"), 1),
 }
 # The longest word wins, as in systemd's table: "months" before "m", "msec" before "ms" before "m".
@@ -157,7 +163,7 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
-def format_span(span_us: int, accuracy_us: int = US_PER_SECOND) -> str:
+def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
     """A time span for people, in at most two units: 1h 2min, 10min 14s; 1.500s with an accuracy of 1 ms; infinity.
 
     It is what systemd prints, cut after two units, the second one without decimals. Parts shorter than
@@ -177,8 +183,13 @@ def format_span(span_us: int, accuracy_us: int = US_PER_SECOND) -> str:
             continue
         whole, rest = divmod(left, unit)
         decimals = len(str(unit)) - len(str(accuracy_us))
-        if not parts and left < US_PER_MINUTE and rest and decimals > 0:
+        if not parts and left < MINUTE_US and rest and decimals > 0:
             return f"{whole}.{rest // accuracy_us:0{decimals}d}{word}"
         parts.append(f"{whole}{word}")
         left = rest
     return " ".join(parts)
+
+
+def counted(number: int, singular: str) -> str:
+    """A number with its noun: "1 file", "9,447 extents"."""
+    return f"{number:,} {singular}" if number == 1 else f"{number:,} {singular}s"

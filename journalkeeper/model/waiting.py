@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.model import Outcome, Plan, Result
-from journalkeeper.model.units import format_span
+from journalkeeper.model.units import DAY_US, format_span
 
-LONG_US: Final = 24 * 60 * 60 * 1_000_000
+LONG_US: Final = DAY_US
 """A longer wait is reported."""
 
 
@@ -33,9 +33,14 @@ def waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], n
     return {path: Wait(path, started[path], reason) for path, reason in reasons.items()}
 
 
+def is_long(wait: Wait, now_us: int) -> bool:
+    """Whether a file has waited for more than a day."""
+    return now_us - wait.since_us > LONG_US
+
+
 def long(known: Iterable[Wait], now_us: int) -> list[Wait]:
     """Those of more than a day, the longest first."""
-    return sorted((one for one in known if now_us - one.since_us > LONG_US), key=lambda one: (one.since_us, one.path))
+    return sorted((one for one in known if is_long(one, now_us)), key=lambda one: (one.since_us, one.path))
 
 
 def sentence(known: Iterable[Wait], now_us: int) -> str:

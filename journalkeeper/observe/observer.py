@@ -29,6 +29,7 @@ from journalkeeper.journald.names import Name, classify
 from journalkeeper.model import Instance, JournalFile, Kind, Reason, State, Volume
 from journalkeeper.model.errors import FileError, NotBtrfsError
 from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import file_row
 from journalkeeper.observe.parallel import results
 
@@ -43,7 +44,7 @@ for the disk bytes, which is nobody who stays, from one on: one 34 MiB file of 7
 AT_ONCE: Final = 256
 """Files that are open at a time: a quarter of what a process may have by default."""
 
-SHARED_US: Final = 24 * 60 * 60 * 1_000_000
+SHARED_US: Final = DAY_US
 """How long a shared file is taken to stay shared: to look for sharing costs the most of a look, and more the more
 snapshots there are."""
 

@@ -15,9 +15,10 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
+from journalkeeper.model.units import MINUTE_US
 from journalkeeper.policy.rule_table import first
 
-PATIENCE_US: Final = 60 * 1_000_000
+PATIENCE_US: Final = MINUTE_US
 """The longest that one file waits in pauses: what keeps a disk busy for longer is no moment's matter."""
 
 

@@ -12,11 +12,10 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.model import Action, JournalFile, Outcome, Reason, Refusal, Request, Result, Skip, Volume, Window
-from journalkeeper.model.units import format_span
+from journalkeeper.model.units import HOUR_US, MINUTE_US, format_span
 from journalkeeper.policy.case import Case
 
-MINUTE_US: Final = 60 * 1_000_000
-AGAIN_US: Final = 60 * MINUTE_US
+AGAIN_US: Final = HOUR_US
 """When to try again what failed, was refused, or found no space or budget: neither ends by itself soon."""
 
 PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE}) | {

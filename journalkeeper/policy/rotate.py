@@ -45,14 +45,12 @@ from journalkeeper.model import (
     Volume,
     Window,
 )
-from journalkeeper.model.units import INFINITY_US, format_size, format_span
+from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span
 from journalkeeper.policy import deferral
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.nocow import refused
 from journalkeeper.policy.rule_table import first
 from journalkeeper.policy.saving import EXPECTED_RATIO
-
-DAY_US: Final = 24 * 60 * 60 * 1_000_000
 
 YOUNG_EXTENTS: Final = 4
 """What a boot finds of a file that was begun shortly before (2 extents measured), and its growth."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
-from journalkeeper.model.units import format_size, format_span
+from journalkeeper.model.units import DAY_US, SECOND_US, format_size, format_span
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.cost import beside_snapshot_bytes
@@ -21,8 +21,7 @@ from journalkeeper.policy.deferral import AGAIN_US
 from journalkeeper.policy.gain import fell_short
 from journalkeeper.policy.rule_table import answers, first
 
-DAY_US: Final = 24 * 60 * 60 * 1_000_000
-LOOK_AGAIN_US: Final = 1_000_000
+LOOK_AGAIN_US: Final = SECOND_US
 """The soonest that a file is looked at again that journald still writes."""
 
 Rule = Callable[[Case], Skip | None]

@@ -7,23 +7,21 @@ An entry from /dev/log or the native socket bears the kernel's time of its datag
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import socket
 import struct
-import subprocess
 import time
 from argparse import Namespace
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 from journalkeeper.journald import header, opening
+from journalkeeper.journald.journalctl import FLUSHED, Journalctl, plain, running, wait_us
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
-from journalkeeper.observe.intake import wait_us
 from journalkeeper.probe.base import Measurement, Steps, floor
 from journalkeeper.report.distribution import Series, stalls
 from journalkeeper.report.distribution import shown as span
@@ -41,19 +39,12 @@ STALL_NS: Final = 100_000_000
 """Waits from here on are looked into: IntakeDelayMaxSec= by default."""
 
 STALLS_SHOWN: Final = 10
-FLUSHED: Final = "Time spent on flushing to "
 MOMENT_S: Final = 0.2
 NOT_SEEN: Final = (
     "Not seen: what units write to stdout (journald keeps no time of it), how long a sender waited before "
     "the kernel took its datagram, and stalls in which nobody logged: one of S seconds shows within 10% "
     "where 10/S messages a second are logged."
 )
-
-
-def entries(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """What journalctl says with --output=json; fields that it has twice are lists, and left out."""
-    for line in lines:
-        yield {name: value for name, value in json.loads(line).items() if isinstance(value, str)}
 
 
 class Intake:
@@ -74,7 +65,7 @@ class Intake:
         self._watch_clock(entry["_BOOT_ID"], taken_us, int(entry["__MONOTONIC_TIMESTAMP"]))
         if entry.get("PRIORITY", "6") <= str(CRIT):
             self.crits_us.append(taken_us)
-        if entry.get("_TRANSPORT") == "driver" and entry.get("MESSAGE", "").startswith(FLUSHED):
+        if entry.get("_TRANSPORT") == "driver" and FLUSHED.match(entry.get("MESSAGE", "")):
             self.flushes_us.append(taken_us)
         wait = wait_us(entry)
         if wait is None or entry.get("_TRANSPORT") not in {"syslog", "journal"}:
@@ -147,32 +138,25 @@ def sink() -> Series:
 @contextmanager
 def measured(asked: Namespace) -> Iterator[Measurement]:
     """Read the journal that `asked` names."""
-    words = ["journalctl", "--quiet", "--output=json", f"--output-fields={','.join(FIELDS)}", "--no-pager"]
-    words += [f"--directory={asked.directory}"] if asked.directory else []
-    words += [f"--since={asked.since}"] if asked.since else []
-    words += ["--boot"] if asked.boot else []
-    words += ["--follow", *([] if asked.since or asked.boot else ["--lines=0"])] if asked.follow else []
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdout=pipe, stderr=pipe) as journalctl:
+    options = [f"--since={asked.since}"] if asked.since else []
+    options += ["--boot"] if asked.boot else []
+    options += ["--follow", *([] if asked.since or asked.boot else ["--lines=0"])] if asked.follow else []
+    with running(FIELDS, *options, directory=asked.directory) as journalctl:
         intake = Intake()
         found = Measurement([intake.all], sink(), notes=[NOT_SEEN])
         found.judged = lambda series: series is intake.all
         found.steps = _steps(journalctl, intake, found, asked.directory or "/var/log/journal")
-        try:
-            yield found
-        finally:
-            journalctl.terminate()
+        yield found
 
 
-def _steps(journalctl: subprocess.Popen[bytes], intake: Intake, found: Measurement, directory: str) -> Steps:
+def _steps(journalctl: Journalctl, intake: Intake, found: Measurement, directory: str) -> Steps:
     try:
-        for line in _lines(journalctl):
+        for line in _lines(journalctl.output.fileno()):
             if line:
-                for entry in entries([line]):
-                    intake.take(entry)
+                intake.take(plain(line))
             yield
-        if journalctl.wait():
-            raise KeeperError(f"journalctl: {b''.join(journalctl.stderr or ()).decode(errors='replace').strip()}")
+        if journalctl.status():
+            raise KeeperError(f"journalctl: {journalctl.said()}")
     finally:
         found.series += sorted(intake.units.values(), key=lambda one: (-max(one.waits_ns()), one.name))
         found.notes += intake.causes(rotations_us(directory))
@@ -180,9 +164,9 @@ def _steps(journalctl: subprocess.Popen[bytes], intake: Intake, found: Measureme
             found.notes.append(f"{intake.unclear} entries left out: the clock was set while they waited")
 
 
-def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """The lines that a process writes; an empty one when a moment has brought none."""
-    fd, rest = process.stdout.fileno() if process.stdout else -1, b""
+def _lines(fd: int) -> Iterator[bytes]:
+    """The lines that come from `fd`; an empty one when a moment has brought none."""
+    rest = b""
     while True:
         if not select.select([fd], [], [], MOMENT_S)[0]:
             yield b""

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
+from journalkeeper.journald.journalctl import plain
 from journalkeeper.probe.base import PATIENCE_S, SCRATCH, Measurement, Steps, Target, floor, scratch, target
-from journalkeeper.probe.intake import entries
 from journalkeeper.report.distribution import Series, largest_gap, shown
 
 SHELL: Final = """
@@ -128,7 +128,7 @@ def steps(where: Target, asked: Namespace, found: Measurement, place: str, stack
                 read_ns, lines = key.data.lines()
                 for line in lines if key.data is not journal else ():
                     followers[key.data].take(line.decode(errors="replace"), read_ns)
-                for entry in entries(lines if key.data is journal else ()):
+                for entry in map(plain, lines if key.data is journal else ()):
                     name, taken_ns = ours[entry["SYSLOG_IDENTIFIER"]], int(entry["__REALTIME_TIMESTAMP"]) * 1000
                     if journals[name].take(entry["MESSAGE"], taken_ns) is not None:
                         own[name].add(taken_ns, read_ns - taken_ns)

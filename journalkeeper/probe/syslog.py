@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Final
 
 from journalkeeper.journald import conf
+from journalkeeper.journald.journalctl import plain
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_span
 from journalkeeper.probe.base import PATIENCE_S, Measurement, Steps, Target, at_the_end, floor, sample, schedule, target
 from journalkeeper.probe.base import wall_ns as wall
-from journalkeeper.probe.intake import entries
 from journalkeeper.report.distribution import Series
 
 IDENTIFIER: Final = "journalkeeper-probe"
@@ -149,7 +149,7 @@ def arrived(where: Target, found: Measurement) -> dict[int, int]:
     while time.monotonic() < deadline_s:
         before = len(seen)
         lines = subprocess.run(words, capture_output=True, check=False).stdout.splitlines()
-        seen = {int(one["MESSAGE"][:8]): int(one["__REALTIME_TIMESTAMP"]) * 1000 for one in entries(lines)}
+        seen = {int(one["MESSAGE"][:8]): int(one["__REALTIME_TIMESTAMP"]) * 1000 for one in map(plain, lines)}
         if len(seen) == len(sent) or (seen and len(seen) == before):
             break
         time.sleep(0.5)

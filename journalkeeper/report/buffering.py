@@ -18,12 +18,12 @@ from math import ceil, log
 from shlex import quote
 from typing import Final, NamedTuple
 
-from journalkeeper.model.units import format_span
+from journalkeeper.model.units import SECOND_US, format_span
 from journalkeeper.report.evidence import Evidence, Line, Process, Stream, Unknown
 from journalkeeper.report.finding import Facts, Finding, Severity, named
 
 BLOCK: Final = 4096
-GAP_US: Final = 1_000_000
+GAP_US: Final = SECOND_US
 """Lines that are less apart are of one burst."""
 
 BURSTS: Final = 3
@@ -32,8 +32,6 @@ CHANCE: Final = 1 / 1000
 
 LONGEST: Final = BLOCK // 8
 """With lines of more than this nothing can be told: every fourth burst fits, or more."""
-
-UNBUFFERED_ARGUMENT: Final = "-u"
 
 
 class Buffered(NamedTuple):

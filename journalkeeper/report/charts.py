@@ -13,12 +13,12 @@ from math import ceil, log2
 from typing import Final
 
 from journalkeeper.model import Result
-from journalkeeper.model.units import format_span
+from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_span
 from journalkeeper.report import svg
+from journalkeeper.report.distribution import quantile
 from journalkeeper.report.evidence import Boot, Intake, Journal, Recorded
-from journalkeeper.report.figure import DAY_US, HOUR_US, MOST_ROWS, Figure, Table, in_time, left_out, number_label
-from journalkeeper.report.intake import quantile
-from journalkeeper.report.text import UNKNOWN, count, day, hour, seconds, when
+from journalkeeper.report.figure import MOST_ROWS, Figure, Table, in_time, left_out, number_label
+from journalkeeper.report.text import UNKNOWN, day, hour, seconds, when
 
 MOST_BOOTS: Final = 120
 MOST_COLUMNS: Final = 72
@@ -67,13 +67,13 @@ def _boots_said(shown: Sequence[Boot], first: int | None) -> str:
         before, since = _median_s(shown[:first]), _median_s(shown[first:])
         if before is not None and since is not None:
             return (
-                f"Before journalkeeper a boot took {seconds(before)} in the median of {count(first, 'boot')},"
-                f" since then {seconds(since)} in the median of {count(len(shown) - first, 'boot')}."
+                f"Before journalkeeper a boot took {seconds(before)} in the median of {counted(first, 'boot')},"
+                f" since then {seconds(since)} in the median of {counted(len(shown) - first, 'boot')}."
             )
     median = _median_s(shown)
     if median is None:
-        return f"None of {count(len(shown), 'boot')} has a message that says how long it took."
-    return f"A boot takes {seconds(median)} in the median of {count(len(shown), 'boot')}."
+        return f"None of {counted(len(shown), 'boot')} has a message that says how long it took."
+    return f"A boot takes {seconds(median)} in the median of {counted(len(shown), 'boot')}."
 
 
 def _boots_notes(known: Sequence[Boot], shown: Sequence[Boot]) -> tuple[str, ...]:
@@ -81,8 +81,8 @@ def _boots_notes(known: Sequence[Boot], shown: Sequence[Boot]) -> tuple[str, ...
     without = sum(_s(boot.userspace_us) is None for boot in shown)
     if without:
         notes.append(
-            f"{count(without, 'boot')} shown as “?” {'has' if without == 1 else 'have'} no “Startup finished” message:"
-            " it was interrupted, or the message is not kept."
+            f"{counted(without, 'boot')} shown as “?” {'has' if without == 1 else 'have'} no “Startup finished”"
+            " message: it was interrupted, or the message is not kept."
         )
     if len(known) > len(shown):
         notes.append(f"The newest {len(shown)} of {len(known):,} boots are shown.")
@@ -162,14 +162,14 @@ def intake(journal: Journal, now_us: int) -> Figure:
     panel = svg.Panel("wait in journald's queue", most, str, (layer,), height=max(90, 13 * most), labels=labels)
     axis = tuple((place + 0.5, hour((low + place) * hours * HOUR_US)) for place in range(wide))
     said = (
-        f"Of {count(len(waits), 'message')}, 99 in 100 waited at most {format_span(quantile(waits, 99), 1)},"
+        f"Of {counted(len(waits), 'message')}, 99 in 100 waited at most {format_span(quantile(sorted(waits), 990), 1)},"
         f" the longest {format_span(waits[-1], 1)}."
     )
-    notes = [f"A column is {count(hours, 'hour')}; a bar's height grows with the logarithm of its messages."]
+    notes = [f"A column is {counted(hours, 'hour')}; a bar's height grows with the logarithm of its messages."]
     if not journal.complete and journal.oldest_us is not None:
         notes.append(f"The journal was read back to {when(journal.oldest_us)} only; older messages are not counted.")
     if len(kept) < len(timely):
-        back = count(len(timely) - len(kept), "message")
+        back = counted(len(timely) - len(kept), "message")
         notes.append(f"{back} seemed to be taken before being sent, as the clock was set, and are left out.")
     notes += left_out(len(journal.intake) - len(timely), "message")
     chart = svg.Chart(f"Intake delay: {said}", 0, wide, (panel,), axis)

@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 from journalkeeper.model import Instance, JournalFile, Window
 from journalkeeper.model.escape import shown
-from journalkeeper.model.units import INFINITY_US, format_size, format_span
+from journalkeeper.model.units import DAY_US, INFINITY_US, counted, format_size, format_span
 from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, decision_lines, facts, window_said
-from journalkeeper.report.text import UNKNOWN, count, when
-
-DAY_US = 24 * 3600 * 1_000_000
+from journalkeeper.report.text import UNKNOWN, when
 
 
 class Place(NamedTuple):
@@ -120,7 +118,7 @@ def _settings(instance: Instance) -> str:
 
 def _files(files: Sequence[JournalFile]) -> str:
     extents, ideal = sum(file.extents.total for file in files), sum(file.ideal_extents for file in files)
-    return f"{count(len(files), 'file')}, {count(extents, 'extent')}, where {ideal:,} would be ideal"
+    return f"{counted(len(files), 'file')}, {counted(extents, 'extent')}, where {ideal:,} would be ideal"
 
 
 def _history(kept: Retention) -> str:
@@ -135,7 +133,7 @@ def _history(kept: Retention) -> str:
 def _limit(kept: Retention) -> str:
     if kept.binding is None:
         return "nothing limits it" if kept.max_use_bytes == 0 else UNKNOWN
-    said = f"{kept.binding} is reached first: {count(kept.files, 'file')} of {kept.max_files:,}"
+    said = f"{kept.binding} is reached first: {counted(kept.files, 'file')} of {kept.max_files:,}"
     if kept.max_use_bytes:
         said += f", {format_size(kept.allocated_bytes)} of {format_size(kept.max_use_bytes)}"
     if kept.max_retention_us not in {0, INFINITY_US}:

@@ -6,14 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from journalkeeper.model.units import format_size
+from journalkeeper.model.units import HOUR_US, format_size
 from journalkeeper.report import svg
 
 MOST_ROWS: Final = 12
 """Rows of a table below a chart; the newest, or sums."""
 
-HOUR_US: Final = 3600 * 1_000_000
-DAY_US: Final = 24 * HOUR_US
 FIRST_US: Final = 1_293_840_000_000_000
 """2011 begins, and journald is not there yet."""
 

@@ -86,8 +86,3 @@ def short(name: str) -> str:
         return name
     half = (NAME_CHARACTERS - 1) // 2
     return f"{name[:half]}…{name[-half:]}"
-
-
-def counted(number: int, singular: str) -> str:
-    """A number with its noun: "1 file", "9,447 extents"."""
-    return f"{number:,} {singular}" if number == 1 else f"{number:,} {singular}s"

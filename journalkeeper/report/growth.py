@@ -11,21 +11,11 @@ from typing import Final
 
 from journalkeeper.history.rows import Entry, Totals
 from journalkeeper.model import JournalFile, Kind, Result
-from journalkeeper.model.units import format_size
+from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_size
 from journalkeeper.report import svg
 from journalkeeper.report.evidence import Recorded
-from journalkeeper.report.figure import (
-    DAY_US,
-    HOUR_US,
-    MOST_ROWS,
-    Figure,
-    Table,
-    in_time,
-    left_out,
-    number_label,
-    size_label,
-)
-from journalkeeper.report.text import count, day, hour, when
+from journalkeeper.report.figure import MOST_ROWS, Figure, Table, in_time, left_out, number_label, size_label
+from journalkeeper.report.text import day, hour, when
 
 MOST_BARS: Final = 120
 MOST_POINTS: Final = 2000
@@ -79,7 +69,7 @@ def _extents(moments: Sequence[Totals], entries: Sequence[Entry]) -> Figure:
     ticks = svg.Ticks("rewrites", tuple(place for place in done if low <= place <= high))
     panel = svg.Panel("extents", max(one.extents for one in moments), number_label, (ideal, line, ticks), height=170)
     last = moments[-1]
-    said = f"{count(last.extents, 'extent')} at {when(last.when_us)}, where {last.ideal_extents:,} would be ideal."
+    said = f"{counted(last.extents, 'extent')} at {when(last.when_us)}, where {last.ideal_extents:,} would be ideal."
     chart = svg.Chart(f"Extents over time: {said}", low, high, (panel,), _times(low, high))
     rows = tuple(
         (when(one.when_us), f"{one.extents:,}", f"{one.ideal_extents:,}", f"{one.active_extents:,}", f"{one.files:,}")
@@ -125,7 +115,7 @@ def _sizes(moments: Sequence[Totals], entries: Sequence[Entry], disk_bytes: int 
     if written:
         boxes = ((max(at, low), 0, min(at + days * DAY_US, high), number, "") for at, number in written if at < high)
         bars = svg.Boxes("written", tuple(box for box in boxes if box[0] < box[2]))
-        title = f"written by journalkeeper in {count(days, 'day')}"
+        title = f"written by journalkeeper in {counted(days, 'day')}"
         most = max(number for _, number in written)
         panels.append(svg.Panel(title, most, size_label, (bars,), height=60, binary=True))
         key.append((bars, "written by journalkeeper"))

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from journalkeeper.model.units import format_span
+from journalkeeper.model.units import counted, format_span
+from journalkeeper.report.distribution import quantile
 from journalkeeper.report.evidence import Evidence, Intake, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
+from journalkeeper.report.finding import Facts, Finding, Severity, named
 
 ENOUGH: Final = 100
 """With fewer messages one in a hundred is none."""
@@ -40,14 +41,8 @@ def waited(intake: Sequence[Intake]) -> Waits | None:
     for one in intake:
         longest[one.unit] = max(one.wait_us, longest.get(one.unit, 0))
     worst = sorted(longest.items(), key=lambda pair: (-pair[1], pair[0]))[:WORST_UNITS]
-    delays = [one.wait_us for one in intake]
-    return Waits(len(delays), quantile(delays, 99), max(delays), tuple(worst))
-
-
-def quantile(numbers: Iterable[int], percent: int) -> int:
-    """The least of the numbers that is no less than `percent` of them (nearest rank)."""
-    ordered = sorted(numbers)
-    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+    delays = sorted(one.wait_us for one in intake)
+    return Waits(len(delays), quantile(delays, 990), delays[-1], tuple(worst))
 
 
 def waits(evidence: Evidence) -> Finding | Unknown | None:

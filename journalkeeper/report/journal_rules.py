@@ -7,11 +7,11 @@ from collections import Counter
 from shlex import quote
 from typing import Final
 
-from journalkeeper.model.units import format_span
+from journalkeeper.model.units import DAY_US, SECOND_US, counted, format_span
 from journalkeeper.report.evidence import Boot, Evidence, Journal, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
+from journalkeeper.report.finding import Facts, Finding, Severity, named
 
-RECENT_US: Final = 7 * 24 * 60 * 60 * 1_000_000
+RECENT_US: Final = 7 * DAY_US
 """What was longer ago is over, or happens again."""
 
 KERNEL: Final = "kernel"
@@ -22,7 +22,7 @@ JOURNALD: Final = "systemd-journald"
 BOOTS: Final = 5
 SLOW_BOOTS: Final = 3
 SLOW_SHARE: Final = 0.2
-SLOW_US: Final = 1_000_000
+SLOW_US: Final = SECOND_US
 """A flush of less than a second is nobody's wait, whatever its share of a short boot."""
 
 

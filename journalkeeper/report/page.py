@@ -15,14 +15,14 @@ from journalkeeper import __version__
 from journalkeeper.history.rows import Entry
 from journalkeeper.model import Plan, Reason, Skip
 from journalkeeper.model.reasons import SENTENCES
-from journalkeeper.model.units import format_size
+from journalkeeper.model.units import counted, format_size
 from journalkeeper.policy.saving import READ_IOPS, read_seconds_saved
 from journalkeeper.report import charts, style, svg
 from journalkeeper.report.evidence import Evidence, Unknown
 from journalkeeper.report.figure import Figure, Table
 from journalkeeper.report.finding import Fact, Finding, Verdict
 from journalkeeper.report.growth import disk_sum, growth
-from journalkeeper.report.text import UNKNOWN, count, html, seconds, when
+from journalkeeper.report.text import UNKNOWN, html, seconds, when
 
 MOST_BYTES: Final = 500 << 10
 MOST_ACTIONS: Final = 400
@@ -95,9 +95,9 @@ def _seen(evidence: Evidence) -> str:
     files = evidence.look.host.files
     extents, ideal = sum(file.extents.total for file in files), sum(file.ideal_extents for file in files)
     disk = disk_sum(files)
-    said = f"{count(len(files), 'file')} of {format_size(sum(file.size_bytes for file in files))}"
+    said = f"{counted(len(files), 'file')} of {format_size(sum(file.size_bytes for file in files))}"
     said += f", on disk {UNKNOWN if disk is None else format_size(disk)}"
-    return f"{said}, in {count(extents, 'extent')} where {ideal:,} would be ideal, at {when(evidence.now_us)}."
+    return f"{said}, in {counted(extents, 'extent')} where {ideal:,} would be ideal, at {when(evidence.now_us)}."
 
 
 def _ignored(evidence: Evidence) -> str:
@@ -138,7 +138,7 @@ def _table(table: Table) -> str:
 
 def _findings(verdict: Verdict) -> str:
     parts = [_finding(one) for one in verdict.findings] or ["<p>Nothing was found.</p>"]
-    parts.append(f"<p>{count(len(verdict.passed), 'check')} passed, {len(verdict.unknown)} could not be made.</p>")
+    parts.append(f"<p>{counted(len(verdict.passed), 'check')} passed, {len(verdict.unknown)} could not be made.</p>")
     if verdict.unknown:
         parts.append(_table(Table("Checks that could not be made", ("Check", "Why"), verdict.unknown, words_last=True)))
     return "\n".join(parts)
@@ -249,7 +249,7 @@ def _planned(plan: Plan) -> Table:
         )
         for one in plan.actions[:MOST_PLANNED]
     )
-    todo = count(len(plan.actions), "action")
+    todo = counted(len(plan.actions), "action")
     caption = f"{todo} to do; what a cold read takes less is of {READ_IOPS} reads a second"
     if len(rows) < len(plan.actions):
         caption += f", the first {len(rows)}"
@@ -266,7 +266,9 @@ def _left_alone(skipped: Sequence[Skip]) -> Table:
         (reason, f"{len(some):,}", "; ".join(filter(None, (some[0].path, some[0].detail))))
         for reason, some in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     )
-    return Table(f"{count(len(skipped), 'file')} left alone", ("Reason", "Files", "For example"), rows, words_last=True)
+    return Table(
+        f"{counted(len(skipped), 'file')} left alone", ("Reason", "Files", "For example"), rows, words_last=True
+    )
 
 
 def _glossary(reasons: Iterable[Reason]) -> str:

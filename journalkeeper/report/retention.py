@@ -13,16 +13,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from journalkeeper.model import MIB, Instance, JournalFile, Kind
-from journalkeeper.model.units import INFINITY_US, format_size, format_span
+from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_size, format_span
 from journalkeeper.report.evidence import Evidence, Unknown
 from journalkeeper.report.finding import Facts, Finding, Severity
-
-DAY_US: Final = 24 * 60 * 60 * 1_000_000
 
 ARCHIVES: Final = 2
 """Compacted archives that there must be before their ratio is believed."""
 
-SPAN_US: Final = 10 * 1_000_000
+SPAN_US: Final = 10 * SECOND_US
 """A history of no more tells no rate. What is proposed does not depend on the rate, only how long that lasts."""
 
 WORTH: Final = 1.5
@@ -77,10 +75,10 @@ def history(evidence: Evidence) -> Finding | Unknown | None:
         "binds": found.binds,
         "bytes_per_day": found.bytes_per_day,
         "ratio": round(found.ratio, 2),
-        "kept_s": found.kept_us // 1_000_000,
+        "kept_s": found.kept_us // SECOND_US,
         "disk_bytes": found.disk_bytes,
         "proposed_use_bytes": found.proposed_use_bytes,
-        "proposed_s": found.proposed_us // 1_000_000,
+        "proposed_s": found.proposed_us // SECOND_US,
         "proposed_disk_bytes": found.proposed_disk_bytes,
     }
     remedy = ("journalkeeper retention --apply",)

@@ -10,10 +10,10 @@ from shlex import quote
 from typing import Final
 
 from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, Volume
-from journalkeeper.model.units import format_size
+from journalkeeper.model.units import counted, format_size
 from journalkeeper.policy.nocow import judge, snapshots
 from journalkeeper.report.evidence import Evidence, Look, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
+from journalkeeper.report.finding import Facts, Finding, Severity, named
 
 PINNED_BYTES: Final = 16 * MIB
 """Snapshots that keep less than two of journald's 8 MiB steps are not worth a word."""

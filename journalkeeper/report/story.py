@@ -11,11 +11,11 @@ from journalkeeper.history.rows import Entry, Sample
 from journalkeeper.model import JournalFile, Reason, Result, Stretch, Window
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import ENDS, SENTENCES
-from journalkeeper.model.units import format_size, format_span
+from journalkeeper.model.units import SECOND_US, counted, format_size, format_span
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture
 from journalkeeper.report.evidence import Unknown
-from journalkeeper.report.text import UNKNOWN, count, seconds, when
+from journalkeeper.report.text import UNKNOWN, seconds, when
 
 MOST_PAST: Final = 10
 """Actions that are told one by one."""
@@ -79,7 +79,7 @@ def change(decided: Decision, window: Window | None, now_us: int) -> str:
             return f"It is done by the next run before {when(window.closes_at_us)}, when the window closes."
         return "It is done by the next run, unless the file changes before or others keep the disk busy."
     if decided.until_us is not None:
-        left = format_span(max(1_000_000, decided.until_us - now_us))
+        left = format_span(max(SECOND_US, decided.until_us - now_us))
         said = f"in {left}, at {when(decided.until_us)}"
     else:
         said = ENDS.get(decided.reason, "when it is a journal file on btrfs")
@@ -127,7 +127,7 @@ def _size(story: Story) -> str:
     disk = UNKNOWN if file.disk_bytes is None else format_size(file.disk_bytes)
     said = f"{format_size(file.size_bytes)}, {format_size(file.allocated_bytes)} allocated, on disk {disk}"
     if file.entries:
-        said += f"; {count(file.entries, 'entry').replace('entrys', 'entries')}"
+        said += f"; {counted(file.entries, 'entry').replace('entrys', 'entries')}"
         said += f" from {when(file.head_time_us)} to {when(file.tail_time_us)}"
     return said
 
@@ -161,7 +161,7 @@ def past(story: Story) -> list[str]:
     newest = story.entries[: -MOST_PAST - 1 : -1]
     said = [_done(entry) for entry in newest]
     if len(story.entries) > len(newest):
-        said.append(f"{count(len(story.entries) - len(newest), 'older action')}; `journalkeeper history` has them")
+        said.append(f"{counted(len(story.entries) - len(newest), 'older action')}; `journalkeeper history` has them")
     if not isinstance(story.samples, Unknown) and story.samples:
         first, last = story.samples[0], story.samples[-1]
         said.append(
@@ -175,7 +175,7 @@ def _done(entry: Entry) -> str:
     done = entry.outcome
     said = f"{when(entry.when_us)} {done.action} {done.result} ({done.reason})"
     if done.result is Result.DONE:
-        said += f": {done.extents_before:,} to {count(done.extents_after, 'extent')}"
+        said += f": {done.extents_before:,} to {counted(done.extents_after, 'extent')}"
         said += f", {format_size(done.bytes_written)} written"
     elif done.detail:
         said += f": {shown(done.detail)}"
@@ -192,7 +192,7 @@ def decision_lines(decided: Decision | Unknown | None, window: Window | None, no
         said = [f"{decided.action}, {decided.reason}"]
         if decided.extents_before or decided.bytes_to_write:
             said[0] += (
-                f": {decided.extents_before:,} to about {count(decided.extents_expected, 'extent')},"
+                f": {decided.extents_before:,} to about {counted(decided.extents_expected, 'extent')},"
                 f" {format_size(decided.bytes_to_write)} to write; saves {seconds(decided.read_seconds_saved)} of a"
                 f" cold read at {READ_IOPS} reads a second and about {format_size(decided.disk_bytes_saved)} on disk"
             )

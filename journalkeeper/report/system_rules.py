@@ -7,10 +7,10 @@ import re
 from typing import Final
 
 from journalkeeper.model import Result
-from journalkeeper.model.units import format_span
-from journalkeeper.model.waiting import LONG_US, long
+from journalkeeper.model.units import DAY_US, counted, format_span
+from journalkeeper.model.waiting import long
 from journalkeeper.report.evidence import Evidence, Unit, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, counted, named
+from journalkeeper.report.finding import Facts, Finding, Severity, named
 
 ZEROING: Final = frozenset({252, 253})
 """systemd versions whose copy of a NOCOW archive can hold zeros: systemd #24150 and #31222."""
@@ -28,7 +28,7 @@ SERVICE: Final = "journalkeeper.service"
 TIMER: Final = "journalkeeper.timer"
 DEFRAG_TIMER: Final = "journalkeeper-defrag.timer"
 
-STARVED_US: Final = 7 * LONG_US
+STARVED_US: Final = 7 * DAY_US
 """What waits for a week is not put off for a busy day."""
 
 FAILURES: Final = 3

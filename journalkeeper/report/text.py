@@ -11,15 +11,12 @@ from datetime import datetime
 from typing import Final
 
 from journalkeeper.model.escape import shown
-from journalkeeper.model.units import US_PER_SECOND, format_span
+from journalkeeper.model.units import SECOND_US, TIME_LIMIT_US, format_span
 
 LONGEST: Final = 160
 """Characters of one name or sentence on a page: a unit's name can be 10 kB, of which the ends tell."""
 
 UNKNOWN: Final = "unknown"
-
-LAST_US: Final = 253_402_128_000 * US_PER_SECOND
-"""Two days before the year 10000, where datetime ends in every time zone."""
 
 
 def html(text: str, longest: int = LONGEST) -> str:
@@ -51,18 +48,13 @@ def hour(time_us: int) -> str:
 
 
 def _time(time_us: int, form: str) -> str:
-    if not 0 <= time_us < LAST_US:
+    if not 0 <= time_us < TIME_LIMIT_US:
         return UNKNOWN
-    return datetime.fromtimestamp(time_us // US_PER_SECOND).strftime(form)
+    return datetime.fromtimestamp(time_us // SECOND_US).strftime(form)
 
 
 def seconds(number: float) -> str:
     """Seconds for people: 0.004s, 1.8s, 41.5s, 3min 12s."""
     if number >= 60:
-        return format_span(round(number) * US_PER_SECOND)
+        return format_span(round(number) * SECOND_US)
     return f"{number:.3f}s" if number < 0.0995 else f"{number:.1f}s"
-
-
-def count(number: int, noun: str) -> str:
-    """A number and its noun: "1 file", "9,447 extents"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

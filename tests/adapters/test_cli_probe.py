@@ -18,8 +18,8 @@ from journalkeeper.cli import probe as command
 from journalkeeper.cli.parser import parse
 from journalkeeper.cli.program import run
 from journalkeeper.config import files
+from journalkeeper.journald.journalctl import wait_us
 from journalkeeper.model.errors import UsageError
-from journalkeeper.observe.intake import wait_us
 from journalkeeper.probe import syslog
 from journalkeeper.probe.intake import Intake
 from tests.adapters.pages import PAGES, make
@@ -174,9 +174,9 @@ def test_waits_are_told_by_unit() -> None:
 
 @pytest.mark.parametrize("moved_us", [3600 * SECOND, -3600 * SECOND, 30_000])
 def test_a_wait_across_which_the_clock_was_set_is_left_out(moved_us: int) -> None:
-    set_ = entry(20 * SECOND + moved_us, moved_us + 500) | {"__MONOTONIC_TIMESTAMP": str(20 * SECOND)}
-    after = entry(21 * SECOND + moved_us, 700) | {"__MONOTONIC_TIMESTAMP": str(21 * SECOND)}
-    found = intake(entry(10 * SECOND, 300), set_, after)
+    set_ = entry(10020 * SECOND + moved_us, moved_us + 500) | {"__MONOTONIC_TIMESTAMP": str(10020 * SECOND)}
+    after = entry(10021 * SECOND + moved_us, 700) | {"__MONOTONIC_TIMESTAMP": str(10021 * SECOND)}
+    found = intake(entry(10010 * SECOND, 300), set_, after)
     assert found.all.waits_ns() == [300_000, 700_000]
     assert found.unclear == 1
 

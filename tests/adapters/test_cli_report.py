@@ -14,7 +14,7 @@ import pytest
 
 from journalkeeper.cli import report
 from journalkeeper.cli.program import run
-from journalkeeper.gather.journalctl import JournalctlError
+from journalkeeper.journald.journalctl import JournalctlError
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.report.evidence import Evidence
 from tests.report_data import evidence

@@ -14,7 +14,7 @@ import pytest
 from journalkeeper.cli.program import run
 from journalkeeper.gather import journal as gathering
 from journalkeeper.gather.journal import journal
-from journalkeeper.gather.journalctl import JournalctlError
+from journalkeeper.journald.journalctl import JournalctlError
 from journalkeeper.report.evidence import Dropped, Ended, Intake, Journal, Line, Unknown
 
 NOW_US = 1_795_350_000_000_000

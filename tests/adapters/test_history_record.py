@@ -16,10 +16,9 @@ from journalkeeper.history.record import NAME, Record
 from journalkeeper.history.rows import Day, Run, Totals
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Extents, Host, JournalFile, Kind, Outcome, Past, Reason, Result, State, Verb, Volume
+from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
 
-HOUR_US = 3600 * 1_000_000
-DAY_US = 24 * HOUR_US
 VOLUME = ("uuid-a", 256)
 DEVICE = 41
 
@@ -74,12 +73,12 @@ def writes(record: Record) -> int:
 def test_what_waits_is_kept_as_a_whole_and_written_only_where_it_is_another(record: Record) -> None:
     assert record.waiting() == {}
     waits = [Wait("/j/\udcff.journal", 5, "budget"), Wait("/j/b", 4, "pressure")]
-    record.wait(waits)
+    record.wait(waits, now_us=0)
     assert record.waiting() == {wait.path: wait for wait in waits}
     before = writes(record)
-    record.wait(reversed(waits))
+    record.wait(reversed(waits), now_us=0)
     assert writes(record) == before
-    record.wait(waits[1:])
+    record.wait(waits[1:], now_us=0)
     assert list(record.waiting()) == ["/j/b"]
     other = waits[1]._replace(reason="budget")
     record.wait([other], now_us=4 + LONG_US)

@@ -82,7 +82,6 @@ def append(path: Path | bytes) -> None:
 
 
 NOTHING = Change(frozenset(), rescan=False)
-RESCAN = Change(frozenset(), rescan=True)
 
 
 # appends

@@ -25,12 +25,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
+from journalkeeper.journald.journalctl import plain, wait_us
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.load import Load
 from journalkeeper.lab.volume import extents
-from journalkeeper.observe.intake import wait_us
 from journalkeeper.probe.base import at_the_end
-from journalkeeper.probe.intake import entries
 from journalkeeper.report.distribution import quantile
 from tests.bench.archive import slowed
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, run, show
@@ -106,7 +105,7 @@ def delays(place: Bed, wanted: int) -> tuple[list[float], list[float]]:
     """
     words = ("--output=json", "--output-fields=LAB_PLANNED,_SOURCE_REALTIME_TIMESTAMP")
     lines = run("journalctl", "-D", place.journald.journal, "--quiet", *words).encode().splitlines()
-    found = [entry for entry in entries(lines) if "LAB_PLANNED" in entry]
+    found = [entry for entry in map(plain, lines) if "LAB_PLANNED" in entry]
     if len(found) != wanted:
         raise RuntimeError(f"{wanted} messages were logged, {len(found)} are in the journal")
     return [(wait_us(entry) or 0) / 1e6 for entry in found], [

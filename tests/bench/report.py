@@ -25,6 +25,7 @@ from journalkeeper.history.database import Database
 from journalkeeper.history.record import NAME
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.model.units import HOUR_US
 from tests.bench.figures import Figure, at_most, engine, in_turn, mib, ms, need_a_bed, parser, run, show, spawn
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 ENTRIES = 200_000
 YEARS = 5
-HOUR_US = 3600 * 1_000_000
 RECORD_BYTES = 50 << 20
 FILES = 5
 """Active files that are noted each hour: with so many the record is about RECORD_BYTES."""

@@ -10,14 +10,13 @@ from collections.abc import Callable
 
 import pytest
 
-from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs import fiemap, kernel
 from journalkeeper.btrfs.defrag import defrag_range
 from journalkeeper.btrfs.disk import disk_bytes
-from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import (
     FALLOC_FL_KEEP_SIZE,
+    SYNC_FILE_RANGE_WRITE,
     punch_hole,
-    start_writeback,
     sync_file_range,
     wait_writeback,
 )
@@ -62,8 +61,8 @@ def test_only_the_range_is_written(make_file: MakeFile) -> None:
 def test_one_range_can_be_begun_while_another_is_waited_for(make_file: MakeFile) -> None:
     fd = make_file()
     dirty_runs(fd, 3)
-    start_writeback(fd, 0, MIB)
-    start_writeback(fd, 2 * MIB, MIB)
+    for offset in (0, 2 * MIB):
+        kernel.sync_file_range(fd, offset, MIB, SYNC_FILE_RANGE_WRITE)
     wait_writeback(fd, 0, MIB)
     wait_writeback(fd, 2 * MIB, MIB)
     assert placed(fd, [(4 * MIB, MIB)])
@@ -127,7 +126,7 @@ def test_the_files_last_block_may_be_part_of_the_hole(make_file: MakeFile, size:
 
 def test_space_kept_behind_the_end_is_freed_too(make_file: MakeFile) -> None:
     fd = make_file(b"x" * PAGE)
-    fallocate(fd, FALLOC_FL_KEEP_SIZE, PAGE, MIB)
+    kernel.fallocate(fd, FALLOC_FL_KEEP_SIZE, PAGE, MIB)
     os.fsync(fd)
     assert disk_bytes(fd) == PAGE + MIB
     for offset, length in fiemap.unwritten(fd, sync=True):

@@ -490,7 +490,7 @@ def test_a_message_of_28_mib_is_answered_and_costs_nothing(bus: PrivateBus, serv
 
 
 def asks_for(bus: PrivateBus, text: str) -> None:
-    """Ask for a property of this name, and wait for the answer, which quotes it. 1.84 itself cannot say such a name."""
+    """Ask for a property of this name, and wait for the answer, which quotes it."""
     place = "Z" * len(text.encode())
     message = beds.raw_call(
         names.BUS_NAME, names.MANAGER_PATH, names.PROPERTIES, "Get", "ss", names.MANAGER, place

@@ -37,6 +37,7 @@ from journalkeeper.lab.journald import ONLINE, PrivateJournald
 from journalkeeper.lab.load import Load
 from journalkeeper.lab.volume import ScratchVolume, drop_caches, extents, run
 from journalkeeper.model import Reason, Request, Result
+from journalkeeper.model.units import DAY_US
 from journalkeeper.model.waiting import Wait
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer
@@ -267,9 +268,10 @@ def test_what_has_waited_for_a_day_is_told_after_a_restart_too(
     copies: Copies, serve: Callable[..., Service], tmp_path: Path
 ) -> None:
     path = copies.put()
-    day_us, now_us = 24 * 3600 * 1_000_000, time.time_ns() // 1000
+    now_us = time.time_ns() // 1000
     with Record(tmp_path / "state") as record:
-        record.wait([Wait(os.fspath(path), now_us - 2 * day_us, "pressure"), Wait("/gone", 1, "pressure")])
+        waits = Wait(os.fspath(path), now_us - 2 * DAY_US, "pressure"), Wait("/gone", 1, "pressure")
+        record.wait(waits, now_us=now_us)
     (tmp_path / "journalkeeper.conf").write_text(QUICK + "[Budget]\nBytesPerDay=1\n")
     service = serve(copies.machine.parent).ready()
     assert eventually(lambda: service.heard("1 file has waited for 2d: budget")), service.lines

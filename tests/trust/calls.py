@@ -196,7 +196,7 @@ class RecordFlow:
                 self._keep(record, ROWS)
                 self._keep(record, ROWS + 1)
                 record.observe(10**9, hosts.host(hosts.file(Kind.ACTIVE)))
-                record.wait([Wait("/j/1.journal", 1, "pressure")])
+                record.wait([Wait("/j/1.journal", 1, "pressure")], now_us=0)
                 record.end_run(run_id, 1)
                 record.prune(1, 1 << 62)
         except KeeperError as error:
@@ -213,6 +213,12 @@ class RecordFlow:
             unclean.append(str(error))
         took_s = time.monotonic() - began
         return Looked(record_troubles(self._state, ROWS + 2 * (said == "done")), unclean, took_s)
+
+
+def rows_in(state: Path) -> int:
+    """How many outcomes are recorded."""
+    with Record(state, read_only=True) as record:
+        return len(record.history())
 
 
 class CommandFlow:
@@ -240,6 +246,7 @@ class CommandFlow:
         for path in paths:
             adorn(path)
         self._before = {path: whole(path) for path in paths}
+        self._rows = rows_in(self._state)
 
     def first(self) -> None:
         os.environ[STATE] = os.fspath(self._state)
@@ -256,7 +263,7 @@ class CommandFlow:
         unclean = ["a traceback on stderr"] if "Traceback" in self._said.read_text() else []
         lost = self._differences(finished=False)
         after = next_run(self._top, self._state)
-        lost += self._differences(finished=True) + record_troubles(self._state, 0)
+        lost += self._differences(finished=True) + record_troubles(self._state, self._rows)
         return Looked(lost, unclean + after.failed + after.left, after.took_s, after.cleaned)
 
     def _differences(self, *, finished: bool) -> list[str]:

@@ -16,15 +16,13 @@ import os
 import random
 import select
 import struct
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.lab.slowdisk import MOUNTED, READ_IN, Op, SlowDisk, mount
+from journalkeeper.lab.slowdisk import MOUNTED, READ_IN, Op, SlowDisk, mount, served
 
 ENTRY: Final = struct.Struct("=qq")
 """Before each write: its offset and length. A flush has FLUSH as its offset."""
@@ -70,20 +68,8 @@ def serve(image: Path, log: Path) -> None:
 @contextmanager
 def recorded(image: Path, log: Path) -> Iterator[None]:
     """`image` as a disk that writes `log` while this lasts; whoever uses it must have let go of it by the end."""
-    words = [sys.executable, "-m", "tests.trust.cutdisk", os.fspath(image), os.fspath(log)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        if process.stdout.readline() != f"{MOUNTED}\n".encode():
-            raise RuntimeError("the recording disk did not start")
-        try:
-            yield
-        finally:
-            for _ in range(50):  # a loop device lets go of it a moment after its last user
-                if subprocess.run(["umount", image], capture_output=True, check=False).returncode == 0:
-                    break
-                time.sleep(0.1)
-            else:
-                process.kill()
+    with served("tests.trust.cutdisk", image, os.fspath(log)):
+        yield
 
 
 class _Entry(NamedTuple):

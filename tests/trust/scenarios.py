@@ -165,7 +165,7 @@ def records(stage: Stage) -> None:
                 run_id = record.begin_run(now_us, "defrag")
                 rows = _keep(record, stage, _keep(record, stage, rows, run_id), run_id)
                 record.observe(now_us, hosts.host(hosts.file(Kind.ACTIVE)))
-                record.wait([Wait(f"/j/{number}.journal", now_us, "pressure")])
+                record.wait([Wait(f"/j/{number}.journal", now_us, "pressure")], now_us=now_us)
                 record.end_run(run_id, now_us)
                 stage.marks.done += 1
                 record.prune(now_us, 365 * 86400 * 10**6)

@@ -25,6 +25,7 @@ from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Action, Kind, Outcome, Plan, Range, Reason, Refusal, Request, Result, Skip, Verb
 from journalkeeper.model.internal_error import FRAMES, WORDS, InternalError, guarded
 from journalkeeper.model.run import Done, Report
+from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import observer as module
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen
@@ -110,9 +111,6 @@ def test_a_file_that_cannot_be_judged_is_left_alone_and_the_others_are_not(monke
     assert skip.detail.startswith("ZeroDivisionError: ours in mistake (trust/test_boundary.py:")
 
 
-DAY_US = 24 * 60 * hosts.MINUTE_US
-
-
 @pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.ACTIVE])
 @pytest.mark.parametrize(("later_us", "mtime_ns", "left"), [(0, 1, True), (DAY_US, 1, True), (DAY_US, 2, False)])
 def test_a_file_that_met_a_mistake_is_left_alone_until_it_changes(
@@ -135,7 +133,6 @@ class NoAttention:
 
     def __call__(self, _piece_us: int) -> None: ...
     def let_pass(self) -> None: ...
-    def close(self) -> None: ...
 
 
 def do(chosen: Plan) -> list[Outcome]:

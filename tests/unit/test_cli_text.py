@@ -9,9 +9,10 @@ import pytest
 
 from journalkeeper.cli.commands import COMMANDS
 from journalkeeper.cli.table import Column, Row, render, stacked
-from journalkeeper.cli.text import counted, elided, shown, switched
+from journalkeeper.cli.text import elided, shown, switched
 from journalkeeper.model import Reason
 from journalkeeper.model.reasons import SENTENCES
+from journalkeeper.model.units import counted
 
 
 @pytest.mark.parametrize(

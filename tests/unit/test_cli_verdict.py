@@ -11,10 +11,10 @@ import pytest
 from journalkeeper import __version__
 from journalkeeper.cli.status import _Recorded, verdict
 from journalkeeper.history.rows import Run
+from journalkeeper.model.units import HOUR_US
 from journalkeeper.model.waiting import Wait
 
 NOW_US = time.time_ns() // 1000
-HOUR_US = 3600 * 1_000_000
 RUN = Run(1, "daemon", NOW_US - HOUR_US, NOW_US - HOUR_US + 1, 3, 0, 0, 100)
 WELL = _Recorded(readable=True, last_run=RUN, written_day_bytes=0, totals=())
 LIVE: dict[str, Any] = {"State": "idle", "StateReason": "", "Version": __version__, "FileCount": 12, "Paused": False}

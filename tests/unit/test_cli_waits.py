@@ -7,9 +7,9 @@ import pytest
 
 from journalkeeper.cli.waits import waits
 from journalkeeper.model import Reason, Skip
+from journalkeeper.model.units import SECOND_US
 
 NOW_US = 1_700_000_000_000_000
-SECOND_US = 1_000_000
 
 
 def skip(reason: Reason, after_us: int | None = None, *, now: bool = True, puts_off: bool | None = None) -> Skip:

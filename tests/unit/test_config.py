@@ -12,10 +12,11 @@ import pytest
 from journalkeeper.config import Config
 from journalkeeper.config.directives import Directive, directives
 from journalkeeper.config.files import Assignment, parse_file
-from journalkeeper.config.spec import DAY, MINUTE, MS, SECOND, Form
+from journalkeeper.config.spec import Form
 from journalkeeper.config.validation import describe, from_assignments
 from journalkeeper.model import GIB, KIB, MIB
 from journalkeeper.model.errors import ConfigError
+from journalkeeper.model.units import DAY_US, MINUTE_US, MS_US, SECOND_US
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = REPOSITORY / "configs" / "journalkeeper.conf"
@@ -100,8 +101,8 @@ def test_every_directive_has_its_doc_its_reason_and_a_field_with_the_unit(one: D
         ("Watch.Directories=/srv/journal", "watch.directories", ("/srv/journal",)),
         ("Watch.Directories=/a//b/ '/with space' /a/b", "watch.directories", ("/a/b", "/with space")),
         ("Watch.SettleSec=0", "watch.settle_us", 0),
-        ("Watch.SettleSec=1min 30s", "watch.settle_us", 90 * SECOND),
-        ("Watch.NocowSettleSec=1d", "watch.nocow_settle_us", DAY),
+        ("Watch.SettleSec=1min 30s", "watch.settle_us", 90 * SECOND_US),
+        ("Watch.NocowSettleSec=1d", "watch.nocow_settle_us", DAY_US),
         ("Nocow.Nocow=no", "nocow.nocow", "no"),
         ("Nocow.RotateToApply=off", "nocow.rotate_to_apply", False),
         ("Defrag.Compress=zstd:15", "defrag.compress", "zstd:15"),
@@ -115,15 +116,15 @@ def test_every_directive_has_its_doc_its_reason_and_a_field_with_the_unit(one: D
         ("Defrag.ExtentsPerMiB=256", "defrag.extents_per_mib", 256),
         ("Defrag.ChunkBytes=256K", "defrag.chunk_bytes", 256 * KIB),
         ("Defrag.ChunkBytes=128M", "defrag.chunk_bytes", 128 * MIB),
-        ("Defrag.ChunkSec=1ms", "defrag.chunk_us", MS),
-        ("Window.MarginSec=10min", "window.margin_us", 10 * MINUTE),
+        ("Defrag.ChunkSec=1ms", "defrag.chunk_us", MS_US),
+        ("Window.MarginSec=10min", "window.margin_us", 10 * MINUTE_US),
         ("Window.PressureMax=0", "window.pressure_max_percent", 0),
         ("Window.PressureMax=100%", "window.pressure_max_percent", 100),
         ("Budget.BytesPerDay=infinity", "budget.bytes_per_day", None),
         ("Budget.BytesPerDay=0", "budget.bytes_per_day", 0),
         ("Budget.BytesPerDay=20G", "budget.bytes_per_day", 20 * GIB),
         ("Budget.RotationsPerDay=0", "budget.rotations_per_day", 0),
-        ("History.KeepSec=1d", "history.keep_us", DAY),
+        ("History.KeepSec=1d", "history.keep_us", DAY_US),
         ("Metrics.Textfile=/var/lib/x.prom", "metrics.textfile", "/var/lib/x.prom"),
     ],
 )
@@ -229,12 +230,12 @@ def test_a_line_that_conffiles_could_not_read_is_a_problem(tmp_path: Path) -> No
 
 
 def test_a_later_assignment_wins_and_an_empty_one_resets() -> None:
-    assert from_assignments(lines("Watch.SettleSec=1", "Watch.SettleSec=2")).watch.settle_us == 2 * SECOND
-    assert from_assignments(lines("Watch.SettleSec=1", "Watch.SettleSec=")).watch.settle_us == 60 * SECOND
+    assert from_assignments(lines("Watch.SettleSec=1", "Watch.SettleSec=2")).watch.settle_us == 2 * SECOND_US
+    assert from_assignments(lines("Watch.SettleSec=1", "Watch.SettleSec=")).watch.settle_us == 60 * SECOND_US
 
 
 def test_a_drop_in_mends_the_bad_line_below_it() -> None:
-    assert from_assignments(lines("Watch.SettleSec=soon", "Watch.SettleSec=2")).watch.settle_us == 2 * SECOND
+    assert from_assignments(lines("Watch.SettleSec=soon", "Watch.SettleSec=2")).watch.settle_us == 2 * SECOND_US
 
 
 def test_paths_of_a_list_add_up_until_a_reset() -> None:

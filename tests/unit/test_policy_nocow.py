@@ -7,9 +7,10 @@ import pytest
 
 from journalkeeper.config import Config, Nocow
 from journalkeeper.model import Action, Host, Kind, Reason, Refusal, Request, Skip, Verb
+from journalkeeper.model.units import MINUTE_US
 from journalkeeper.policy import plan
 from journalkeeper.policy.nocow import judge
-from tests.hosts import DEVICE, DIRECTORY, MINUTE_US, NOW_US, extents, file, host, instance, volume
+from tests.hosts import DEVICE, DIRECTORY, NOW_US, extents, file, host, instance, volume
 
 COPIES = ("raid1", "raid10", "raid5", "raid6", "raid1c3", "raid1c4", "dup")
 SINGLES = ("single", "raid0")

@@ -10,11 +10,12 @@ import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.model import GIB, MIB, Action, Host, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Volume
+from journalkeeper.model.units import DAY_US, SECOND_US
 from journalkeeper.policy import plan, with_now
 from journalkeeper.policy.deferral import AGAIN_US
 from journalkeeper.policy.plan import available_bytes
 from journalkeeper.wire.documents import plan_document
-from tests.hosts import DEVICE, DIRECTORY, NOW_US, SECOND_US, configured, extents, file, host, instance, past, volume
+from tests.hosts import DEVICE, DIRECTORY, NOW_US, configured, extents, file, host, instance, past, volume
 
 KEEP_FREE = Config().budget.keep_free_bytes
 BUDGET = Config().budget.bytes_per_day or 0
@@ -291,7 +292,6 @@ def test_no_plan_spends_more_than_there_is(seed: int) -> None:
 
 # what time brings
 
-DAY_US = 24 * 3600 * SECOND_US
 
 SETTLING = fragmented("settling", ctime_ns=(NOW_US - SECOND_US) * 1000)
 AHEAD = fragmented("ahead", ctime_ns=(NOW_US + SECOND_US) * 1000)

@@ -9,12 +9,10 @@ import pytest
 
 from journalkeeper.config import Budget, Config, Defrag, Nocow
 from journalkeeper.model import GIB, MIB, Host, Instance, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Verb
-from journalkeeper.model.units import INFINITY_US
+from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
 from journalkeeper.policy import plan, with_now
-from tests.hosts import DEVICE, DIRECTORY, MINUTE_US, NAME, NOW_US, extents, file, host, instance, past, volume
+from tests.hosts import DEVICE, DIRECTORY, NAME, NOW_US, extents, file, host, instance, past, volume
 
-HOUR_US = 60 * MINUTE_US
-DAY_US = 24 * HOUR_US
 UPKEEP = Request(upkeep=True)
 KEEP_DATACOW = Config(nocow=Nocow(nocow="no"))
 SYSTEM = f"{DIRECTORY}/system.journal"

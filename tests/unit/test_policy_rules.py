@@ -10,22 +10,10 @@ import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.model import KIB, MIB, Extents, JournalFile, Kind, Reason, Request, Skip, State, Verb
+from journalkeeper.model.units import MINUTE_US, SECOND_US
 from journalkeeper.policy import plan, rules
 from journalkeeper.policy.case import Case, cases
-from tests.hosts import (
-    DIRECTORY,
-    MINUTE_US,
-    NOW_US,
-    SECOND_US,
-    case,
-    configured,
-    extents,
-    file,
-    host,
-    instance,
-    past,
-    volume,
-)
+from tests.hosts import DIRECTORY, NOW_US, case, configured, extents, file, host, instance, past, volume
 
 SETTLE_US = Config().watch.settle_us
 NOCOW_SETTLE_US = Config().watch.nocow_settle_us

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from journalkeeper.model import JournalFile, Kind, State, Window
-from journalkeeper.model.units import INFINITY_US
+from journalkeeper.model.units import INFINITY_US, MINUTE_US, SECOND_US
 from journalkeeper.policy.window import window
-from tests.hosts import MINUTE_US, NAME, NOW_US, SECOND_US, file, instance
+from tests.hosts import NAME, NOW_US, file, instance
 
 MARGIN_US = SECOND_US
 INTERVAL_US = 5 * MINUTE_US

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from journalkeeper.model.units import SECOND_US
 from journalkeeper.report.buffering import BLOCK, Burst, bursts, fits, judged_stream, unbuffered_python
 from journalkeeper.report.evidence import Line, Process, Unknown
 from journalkeeper.report.finding import Finding
 from journalkeeper.report.rules import RULES
 from tests.evidence import evidence, journal, stream
-from tests.hosts import NOW_US, SECOND_US
+from tests.hosts import NOW_US
 
 PYTHON_BLOCK = 8192
 

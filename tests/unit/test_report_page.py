@@ -9,11 +9,12 @@ from html.parser import HTMLParser
 import pytest
 
 from journalkeeper.model import Reason, Result, Skip
+from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import style
 from journalkeeper.report.evidence import Boot, Evidence, Intake, Unknown
 from journalkeeper.report.finding import Finding, Severity, Verdict
 from journalkeeper.report.page import MOST_ACTIONS, MOST_BYTES, page
-from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, evidence, journal, nothing, plan, recorded
+from tests.report_data import ACTIVE, NOW_US, entry, evidence, journal, nothing, plan, recorded
 
 NOTHING_FOUND = Verdict((), ("volatile",), ())
 VOID = frozenset({"meta"})

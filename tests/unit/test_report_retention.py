@@ -10,14 +10,12 @@ import pytest
 from journalkeeper.config import files as conffiles
 from journalkeeper.journald import conf
 from journalkeeper.model import GIB, MIB, Kind
-from journalkeeper.model.units import parse_size
+from journalkeeper.model.units import DAY_US, parse_size
 from journalkeeper.report.evidence import Storage, Unknown
 from journalkeeper.report.finding import Finding
 from journalkeeper.report.retention import Retention, dropin, history, retention, sentence, target_in, written
 from tests.evidence import STORAGE, archives, evidence, limits, look
-from tests.hosts import DIRECTORY, MINUTE_US, NOW_US, file, instance
-
-DAY_US = 24 * 60 * MINUTE_US
+from tests.hosts import DIRECTORY, NOW_US, file, instance
 
 
 def proposed(

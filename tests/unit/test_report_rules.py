@@ -9,12 +9,13 @@ import pytest
 
 from journalkeeper.history.rows import Entry
 from journalkeeper.model import GIB, MIB, Kind, Outcome, Reason, Result, Verb
+from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
 from journalkeeper.model.waiting import Wait
 from journalkeeper.report.evidence import Boot, Dropped, Ended, Evidence, Storage, System, Unit, Unknown
 from journalkeeper.report.finding import Finding, Severity, judged, named, word
 from journalkeeper.report.rules import RULES
-from tests.evidence import DAY_US, SYSTEM, UNITS, boots, evidence, intake, journal, limits, look, recorded
-from tests.hosts import DIRECTORY, MINUTE_US, NOW_US, SECOND_US, configured, extents, file, instance, volume
+from tests.evidence import SYSTEM, UNITS, boots, evidence, intake, journal, limits, look, recorded
+from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, instance, volume
 
 WORDS = [word(rule) for rule in RULES]
 PROBLEM, ADVICE = Severity.PROBLEM, Severity.ADVICE

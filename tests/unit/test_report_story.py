@@ -8,12 +8,12 @@ import pytest
 from journalkeeper.history.rows import Sample
 from journalkeeper.model import MIB, Instance, Kind, Reason, Result, Stretch, Window
 from journalkeeper.model.reasons import ENDS, NO_JOURNAL
-from journalkeeper.model.units import INFINITY_US
+from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
 from journalkeeper.report import directory, story
 from journalkeeper.report.directory import Place
 from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, Story
-from tests.report_data import ACTIVE, DAY_US, HOUR_US, NOW_US, entry, file
+from tests.report_data import ACTIVE, NOW_US, entry, file
 
 WHY = Unknown("only root may ask")
 PARTS = tuple(Stretch(number * MIB, MIB, 187, data_bytes=MIB) for number in range(32))
