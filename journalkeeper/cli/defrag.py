@@ -111,7 +111,7 @@ def _execute(asked: Request, context: Context) -> _Ran:
         engine = context.engine()
         with Interrupts(hint) as stop:
             report = engine.run(asked, on_progress=draw, stop=stop)
-            stopped = stop() and len(report.outcomes) < len(report.plan.orders) + len(report.plan.actions)
+            stopped = stop() and len(report.outcomes) < len(report.plan.actions)
             return _Ran(report, defrag_document(report), stopped)
 
 

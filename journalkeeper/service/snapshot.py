@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.metrics.status import Status
-from journalkeeper.model import Action, Host, Instance, JournalFile, Order, Outcome, Plan, Skip
+from journalkeeper.model import Action, Host, Instance, JournalFile, Outcome, Plan, Skip
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import INFINITY_US
 
-Doing = Action | Order | Skip | Outcome
+Doing = Action | Skip | Outcome
 
 
 class Findings(NamedTuple):
@@ -57,7 +57,7 @@ class Snapshot(NamedTuple):
 
 def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, long: str = "") -> Findings:
     """Of a look at everything and what came of it; `long` says what has waited for more than a day."""
-    everything: tuple[Doing, ...] = (*plan.skipped, *plan.orders, *plan.actions, *outcomes)
+    everything: tuple[Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
     doing = {one.path: one for one in everything}
     waiting = "; ".join(words for words in (long, waits_for(plan)) if words)
     return Findings({row.path: row for row in host.files}, doing, status, next_flush_us(host.instances), waiting)

@@ -17,7 +17,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     """Windows by instance, actions in the order in which they will be done, and what is left alone."""
     return {
         "window": {window.instance: document(WINDOW, window) for window in plan.windows},
-        "actions": [document(ACTION, action) for action in (*plan.orders, *plan.actions)],
+        "actions": [document(ACTION, action) for action in plan.actions],
         "skipped": [document(SKIP, skip) for skip in plan.skipped],
     }
 

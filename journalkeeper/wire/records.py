@@ -129,7 +129,7 @@ DOING: Final[Record] = (
         private=True,
     ),
 )
-"""What is done with a file, on the bus only: an Action, an Order, a Skip, an Outcome or None."""
+"""What is done with a file, on the bus only: an Action, a Skip, an Outcome or None."""
 
 RANGE: Final[Record] = rows(COUNT, "offset", "length", "extents")
 """A part of a file: a Range."""
@@ -146,7 +146,7 @@ ACTION: Final[Record] = (
     Field("disk_bytes_saved", COUNT, get=disk_bytes_saved),
     Field("read_seconds_saved", SECONDS, get=lambda action: round(read_seconds_saved(action), 3)),
 )
-"""What will be done: an Action or an Order."""
+"""What will be done: an Action."""
 
 SKIP: Final[Record] = (
     Field("path", TEXT),

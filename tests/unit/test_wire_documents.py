@@ -93,7 +93,7 @@ def test_a_problem_is_its_reasons_word() -> None:
 
 
 def test_plan_has_the_contracts_keys_in_its_order() -> None:
-    action = Action("/j/a", Verb.DEFRAGMENT, Reason.FRAGMENTED, (Range(0, 4096, 7),), 4096, 7, 1, "zstd", FILE)
+    action = Action("/j/a", Verb.DEFRAGMENT, Reason.FRAGMENTED, FILE, (Range(0, 4096, 7),), 4096, 7, 1, "zstd")
     plan = Plan(
         (Window("abc", open=True, closes_at_us=9, reason="flushed"),), (action,), (Skip("/j/b", Reason.IDEAL, "1"),)
     )
