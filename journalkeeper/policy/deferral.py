@@ -41,7 +41,7 @@ def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: O
     key = target.device, target.inode
     if outcome.result is Result.DONE:
         refused.pop(key, None)
-    elif outcome.reason not in PASSING:
+    elif outcome.reason not in PASSING and outcome.reason is not Reason.NO_GAIN:  # of that the record knows more
         seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
         refused[key] = Refusal(now_us, *seen, outcome.reason, outcome.detail or outcome.reason)
 

@@ -108,18 +108,21 @@ def tried(target: JournalFile | Instance | Rotation, result: Result, reason: Rea
 @pytest.mark.parametrize("target", TARGETS, ids=["file", "directory", "rotation"])
 def test_what_came_to_nothing_is_remembered_until_it_is_done(target: JournalFile | Instance | Rotation) -> None:
     seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
-    for reason in (Reason.NOT_TAKEN, Reason.IO_ERROR, Reason.NO_GAIN, Reason.INTERNAL_ERROR):
+    for reason in (Reason.NOT_TAKEN, Reason.IO_ERROR, Reason.INTERNAL_ERROR):
         (last,) = tried(target, Result.FAILED, reason).values()
         assert last == (NOW_US, *seen, reason, "why")
     assert tried(target, Result.DONE, Reason.CHEAPER) == {}
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=["file", "directory", "rotation"])
-@pytest.mark.parametrize("reason", sorted(PASSING))
+@pytest.mark.parametrize("reason", sorted(PASSING | {Reason.NO_GAIN}))
 def test_what_passes_by_itself_leaves_the_memory_as_it_was(
     target: JournalFile | Instance | Rotation, reason: Reason
 ) -> None:
-    """A rotation that finds its directory datacow says nothing against the refusal to make that NOCOW."""
+    """A rotation that finds its directory datacow says nothing against the refusal to make that NOCOW.
+
+    How much more there must be after a rewrite in vain is in the record, and on a busy host that comes within an hour.
+    """
     (last,) = tried(target, Result.SKIPPED, reason).values()
     assert last.detail == "before"
 
