@@ -138,11 +138,8 @@ ACTION: Final[Record] = (
     Field("path", TEXT),
     Field("action", words(Verb)),
     Field("reason", REASON),
-    Field(
-        "ranges", listed(RANGE), get=lambda action: [document(RANGE, part) for part in getattr(action, "ranges", ())]
-    ),
-    *rows(COUNT, "bytes_to_write", "extents_before", "extents_expected"),
-    Field("unshared_bytes", COUNT, get=lambda action: getattr(action, "unshared_bytes", 0)),
+    Field("ranges", listed(RANGE), get=lambda action: [document(RANGE, part) for part in action.ranges]),
+    *rows(COUNT, "bytes_to_write", "extents_before", "extents_expected", "unshared_bytes"),
     Field("disk_bytes_saved", COUNT, get=disk_bytes_saved),
     Field("read_seconds_saved", SECONDS, get=lambda action: round(read_seconds_saved(action), 3)),
 )
