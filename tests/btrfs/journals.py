@@ -23,7 +23,7 @@ from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Action, Host, JournalFile, Plan, Reason, Request
 from journalkeeper.model.run import Done
 from journalkeeper.observe.observer import Observer
-from journalkeeper.policy import plan
+from journalkeeper.policy.plan import plan
 
 PAGE = 4096
 OLD_NS = 1_600_000_000_123_456_789

@@ -33,7 +33,7 @@ from journalkeeper.lab.journald import ARCHIVED, STATE_OFFSET, PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Instance, Order, Plan, Reason, Request, Result, Verb
 from journalkeeper.observe.observer import Observer
-from journalkeeper.policy import plan
+from journalkeeper.policy.plan import plan
 from tests.btrfs.journals import archive_name
 
 pytestmark = pytest.mark.root
