@@ -211,6 +211,8 @@ class RawClient:
         self.socket.settimeout(PATIENCE_S)
         self.socket.connect(path)
         self._buffer = b""
+        self.last = 0
+        """What the last answer is: METHOD_RETURN or ERROR; 0 before the first."""
         self.send(b"\0AUTH EXTERNAL " + str(os.getuid()).encode().hex().encode() + b"\r\n")
         assert self.socket.recv(4096).startswith(b"OK")
         self.send(b"BEGIN\r\n")
@@ -247,7 +249,8 @@ class RawClient:
             length = 16 + (fields + 7) // 8 * 8 + body
             if len(self._buffer) < length:
                 break
-            found += self._buffer[1] in (METHOD_RETURN, ERROR)
+            if self._buffer[1] in (METHOD_RETURN, ERROR):
+                found, self.last = found + 1, self._buffer[1]
             self._buffer = self._buffer[length:]
         return found
 

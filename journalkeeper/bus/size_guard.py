@@ -159,7 +159,7 @@ def with_short_path(head: bytes) -> tuple[bytes, int] | None:
     fields, length = int.from_bytes(head[12:16], words), int.from_bytes(head[at + 4 : at + 8], words)
     kept = PATH_KEPT + length % 8
     left_out = length - kept - (len(head) - at - 8 - kept)
-    if left_out <= 0:
+    if left_out <= 0 or at + 8 + length >= FIXED + fields:
         return None
     cut = length - kept
     path = head[at + 8 : at + 6 + kept] + NOWHERE

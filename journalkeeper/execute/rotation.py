@@ -13,6 +13,7 @@ Source: managed_journal_file_set_offline_internal(), managed_journal_file_trunca
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from typing import Final, NamedTuple
@@ -23,7 +24,7 @@ from journalkeeper.execute.attributes import NotTakenError
 from journalkeeper.execute.verified_file import Refused, hold
 from journalkeeper.journald import control, header, opening
 from journalkeeper.model import JournalFile, Order, Reason, State
-from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.errors import FileError, KeeperError
 
 FINISHED_S: Final = 5.0
 """How long to wait for journald to finish the archive; a slow disk may take longer, and others commit, too."""
@@ -54,7 +55,12 @@ def rotate(order: Order, file: JournalFile) -> Fresh:
                     raise Refused(Reason.CHANGED, "the directory is not NOCOW: a new file would be datacow, too")
         if not control.can_be_asked(instance.directory, instance.namespace):
             raise Refused(Reason.NO_JOURNALD, "its journald is gone since it was looked at")
-        control.rotate(instance.namespace)
+        try:
+            control.rotate(instance.namespace)
+        except FileError as error:
+            if error.number != errno.ECONNREFUSED:
+                raise
+            raise Refused(Reason.NO_JOURNALD, f"nobody writes it now: {error}") from error
         try:
             fresh = opening.open_file(held.name, held.dir_fd)
         except FileNotFoundError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -115,15 +114,15 @@ class Runner:
 
     def _execute(self, action: Action, seen: Seen, meter: Meter) -> Done:
         """Do one action, asking for leave before each piece."""
-        with closing(self._throttle(action, seen)) as throttle:
-            pace = Pace(
-                most_bytes=self._config.defrag.chunk_bytes,
-                piece_us=self._piece_us(action),
-                ask=throttle,
-                tell=meter.add,
-            )
-            done = execute(action, pace)
-            throttle.let_pass()
+        throttle = self._throttle(action, seen)
+        pace = Pace(
+            most_bytes=self._config.defrag.chunk_bytes,
+            piece_us=self._piece_us(action),
+            ask=throttle,
+            tell=meter.add,
+        )
+        done = execute(action, pace)
+        throttle.let_pass()
         if action.file.kind is Kind.ACTIVE:
             self._piece_times.add(action.path.rpartition("/")[0], pace.slowest_us)
         return done

@@ -69,10 +69,6 @@ class Throttle:
         self._paused_s = 0.0
         self._rested_s = self._entries_s = self._maintenance_s = time.monotonic()
 
-    def close(self) -> None:
-        """Let go of the journal's files."""
-        self._intake.close()
-
     def __call__(self, piece_us: int) -> Reason | None:
         """Why the next piece, which will take `piece_us`, must not be begun; it may first wait a while."""
         if not self._hurry and time.monotonic() - self._rested_s > REST_EVERY_S:

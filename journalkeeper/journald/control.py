@@ -62,7 +62,8 @@ def can_be_asked(directory: str, namespace: str = "") -> bool:
 def rotate(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
     """Have journald archive all files of `namespace` and begin new ones; it vacuums, too. Returns when it has.
 
-    A namespace's journald that ended for want of work is started by the call (its socket unit).
+    A namespace's journald that ended for want of work is started by the call, where its socket unit stays
+    (not with 252).
 
     Raises: FileError: ENOENT no such journald, ECONNREFUSED it is not running, EACCES not root;
         KeeperError where it answers with an error, not at all in `timeout_s` (it may rotate

@@ -22,9 +22,9 @@ from journalkeeper.history.record import Record
 from journalkeeper.metrics import prometheus, textfile
 from journalkeeper.metrics.prometheus import Facts
 from journalkeeper.metrics.status import status
-from journalkeeper.model import Host, Kind, Outcome, Plan
+from journalkeeper.model import Host, Outcome, Plan
 from journalkeeper.model.errors import BusyError, FileError, KeeperError
-from journalkeeper.observe.intake import Intake
+from journalkeeper.observe.intake import Intake, written_by_journald
 
 AGAIN_S: Final = 3600.0
 
@@ -84,14 +84,10 @@ class Publisher:
 
     def _worst_us(self, host: Host) -> int | None:
         """The longest that a message waited for journald, of those that came since the last call."""
-        actives = [file for file in host.files if file.kind is Kind.ACTIVE and file.problem is None]
-        paths = [file.path for file in actives if file.owner != "remote"]
+        paths = written_by_journald(host.files)
         if self._intake is None or paths != self._watched:
             self._intake, self._watched = Intake(paths, entries=ENTRIES), paths
-        try:
-            return self._intake.worst_us()
-        finally:
-            self._intake.close()  # or a file that is deleted would keep its space until the next run
+        return self._intake.worst_us()
 
     def _write(self) -> None:
         text = prometheus.render(self._facts)

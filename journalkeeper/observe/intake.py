@@ -9,31 +9,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
-from systemd.journal import Reader
-
-from journalkeeper.journald.journalctl import wait_us
+from journalkeeper.journald import layout, opening
+from journalkeeper.journald.entries import Entry, newest
+from journalkeeper.model import JournalFile, Kind
 
 ENTRIES: Final = 16
-"""How many of the newest entries are read at a time, some 0.1 ms each."""
+"""How many of the newest entries are read at a time."""
 
 
 class Intake:
-    """How long messages waited for journald, by the newest `entries` of its active files `paths`."""
+    """How long messages waited for journald, by the newest `entries` of its active files `paths`.
+
+    Nothing stays open between two looks: a file that is deleted must not keep its space.
+    """
 
     def __init__(self, paths: Iterable[str], entries: int = ENTRIES) -> None:
         self._paths = list(paths)
         self._entries = entries
-        self._inodes: list[int] = []
-        self._reader: Reader | None = None
-        self._cursor = ""
-
-    def close(self) -> None:
-        """Let go of the files."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        self._looked = False
+        self._seen: dict[str, tuple[int, int]] = {}
+        """Of each file its inode and the number of its newest entry."""
 
     def worst_us(self) -> int | None:
         """The longest wait of the entries that came since the last call, of at most `entries`; None without any."""
@@ -41,37 +38,28 @@ class Intake:
 
     def waits_us(self) -> list[int]:
         """The waits of the entries that came since the last call, of at most `entries`."""
-        if not self._paths:
-            return []
-        try:
-            entries = self._newest(self._opened())
-        except OSError:
-            # Rotated away, or being written just now: the next call opens what there is then.
-            self.close()
-            return []
-        first, self._cursor = not self._cursor, entries[0]["__CURSOR"] if entries else self._cursor
-        waits = [wait_us(entry) for entry in entries]
+        first, self._looked = not self._looked, True
+        came = [entry for path in self._paths for entry in self._new(path)]
         # What came before the first call was not our doing.
-        return [] if first else [wait for wait in waits if wait is not None and wait >= 0]
+        latest = [] if first else sorted(came, key=lambda entry: entry.realtime_us)[-self._entries :]
+        waits = [entry.realtime_us - entry.source_us for entry in latest if entry.source_us is not None]
+        return [wait for wait in waits if wait >= 0]
 
-    def _newest(self, reader: Reader) -> list[dict[str, Any]]:
-        """The entries behind our cursor, the newest first."""
-        entries: list[dict[str, Any]] = []
-        reader.seek_tail()
-        while len(entries) < self._entries:
-            entry = reader.get_previous()
-            if not entry or entry["__CURSOR"] == self._cursor:
-                break
-            entries.append(entry)
-        return entries
+    def _new(self, path: str) -> list[Entry]:
+        """The entries of a file that were not there at the last look; none where it cannot be read."""
+        directory, _, name = path.rpartition("/")
+        try:
+            with opening.directory(directory) as dir_fd, opening.opened(name, dir_fd) as fd:
+                inode, (seen, seqnum) = os.fstat(fd).st_ino, self._seen.get(path, (0, 0))
+                behind = seqnum if seen == inode else 0
+                came = newest(fd, behind, self._entries)
+        except (OSError, ValueError):
+            return []  # rotated away, or being written just now: the next call reads what there is then
+        self._seen[path] = inode, came[0].seqnum if came else behind
+        return came
 
-    def _opened(self) -> Reader:
-        """A reader of what the names lead to now: after a rotation that is another file."""
-        inodes = [os.stat(path).st_ino for path in self._paths]
-        if inodes != self._inodes:
-            self.close()
-            self._inodes = inodes
-        if self._reader is None:
-            times = ("_SOURCE_REALTIME_TIMESTAMP", "__REALTIME_TIMESTAMP")
-            self._reader = Reader(files=self._paths, converters=dict.fromkeys(times, int))
-        return self._reader
+
+def written_by_journald(files: Iterable[JournalFile]) -> list[str]:
+    """The paths of the active files of journalds: not of one in remote/, which its owner writes, under any name."""
+    active = (file for file in files if file.kind is Kind.ACTIVE and file.problem is None)
+    return [file.path for file in active if file.instance != layout.REMOTE]

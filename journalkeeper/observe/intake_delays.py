@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long messages wait for journald, over the last ones that were looked at.
-
-Nothing stays open between two looks: a file that is deleted must not keep its space.
-"""
+"""How long messages wait for journald, over the last ones that were looked at."""
 
 from __future__ import annotations
 
@@ -10,12 +7,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from journalkeeper.model import JournalFile, Kind
-from journalkeeper.observe.intake import Intake
+from journalkeeper.model import JournalFile
+from journalkeeper.observe.intake import Intake, written_by_journald
 
 KEPT: Final = 1000
 ENTRIES: Final = 128
-"""Looked at after each flush, at the most: some 13 ms."""
+"""Looked at after each flush, at the most."""
 
 
 class IntakeDelays:
@@ -31,12 +28,8 @@ class IntakeDelays:
 
         For the thread that works: it reads the active ones of `files`.
         """
-        actives = (one for one in files if one.kind is Kind.ACTIVE and one.problem is None and one.owner != "remote")
-        paths = [one.path for one in actives]
+        paths = written_by_journald(files)
         if paths != self._paths:
             self._intake, self._paths = Intake(paths, entries=ENTRIES), paths
-        try:
-            self._waits.extend(self._intake.waits_us())
-        finally:
-            self._intake.close()
+        self._waits.extend(self._intake.waits_us())
         return list(self._waits)

@@ -53,6 +53,18 @@ def test_a_message_without_fields_is_the_librarys_to_refuse(body: bytes) -> None
         assert through(bare + SMALL, pieces) == bare + SMALL
 
 
+@pytest.mark.parametrize("more", [0, 1 << 20, (1 << 32) - 1 - HEADER_MOST - 9])
+def test_a_path_that_is_longer_than_its_header_is_left_out(more: int) -> None:
+    """No bus hands such a one on either; the next message is read as ever."""
+    wrong = bytearray(LONG_PATH)
+    wrong[20:24] = (HEADER_MOST + 9 + more).to_bytes(4, "little")
+    fields = int.from_bytes(wrong[12:16], "little")
+    wrong[12:16] = (HEADER_MOST + 16).to_bytes(4, "little")
+    wrong = wrong[:16] + wrong[16 : 16 + HEADER_MOST + 16] + wrong[16 + (fields + 7) // 8 * 8 :]
+    for pieces in ([], [3], [5000]):
+        assert through(bytes(wrong) + SMALL, pieces) == SMALL
+
+
 def head(message: bytes) -> bytes:
     return message[: lengths(message[:16])[0]]
 

@@ -4,6 +4,7 @@
     sudo python -m tests.bench.intake                        # 6 minutes
     sudo python -m tests.bench.intake --minutes 1 --extents 1000
     sudo python -m tests.bench.intake --arms with,without --rate 30 --interval 60  # whole at each flush
+    sudo python -m tests.bench.intake --arms with,without --starve 1 --iops 150    # a journald that hardly runs
 
 Private journalds under the same load at the same time, each on a volume of its own whose device
 is throttled to so many IOPS. Beside one runs the service, beside another `btrfs filesystem
@@ -28,6 +29,7 @@ from journalkeeper.journald.journalctl import plain, wait_us
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.load import Load
 from journalkeeper.lab.volume import extents
+from journalkeeper.probe.base import at_the_end
 from journalkeeper.report.distribution import quantile
 from tests.bench.archive import slowed
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, run, show
@@ -35,6 +37,7 @@ from tests.bench.service import DATACOW, Service, add_config, age, every_second
 
 SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE = "12G"
+STARVE = (sys.executable, "-m", "journalkeeper.probe.starve")
 
 
 class IntakeDelays(NamedTuple):
@@ -86,7 +89,8 @@ def live(asked: Namespace, beside: Callable[[Bed], AbstractContextManager[object
     with bed(*SETTINGS, size=SIZE, sync_interval=f"{asked.interval}s") as place:
         age(place, asked.extents)
         first = extents(place.journald.active)
-        with slowed(place.volume, asked.iops), Load(place, asked.rate) as load, beside(place):
+        starved = at_the_end(*STARVE, str(place.journald.pid), str(asked.starve)) if asked.starve else nullcontext()
+        with slowed(place.volume, asked.iops), Load(place, asked.rate) as load, beside(place), starved:
             counts = [extents(place.journald.active) for _ in every_second(asked.minutes * 60)]
         place.journald.sync()
         length, middle = max(1, round(asked.interval)), len(counts) // 2
@@ -153,6 +157,7 @@ def main() -> int:
     words.add_argument("--rate", type=float, default=100, help="messages a second (default: %(default)s)")
     words.add_argument("--iops", type=int, default=500, help="of each device; 0 for as many as it has")
     words.add_argument("--extents", type=int, default=3000, help="of the file at first (default: %(default)s)")
+    words.add_argument("--starve", type=float, metavar="PERCENT", help="journald runs so much of each 100 ms only")
     words.add_argument("--interval", type=float, default=10, help="SyncIntervalSec= in seconds (default: %(default)s)")
     add_config(words)
     words.add_argument("--arms", default=",".join(ARMS), help="of the comparison (default: %(default)s)")
@@ -166,7 +171,8 @@ def main() -> int:
     with ThreadPoolExecutor(asked.jobs) as pool:
         found = dict(zip(names, pool.map(lambda name: live(asked, ARMS[name](asked)), names), strict=True))
     notes = [
-        f"{asked.rate:g} messages/s for {asked.minutes:g} min, {asked.iops} IOPS, SyncIntervalSec={asked.interval:g}s",
+        f"{asked.rate:g} messages/s for {asked.minutes:g} min, {asked.iops} IOPS, SyncIntervalSec={asked.interval:g}s"
+        + (f", journald runs {asked.starve:g}% of each 100 ms" if asked.starve else ""),
         *(
             f"{name}: {one.first} extents at first, {one.last} after the last flush, "
             f"in each interval of the second half down to {', '.join(map(str, one.least))}"

@@ -9,9 +9,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -75,7 +74,6 @@ def test_what_a_stall_cost_a_message_is_in_the_journal(bed: Bed) -> None:
     assert 400_000 < worst_us < 30_000_000
     bed.journald.log("at once")
     assert next_delay(intake) < worst_us
-    intake.close()
 
 
 def test_a_rotation_between_two_looks_is_no_error(bed: Bed) -> None:
@@ -84,13 +82,11 @@ def test_a_rotation_between_two_looks_is_no_error(bed: Bed) -> None:
     bed.journald.rotate()
     intake.worst_us()
     assert after_stall(bed, 0.3, intake) > 200_000
-    intake.close()
 
 
 def test_an_active_file_that_is_gone_says_nothing() -> None:
     intake = Intake(["/nonexistent/system.journal"])
     assert intake.worst_us() is None
-    intake.close()
 
 
 def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
@@ -186,16 +182,9 @@ class Asked:
 
 
 @pytest.fixture
-def asked() -> Iterator[Callable[..., Asked]]:
-    """Make them; closed after the test."""
-    with ExitStack() as stack:
-
-        def make(bed: Bed, kind: Kind, **words: Any) -> Asked:
-            made = Asked(bed, kind, **words)
-            stack.callback(made.throttle.close)
-            return made
-
-        yield make
+def asked() -> Callable[..., Asked]:
+    """Makes them."""
+    return Asked
 
 
 @pytest.fixture

@@ -423,13 +423,14 @@ def test_an_archive_that_journald_does_not_finish_is_not_waited_for_without_end(
     assert carry_out(order).outcome.result is Result.DONE
 
 
-def test_where_the_socket_is_dead_the_errors_words_are_given(
+def test_where_the_socket_is_dead_nobody_writes_and_nothing_has_failed(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """As that of a namespace's journald of 252 which ended for want of work: its socket units end with it."""
     monkeypatch.setattr(control, "RUNTIME", str(tmp_path))
     monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(control.socket_path())
     outcome = carry_out(the_order(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)).outcome
-    assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NO_JOURNALD)
+    assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.NO_JOURNALD)
     assert os.strerror(errno.ECONNREFUSED) in outcome.detail

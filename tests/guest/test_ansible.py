@@ -26,6 +26,7 @@ from tests.ansible import COLLECTION, Control, Played, program
 from tests.guest import base
 from tests.guest.conftest import require_guest
 from tests.guest.host import Guest
+from tests.guest.steps import archive
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 
@@ -33,6 +34,7 @@ PAGE = (COLLECTION / "README.md").read_text()
 (SITE,) = re.findall(r"(?ms)^```yaml\n(.*?)^```$", PAGE)
 (COMMANDS,) = re.findall(r"(?ms)^```sh\n(.*?)^```$", PAGE)
 DROPIN = "etc/journalkeeper.conf.d/50-ansible.conf"
+RETENTION = "etc/systemd/journald.conf.d/60-journalkeeper-retention.conf"
 CHANGES = (
     "find /etc /usr /var/lib /opt -xdev -newer /run/before -printf '%p\\n' | grep -v -e /var/lib/systemd -e pycache"
 )
@@ -166,6 +168,28 @@ def test_what_contradicts_the_hosts_own_configuration_is_taken_back(fleet: Fleet
     assert [path.name for path in (first.root / DROPIN).parent.iterdir()] == ["50-ansible.conf"]
     assert in_force(second)["NocowSettleSec"] == "11min"
     (first.root / "etc/journalkeeper.conf").unlink()
+
+
+def test_journald_keeps_a_longer_history_when_a_host_can_tell_what_fits(fleet: Fleet) -> None:
+    wanted = {"journalkeeper_retention": True}
+    young = fleet.play(wanted, "--tags=retention")
+    assert (young.status, young.changed) == (0, dict.fromkeys(base.SYSTEMD, 0)), young.said
+    assert not any((host.root / RETENTION).exists() for host in fleet.hosts)
+    for host in fleet.hosts:
+        host.run("systemctl", "stop", UNITS[0])  # or it would rotate, too
+        archives = [archive(host) for _ in range(2)]
+        (host.root / "etc/all.conf").write_text("[Defrag]\nMinReclaim=4K\n")  # they are small
+        paths = [f"/var/log/journal/{host.machine_id}/{name}" for name in archives]
+        host.run("journalkeeper", "defrag", "--now", "--config", "/etc/all.conf", *paths)
+        host.run("systemctl", "start", UNITS[0])
+        before = show(host, "systemd-journald.service", "ExecMainStartTimestamp")
+        done = fleet.play(wanted, "--tags=retention", "--limit", host.name)
+        assert (done.status, done.changed[host.name] > 0) == (0, True), done.said
+        assert "SystemMaxUse=" in (host.root / RETENTION).read_text()
+        assert show(host, "systemd-journald.service", "ExecMainStartTimestamp") != before
+    assert fleet.play(wanted, "--tags=retention").changed == dict.fromkeys(base.SYSTEMD, 0)
+    assert fleet.play({"journalkeeper_retention": False}, "--tags=retention").status == 0
+    assert not any((host.root / RETENTION).exists() for host in fleet.hosts)
 
 
 def test_a_host_has_the_timer_or_nothing_in_the_services_place(fleet: Fleet) -> None:

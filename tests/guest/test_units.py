@@ -154,7 +154,7 @@ def test_a_journal_directory_that_is_made_later_becomes_writable_to_it(guest: Gu
         guest.run("mv", away, journal)
     try:
         assert eventually(lambda: int(property_of(guest, "journalkeeper.service", "NRestarts")) == 1)
-        made = archive(guest)
+        made = steps.archive(guest)  # which it may have mended before it was an archive
         assert eventually(lambda: extents(guest)[made] < AGED)
     finally:
         shutil.rmtree(soon.parent)
@@ -189,11 +189,14 @@ def manager_property(guest: Guest, name: str) -> str:
 
 
 def test_what_it_did_is_in_the_journal_by_fields(guest: Guest) -> None:
-    guest.run("systemctl", "start", "journalkeeper.service")
+    guest.run("systemctl", "stop", "journalkeeper.service")  # or it would mend the file before it is an archive
     made = archive(guest)
+    guest.run("systemctl", "start", "journalkeeper.service")
     match = (f"MESSAGE_ID={Event.DONE}", "--output=export")
-    # the service rests after the looks that so many flushes in a row have brought about (LOOK_SHARE)
-    assert eventually(lambda: f"/{made}\n" in guest.run("journalctl", *match).stdout, 120)
+    assert eventually(lambda: f"/{made}\n" in guest.run("journalctl", *match).stdout), guest.shell(
+        f"journalkeeper explain /var/log/journal/{guest.machine_id}/{made}; journalkeeper status; "
+        "journalctl --output=short-precise --unit=journalkeeper.service --lines=40"
+    )
     fields = guest.run("journalctl", *match).stdout.split("\n\n")
     (entry,) = [one for one in fields if f"/{made}\n" in one]
     assert "_SYSTEMD_UNIT=journalkeeper.service\n" in entry
@@ -228,7 +231,7 @@ def test_what_it_says_gives_it_nothing_new_to_say(guest: Guest) -> None:
     try:
         guest.run("systemctl", "restart", "journalkeeper.service")
         before = int(guest.shell(ours))
-        made = archive(guest)
+        made = steps.archive(guest)
         assert eventually(lambda: extents(guest)[made] < AGED)
         time.sleep(SYNCS)  # what still had to be said of that
         said = int(guest.shell(ours))

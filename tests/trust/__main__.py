@@ -97,14 +97,14 @@ def shown(rows: Iterable[Row], *, sample: bool) -> str:
 
 
 def written(text: str, rows: Iterable[Row]) -> str:
-    """The table's file with these rows in place of the same kinds' of before; skipped ones stay as they are."""
+    """The table's file with these rows in place of the same kinds' of before, in KINDS' order; skipped ones stay."""
     lines = {line.partition("\t")[0]: line for line in text.splitlines()}
     commands = {kind.name: kind.command() for kind in KINDS}
     for row in rows:
         if not row.skipped:
             numbers = (f"{row.points}", f"{row.lost}", f"{row.unclean}", f"{row.worst_outage_s:g}")
             lines[row.kind] = "\t".join([row.kind, *numbers, commands[row.kind]])
-    return "".join(f"{line}\n" for line in lines.values())
+    return "".join(f"{lines[kind.name]}\n" for kind in KINDS if kind.name in lines)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -119,6 +119,8 @@ def main(argv: list[str] | None = None) -> int:
     chosen = words.kinds.split(",")
     if unknown := set(chosen) - set(names):
         parser.error(f"no such kind: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    if words.sample and words.write:
+        parser.error("the table is of the long form: --sample cannot be written into it")
     rows: list[Row] = []
     for kind in KINDS:
         if kind.name in chosen:

@@ -28,7 +28,7 @@ from dbus_fast import Message, MessageType, Variant
 
 from journalkeeper.bus import names
 from tests import bus as beds
-from tests.bus import REPOSITORY, PrivateBus, RawClient, eventually, raw_call
+from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, eventually, raw_call
 from tests.trust import server as made
 from tests.trust import table
 
@@ -37,6 +37,12 @@ MESSAGES: Final = 100_000
 FILES: Final = 200
 MORE_KIB: Final = 64 << 10
 ANSWER_S: Final = 60.0
+SILENT_S: Final = 0.2
+PING: Final = raw_call("org.freedesktop.DBus", "/org/freedesktop/DBus", names.PEER, "Ping")
+ANSWERS: Final = b"answers "
+FEWEST: Final = 0.05
+"""The share of messages of which the caller reads an answer, at least: others it does not read."""
+
 STATE: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.PROPERTIES, "GetAll", "s", names.MANAGER)
 
 INTERFACES: Final = (
@@ -63,15 +69,15 @@ class Caller:
         known = [names.file_path(made.file(number, 0).path) for number in range(3)]
         self._paths = ["/", names.MANAGER_PATH, names.JOB_PATHS + "/1", names.FILE_PATHS, *known, "/a" * 1000]
 
-    def message(self) -> bytes:
-        """The next one, as it goes over the wire."""
+    def message(self) -> tuple[bytes, bool]:
+        """The next one, as it goes over the wire, and whether some of its bytes were changed."""
         data = self._call()
-        if self._dice.random() < 0.2:
-            changed = bytearray(data)
-            for _ in range(self._dice.randrange(1, 4)):
-                changed[self._dice.randrange(len(changed))] = self._dice.randrange(256)
-            data = bytes(changed)
-        return data
+        if self._dice.random() >= 0.2:
+            return data, False
+        changed = bytearray(data)
+        for _ in range(self._dice.randrange(1, 4)):
+            changed[self._dice.randrange(len(changed))] = self._dice.randrange(256)
+        return bytes(changed), True
 
     def _call(self) -> bytes:
         self._serial += 1
@@ -139,23 +145,35 @@ def _split(signature: str) -> list[str]:
     return {"ss": ["s", "s"], "sa{sv}": ["s", "a{sv}"], "ssv": ["s", "s", "v"], "": []}.get(signature, [signature])
 
 
+def _is_in(client: RawClient) -> bool:
+    """Whether the bus has not ended the connection for the last message: it answers a call behind it, or is silent.
+
+    It is silent where the message said that it is longer than it is. Raises: EOFError, ConnectionError.
+    """
+    client.socket.sendall(PING)
+    return bool(select.select([client.socket], [], [], SILENT_S)[0]) and client.replies() > 0
+
+
 def send_all(bus: PrivateBus, messages: int, seed: int, told: int) -> None:
-    """As nobody: send so many, and write how many were sent to `told`."""
+    """As nobody: send so many; how many were sent, and at the end how many answers came, is written to `told`."""
     os.setgroups([])
     os.setgid(beds.NOBODY)
     os.setuid(beds.NOBODY)
     dice = random.Random(seed)  # noqa: S311 - repeatable is the point
     caller = Caller(dice)
-    sent = 0
+    sent = answers = 0
     while sent < messages:
         with RawClient(str(bus.socket)) as client:
             reads = dice.random() < 0.8
             for _ in range(min(dice.choice([1, 100, 2000]), messages - sent)):
                 sent += 1
+                message, changed = caller.message()
                 try:
-                    client.socket.sendall(caller.message())
+                    client.socket.sendall(message)
                     while reads and select.select([client.socket], [], [], 0)[0]:
-                        client.replies()
+                        answers += client.replies()
+                    if changed and not (reads and _is_in(client)):
+                        break  # what came after it would not be read
                 except (EOFError, ConnectionError):
                     break  # the bus does not want to hear more of this one
                 except TimeoutError:
@@ -164,7 +182,7 @@ def send_all(bus: PrivateBus, messages: int, seed: int, told: int) -> None:
                     break  # the bus waits for us to read
         if sent % 1000 < 10:
             os.write(told, b"%d\n" % sent)
-    os.write(told, b"%d\n" % sent)
+    os.write(told, b"%d\n%s%d\n" % (sent, ANSWERS, answers))
 
 
 class Asking(threading.Thread):
@@ -175,19 +193,25 @@ class Asking(threading.Thread):
         self._bus = bus
         self.over = threading.Event()
         self.longest_s = 0.0
-        self.unanswered = 0
+        self.unanswered: list[str] = []
 
     def run(self) -> None:
         while not self.over.wait(0.1):
             began_s = time.monotonic()
-            with RawClient(str(self._bus.socket)) as client:
-                client.socket.settimeout(ANSWER_S)
-                client.send(STATE)
-                try:
-                    client.wait()
-                except TimeoutError:
-                    self.unanswered += 1
+            try:
+                self._ask()
+            except (OSError, EOFError, AssertionError) as error:
+                self.unanswered.append(f"{type(error).__name__}: {error}")
             self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+
+    def _ask(self) -> None:
+        """Raises: TimeoutError, EOFError, ConnectionError, AssertionError if it is not told."""
+        with RawClient(str(self._bus.socket)) as client:
+            client.socket.settimeout(ANSWER_S)
+            client.send(STATE)
+            while not client.replies():
+                continue
+            assert client.last == METHOD_RETURN, "an error"
 
 
 class Served:
@@ -240,7 +264,11 @@ def call(messages: int, seed: int) -> table.Row:
             lines = pipe.read().splitlines()
         os.waitpid(child, 0)
         sent = max((int(line) for line in lines if line.isdigit()), default=0)
-        unclean += [f"the caller after {sent} messages: {line}" for line in lines if not line.isdigit()]
+        answers = max((int(line[len(ANSWERS) :]) for line in lines if line.startswith(ANSWERS.decode())), default=0)
+        others = [line for line in lines if not line.isdigit() and not line.startswith(ANSWERS.decode())]
+        unclean += [f"the caller after {sent} messages: {line}" for line in others]
+        if answers < FEWEST * sent:
+            unclean.append(f"{answers} answers to {sent} messages: it is not the service that they came to")
         asking.over.set()
         asking.join()
         if bus.call("org.freedesktop.DBus", "GetNameOwner", "s", names.BUS_NAME).stdout != owner:
@@ -251,10 +279,10 @@ def call(messages: int, seed: int) -> table.Row:
             unclean.append(f"the service grew from {before_kib} to {served.rss_kib()} KiB")
         log = served.log()
     if asking.unanswered:
-        unclean.append(f"{asking.unanswered} questions of root's were not answered in {ANSWER_S:.0f} s")
+        unclean.append(f"{len(asking.unanswered)} questions of root's without an answer: {asking.unanswered[0]}")
     unclean += [line for line in log.splitlines() if line.startswith(made.PRIVILEGED)]
     unclean += [log[-3000:]] if "Traceback" in log else []
-    sys.stdout.write(f"{sent:,} messages\n")
+    sys.stdout.write(f"{sent:,} messages, {answers:,} answers to those who read them\n")
     for sentence in unclean:
         sys.stdout.write(f"{sentence}\n")
     return table.Row(KIND, sent, 0, len(unclean), round(asking.longest_s, 1), seed)

@@ -216,6 +216,12 @@ class RecordFlow:
         return Looked(record_troubles(self._state, ROWS + 2 * (said == "done")), unclean, took_s)
 
 
+def rows_in(state: Path) -> int:
+    """How many outcomes are recorded."""
+    with Record(state, read_only=True) as record:
+        return len(record.history())
+
+
 class CommandFlow:
     """`journalkeeper defrag` over a directory with an archive of each kind, as a user has it.
 
@@ -241,6 +247,7 @@ class CommandFlow:
         for path in paths:
             adorn(path)
         self._before = {path: whole(path) for path in paths}
+        self._rows = rows_in(self._state)
 
     def first(self) -> None:
         os.environ[STATE] = os.fspath(self._state)
@@ -257,7 +264,7 @@ class CommandFlow:
         unclean = ["a traceback on stderr"] if "Traceback" in self._said.read_text() else []
         lost = self._differences(finished=False)
         after = next_run(self._top, self._state)
-        lost += self._differences(finished=True) + record_troubles(self._state, 0)
+        lost += self._differences(finished=True) + record_troubles(self._state, self._rows)
         return Looked(lost, unclean + after.failed + after.left, after.took_s, after.cleaned)
 
     def _differences(self, *, finished: bool) -> list[str]:

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.bus import names
 from tests.bus import raw_call
+from tests.small_journal import journal
 from tests.trust import table
 from tests.trust.parsers import CHECKS
 
@@ -59,7 +60,10 @@ SystemMaxFiles=0x20
  and more
 """
 _ROWS = bytes([1, 0, 0, 0, 0, 1]) + struct.pack("<IIIH", 4096, 8192, 4096, 8)
+_ENTRIES = [(number, (1 << 50) + number, b"%d" % (1 << 50)) for number in range(1, 7)]
 _PLAN = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "a{sv}", {})
+_LONG_BODY = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "s", "x" * 600)
+_LONG_PATH = raw_call("a.b", "/" + "x" * 1100, "a.b", "C", "s", "hello")
 
 SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
     "header": [(8388608).to_bytes(8, "little") + _HEADER],
@@ -69,12 +73,15 @@ SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
         b"remote-x.journal",
         b".journalkeeper-1.tmp",
     ],
-    "entries": [b"\1c" + (1 << 50).to_bytes(8, "little") + b"\1\0\x0a1700000000" * 2],
+    "entries": [b"\x20\0\0" + journal(_ENTRIES, compact=compact) for compact in (False, True)],
     "configuration": [(1 << 34).to_bytes(8, "little") + _CONFIGURATION],
     "value": [b"1.5G 3K", b"1h 30min 2.5s", b"2026-11-21 10:00:00.5 UTC", b"@1795255200", b"3 days ago", b"zstd:3"],
     "fiemap": [(1 << 20).to_bytes(6, "little") + bytes([kind]) + _ROWS for kind in range(6)],
     "options": [b"\0" + b"\1" + bytes([option]) + b"\1\1\1\3abc" * 2 for option in range(9)],
-    "messages": [b"\7\0" + _PLAN, b"\xff\0" + _PLAN * 3, b"\1\0" + b"B" + _PLAN[1:]],
+    "messages": [
+        *(b"\7\0" + _PLAN, b"\xff\0" + _PLAN * 3, b"\1\0" + b"B" + _PLAN[1:]),
+        *(b"\x40\0" + _LONG_BODY + _PLAN, b"\xff\1" + _LONG_PATH + _LONG_BODY),
+    ],
     "row": [bytes([table_, 0]) + b"\6\1\2\3\4" * 6 + b"\4\0\4\1\4\2" + b"\2\1a" for table_ in range(8)],
     "note": [b"1700000000000000000 8388608 1700000000000000001"],
 }
@@ -107,10 +114,12 @@ def fuzz(name: str, inputs: int, seed: int) -> Ran:
         words += [f"-rss_limit_mb={MEMORY_MIB}", f"-artifact_prefix={found}", "-print_final_stats=1", f"{corpus}"]
         began_s = time.monotonic()
         child = [sys.executable, "-m", "tests.trust.fuzz_target", name, *words]
-        done = subprocess.run(child, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            child, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
+        )
         ran_s = time.monotonic() - began_s
         failures = [path.read_bytes() for path in sorted(Path(base).glob("found-*"))]
-    said = done.stderr
+    said = done.stdout  # a traceback comes on stdout, the rest on stderr
     count = _number(r"stat::number_of_executed_units: +(\d+)", said)
     covered = max((int(one) for one in re.findall(r"\bcov: (\d+)", said)), default=0)
     slowest_s = float(_number(r"stat::slowest_unit_time_sec: +(\d+)", said))

@@ -329,7 +329,8 @@ def main(argv: Sequence[str]) -> int:
                 sys.stdout.write("\n   ".join([line, *bad]) + "\n")
                 sys.stdout.flush()
     losses, leftovers = (sum(bool(getattr(one, field)) for one in found) for field in ("lost", "unclean"))
-    return finish(Row("limits", len(found), losses, leftovers, max(one.outage_s for one in found), 0))
+    worst_s = round(max(one.outage_s for one in found), 1)
+    return finish(Row("limits", len(found), losses, leftovers, worst_s, 0))
 
 
 if __name__ == "__main__":

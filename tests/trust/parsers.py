@@ -17,19 +17,18 @@ from unittest.mock import patch
 from dbus_fast import Variant
 
 from journalkeeper.btrfs import fiemap, mtime_note
-from journalkeeper.bus import options
-from journalkeeper.bus.size_guard import BODY_MOST, FIXED, READ_BYTES, SizeGuard
+from journalkeeper.bus import options, size_guard
+from journalkeeper.bus.size_guard import FIXED, READ_BYTES, SizeGuard, lengths
 from journalkeeper.cli.times import parse_time_us
 from journalkeeper.config import files, validation
 from journalkeeper.execute import inplace
 from journalkeeper.history import rows
-from journalkeeper.journald import conf, header, names
+from journalkeeper.journald import conf, entries, header, names
 from journalkeeper.model import Extents, Kind, Outcome, Past
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import ConfigError, UsageError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import U64_MAX, parse_bool, parse_size, parse_span_us
-from journalkeeper.observe.intake import Intake
 
 NOW_US: Final = 1_700_000_000_000_000
 NAME_LIMIT: Final = 255
@@ -106,42 +105,20 @@ def check_name(data: bytes) -> None:
         assert (found.kind is Kind.ARCHIVED) == bool(found.seqnum_id)
 
 
-class _Reader(Intake):
-    """An Intake that is given the newest entries."""
-
-    def __init__(self, entries: list[dict[str, Any]]) -> None:
-        super().__init__(["/active"])
-        self._cursor = "a cursor of before"
-        self._given = entries
-
-    def _opened(self) -> Any:
-        return None
-
-    def _newest(self, _reader: object) -> list[dict[str, Any]]:
-        return self._given
-
-
 def check_entries(data: bytes) -> None:
-    """The newest entries of active files, as systemd.journal.Reader gives them: what is no number stays bytes."""
+    """How many entries are asked for and behind which, then a file whose entry arrays and objects are followed."""
     found = Bytes(data)
-    entries: list[dict[str, Any]] = []
-    while found and len(entries) < 16:
-        entry: dict[str, Any] = {"__CURSOR": found.name(), "__REALTIME_TIMESTAMP": found.number(8)}
-        if found.number() % 8:
-            values = [_field(found) for _ in range(1 + found.number() % 2)]
-            entry["_SOURCE_REALTIME_TIMESTAMP"] = values if len(values) > 1 else values[0]
-        entries.append(entry)
-    waits = _Reader(entries).waits_us()
-    assert all(0 <= wait <= U64_MAX for wait in waits)
-    assert len(waits) <= len(entries)
-
-
-def _field(found: Bytes) -> int | bytes:
-    text = found.take(found.number() % 24)
+    most, behind = 1 + found.number() % 128, found.number(2)
+    fd = os.memfd_create("journal")
     try:
-        return int(text)
-    except ValueError:
-        return text
+        os.write(fd, found.rest())
+        with suppress(ValueError):
+            newest = entries.newest(fd, behind, most)
+            assert len(newest) <= most
+            assert all(behind < entry.seqnum <= U64_MAX and 0 <= entry.realtime_us <= U64_MAX for entry in newest)
+            assert all(entry.source_us is None or 0 <= entry.source_us < 10**20 for entry in newest)
+    finally:
+        os.close(fd)
 
 
 # configuration
@@ -317,15 +294,22 @@ class _Loop:
         callback()
 
 
+SMALL_LIMITS: Final = {"BODY_MOST": 512, "HEADER_MOST": 1024, "LOOK": 256, "PATH_KEPT": 16}
+"""Instead of the guard's own, which no message of the few KiB of an input comes near."""
+
+
 def check_messages(data: bytes) -> None:
-    """How the bytes are cut into parts, then messages as they come: the cuts change nothing, and no body is long."""
+    """How the bytes are cut into parts, then messages as they come: the cuts change nothing, and nothing is long."""
     found = Bytes(data)
     step = 1 + found.number(2)
     messages = found.rest()
-    once = _let_in([messages])
-    assert once == _let_in([messages[at : at + step] for at in range(0, len(messages), step)])
+    with patch.dict(vars(size_guard), SMALL_LIMITS):
+        once = _let_in([messages])
+        assert once == _let_in([messages[at : at + step] for at in range(0, len(messages), step)])
     assert len(once) <= len(messages) + FIXED
-    assert max(map(len, _bodies(once)), default=0) <= BODY_MOST
+    for head, body in _messages(once):
+        assert head <= SMALL_LIMITS["HEADER_MOST"]
+        assert body <= SMALL_LIMITS["BODY_MOST"]
 
 
 def _let_in(parts: list[bytes]) -> bytes:
@@ -338,15 +322,13 @@ def _let_in(parts: list[bytes]) -> bytes:
     return ready
 
 
-def _bodies(messages: bytes) -> Iterator[bytes]:
-    """The body of each message, as far as the first lengths tell."""
+def _messages(passed: bytes) -> Iterator[tuple[int, int]]:
+    """The lengths of the header and the body of each message, as each says."""
     at = 0
-    while len(messages) - at >= FIXED:
-        order = "<" if messages[at : at + 1] == b"l" else ">"
-        (body,), (fields,) = (struct.unpack_from(f"{order}I", messages, at + offset) for offset in (4, 12))
-        begin = at + FIXED + (fields + 7) // 8 * 8
-        yield messages[begin : begin + body]
-        at = begin + body
+    while len(passed) - at >= FIXED:
+        head, body = lengths(passed[at : at + FIXED])
+        yield head, body
+        at += head + body
 
 
 # the record

@@ -79,7 +79,8 @@ class Race:
         self.acts: Counter[str] = Counter()
         self.sent = 0
         self.witnessed: set[int] = set()
-        self._read: set[str] = set()
+        self.gone: set[int] = set()
+        self._read: dict[str, frozenset[int]] = {}
         self.journald = PrivateJournald(self.top, settings=SETTINGS)
 
     def dice(self, who: str) -> random.Random:
@@ -98,7 +99,7 @@ class Race:
     # who looks after the entries
 
     def witness(self, path: Path) -> None:
-        """Verify an archive, and read its numbers."""
+        """Verify an archive, and read its numbers; those that it had when it was read before must be there still."""
         words = ["journalctl", "--verify", "--quiet", f"--file={path}"]
         verified = subprocess.run(words, capture_output=True, text=True, check=False)
         if verified.returncode != 0:
@@ -109,7 +110,8 @@ class Race:
         if len(numbers) != len(found) or numbers != sorted(set(numbers)):
             self.unclean.append(f"{path.name}: an entry is another one, or is there twice")
         self.witnessed.update(numbers)
-        self._read.add(path.name)
+        self.gone |= self._read.get(path.name, frozenset()) - set(numbers)
+        self._read[path.name] = frozenset(numbers)
 
     def vacuum(self, _: random.Random) -> None:
         """Have the oldest archives removed by journalctl, after they were read.
@@ -193,8 +195,8 @@ class Race:
                 while not self.over.wait(dice.expovariate(1 / rest_s)):
                     act(dice)
                     self.acts[name] += 1
-            except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-                self.unclean.append(f"{name}: {error}")
+            except Exception as error:  # noqa: BLE001 - a thread that ends by anything is told of
+                self.unclean.append(f"{name}: {type(error).__name__}: {error}")
 
         thread = threading.Thread(target=go, name=name)
         thread.start()
@@ -290,7 +292,7 @@ def race(rotations: int, seed: int) -> table.Row:
         one.look_back(service)
         outage_s = max(0.0, service.silence_s - WATCHDOG_S / 2)
         outcomes = Counter(found[1] for line in service.lines if (found := OUTCOME.search(line)))
-    lost = sorted(set(range(one.sent)) - one.witnessed)
+    lost = sorted((set(range(one.sent)) - one.witnessed) | one.gone)
     sys.stdout.write(f"{one.sent:,} messages, {dict(one.acts)}, {nocow} files NOCOW at the end\n")
     sys.stdout.write(f"the service: {dict(outcomes)}\n")
     for sentence in [*one.unclean, *([f"lost: {lost[:10]} and so on, {len(lost)} of them"] if lost else [])]:

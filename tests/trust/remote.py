@@ -145,6 +145,7 @@ class Service:
     def __init__(self, place: Scene, state: Path) -> None:
         self._place = place
         self._engine = Engine(CONFIG, directories=(f"{place.top}",), state_directory=f"{state}", follows=True)
+        self.made = [place.own / archive_name(1)]
         self.unclean: list[str] = []
         self.counts: Counter[str] = Counter()
         self.longest_s = 0.0
@@ -166,7 +167,7 @@ class Service:
 
     def own_again(self, number: int) -> None:
         """journald archives one more file: what others do to `remote` keeps nobody from doing this one."""
-        put(self._place.own, CONTENT, archive_name(10 + number))
+        self.made.append(put(self._place.own, CONTENT, archive_name(10 + number)))
         report = self.run()
         done = [one.path for one in report.outcomes if one.result is Result.DONE] if report else []
         if f"{self._place.own}/{archive_name(10 + number)}" not in done:
@@ -209,7 +210,7 @@ def attack(operations: int, seed: int) -> table.Row:
         told = owner.told()
         service.settle()
         changed = [path.name for path, was in zip(place.victims, before, strict=True) if touched(path) != was]
-        torn = [path.name for path in place.own.iterdir() if path.read_bytes() != CONTENT]
+        torn = [path.name for path in service.made if not path.exists() or path.read_bytes() != CONTENT]
     service.unclean += [f"{name}: changed, and it is outside of remote/" for name in changed]
     service.unclean += [told.failed] if told.failed else []
     lost = [*told.lost, *(f"{name}: not whole" for name in torn)]

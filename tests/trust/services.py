@@ -190,6 +190,7 @@ def quiet(
             "NOTIFY_SOCKET": os.fspath(ear_path),
             "DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={base}/none",
             "WATCHDOG_USEC": f"{WATCHDOG_S * 1e6:.0f}",
+            "PYTHONFAULTHANDLER": "1",  # where it was when the kernel ended it
         }
         if watchdog_s is not None:
             environment["WATCHDOG_USEC"] = f"{round(watchdog_s * 1e6)}"

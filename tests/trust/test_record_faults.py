@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,13 @@ from journalkeeper.cli.program import run as command
 from journalkeeper.history.counters import Counters
 from journalkeeper.history.record import Record
 from journalkeeper.history.state import DAEMON_LOCK, lock
+from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.errors import BusyError, KeeperError
 from journalkeeper.model.waiting import Wait, sentence
 from tests import hosts
+from tests.btrfs.journals import eventually
+from tests.trust.services import quiet
 
 VOLUME = ("uuid-a", 256)
 ROWS = 5
@@ -271,3 +274,22 @@ def test_a_lock_that_somebody_else_took_meanwhile_is_theirs(tmp_path: Path) -> N
             with pytest.raises(BusyError):
                 first.keep()
             assert second.ours()
+
+
+# two services
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_a_service_whose_state_directory_was_removed_and_taken_by_another_ends(tmp_path: Path) -> None:
+    with ScratchVolume("512M") as volume, ExitStack() as services:
+        top = volume.mountpoint / "journal"
+        top.mkdir()
+        first = services.enter_context(quiet(tmp_path, top, may_fail=True))
+        shutil.rmtree(first.state)
+        second = services.enter_context(quiet(tmp_path, top))
+        (top / "0123456789abcdef0123456789abcdef").mkdir()
+        assert eventually(lambda: first.status == 1, 60)
+        assert first.wait() == 1
+        assert "is at work already" in first.lines[-1]
+        assert second.lives

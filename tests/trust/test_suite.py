@@ -6,11 +6,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.bus import eventually
 from tests.trust import __main__ as suite
-from tests.trust import fuzz, table
+from tests.trust import caller, fuzz, races, rights, soak, table
 from tests.trust.__main__ import KINDS, TABLE, Kind
 from tests.trust.table import Row
 
@@ -40,6 +43,58 @@ def test_an_input_that_failed_is_given_again() -> None:
     assert fuzz.main(words[3:]) == 0
     with pytest.raises(KeyError):
         fuzz.main(["--replay", "nothing:AAAA"])
+
+
+# what they see
+
+
+def test_an_entry_that_was_there_when_the_file_was_read_before_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines = [races.text(number) for number in range(3)]
+    monkeypatch.setattr(races, "PrivateJournald", lambda *_, **__: None)
+    monkeypatch.setattr(races, "run", lambda *_: "\n".join(lines))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=0))
+    volume: Any = SimpleNamespace(mountpoint=tmp_path)
+    one = races.Race(volume, 1)
+    one.witness(tmp_path / "a")
+    del lines[1]
+    one.witness(tmp_path / "a")
+    assert (one.witnessed, one.gone, one.unclean) == ({0, 1, 2}, {1}, [])
+
+
+def test_who_is_not_answered_is_told_of(tmp_path: Path) -> None:
+    bus: Any = SimpleNamespace(socket=tmp_path / "none")
+    asking = caller.Asking(bus)
+    asking.start()
+    assert eventually(lambda: len(asking.unanswered) > 1)
+    asking.over.set()
+    asking.join()
+    assert asking.unanswered[0].startswith("FileNotFoundError")
+
+
+def test_archives_that_are_all_gone_are_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(soak, "run", lambda *_: "load 8\nload 9\n")
+    place: Any = SimpleNamespace(journald=SimpleNamespace(journal=tmp_path))
+    assert soak.lost(place, 10, 1) == []
+    assert soak.lost(place, 10, 80) == ["0 archives are there after 80 rotations"]
+    assert soak.lost(place, 11, 1) == ["load 10"]
+
+
+def test_a_right_that_a_unit_lacks_or_should_not_have_is_found(tmp_path: Path) -> None:
+    lines = (
+        'openat(AT_FDCWD, "/etc/x", O_WRONLY|O_CREAT, 0600) = 3</etc/x>',
+        'openat(AT_FDCWD, "x", O_RDWR) = 4</var/log/journal/m/x>',
+        "ioctl(4, BTRFS_IOC_TREE_SEARCH_V2, 0x7f) = -1 EPERM (Operation not permitted)",
+        "fchown(4</var/log/journal/m/x>, 0, 4) = -1 EPERM (Operation not permitted)",
+    )
+    (tmp_path / f"{rights.SERVICE}.1.2").write_text("\n".join(lines))
+    tracer = rights.Tracer(tmp_path)
+    tracer._capabilities[rights.SERVICE] |= {"0" * 16, "0" * 15 + "1"}
+    assert rights.wrong(rights.SERVICE, tracer.census(rights.SERVICE)) == [
+        f"refused: {lines[3]}", f"it has the capabilities {'0' * 15}1", "it wrote in /etc",
+    ]  # fmt: skip
+    assert rights.wrong(rights.DEFRAG, tracer.census(rights.DEFRAG)) == ["nothing was seen of it"]
 
 
 # what comes of them
@@ -107,6 +162,13 @@ def test_a_kind_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit, match="2"):
         suite.main(["--kinds", "fuzz,fizz"])
     assert "no such kind: fizz; there are " in capsys.readouterr().err
+
+
+def test_a_samples_row_is_not_written_as_the_long_forms(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        suite.main(["--sample", "--write"])
+    assert "--sample cannot be written" in capsys.readouterr().err
+    assert not made.exists()
 
 
 def test_a_row_is_shown_with_the_command_that_makes_it_again() -> None:

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How long messages waited, read from files that others write, cut short, replace or damage meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from journalkeeper.journald import entries, layout
+from journalkeeper.journald.entries import Entry
+from journalkeeper.model import Kind, Reason
+from journalkeeper.observe.intake import Intake, written_by_journald
+from tests import hosts
+from tests.small_journal import journal
+
+NOW_US = 1_700_000_000_000_000
+
+Row = tuple[int, int, bytes | None]
+
+
+def row(number: int, wait_us: int = 100) -> Row:
+    """An entry that waited so long."""
+    return number, NOW_US + number, b"%d" % (NOW_US + number - wait_us)
+
+
+def newest(data: bytes, behind: int = 0, most: int = 100) -> list[Entry]:
+    fd = os.memfd_create("journal")
+    try:
+        os.write(fd, data)
+        return entries.newest(fd, behind, most)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 12, 13, 100])
+def test_the_newest_entries_come_first(count: int, compact: bool) -> None:
+    data = journal([row(number) for number in range(1, count + 1)], compact=compact)
+    wanted = [Entry(n, NOW_US + n, NOW_US + n - 100) for n in range(count, 0, -1)]
+    assert newest(data) == wanted
+    assert newest(data, most=3) == wanted[:3]
+    assert newest(data, behind=2) == wanted[: max(0, count - 2)]
+
+
+@pytest.mark.parametrize("source", [None, b"", b"-5", b"1e9", b"7 ", b"9" * 21, "\u0663".encode()])
+def test_a_time_that_is_none_is_nobodys(source: bytes | None) -> None:
+    assert newest(journal([(1, 5, source)])) == [Entry(1, 5, None)]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_any_damage_is_a_value_error_or_other_entries(compact: bool) -> None:
+    data = journal([row(number) for number in range(1, 30)], compact=compact)
+    dice = random.Random(14)  # noqa: S311 - the same damage each time
+    refused = 0
+    for _ in range(2000):
+        torn = bytearray(data[: dice.choice([len(data), len(data), dice.randrange(len(data))])])
+        for _ in range(dice.randrange(4)):
+            at = dice.choice([152, 176, dice.randrange(len(torn) + 1)])
+            torn[at : at + 8] = dice.randbytes(8)
+        try:
+            assert len(newest(bytes(torn), most=16)) <= 16
+        except ValueError:
+            refused += 1
+    assert 0 < refused < 2000
+
+
+def test_a_chain_that_leads_back_is_refused() -> None:
+    data = bytearray(journal([row(number) for number in range(1, 30)]))
+    (first,) = struct.unpack_from("<Q", data, 176)
+    struct.pack_into("<Q", data, first + 16, first)
+    with pytest.raises(ValueError, match="no array of entries"):
+        newest(bytes(data))
+
+
+def test_only_what_came_since_the_last_look_counts(tmp_path: Path) -> None:
+    active, rows = tmp_path / "system.journal", [row(1, 9_000_000)]
+    active.write_bytes(journal(rows))
+    intake = Intake([f"{active}", f"{tmp_path}/none.journal"])
+    assert intake.waits_us() == []
+    rows += [row(2, 300), row(3, -5), (4, NOW_US + 4, None)]
+    active.write_bytes(journal(rows))
+    assert intake.waits_us() == [300]
+    assert intake.worst_us() is None
+
+
+def test_after_a_rotation_all_of_the_new_file_is_new(tmp_path: Path) -> None:
+    active = tmp_path / "system.journal"
+    active.write_bytes(journal([row(9)]))
+    intake = Intake([f"{active}"], entries=2)
+    assert intake.waits_us() == []
+    active.rename(tmp_path / "archive")
+    assert intake.waits_us() == []
+    active.write_bytes(journal([row(1, 1), row(2, 2), row(3, 3)]))
+    assert intake.waits_us() == [2, 3]
+
+
+@pytest.mark.parametrize("rest", [0, 100, 300, 4096])
+def test_a_file_that_is_cut_short_under_a_look_ends_nobody(tmp_path: Path, rest: int) -> None:
+    """Where it is mapped, the kernel sends SIGBUS for that, as for a page that the disk does not give."""
+    active = tmp_path / "system.journal"
+    active.write_bytes(journal([row(number) for number in range(1, 3000)]))
+    child = os.fork()
+    if child == 0:
+        intake = Intake([f"{active}"])
+        intake.waits_us()
+        os.truncate(active, rest)
+        os._exit(len(intake.waits_us()))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/system.journal").write_bytes(journal([row(1)]))
+    (tmp_path / "link").symlink_to("there")
+    (tmp_path / "system.journal").symlink_to("there/system.journal")
+    intake = Intake([f"{tmp_path}/link/system.journal", f"{tmp_path}/system.journal"])
+    intake.waits_us()
+    (tmp_path / "there/system.journal").write_bytes(journal([row(1), row(2)]))
+    assert intake.waits_us() == []
+
+
+def test_who_owns_remote_tells_nothing_under_any_name() -> None:
+    own = hosts.file(Kind.ACTIVE)
+    theirs = own._replace(path="/var/log/journal/remote/system.journal", instance=layout.REMOTE)
+    bad = own._replace(path="/var/log/journal/x/system.journal", problem=Reason.BAD_HEADER)
+    assert written_by_journald([own, theirs, bad, hosts.file(Kind.ARCHIVED)]) == [own.path]
