@@ -138,7 +138,7 @@ def test_the_signals_of_one_defragmentation_come_in_order(
     before = extents(path)
     serve()
     assert eventually(lambda: looked(bus, 1))
-    time.sleep(2 * signals.COALESCE_S)  # what the first look found is told by now
+    time.sleep(2 * signals.COALESCE_S)  # what the first look found has been signalled by now
     with Ear(bus) as ear:
         job = job_of(bus)
         heard = ear.until("InterfacesRemoved")

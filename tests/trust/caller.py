@@ -154,8 +154,8 @@ def _is_in(client: RawClient) -> bool:
     return bool(select.select([client.socket], [], [], SILENT_S)[0]) and client.replies() > 0
 
 
-def send_all(bus: PrivateBus, messages: int, seed: int, told: int) -> None:
-    """As nobody: send so many; how many were sent, and at the end how many answers came, is written to `told`."""
+def send_all(bus: PrivateBus, messages: int, seed: int, progress_fd: int) -> None:
+    """As nobody: send so many; how many were sent, and at the end how many answers came, is written to `progress_fd`."""
     os.setgroups([])
     os.setgid(beds.NOBODY)
     os.setuid(beds.NOBODY)
@@ -181,8 +181,8 @@ def send_all(bus: PrivateBus, messages: int, seed: int, told: int) -> None:
                         raise
                     break  # the bus waits for us to read
         if sent % 1000 < 10:
-            os.write(told, b"%d\n" % sent)
-    os.write(told, b"%d\n%s%d\n" % (sent, ANSWERS, answers))
+            os.write(progress_fd, b"%d\n" % sent)
+    os.write(progress_fd, b"%d\n%s%d\n" % (sent, ANSWERS, answers))
 
 
 class Asking(threading.Thread):
