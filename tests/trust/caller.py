@@ -155,7 +155,7 @@ def _is_in(client: RawClient) -> bool:
 
 
 def send_all(bus: PrivateBus, messages: int, seed: int, progress_fd: int) -> None:
-    """As nobody: send so many; how many were sent, and at the end how many answers came, is written to `progress_fd`."""
+    """As nobody: send so many; how many were sent, and at the end how many answers came, goes to `progress_fd`."""
     os.setgroups([])
     os.setgid(beds.NOBODY)
     os.setuid(beds.NOBODY)

@@ -10,42 +10,31 @@ import pytest
 
 from journalkeeper.model import (
     Action,
-    Extents,
-    JournalFile,
-    Kind,
     Outcome,
     Plan,
     Range,
     Reason,
     Result,
     Skip,
-    State,
     Verb,
     Window,
 )
 from journalkeeper.model.run import Report
 from journalkeeper.wire.documents import defrag_document, disk_sums, plan_document, scan_document, skips
+from tests import hosts
 
-FILE = JournalFile(
+FILE = hosts.file(
     path=os.fsdecode(b"/j/\xff.journal"),
     device=49,
     inode=258,
-    kind=Kind.ARCHIVED,
     owner="user:1000",
     instance="abc",
-    state=State.ARCHIVED,
     size_bytes=8 << 20,
     allocated_bytes=7 << 20,
-    disk_bytes=None,
-    extents=Extents(total=5_000, data_bytes=7 << 20, encoded_bytes=4 << 20, shared_bytes=4096),
-    nocow=False,
+    extents=hosts.extents(5_000, 7 << 20, encoded_bytes=4 << 20, shared_bytes=4096),
     entries=12,
     head_time_us=1,
     tail_time_us=2,
-    links=1,
-    uid=0,
-    mtime_ns=3,
-    ctime_ns=4,
 )
 
 
