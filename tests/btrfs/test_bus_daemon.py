@@ -29,7 +29,8 @@ from journalkeeper.bus.connection import Connection
 from journalkeeper.lab.volume import ScratchVolume, drop_caches
 from tests import bus as beds
 from tests.btrfs.journals import QUICK, archive_name, extents, put
-from tests.bus import REPOSITORY, Daemon, PrivateBus, as_nobody, eventually
+from tests.bus import REPOSITORY, Daemon, PrivateBus, as_nobody
+from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

@@ -28,7 +28,8 @@ from dbus_fast import Message, MessageType, Variant
 
 from journalkeeper.bus import names
 from tests import bus as beds
-from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, eventually, raw_call
+from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, raw_call
+from tests.patience import eventually
 from tests.trust import server as made
 from tests.trust import table
 
