@@ -37,8 +37,8 @@ from journalkeeper.service.log import Event
 from journalkeeper.service.watch import Change, Watch
 from tests import hosts
 from tests.btrfs.journals import archive_name, put
+from tests.hosts import MACHINE
 
-MACHINE = "0123456789abcdef0123456789abcdef"
 HEADER_SIZE, ARENA_SIZE = 208, (1 << 20) - 208
 CONTENT = (
     (b"LPKS" + b"HHRH" + bytes(8) + b"\x02").ljust(88, b"\0")

@@ -18,9 +18,9 @@ from journalkeeper.model.run import Report
 from journalkeeper.policy.plan import plan as planned
 from tests import hosts
 from tests.btrfs.journals import archive_name, put
+from tests.hosts import MACHINE
 from tests.trust.test_boundary import CONTENT
 
-MACHINE = "0123456789abcdef0123456789abcdef"
 MOST_BYTES = (1 << 63) - 4096
 YEAR_2262_NS = 1 << 63
 
