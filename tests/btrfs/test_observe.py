@@ -21,7 +21,8 @@ from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError
 from journalkeeper.observe.observer import COARSE_NS, Observer, Seen, resolved
 from tests.btrfs.conftest import NOBODY
-from tests.btrfs.journals import archive_name, bearing, do, eventually, extents, planned, put
+from tests.btrfs.journals import archive_name, bearing, do, extents, planned, put
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 

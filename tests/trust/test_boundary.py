@@ -29,9 +29,9 @@ from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import observer as module
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen
-from journalkeeper.policy import plan as planned
 from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case
+from journalkeeper.policy.plan import plan as planned
 from journalkeeper.service.daily_log import DailyLog
 from journalkeeper.service.log import Event
 from journalkeeper.service.watch import Change, Watch
