@@ -7,33 +7,31 @@ A number that is not known is None, never 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from journalkeeper.config import Config
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result, ideal_extents
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.policy.cost import NEAR_IDEAL, worth_it
+from journalkeeper.wire.field import got
+from journalkeeper.wire.records import FILE
 
 
 class Status(NamedTuple):
     """The files after a run, what is left alone and why, and what may still be written today.
 
     `files` are all that are there, `problem_files` those of them that could not be judged and
-    count for nothing else. `disk_bytes` is known where every file's is. `skipped` has each
+    count for nothing else. `sums` are those of wire.records.FILE with a metric, by key; one of which
+    not every file's part is known is None. `skipped` has each
     Reason with the number of files left alone for it. Budgets are None where nothing limits them.
     """
 
     files: int
     problem_files: int
     fragmented_files: int
-    extents: int
-    ideal_extents: int
     active_extents: int
-    size_bytes: int
-    allocated_bytes: int
-    shared_bytes: int
-    disk_bytes: int | None
+    sums: Mapping[str, int | None]
     skipped: tuple[tuple[Reason, int], ...]
     window_open: bool
     budget_bytes: int | None
@@ -47,8 +45,7 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
     """
     became = {outcome.path: outcome for outcome in outcomes if outcome.result is Result.DONE}
     known = [(file, became.get(file.path)) for file in host.files if file.problem is None]
-    extents = {file.path: file.extents.total if after is None else after.extents_after for file, after in known}
-    disk = [file.disk_bytes if after is None else after.disk_bytes_after for file, after in known]
+    now = [file if after is None else _after(file, after, config) for file, after in known]
     here = {file.path for file in host.files}
     budget = config.budget.bytes_per_day
     written = host.written_bytes + sum(outcome.bytes_written for outcome in outcomes)
@@ -56,21 +53,26 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
         files=len(host.files),
         problem_files=len(host.files) - len(known),
         fragmented_files=sum(is_fragmented(file, after, config) for file, after in known),
-        extents=sum(extents.values()),
-        ideal_extents=sum(
-            file.ideal_extents if after is None else min(after.extents_after, _whole(file, config))
-            for file, after in known
-        ),
-        active_extents=sum(extents[file.path] for file, _ in known if file.kind is Kind.ACTIVE),
-        size_bytes=sum(file.size_bytes for file, _ in known),
-        allocated_bytes=sum(file.allocated_bytes for file, _ in known),
-        shared_bytes=sum(file.extents.shared_bytes for file, _ in known),
-        disk_bytes=sum(one for one in disk if one is not None) if None not in disk else None,
+        active_extents=sum(file.extents.total for file in now if file.kind is Kind.ACTIVE),
+        sums={row.key: _sum([got(row, file) for file in now]) for row in FILE if row.metric},
         skipped=tuple(sorted(Counter(skip.reason for skip in plan.skipped if skip.path in here).items())),
         window_open=any(window.open for window in plan.windows),
         budget_bytes=budget,
         budget_left_bytes=None if budget is None else max(0, budget - written),
     )
+
+
+def _sum(numbers: list[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+def _after(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:
+    """The file as a rewrite left it."""
+    lies = file.extents._replace(total=outcome.extents_after)
+    if _is_compressed(file, config):
+        lies = lies._replace(encoded_bytes=lies.data_bytes)
+    return file._replace(extents=lies, disk_bytes=outcome.disk_bytes_after)
 
 
 def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> bool:
@@ -87,5 +89,9 @@ def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> b
 
 def _whole(file: JournalFile, config: Config) -> int:
     """The number of extents that a rewrite would leave."""
-    compressed = file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None
-    return ideal_extents(file.extents.data_bytes, compressed=compressed or file.compressed)
+    return ideal_extents(file.extents.data_bytes, compressed=_is_compressed(file, config))
+
+
+def _is_compressed(file: JournalFile, config: Config) -> bool:
+    """Whether a rewrite would leave it compressed."""
+    return file.compressed or (file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None)

@@ -16,7 +16,19 @@ from journalkeeper.model.files import (
     Volume,
     ideal_extents,
 )
-from journalkeeper.model.plans import Action, Host, Order, Outcome, Past, Plan, Range, Refusal, Request, Skip, Window
+from journalkeeper.model.plans import (
+    Action,
+    Host,
+    Outcome,
+    Past,
+    Plan,
+    Range,
+    Refusal,
+    Request,
+    Rotation,
+    Skip,
+    Window,
+)
 from journalkeeper.model.words import GIB, KIB, MIB, Kind, Reason, Result, State, Verb
 
 __all__ = [
@@ -33,7 +45,6 @@ __all__ = [
     "Instance",
     "JournalFile",
     "Kind",
-    "Order",
     "Outcome",
     "Past",
     "Plan",
@@ -42,6 +53,7 @@ __all__ = [
     "Refusal",
     "Request",
     "Result",
+    "Rotation",
     "Skip",
     "State",
     "Stretch",

@@ -106,12 +106,12 @@ def _whole(file: JournalFile, verb: Verb, reason: Reason, compression: Compressi
         path=file.path,
         action=verb,
         reason=reason,
+        target=file,
         ranges=(Range(0, file.size_bytes, file.extents.total),),
         bytes_to_write=file.extents.data_bytes,
         extents_before=file.extents.total,
         extents_expected=max(1, _expected(file, compression)),
         compress="no" if compression is None else str(compression),
-        file=file,
         unshared_bytes=beside_snapshot_bytes(file, compression),
     )
 
@@ -130,12 +130,11 @@ def _active(case: Case) -> Action | Skip:
         path=file.path,
         action=Verb.DEFRAGMENT,
         reason=Reason.FRAGMENTED,
+        target=file,
         ranges=ranges,
         bytes_to_write=sum(part.length for part in ranges),
         extents_before=file.extents.total,
         extents_expected=file.extents.total - gone + sum(-(-part.length // MIB) * ideal_per_mib for part in ranges),
-        compress="no",
-        file=file,
         not_after_us=case.window.closes_at_us,
         unshared_bytes=min(file.extents.shared_bytes, sum(part.length for part in ranges)),
     )

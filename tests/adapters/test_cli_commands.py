@@ -53,7 +53,7 @@ FILE = hosts.file(
     tail_time_us=2,
 )
 ALL = (Range(0, 45 << 20, 9_447),)
-ACTION = Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, ALL, 45 << 20, 9_447, 360, "zstd", FILE)
+ACTION = Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, FILE, ALL, 45 << 20, 9_447, 360, "zstd")
 DONE = Outcome(FILE.path, Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9_447, 360, 89 << 20, 10 << 20, 45 << 20, 1.25)
 FAILED = DONE._replace(result=Result.FAILED, reason=Reason.IO_ERROR, detail="cannot read it: Input/output error")
 SKIP = Skip("/j/abc/b\x1b[2J.journal", Reason.SETTLING, "changed 1s ago")

@@ -248,7 +248,7 @@ def test_mount_options_do_not_stand_in_the_way(
     what = action(path)
     volume.options = options
     volume.remount()
-    what = what._replace(file=look(path)[0])
+    what = what._replace(target=look(path)[0])
     done = do(what)
     assert (done.outcome.result, done.outcome.detail) == (Result.DONE, "")
     assert bearing(path) == before

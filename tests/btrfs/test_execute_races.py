@@ -243,7 +243,7 @@ def test_journald_rotates_while_its_file_is_defragmented(bed: Bed) -> None:
     archives: list[Path] = []
     done = do(what, tell=at_first_piece(lambda: archives.append(bed.journald.rotate())), chunk_bytes=2 * MIB)
     assert done.outcome.result is Result.DONE
-    assert done.inode == archives[0].stat().st_ino == what.file.inode != path.stat().st_ino
+    assert done.inode == archives[0].stat().st_ino == what.target.inode != path.stat().st_ino
     assert abs(done.outcome.extents_after - extents(archives[0])) <= 2
     assert done.size_bytes == archives[0].stat().st_size
     subprocess.run(["journalctl", "--verify", f"--file={archives[0]}"], check=True, capture_output=True)

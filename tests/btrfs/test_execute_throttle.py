@@ -159,7 +159,7 @@ class Asked:
         self.stopped = False
         self.seen = self.look(bed)
         file = next(file for file in self.seen.files if file.kind is kind)
-        action = Action(file.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, (), 0, 0, 0, "no", file, not_after_us)
+        action = Action(file.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, file, not_after_us=not_after_us)
         place = Place(self.seen.volumes[0].uuid, (str(bed.journald.active),))
         self.throttle = Throttle(
             action, Config(), self.flushes, place, margin_us=500_000, hurry=hurry, stop=lambda: self.stopped

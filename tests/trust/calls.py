@@ -35,12 +35,11 @@ from unittest.mock import patch
 
 from journalkeeper.cli import interrupts
 from journalkeeper.cli.program import run as command
-from journalkeeper.execute.orders import carry_out
 from journalkeeper.history.record import Record
 from journalkeeper.lab.journald import OFFLINE, STATE_OFFSET, PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.lab.volume import run as tool
-from journalkeeper.model import KIB, Kind, Order, Outcome, Reason, Result, Verb
+from journalkeeper.model import KIB, Action, Kind, Outcome, Reason, Result, Verb
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.run import Done
@@ -141,7 +140,7 @@ class RotationFlow:
     def __init__(self, base: Path, journald: PrivateJournald) -> None:
         self._journald, self._pid = journald, journald.pid
         self._state, self._count = base / "state", 0
-        self._order: Order | None = None
+        self._action: Action | None = None
 
     def ready(self) -> None:
         for path in self._journald.journal.glob("*@*"):
@@ -153,12 +152,12 @@ class RotationFlow:
 
     def first(self) -> None:
         inside.enter(self._pid)
-        self._order = inside.order()
+        self._action = inside.rotation()
 
     def work(self) -> str:
-        assert self._order is not None
+        assert self._action is not None
         with interrupts.Interrupts(""):
-            return in_words(guarded(partial(carry_out, self._order)))
+            return in_words(guarded(partial(do, self._action)))
 
     def look(self, said: str) -> Looked:
         del said

@@ -15,19 +15,17 @@ import sys
 from collections.abc import Callable
 
 from journalkeeper.bus.server import Server
-from journalkeeper.metrics.status import Status
 from journalkeeper.model import JournalFile, Reason, Request, Skip
 from journalkeeper.service.events import Events
 from journalkeeper.service.job import Ended, Job
 from journalkeeper.service.jobs import Jobs
 from journalkeeper.service.mistakes import Mistakes
 from journalkeeper.service.snapshot import Findings, Snapshot
-from tests import hosts
+from tests import figures, hosts
 
 TOP = "/var/log/journal"
 PRIVILEGED = "privileged: "
 OWNERS = ("system", "user:1000", "user:65534")
-STATUS = Status(3, 0, 2, 100, 4, 60, 10, 10, 0, None, (), window_open=True, budget_bytes=9, budget_left_bytes=7)
 
 
 def file(number: int, length: int) -> JournalFile:
@@ -60,7 +58,7 @@ class Made:
         self._ends = ends
         rows = {row.path: row for row in (file(number, length) for number in range(files))}
         skips = {path: Skip(path, Reason.SETTLING, "changed 3s ago") for path in rows}
-        self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), STATUS, 0, ""))
+        self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), figures.STATUS, 0, ""))
         self._skips = skips
         self.events = Events()
         self.jobs = Jobs(self._do, self.events, complain)

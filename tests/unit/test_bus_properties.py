@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from journalkeeper.bus import contract, options, properties
-from journalkeeper.metrics.status import Status
 from journalkeeper.model import (
     Host,
     Kind,
@@ -29,11 +28,10 @@ from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.api import result
 from journalkeeper.service.job import Job
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally
-from tests import hosts
+from tests import figures, hosts
 
 TOP = "/var/log/journal"
 PATH = f"{TOP}/m/system.journal"
-STATUS = Status(3, 0, 2, 100, 4, 60, 10, 10, 0, None, (), window_open=True, budget_bytes=9, budget_left_bytes=7)
 FILE = hosts.file(
     Kind.ACTIVE,
     path=PATH,
@@ -60,7 +58,13 @@ class Value(NamedTuple):
 def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = (), since_us: int | None = None, long: str = "") -> Findings:
     instance = INSTANCE._replace(online_since_us=since_us)
     host = Host(0, (FILE,), (instance,), (), {}, 0)
-    return snapshots.findings(host, Plan((Window("m", True, None, ""),), (), skipped), outcomes, STATUS, long)
+    return snapshots.findings(
+        host,
+        Plan((Window("m", True, None, ""),), (), skipped),
+        outcomes,
+        figures.STATUS._replace(budget_left_bytes=7),
+        long,
+    )
 
 
 WAITS = Skip(PATH, Reason.WINDOW_CLOSED, "soon", until_us=5, puts_off=True)
@@ -92,7 +96,7 @@ def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
         (contract.FILE, properties.file(FILE, LEFT)),
         (contract.JOB_INTERFACE, {**properties.job(Job(1, Request())), "Options": {}}),
     ):
-        signatures = dict(interface.properties)
+        signatures = {row.bus: row.type.signature for row in interface.properties}
         assert values.keys() == signatures.keys()
         wrong = [
             name
