@@ -42,8 +42,8 @@ from journalkeeper.model.waiting import Wait, waits
 from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen, resolved
-from journalkeeper.policy import plan, with_now
 from journalkeeper.policy.deferral import remember
+from journalkeeper.policy.plan import plan, with_now
 
 DAEMON: Final = "daemon"
 SNAPSHOTS_US: Final = 30 * DAY_US

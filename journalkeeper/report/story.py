@@ -18,7 +18,7 @@ from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.text import UNKNOWN, seconds, when
 
 MOST_PAST: Final = 10
-"""Actions that are told one by one."""
+"""Actions that are listed one by one."""
 
 INDENT: Final = 10
 

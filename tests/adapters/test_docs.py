@@ -14,7 +14,7 @@ import pytest
 from journalkeeper.config import Config, files
 from journalkeeper.config.validation import from_assignments
 from journalkeeper.model import GIB, JournalFile, Kind, Request, Rotation
-from journalkeeper.policy import plan
+from journalkeeper.policy.plan import plan
 from tests import documents, hosts
 from tests.documents import CHECKOUT, HOW, By, Command, Here, how, in_markdown, in_page, is_command, rows, why_not
 

@@ -23,7 +23,6 @@ from tests.btrfs.journals import (
     archive_name,
     bearing,
     do,
-    eventually,
     export,
     extents,
     is_nocow,
@@ -32,6 +31,7 @@ from tests.btrfs.journals import (
     planned,
     put,
 )
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 

@@ -28,17 +28,9 @@ from journalkeeper.observe.load import others_busy_percent
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.observe.syncs import Syncs
 from tests.btrfs.journals import ALWAYS, put
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
-
-
-def eventually(true: Callable[[], bool], timeout_s: float = 30) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def after_stall(bed: Bed, seconds: float, intake: Intake) -> int:

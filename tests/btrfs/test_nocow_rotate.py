@@ -32,7 +32,7 @@ from journalkeeper.lab.journald import ARCHIVED, STATE_OFFSET, PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Action, Instance, Plan, Reason, Request, Result, Rotation, Verb
 from journalkeeper.observe.observer import Observer
-from journalkeeper.policy import plan
+from journalkeeper.policy.plan import plan
 from tests.btrfs.journals import archive_name, do
 
 pytestmark = pytest.mark.root

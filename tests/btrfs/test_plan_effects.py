@@ -18,10 +18,9 @@ from journalkeeper.observe import flushes
 from journalkeeper.policy.flush_timer import FlushTimer
 from journalkeeper.service import api
 from tests.btrfs.journals import ALWAYS, NOW, put
+from tests.hosts import MACHINE
 
 pytestmark = pytest.mark.root
-
-MACHINE = "0123456789abcdef" * 2
 
 
 @pytest.fixture

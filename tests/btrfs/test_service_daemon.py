@@ -43,21 +43,13 @@ from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer
 from tests.bench.service import calls
 from tests.btrfs.journals import QUICK
+from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 PACKAGE = Path(journalkeeper.__file__).parent.parent
 PATIENCE_S = 60.0
 INSIDE = "/var/log/journal"
-
-
-def eventually(true: Callable[[], object], patience_s: float = PATIENCE_S) -> bool:
-    deadline = time.monotonic() + patience_s
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 class Service:

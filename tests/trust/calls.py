@@ -46,10 +46,11 @@ from journalkeeper.model.run import Done
 from journalkeeper.model.waiting import Wait
 from tests import hosts
 from tests.btrfs.journals import action, archive_name, do, put
+from tests.hosts import MACHINE
 from tests.trust import faulty, inside
 from tests.trust.faulty import Ended
 from tests.trust.tally import Tally
-from tests.trust.wholeness import MACHINE, adorn, allocate_ahead, differences, next_run, record_troubles, whole
+from tests.trust.wholeness import adorn, allocate_ahead, differences, next_run, record_troubles, whole
 
 ERRNOS: Final = ("EIO", "ENOSPC", "EINTR", "EAGAIN", "EPERM", "EBUSY", "ENOMEM", "EDQUOT", "EROFS")
 SIGNALS: Final = ("SIGKILL", "SIGTERM")

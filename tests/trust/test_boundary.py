@@ -29,16 +29,16 @@ from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import observer as module
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen
-from journalkeeper.policy import plan as planned
 from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case
+from journalkeeper.policy.plan import plan as planned
 from journalkeeper.service.daily_log import DailyLog
 from journalkeeper.service.log import Event
 from journalkeeper.service.watch import Change, Watch
 from tests import hosts
 from tests.btrfs.journals import archive_name, put
+from tests.hosts import MACHINE
 
-MACHINE = "0123456789abcdef0123456789abcdef"
 HEADER_SIZE, ARENA_SIZE = 208, (1 << 20) - 208
 CONTENT = (
     (b"LPKS" + b"HHRH" + bytes(8) + b"\x02").ljust(88, b"\0")

@@ -9,10 +9,7 @@ import pytest
 
 from journalkeeper.bus import contract, options, properties
 from journalkeeper.model import (
-    Extents,
     Host,
-    Instance,
-    JournalFile,
     Kind,
     Outcome,
     Plan,
@@ -31,45 +28,24 @@ from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.api import result
 from journalkeeper.service.job import Job
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally
-from tests import figures
+from tests import figures, hosts
 
 TOP = "/var/log/journal"
 PATH = f"{TOP}/m/system.journal"
-FILE = JournalFile(
+FILE = hosts.file(
+    Kind.ACTIVE,
     path=PATH,
-    device=1,
-    inode=2,
-    kind=Kind.ACTIVE,
-    owner="system",
     instance="m",
     state=State.ONLINE,
     size_bytes=8 << 20,
     allocated_bytes=8 << 20,
-    disk_bytes=None,
-    extents=Extents(total=50, data_bytes=8 << 20),
-    nocow=False,
+    extents=hosts.extents(50, 8 << 20),
     entries=9,
     head_time_us=1,
     tail_time_us=2,
-    links=1,
-    uid=0,
-    mtime_ns=0,
-    ctime_ns=0,
 )
 DONE = Outcome(PATH, Verb.DEFRAGMENT, Result.DONE, Reason.FRAGMENTED, 50, 3, 90, 40, 77, 0.1)
-INSTANCE = Instance(
-    name="m",
-    directory=f"{TOP}/m",
-    device=1,
-    namespace="",
-    nocow=False,
-    storage="persistent",
-    sync_interval_us=300,
-    system_max_use_bytes=None,
-    system_keep_free_bytes=None,
-    system_max_file_size_bytes=None,
-    system_max_files=100,
-)
+INSTANCE = hosts.instance(name="m", directory=f"{TOP}/m", sync_interval_us=300)
 
 
 class Value(NamedTuple):

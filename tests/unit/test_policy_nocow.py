@@ -8,8 +8,8 @@ import pytest
 from journalkeeper.config import Config, Nocow
 from journalkeeper.model import Action, Host, Kind, Reason, Refusal, Request, Skip, Verb
 from journalkeeper.model.units import MINUTE_US
-from journalkeeper.policy import plan
 from journalkeeper.policy.nocow import judge
+from journalkeeper.policy.plan import plan
 from tests.hosts import DEVICE, DIRECTORY, NOW_US, extents, file, host, instance, volume
 
 COPIES = ("raid1", "raid10", "raid5", "raid6", "raid1c3", "raid1c4", "dup")

@@ -11,9 +11,8 @@ import pytest
 from journalkeeper.config import Config
 from journalkeeper.model import GIB, MIB, Action, Host, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Volume
 from journalkeeper.model.units import DAY_US, SECOND_US
-from journalkeeper.policy import plan, with_now
 from journalkeeper.policy.deferral import AGAIN_US
-from journalkeeper.policy.plan import available_bytes
+from journalkeeper.policy.plan import available_bytes, plan, with_now
 from journalkeeper.wire.documents import plan_document
 from tests.hosts import DEVICE, DIRECTORY, NOW_US, configured, extents, file, host, instance, past, volume
 

@@ -10,7 +10,7 @@ import pytest
 from journalkeeper.config import Budget, Config, Defrag, Nocow
 from journalkeeper.model import GIB, MIB, Host, Instance, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Verb
 from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
-from journalkeeper.policy import plan, with_now
+from journalkeeper.policy.plan import plan, with_now
 from tests.hosts import DEVICE, DIRECTORY, NAME, NOW_US, extents, file, host, instance, past, volume
 
 UPKEEP = Request(upkeep=True)

@@ -11,8 +11,9 @@ import pytest
 from journalkeeper.config import Config
 from journalkeeper.model import KIB, MIB, Extents, JournalFile, Kind, Reason, Request, Skip, State, Verb
 from journalkeeper.model.units import MINUTE_US, SECOND_US
-from journalkeeper.policy import plan, rules
+from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case, cases
+from journalkeeper.policy.plan import plan
 from tests.hosts import DIRECTORY, NOW_US, case, configured, extents, file, host, instance, past, volume
 
 SETTLE_US = Config().watch.settle_us

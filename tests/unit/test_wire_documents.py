@@ -10,16 +10,12 @@ import pytest
 
 from journalkeeper.model import (
     Action,
-    Extents,
-    JournalFile,
-    Kind,
     Outcome,
     Plan,
     Range,
     Reason,
     Result,
     Skip,
-    State,
     Verb,
     Window,
 )
@@ -29,26 +25,18 @@ from journalkeeper.wire.documents import defrag_document, disk_sums, plan_docume
 from journalkeeper.wire.field import document
 from tests import hosts
 
-FILE = JournalFile(
+FILE = hosts.file(
     path=os.fsdecode(b"/j/\xff.journal"),
     device=49,
     inode=258,
-    kind=Kind.ARCHIVED,
     owner="user:1000",
     instance="abc",
-    state=State.ARCHIVED,
     size_bytes=8 << 20,
     allocated_bytes=7 << 20,
-    disk_bytes=None,
-    extents=Extents(total=5_000, data_bytes=7 << 20, encoded_bytes=4 << 20, shared_bytes=4096),
-    nocow=False,
+    extents=hosts.extents(5_000, 7 << 20, encoded_bytes=4 << 20, shared_bytes=4096),
     entries=12,
     head_time_us=1,
     tail_time_us=2,
-    links=1,
-    uid=0,
-    mtime_ns=3,
-    ctime_ns=4,
 )
 
 
@@ -131,7 +119,7 @@ def test_defrag_has_the_contracts_keys_in_its_order() -> None:
 
 def test_a_file_that_the_plan_left_alone_is_an_outcome_with_its_reason_and_extents() -> None:
     skipped = (Skip("/j/b", Reason.RECORDED, "yesterday"), Skip("/j/gone", Reason.VANISHED, ""))
-    seen = FILE._replace(path="/j/b", extents=Extents(total=7))
+    seen = FILE._replace(path="/j/b", extents=hosts.extents(7))
     ran = report(skipped=skipped)._replace(host=hosts.host(seen))
     written = json.loads(json.dumps(defrag_document(ran)))
     known, gone = written["outcomes"]
