@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result, ideal_extents
-from journalkeeper.model.compression import parse_compression
-from journalkeeper.policy.cost import NEAR_IDEAL, worth_it
+from journalkeeper.model import Host, Kind, Outcome, Plan, Reason, Result
+from journalkeeper.policy.cost import is_fragmented, whole_extents
 
 
 class Status(NamedTuple):
@@ -50,42 +49,27 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
     extents = {file.path: file.extents.total if after is None else after.extents_after for file, after in known}
     disk = [file.disk_bytes if after is None else after.disk_bytes_after for file, after in known]
     here = {file.path for file in host.files}
+    rest, reasons = host.finished.total, Counter(host.finished.reasons)
+    reasons.update(skip.reason for skip in plan.skipped if skip.path in here)
     budget = config.budget.bytes_per_day
     written = host.written_bytes + sum(outcome.bytes_written for outcome in outcomes)
     return Status(
-        files=len(host.files),
+        files=len(host.files) + rest.files,
         problem_files=len(host.files) - len(known),
-        fragmented_files=sum(is_fragmented(file, after, config) for file, after in known),
-        extents=sum(extents.values()),
-        ideal_extents=sum(
-            file.ideal_extents if after is None else min(after.extents_after, _whole(file, config))
+        fragmented_files=rest.fragmented + sum(is_fragmented(file, after, config) for file, after in known),
+        extents=rest.extents + sum(extents.values()),
+        ideal_extents=rest.ideal_extents
+        + sum(
+            file.ideal_extents if after is None else min(after.extents_after, whole_extents(file, config))
             for file, after in known
         ),
         active_extents=sum(extents[file.path] for file, _ in known if file.kind is Kind.ACTIVE),
-        size_bytes=sum(file.size_bytes for file, _ in known),
-        allocated_bytes=sum(file.allocated_bytes for file, _ in known),
-        shared_bytes=sum(file.extents.shared_bytes for file, _ in known),
-        disk_bytes=sum(one for one in disk if one is not None) if None not in disk else None,
-        skipped=tuple(sorted(Counter(skip.reason for skip in plan.skipped if skip.path in here).items())),
+        size_bytes=rest.size_bytes + sum(file.size_bytes for file, _ in known),
+        allocated_bytes=rest.allocated_bytes + sum(file.allocated_bytes for file, _ in known),
+        shared_bytes=rest.shared_bytes + sum(file.extents.shared_bytes for file, _ in known),
+        disk_bytes=None if rest.unmeasured or None in disk else rest.disk_bytes + sum(filter(None, disk)),
+        skipped=tuple(sorted(reasons.items())),
         window_open=any(window.open for window in plan.windows),
         budget_bytes=budget,
         budget_left_bytes=None if budget is None else max(0, budget - written),
     )
-
-
-def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> bool:
-    """Whether a rewrite would pay by MinExtents= or ExtentsPerMiB=, were there no reason against it.
-
-    `after` is what was done to the file since it was looked at, None if nothing was.
-    """
-    if file.kind is Kind.ACTIVE:
-        return after is None and bool(worth_it(file, config))
-    total = file.extents.total if after is None else after.extents_after
-    whole = _whole(file, config)
-    return total - whole >= config.defrag.min_extents and total > whole * NEAR_IDEAL
-
-
-def _whole(file: JournalFile, config: Config) -> int:
-    """The number of extents that a rewrite would leave."""
-    compressed = file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None
-    return ideal_extents(file.extents.data_bytes, compressed=compressed or file.compressed)

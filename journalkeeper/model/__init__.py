@@ -16,7 +16,8 @@ from journalkeeper.model.files import (
     Volume,
     ideal_extents,
 )
-from journalkeeper.model.plans import Action, Host, Order, Outcome, Past, Plan, Range, Refusal, Request, Skip, Window
+from journalkeeper.model.host import Host
+from journalkeeper.model.plans import Action, Order, Outcome, Past, Plan, Range, Refusal, Request, Skip, Window
 from journalkeeper.model.words import GIB, KIB, MIB, Kind, Reason, Result, State, Verb
 
 __all__ = [

@@ -21,6 +21,7 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.model import Host, Instance, Order, Reason, Skip, Verb, Volume
+from journalkeeper.model.finished import Sums
 from journalkeeper.model.units import format_span
 from journalkeeper.policy.deferral import AGAIN_US
 
@@ -38,7 +39,7 @@ def snapshots(instance: Instance, host: Host) -> bool:
     """Whether there is evidence that snapshots are taken of this journal."""
     where = instance.directory
     shared = any(file.extents.shared_bytes and file.path.rpartition("/")[0] == where for file in host.files)
-    return shared or where in host.unshared
+    return shared or bool(host.finished.sums.get(where, Sums()).shared_bytes) or where in host.unshared
 
 
 def judge(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Order | Skip | None:

@@ -116,7 +116,9 @@ def recorded(case: Case) -> Skip | None:
         return None
     if case.file.extents.total - past.extents >= case.config.defrag.min_extents:
         return None  # a power cut, or a restored copy, took the rewrite back
-    return _skip(case, Reason.RECORDED, f"rewritten {format_span(max(0, case.now_us - past.when_us))} ago")
+    # Not when: the words of a reason that lasts are the same at any time.
+    what = f": {past.extents_before} extents became {past.extents}" if past.extents_before else ""
+    return _skip(case, Reason.RECORDED, f"rewritten{what}")
 
 
 def vain(case: Case) -> Skip | None:
