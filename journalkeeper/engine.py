@@ -26,8 +26,6 @@ from journalkeeper.metrics.status import Status, status
 from journalkeeper.model import (
     Action,
     Host,
-    Instance,
-    JournalFile,
     Outcome,
     Past,
     Plan,
@@ -46,21 +44,14 @@ from journalkeeper.observe.changes import Changes
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.incremental import IncrementalObserver
 from journalkeeper.observe.observer import Observer, Seen, resolved
-from journalkeeper.policy import finished, plan, with_now
+from journalkeeper.policy.deferral import remember
+from journalkeeper.policy.plan import finished, plan, with_now
 
 DAEMON: Final = "daemon"
 SNAPSHOTS_US: Final = 30 * DAY_US
 """For how long a rewrite beside a snapshot is evidence that snapshots are taken of a journal: some are, each month."""
 
 DAY_S: Final = 24 * 60 * 60.0
-
-PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE, Reason.NO_GAIN}) | {
-    *(Reason.VANISHED, Reason.CHANGED, Reason.SHARED)
-}
-"""Reasons that are over by themselves, or with the next look, or that the record remembers."""
-
-ORDERS_PASSING: Final = frozenset({Reason.INTERRUPTED})
-"""The same for what is done to a directory: what did not fit it once will not fit it at once."""
 
 
 class Engine:
@@ -89,7 +80,7 @@ class Engine:
         self.state_directory = state_directory or state.default_directory()
         self._observer = Observer(root, with_disk_bytes=disk_bytes)
         self._incremental = IncrementalObserver(self._observer)
-        self.flushes = Flushes(may_ask=follows)
+        self.flushes = Flushes()
         self.changes = Changes()
         self._piece_times = PieceTimes()
         self._refused: dict[tuple[int, int], Refusal] = {}
@@ -125,7 +116,7 @@ class Engine:
 
         Raises: NotBtrfsError; FileError for a directory; NeedsRootError if no file may be read.
         """
-        seen = self._see(request, self.directories, ask=False)
+        seen = self._see(request, self.directories)
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
     def plan(self, request: Request) -> Plan:
@@ -141,7 +132,7 @@ class Engine:
         Unless the disks are watched, for LOOK_S, the plan knows of no pressure. Raises: as `plan`.
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
-            seen = self._see(request, self.directories, ask=False)
+            seen = self._see(request, self.directories)
             host, planned = self._planned(self._host(seen, record), request, marked=True, watch_disks=watch_disks)
             return host, planned._replace(notices=record.ignored)
 
@@ -152,7 +143,7 @@ class Engine:
         """
         chosen = plan(host, request, self._config)
         watched = watch_disks and not request.now and self._config.window.pressure_max_percent < 100
-        if watched and (chosen.actions or chosen.orders):
+        if watched and chosen.actions:
             busy = load.others_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             host = host._replace(
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
@@ -183,22 +174,22 @@ class Engine:
             if publisher is not None:
                 stack.push(publisher.left)
             lock = stack.enter_context(state.lock(self.state_directory))
-            seen = self._see(request, self._there(watching=watching), ask=True, watching=watching)
+            seen = self._see(request, self._there(watching=watching), watching=watching)
             record, notices = self._opened_record(stack)
             host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
             again, stopped = partial(self._planned_again, host, request), _either(stop, lock)
             worker = Runner(self._config, self.flushes, self._piece_times, hurry=request.now, stop=stopped, again=again)
-            notices += worker.clean(seen.leftovers)
+            notices += [*worker.clean(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
-            if chosen.actions or chosen.orders or not watching:
+            if chosen.actions or not watching:
                 self._forget([action.path for action in chosen.actions])
                 run = record.begin_run(now_us(), origin)
-                for target, done in worker.carry_out(chosen, self._last, on_progress):
+                for action, done in worker.carry_out(chosen, self._last, on_progress):
                     outcomes.append(done.outcome)
-                    self._remember(target, done.outcome)
-                    notices += kept(record, run, seen.volumes, target.device, done)
+                    remember(self._refused, action, done.outcome, now_us())
+                    notices += kept(record, run, seen.volumes, action.target.device, done)
                     on_outcome(done.outcome)
                 notices += tried(lambda: record.end_run(run, now_us()))
             notices += self._looked_back(record, (chosen, outcomes), whole=not request.paths, rarely=watching)
@@ -267,7 +258,7 @@ class Engine:
         said += tried(lambda: self._prune(record, rarely=rarely))
         if record.set_aside is not None or record.vanished:
             self._incremental.judge_anew()
-        return [*said, *begun_anew(record), *self.flushes.troubles()]
+        return [*said, *begun_anew(record)]
 
     def _prune(self, record: Record, *, rarely: bool) -> None:
         """Forget what is old: after each run that somebody asked for, once a day where nobody did."""
@@ -276,18 +267,18 @@ class Engine:
             self._pruned_s = time.monotonic()
             record.prune(now_us(), history.keep_us, max_rows=history.max_rows)
 
-    def _see(self, request: Request, directories: tuple[str, ...], *, ask: bool, watching: bool = False) -> Seen:
+    def _see(self, request: Request, directories: tuple[str, ...], *, watching: bool = False) -> Seen:
         """What there is of `request`. The paths of who follows flushes come from the bus: links are not followed."""
         now = now_us()
         if request.paths and self._follows:
-            everything = self._timed(self._observer.look(directories, now_us=now), ask=ask)
+            everything = self._timed(self._observer.look(directories, now_us=now))
             known = {one.directory: one for one in everything.instances}
             some = self._observer.look_at(request.paths, now_us=now)
             volumes = {volume.device: volume for volume in (*self._last.volumes, *some.volumes)}
             self._last = self._last._replace(volumes=tuple(volumes.values()))  # a subvolume below may be named
             return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
         if request.paths:
-            return self._timed(self._observer.look_at(map(resolved, request.paths), now_us=now), ask=ask)
+            return self._timed(self._observer.look_at(map(resolved, request.paths), now_us=now))
         if watching:
             if self._record_removed():
                 self._incremental.judge_anew()
@@ -297,11 +288,11 @@ class Engine:
         if seen.files and not seen.finished and all(file.problem is Reason.UNREADABLE for file in seen.files):
             where = " and ".join(directories)
             raise NeedsRootError(f"the journal files in {where} may be read by root and the group systemd-journal only")
-        return self._timed(seen, ask=ask)
+        return self._timed(seen)
 
-    def _timed(self, seen: Seen, *, ask: bool) -> Seen:
+    def _timed(self, seen: Seen) -> Seen:
         """The same with what is known of each instance's flushes and of our pieces there."""
-        instances = self.flushes.look(seen.instances, seen.files, ask=ask)
+        instances = self.flushes.look(seen.instances, seen.files)
         longest_us = self._piece_times.longest_us
         self._last = seen._replace(
             instances=tuple(one._replace(slowest_piece_us=longest_us(one.directory)) for one in instances)
@@ -340,15 +331,6 @@ class Engine:
             unshared=record.unshared_since(now - SNAPSHOTS_US),
             finished=seen.finished,
         )
-
-    def _remember(self, target: JournalFile | Instance, outcome: Outcome) -> None:
-        """Keep in mind what came to nothing, for the next plan not to try it at once."""
-        key = target.device, target.inode
-        self._refused.pop(key, None)
-        passing = PASSING if isinstance(target, JournalFile) else ORDERS_PASSING
-        if outcome.result is not Result.DONE and outcome.reason not in passing:
-            seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
-            self._refused[key] = Refusal(now_us(), *seen, outcome.reason, outcome.detail or outcome.reason)
 
 
 def _either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:

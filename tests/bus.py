@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,8 @@ from types import TracebackType
 from typing import Self, TypeVar, cast
 
 from dbus_fast import Message
+
+from tests.patience import eventually
 
 T = TypeVar("T")
 METHOD_RETURN, ERROR = 2, 3
@@ -61,16 +62,6 @@ def missing() -> str | None:
 
 def _polkitd() -> str | None:
     return next((path for path in POLKITD if os.access(path, os.X_OK)), None)
-
-
-def eventually(true: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
-    """Whether it came true in time."""
-    deadline = time.monotonic() + patience_s
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def as_nobody(function: Callable[[], T], groups: Sequence[int] = ()) -> T:

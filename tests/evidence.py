@@ -7,6 +7,7 @@ from typing import Any
 
 from journalkeeper.config import Config
 from journalkeeper.model import GIB, Extents, JournalFile, Kind, Plan
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
 from journalkeeper.report.evidence import (
     Boot,
@@ -131,6 +132,6 @@ def evidence(**words: Any) -> Evidence:
         "units": UNITS,
         "system": SYSTEM,
         "storage": STORAGE,
-        "service": {"State": "idle", "StateReason": ""},
+        "service": Manager(state="idle", state_reason=""),
     }
     return Evidence(**{**plain, **words})

@@ -15,7 +15,10 @@ from journalkeeper.policy.case import Case, cases
 
 NOW_US = 1_700_000_000 * SECOND_US
 DEVICE = 40
-NAME = "0123456789abcdef0123456789abcdef"
+MACHINE = "0123456789abcdef0123456789abcdef"
+NAME = MACHINE
+"""The main journald's instance."""
+
 DIRECTORY = f"/var/log/journal/{NAME}"
 STATES = {Kind.ACTIVE: State.OFFLINE, Kind.ARCHIVED: State.ARCHIVED, Kind.UNCLEAN: State.ONLINE}
 ENDINGS = {

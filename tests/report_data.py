@@ -8,7 +8,6 @@ import random
 from journalkeeper.history.rows import Entry, Sample, Totals
 from journalkeeper.model import (
     Action,
-    Extents,
     Host,
     JournalFile,
     Kind,
@@ -22,6 +21,7 @@ from journalkeeper.model import (
 )
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report.evidence import Boot, Evidence, Intake, Journal, Look, Recorded, Unknown
+from tests import hosts
 
 NOW_US = 1_795_348_800_000_000
 """2026-11-22 12:00 UTC."""
@@ -31,24 +31,18 @@ ACTIVE = "/var/log/journal/4f3a0c2d9e8b4f1d8f6b2f0a1c3d5e7f/system.journal"
 
 def file(path: str = ACTIVE, **changes: object) -> JournalFile:
     """An active file of 32 MiB in 5,992 extents."""
-    row = JournalFile(
+    row = hosts.file(
+        Kind.ACTIVE,
         path=path,
         device=42,
         inode=257,
-        kind=Kind.ACTIVE,
-        owner="system",
         instance="4f3a0c2d9e8b4f1d8f6b2f0a1c3d5e7f",
         state=State.ONLINE,
-        size_bytes=32 << 20,
-        allocated_bytes=32 << 20,
         disk_bytes=51 << 20,
-        extents=Extents(total=5992, data_bytes=32 << 20),
-        nocow=False,
+        extents=hosts.extents(5992),
         entries=48_211,
         head_time_us=NOW_US - 9 * DAY_US,
         tail_time_us=NOW_US - HOUR_US,
-        links=1,
-        uid=0,
         mtime_ns=(NOW_US - HOUR_US) * 1000,
         ctime_ns=(NOW_US - HOUR_US) * 1000,
     )
@@ -112,7 +106,7 @@ def recorded(days: int = 10, every_us: int = HOUR_US) -> Recorded:
 def plan() -> Plan:
     """One action and some files that are fine."""
     archive = file(f"{ACTIVE[:-8]}@1.journal", kind=Kind.ARCHIVED, state=State.ARCHIVED)
-    action = Action(archive.path, Verb.COMPRESS, Reason.FRAGMENTED, (), 32 << 20, 5992, 256, "zstd", archive)
+    action = Action(archive.path, Verb.COMPRESS, Reason.FRAGMENTED, archive, (), 32 << 20, 5992, 256, "zstd")
     fine = [Skip(f"{ACTIVE[:-8]}@{number}.journal", Reason.RECORDED, "rewritten before") for number in range(2, 9)]
     return Plan((), (action,), (*fine, Skip(ACTIVE, Reason.WINDOW_CLOSED, "", NOW_US + 60_000_000, now=True)))
 

@@ -1,51 +1,99 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The D-Bus interface as prose, from the XML that is its contract.
-
-The XML documents itself (org.gtk.GDBus.DocString); here it is only laid out.
-"""
+"""The D-Bus interfaces as prose and as the XML that is installed, from the tables that the service answers by."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from xml.etree import ElementTree
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Final
+from xml.sax.saxutils import escape
 
 import roff
 
-DBUS = Path(__file__).parent.parent / "dbus"
-DOC = "annotation[@name='org.gtk.GDBus.DocString']"
-CHANGES = "annotation[@name='org.freedesktop.DBus.Property.EmitsChangedSignal']"
+from journalkeeper.bus import contract
+from journalkeeper.bus.contract import Args, Interface, Method
+from journalkeeper.wire.field import Field
+
+COLUMNS: Final = 120
+INTERFACES: Final = {one.name: one for one in (contract.MANAGER, contract.FILE, contract.JOB_INTERFACE)}
+HEAD: Final = """\
+<?xml version="1.0" encoding="UTF-8"?> <!-- SPDX-License-Identifier: LGPL-2.1-or-later -->
+<!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/introspect.dtd">
+<node>
+"""
 
 
 def described(name: str) -> Iterator[str]:
     """One interface: what it is for, its methods, signals and properties."""
-    root = ElementTree.parse(DBUS / f"{name}.xml").getroot()  # noqa: S314 - our own file
-    interface = next(one for one in root.iter("interface") if one.get("name") == name)
-    yield from roff.prose(_doc(interface))
-    for tag, title in (("method", "Methods"), ("signal", "Signals"), ("property", "Properties")):
-        members = interface.findall(tag)
+    interface = INTERFACES[name]
+    yield from roff.prose(interface.doc)
+    for title, members in (
+        ("Methods", [(_call(method), method.meaning) for method in interface.methods]),
+        ("Signals", [(f"{roff.bold(one.name)}({_arguments(one.takes)})", one.doc) for one in interface.signals]),
+        ("Properties", [(_property(row), row.doc) for row in interface.properties]),
+    ):
         if members:
             yield f'.SS "{title} of {roff.literal(name.rpartition(".")[2])}"'
-        for member in members:
-            yield from roff.item(_signature(member), _doc(member))
+        for term, meaning in members:
+            yield from roff.item(term, meaning)
 
 
-def _doc(one: ElementTree.Element) -> str:
-    found = one.find(DOC)
-    return " ".join((found.get("value") or "").split()) if found is not None else ""
+def _call(method: Method) -> str:
+    """How it is called: arguments with their types, and what comes back."""
+    call = f"{roff.bold(method.name)}({_arguments(method.takes)})"
+    return f"{call} \\(-> {_arguments(method.gives)}" if method.gives else call
 
 
-def _signature(member: ElementTree.Element) -> str:
-    """How it is called: arguments with their types, what comes back; of a property its type."""
-    name = roff.bold(member.get("name", ""))
-    if member.tag == "property":
-        constant = member.find(CHANGES) is not None
-        return f"{name}: {roff.literal(member.get('type', ''))}{', constant' if constant else ''}"
-    given = [arg for arg in member.iter("arg") if arg.get("direction", "in") == "in"]
-    back = [arg for arg in member.iter("arg") if arg.get("direction") == "out"]
-    call = f"{name}({_arguments(given)})"
-    return f"{call} \\(-> {_arguments(back)}" if back else call
+def _property(row: Field) -> str:
+    return f"{roff.bold(row.bus)}: {roff.literal(row.type.signature)}{', constant' if row.constant else ''}"
 
 
-def _arguments(arguments: list[ElementTree.Element]) -> str:
-    return ", ".join(f"{roff.literal(arg.get('type', ''))} {roff.italic(arg.get('name', ''))}" for arg in arguments)
+def _arguments(arguments: Args) -> str:
+    return ", ".join(f"{roff.literal(signature)} {roff.italic(name)}" for name, signature in arguments)
+
+
+def xml(interface: Interface) -> str:
+    """One interface with its documentation (org.gtk.GDBus.DocString). Source: D-Bus specification."""
+    members = [
+        *(
+            _member(
+                "method",
+                method.name,
+                "",
+                [_doc(8, method.meaning), *_args(method.takes, "in"), *_args(method.gives, "out")],
+            )
+            for method in interface.methods
+        ),
+        *(_member("signal", one.name, "", [_doc(8, one.doc), *_args(one.takes)]) for one in interface.signals),
+        "".join(
+            _member(
+                "property",
+                row.bus,
+                f' type="{row.type.signature}" access="read"',
+                [_doc(8, row.doc), *([f"   {contract.CONSTANT}\n"] if row.constant else [])],
+            )
+            for row in interface.properties
+        ),
+    ]
+    body = "\n".join([_doc(6, interface.doc), *members])
+    return f'{HEAD}  <interface name="{interface.name}">\n{body}  </interface>\n</node>\n'
+
+
+def _member(kind: str, name: str, more: str, inside: Iterable[str]) -> str:
+    return f'    <{kind} name="{name}"{more}>\n{"".join(inside)}    </{kind}>\n'
+
+
+def _args(args: Args, direction: str = "") -> list[str]:
+    way = f' direction="{direction}"' if direction else ""
+    return [f'      <arg name="{name}" type="{signature}"{way}/>\n' for name, signature in args]
+
+
+def _doc(indent: int, text: str) -> str:
+    """What something means, in as many lines as it takes; those after the first are indented by `indent`."""
+    opening = f'{" " * (indent - 2)}<annotation name="org.gtk.GDBus.DocString" value="'
+    value = escape(text, {'"': "&quot;"})
+    lines = textwrap.wrap(
+        f'{value}"/>', COLUMNS, initial_indent=opening, subsequent_indent=" " * indent, break_on_hyphens=False
+    )
+    return "".join(f"{line}\n" for line in lines)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Makes the man pages and the completions: configs/man/make OUTDIR
+"""Makes all that the code knows and is installed beside it: configs/man/make OUTDIR
 
-It writes man1/, man5/, man8/, bash/journalkeeper, zsh/_journalkeeper and
-fish/journalkeeper.fish below OUTDIR; `man -M OUTDIR journalkeeper` reads the result. It needs
+It writes the man pages to man1/, man5/, man7/ and man8/, the completions to bash/journalkeeper,
+zsh/_journalkeeper and fish/journalkeeper.fish, the XML of the D-Bus interfaces to interfaces/
+and the JSON Schemas to schema/ below OUTDIR; `man -M OUTDIR journalkeeper` reads the result. It needs
 Python, pydantic and this checkout. $SOURCE_DATE_EPOCH, where set, is the pages' date.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -19,7 +21,10 @@ sys.path[:0] = [os.fspath(HERE), os.fspath(HERE.parent.parent)]
 
 import completions  # noqa: E402 - found by the line above
 import grammar  # noqa: E402
+import interfaces  # noqa: E402
 import pages  # noqa: E402
+
+from journalkeeper.wire import schemas  # noqa: E402
 
 
 def main(words: list[str]) -> int:
@@ -34,6 +39,8 @@ def main(words: list[str]) -> int:
     made["bash/journalkeeper"] = completions.bash(top)
     made["zsh/_journalkeeper"] = completions.zsh(top)
     made["fish/journalkeeper.fish"] = completions.fish(top)
+    made |= {f"interfaces/{name}.xml": interfaces.xml(one) for name, one in interfaces.INTERFACES.items()}
+    made |= {f"schema/{name}.json": f"{json.dumps(schemas.schema(name), indent=2)}\n" for name in schemas.ANSWERS}
     for name, text in made.items():
         path = Path(words[0], name)
         path.parent.mkdir(parents=True, exist_ok=True)

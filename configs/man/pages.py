@@ -3,7 +3,8 @@
 
 What the code knows is not written a second time. In a template a line that
 begins with a dot is man(7); one of the form @word@ or @word argument@ stands for what a
-function of TOLD says; in `.EX` lines are as they are; all else is prose (roff.py has its marks).
+function of TOLD says; in `.EX` lines are as they are; all else is prose (roff.py has its marks),
+in which @keys record@ stands for the JSON keys of one of wire.records, or @keys record and@.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ from journalkeeper.model.reasons import SENTENCES
 from journalkeeper.report.finding import word
 from journalkeeper.report.rules import RULES
 from journalkeeper.service.log import Event
+from journalkeeper.wire import records
+from journalkeeper.wire.field import Record
 
 HERE: Final = Path(__file__).parent
 CATALOG: Final = HERE.parent.parent / "units/journalkeeper.catalog"
 ATTACKS: Final = HERE / "shown/trust.txt"
 _TOLD_LINE = re.compile(r"@(\w+)(?: (.+))?@")
+_KEYS = re.compile(r"@keys (\w+)( and)?@")
 
 
 def pages(day: str) -> Iterator[tuple[str, str]]:
@@ -50,7 +54,8 @@ def pages(day: str) -> Iterator[tuple[str, str]]:
 
 def _page(template: str, day: str) -> Iterator[str]:
     as_is = False
-    for line in template.replace("@version@", __version__).replace("@day@", day).splitlines():
+    filled = _KEYS.sub(_keys, template.replace("@version@", __version__).replace("@day@", day))
+    for line in filled.splitlines():
         if told := _TOLD_LINE.fullmatch(line):
             yield from TOLD[told[1]](told[2] or "")
         elif line.startswith(".") or not line:
@@ -62,6 +67,15 @@ def _page(template: str, day: str) -> Iterator[str]:
             yield roff.literal(line)
         else:
             yield from roff.prose(line)
+
+
+def _keys(told: re.Match[str]) -> str:
+    """The keys of a record with what is to be said of them, in a row."""
+    record: Record = getattr(records, told[1].upper())
+    shown = [f"`{row.key}`{row.note}" for row in record]
+    if told[2]:
+        shown[-1] = f"and {shown[-1]}"
+    return re.sub(r"(;| and), ", r"\1 ", ", ".join(shown))
 
 
 def _commands(_: str) -> Iterator[str]:

@@ -18,11 +18,15 @@ from dbus_fast.aio import MessageBus
 from dbus_fast.errors import AuthError, InvalidAddressError
 
 from journalkeeper.bus import names, options
-from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Verb
+from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
-from journalkeeper.wire.documents import skips
+from journalkeeper.service.job import NONE_YET
+from journalkeeper.wire.documents import job_report, skips
+from journalkeeper.wire.field import from_properties
+from journalkeeper.wire.records import MANAGER, PROGRESS
 
 BUS: Final = "org.freedesktop.DBus"
 BUS_PATH: Final = "/org/freedesktop/DBus"
@@ -86,9 +90,10 @@ class Service:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def properties(self) -> dict[str, Any]:
-        """Those of the manager. Raises: KeeperError."""
-        return self._run(self._properties(names.MANAGER_PATH, names.MANAGER))
+    def manager(self) -> Manager:
+        """The service as it shows itself. Raises: KeeperError."""
+        values = self._run(self._properties(names.MANAGER_PATH, names.MANAGER))
+        return from_properties(Manager, MANAGER, values)
 
     def plan(self, request: Request) -> dict[str, Any]:
         """The document of `plan -j`. Raises: UsageError, BusyError; KeeperError for all else."""
@@ -128,7 +133,7 @@ class Service:
         document: dict[str, Any] = json.loads((await self._manager("Plan", "a{sv}", [_options(request)]))[0])
         try:
             skips(document)
-        except (KeyError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise KeeperError(
                 f"the service is of another version ({error!r} is not known here); systemctl restart journalkeeper"
             ) from error
@@ -155,7 +160,7 @@ class Service:
                 await self._tell(job, on_progress)
         answer = json.loads((await self._manager("Result", "o", [job]))[0])
         document = {name: answer[name] for name in ("outcomes", "totals") if name in answer}
-        return Answer(report(answer), document, result == "canceled")
+        return Answer(_report(answer), document, result == "canceled")
 
     async def _cancel(self, job: str) -> None:
         try:
@@ -172,8 +177,7 @@ class Service:
         if now.get("State") == "queued":
             on_progress(Progress(0, 0, QUEUED, 0, 0))
         elif now.get("FileTotal"):
-            wanted = (("FileNumber", 0), ("FileTotal", 0), ("File", ""), ("BytesDone", 0), ("BytesTotal", 0))
-            on_progress(Progress(*(now.get(name, otherwise) for name, otherwise in wanted)))
+            on_progress(from_properties(NONE_YET._replace, PROGRESS, now))
 
     async def _changed(self) -> None:
         if await self._listen():
@@ -287,28 +291,15 @@ async def _call(  # noqa: PLR0917 - a call has so many parts
     return list(reply.body)
 
 
-def report(document: dict[str, Any]) -> Report:
+def _report(written: dict[str, Any]) -> Report:
     """A job's document as the report that a run of our own would have made.
-
-    The rows of the files that the plan left alone are the last ones; here they are the plan's.
 
     Raises: KeeperError if the service speaks of what this version does not know.
     """
     try:
-        skipped = skips(document)
-        rows, details = document["outcomes"], document["details"]
-        outcomes = tuple(_outcome(row, details.get(row["path"], "")) for row in rows[: len(rows) - len(skipped)])
-        totals, notices = document["totals"], tuple(document["notices"])
-        return Report(Plan((), (), skipped), outcomes, totals["bytes_written"], totals["duration_s"], notices)
+        return job_report(written)
     except (KeyError, TypeError, ValueError) as error:
         raise KeeperError(
             f"the work is done, but the service is of another version ({error!r} is not known here);"
             " systemctl restart journalkeeper, and see journalkeeper history"
         ) from error
-
-
-def _outcome(row: dict[str, Any], detail: str) -> Outcome:
-    needed = set(Outcome._fields) - set(Outcome._field_defaults)  # what came later an older service does not say
-    known = {name: row[name] for name in Outcome._fields if name in needed or (name in row and name != "detail")}
-    known |= {"action": Verb(row["action"]), "result": Result(row["result"]), "reason": Reason(row["reason"])}
-    return Outcome(**known, detail=detail)

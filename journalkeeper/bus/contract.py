@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The interfaces as tables: what can be called and read, by which signature and by whom.
+"""The interfaces as tables: what can be called and read, by which signature and by whom, and what it means.
 
-Pure. The contract is configs/dbus/*.xml, which has the same names with their meaning; a test
-compares the two.
+Pure. Properties are those of wire.records. What Introspect answers, the installed XML and
+org.journalkeeper1(5) are made of these tables.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from journalkeeper.bus import names
+from journalkeeper.wire import records
+from journalkeeper.wire.field import Record, on_bus
 
 Args = tuple[tuple[str, str], ...]
 """Names with their signatures."""
@@ -20,6 +22,7 @@ class Method(NamedTuple):
     """`action` is what polkit is asked for before it is called; None: everybody may."""
 
     name: str
+    doc: str = ""
     takes: Args = ()
     gives: Args = ()
     action: str | None = None
@@ -29,12 +32,18 @@ class Method(NamedTuple):
         """Of the whole call."""
         return "".join(signature for _, signature in self.takes)
 
+    @property
+    def meaning(self) -> str:
+        """What it does, and which right it takes."""
+        return self.doc if self.action is None else f"{self.doc} Asks for {self.action}."
+
 
 class Signal(NamedTuple):
     """What is said to everybody."""
 
     name: str
     takes: Args
+    doc: str = ""
 
     @property
     def signature(self) -> str:
@@ -43,13 +52,13 @@ class Signal(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """`properties` have their signatures; those in `constant` never change."""
+    """`properties` are rows of records, each with a name on the bus."""
 
     name: str
+    doc: str = ""
     methods: tuple[Method, ...] = ()
     signals: tuple[Signal, ...] = ()
-    properties: Args = ()
-    constant: frozenset[str] = frozenset()
+    properties: Record = ()
 
 
 OPTIONS: Final = ("options", "a{sv}")
@@ -58,97 +67,116 @@ ID: Final = ("id", "u")
 
 MANAGER: Final = Interface(
     names.MANAGER,
+    "The service as a whole, at /org/journalkeeper1, where there is an org.freedesktop.DBus.ObjectManager too: it has"
+    " the files and the jobs. Reading is for everyone, Plan included; the other methods ask polkit, or without polkit"
+    " are for root. What tells about a user's own journal is for that user, root and the groups that may read it. A"
+    " time is in microseconds of CLOCK_REALTIME; 0 is no time. A size is in bytes. A byte of a path that is not ASCII"
+    " is shown as \\xXX. Changes are told at most four times a second.",
     methods=(
-        Method("Plan", (OPTIONS,), (("plan", "s"),)),
-        Method("Defragment", (("path", "s"), OPTIONS), (JOB,), names.ACTION_DEFRAGMENT),
-        Method("DefragmentAll", (OPTIONS,), (JOB,), names.ACTION_DEFRAGMENT),
-        Method("Cancel", (JOB,), action=names.ACTION_DEFRAGMENT),
-        Method("Result", (JOB,), (("document", "s"),)),
-        Method("Pause", (("usec", "t"),), action=names.ACTION_MANAGE),
-        Method("Resume", action=names.ACTION_MANAGE),
-        Method("Rescan", action=names.ACTION_MANAGE),
-        Method("Reload", action=names.ACTION_MANAGE),
+        Method(
+            "Plan",
+            "What a job with these options would do now, as `journalkeeper plan -j` writes it: a JSON document. The"
+            " options are those of DefragmentAll. It waits while files are being looked at or rewritten. The detail of"
+            " another user's file is empty.",
+            (OPTIONS,),
+            (("plan", "s"),),
+        ),
+        Method(
+            "Defragment",
+            "Have one journal file defragmented, by a job. The path is absolute and without .. or links, and below one"
+            " of Directories. Options: those of DefragmentAll less paths, upkeep and before-shutdown.",
+            (("path", "s"), OPTIONS),
+            (JOB,),
+            names.ACTION_DEFRAGMENT,
+        ),
+        Method(
+            "DefragmentAll",
+            "Have all that needs it defragmented, by a job; if the same was asked for by a job that is queued or"
+            " running, by that job. Options, as of `journalkeeper defrag`: paths (as): only these files; active (b),"
+            " archived (b): only such files; now (b): wait for no flush window, settling or daily budget; compress (s):"
+            " zstd[:LEVEL], zlib[:LEVEL], lzo or no; allow-unshare (b): also what a snapshot shares; upkeep (b): also"
+            " NOCOW for directories, and rotations; before-shutdown (b): active, now and upkeep, counting what the next"
+            " boot would find.",
+            (OPTIONS,),
+            (JOB,),
+            names.ACTION_DEFRAGMENT,
+        ),
+        Method(
+            "Cancel",
+            "Take a job out of the queue, or end it at the next chunk border.",
+            (JOB,),
+            action=names.ACTION_DEFRAGMENT,
+        ),
+        Method(
+            "Result",
+            "What became of a job that JobRemoved told of: outcomes and totals as `journalkeeper defrag -j` writes"
+            " them, then skipped (as in a plan), details (by path, what failed in words) and notices (sentences about"
+            " the run). The last 16 are kept. A job that came to nothing as a whole returns its error. Error NoSuchJob:"
+            " it is not known, or not over.",
+            (JOB,),
+            (("document", "s"),),
+        ),
+        Method(
+            "Pause",
+            "Do no work of its own for so long; 0: until Resume. What is under way ends at the next chunk border. Jobs"
+            " that somebody asks for are still done.",
+            (("usec", "t"),),
+            action=names.ACTION_MANAGE,
+        ),
+        Method("Resume", "End a pause.", action=names.ACTION_MANAGE),
+        Method(
+            "Rescan",
+            "Look at all files again, soon.",
+            action=names.ACTION_MANAGE,
+        ),
+        Method(
+            "Reload",
+            "Read the configuration again; the answer comes when that is done. Error BadConfiguration: it names each"
+            " wrong line, and the running values stay.",
+            action=names.ACTION_MANAGE,
+        ),
     ),
     signals=(
-        Signal("JobNew", (ID, JOB)),
-        Signal("JobRemoved", (ID, JOB, ("result", "s"))),
+        Signal("JobNew", (ID, JOB), "A job was put into the queue."),
+        Signal(
+            "JobRemoved",
+            (ID, JOB, ("result", "s")),
+            "A job is over and its object gone. The result is done, failed (something failed, a path that was named is"
+            " no journal file, or nothing could be done at all) or canceled. Its Result can be asked for.",
+        ),
         Signal(
             "FileDefragmented",
             (("path", "s"), ("before", "t"), ("after", "t"), ("written", "t"), ("reclaimed", "t")),
+            "A file was rewritten, by a job or by the service itself: extents before and after, bytes written, and"
+            " bytes that it occupies less: 0 where that is not known, as under the confinement of"
+            " journalkeeper.service, which may not ask (CAP_SYS_ADMIN).",
         ),
     ),
-    properties=(
-        ("Version", "s"),
-        ("State", "s"),
-        ("StateReason", "s"),
-        ("Directories", "as"),
-        ("FileCount", "u"),
-        ("Extents", "t"),
-        ("ActiveExtents", "t"),
-        ("FragmentedFiles", "u"),
-        ("WindowOpen", "b"),
-        ("NextFlushUSec", "t"),
-        ("LastRunUSec", "t"),
-        ("BytesWritten", "t"),
-        ("BytesReclaimed", "t"),
-        ("BudgetLeft", "t"),
-        ("IntakeDelayP99USec", "t"),
-        ("Limits", "as"),
-        ("Paused", "b"),
-    ),
-    constant=frozenset({"Version"}),
+    properties=on_bus(records.MANAGER),
 )
 
 FILE: Final = Interface(
     names.FILE,
-    properties=(
-        ("Path", "s"),
-        ("Device", "t"),
-        ("Inode", "t"),
-        ("Kind", "s"),
-        ("Owner", "s"),
-        ("Instance", "s"),
-        ("State", "s"),
-        ("Size", "t"),
-        ("AllocatedSize", "t"),
-        ("SharedSize", "t"),
-        ("Extents", "t"),
-        ("IdealExtents", "t"),
-        ("Compressed", "b"),
-        ("NoCOW", "b"),
-        ("Entries", "t"),
-        ("HeadTimeUSec", "t"),
-        ("TailTimeUSec", "t"),
-        ("Problem", "s"),
-        ("Action", "s"),
-        ("Reason", "s"),
-        ("Detail", "s"),
-    ),
-    constant=frozenset({"Path"}),
+    "A journal file as it was at the last look. Its object is /org/journalkeeper1/file/ and the path, every byte but"
+    " letters and digits written as _XX (sd_bus_path_encode). What is not known of a file with a Problem is 0. Entries,"
+    " HeadTimeUSec, TailTimeUSec and Detail of a user's file are 0 and empty for other users, but not for root and for"
+    " those who may read every journal.",
+    properties=on_bus((*records.FILE, *records.DOING)),
 )
 
 JOB_INTERFACE: Final = Interface(
     names.JOB,
-    properties=(
-        ("Id", "u"),
-        ("State", "s"),
-        ("Options", "a{sv}"),
-        ("Progress", "d"),
-        ("File", "s"),
-        ("FileNumber", "u"),
-        ("FileTotal", "u"),
-        ("BytesDone", "t"),
-        ("BytesTotal", "t"),
-    ),
-    constant=frozenset({"Id", "Options"}),
+    "Work that somebody asked for, at /org/journalkeeper1/job/ and its number, while it is queued or running. Jobs run"
+    " one at a time. Whoever asked need not stay; the same request again joins it.",
+    properties=on_bus((*records.JOB, *records.PROGRESS)),
 )
 
 PROPERTIES: Final = Interface(
     names.PROPERTIES,
     methods=(
-        Method("Get", (("interface", "s"), ("property", "s")), (("value", "v"),)),
-        Method("GetAll", (("interface", "s"),), (("properties", "a{sv}"),)),
-        Method("Set", (("interface", "s"), ("property", "s"), ("value", "v"))),
+        Method("Get", takes=(("interface", "s"), ("property", "s")), gives=(("value", "v"),)),
+        Method("GetAll", takes=(("interface", "s"),), gives=(("properties", "a{sv}"),)),
+        Method("Set", takes=(("interface", "s"), ("property", "s"), ("value", "v"))),
     ),
     signals=(Signal("PropertiesChanged", (("interface", "s"), ("changed", "a{sv}"), ("invalidated", "as"))),),
 )
@@ -181,9 +209,9 @@ def introspection(interfaces: Iterable[Interface], children: Iterable[str]) -> s
             lines += _member("method", method.name, args)
         for signal in interface.signals:
             lines += _member("signal", signal.name, _args(signal.takes, ""))
-        for name, signature in interface.properties:
-            constant = [CONSTANT] if name in interface.constant else []
-            lines += _member("property", name, constant, f' type="{signature}" access="read"')
+        for row in interface.properties:
+            constant = [CONSTANT] if row.constant else []
+            lines += _member("property", row.bus, constant, f' type="{row.type.signature}" access="read"')
         lines.append(" </interface>")
     lines += [f' <node name="{child}"/>' for child in children]
     return "\n".join([*lines, "</node>", ""])

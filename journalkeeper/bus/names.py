@@ -114,4 +114,6 @@ def shown(text: str) -> str:
 
     A text that is not UTF-8 ends the connection.
     """
+    if text.isascii() and "\0" not in text:
+        return text
     return os.fsencode(text).decode("ascii", "backslashreplace").replace("\0", "?")

@@ -8,13 +8,14 @@ files, and an object for each would take as many KiB.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from dbus_fast import Variant
 
 from journalkeeper.bus import contract, names, options, properties
 from journalkeeper.bus.contract import Interface
 from journalkeeper.bus.properties import Reads
+from journalkeeper.model import Request
 from journalkeeper.model.errors import NoSuchJobError
 from journalkeeper.service.job import Job
 from journalkeeper.service.jobs import Jobs
@@ -108,10 +109,26 @@ class Objects:
 
 def variants(interface: Interface, plain: dict[str, object]) -> Values:
     """Plain values with the contract's signatures."""
-    return {name: Variant(signature, plain[name]) for name, signature in interface.properties if name in plain}
+    found: Values = {}
+    for row in interface.properties:
+        if row.bus in plain:
+            signature, value = row.type.signature, plain[row.bus]
+            found[row.bus] = Variant(signature, CARRIED[signature](value) if signature in CARRIED else value)
+    return found
+
+
+def _options(request: Request) -> Values:
+    return {name: Variant(*pair) for name, pair in options.options(request).items()}
+
+
+CARRIED: Final[dict[str, Callable[[Any], object]]] = {
+    "s": names.shown,
+    "as": lambda texts: [names.shown(text) for text in texts],
+    "a{sv}": _options,
+}
+"""How values of some signatures are made such that clients can carry them."""
 
 
 def job_values(job: Job) -> Values:
     """The properties of a job."""
-    given = {name: Variant(*pair) for name, pair in options.options(job.request).items()}
-    return variants(contract.JOB_INTERFACE, {**properties.job(job), "Options": given})
+    return variants(contract.JOB_INTERFACE, properties.job(job))

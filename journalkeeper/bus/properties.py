@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The properties of the manager, of files and of jobs, from what the service knows.
 
-Pure. Values here are plain ones, in the order of the contract's tables, and
-what is not known is 0, "" or, of a budget, the highest number.
+Pure. Values here are plain ones, by the names and with the meaning of wire.records.
 """
 
 from __future__ import annotations
@@ -12,12 +11,14 @@ import posixpath
 from collections.abc import Callable
 from typing import Final
 
-from journalkeeper import __version__
 from journalkeeper.bus import names
 from journalkeeper.journald.names import classify
-from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip
+from journalkeeper.model import JournalFile, Outcome, Result
+from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.job import Job
-from journalkeeper.service.snapshot import UNLIMITED, Doing, Findings, Snapshot, state
+from journalkeeper.service.snapshot import Doing, Findings, Snapshot
+from journalkeeper.wire import records
+from journalkeeper.wire.field import UNKNOWN, properties
 
 Reads = Callable[[str], bool]
 """Whether somebody may know what is in the journal files of an owner."""
@@ -25,29 +26,7 @@ Reads = Callable[[str], bool]
 
 def manager(snapshot: Snapshot) -> dict[str, object]:
     """The properties of the manager."""
-    word, reason = state(snapshot)
-    found = snapshot.findings
-    status = None if found is None else found.status
-    left = None if status is None else status.budget_left_bytes
-    return {
-        "Version": __version__,
-        "State": word,
-        "StateReason": names.shown(reason),
-        "Directories": [names.shown(path) for path in snapshot.directories],
-        "FileCount": 0 if status is None else status.files,
-        "Extents": 0 if status is None else status.extents,
-        "ActiveExtents": 0 if status is None else status.active_extents,
-        "FragmentedFiles": 0 if status is None else status.fragmented_files,
-        "WindowOpen": status is not None and status.window_open,
-        "NextFlushUSec": 0 if found is None else found.next_flush_us,
-        "LastRunUSec": snapshot.tally.last_us,
-        "BytesWritten": snapshot.tally.written_bytes,
-        "BytesReclaimed": snapshot.tally.reclaimed_bytes,
-        "BudgetLeft": UNLIMITED if left is None else left,
-        "IntakeDelayP99USec": snapshot.intake_p99_us,
-        "Paused": snapshot.paused,
-        "Limits": [names.shown(sentence) for sentence in snapshot.limits],
-    }
+    return properties(records.MANAGER, snapshots.manager(snapshot))
 
 
 def anybody(owner: str) -> bool:
@@ -75,7 +54,7 @@ def _owner(path: str) -> str:
     return "system" if ".journal" in base else "user:?"
 
 
-PRIVATE: Final = {"Entries": 0, "HeadTimeUSec": 0, "TailTimeUSec": 0, "Detail": ""}
+PRIVATE: Final = {row.bus: UNKNOWN[row.type.signature] for row in (*records.FILE, *records.DOING) if row.private}
 """What a file shows to those who may not read it."""
 
 
@@ -92,42 +71,12 @@ def file_of(found: Findings, path: str, reads: Reads = anybody) -> dict[str, obj
 
 
 def _file(row: JournalFile, doing: Doing | None) -> dict[str, object]:
-    done = doing if isinstance(doing, Outcome) and doing.result is Result.DONE else None
-    return {
-        "Path": names.shown(row.path),
-        "Device": row.device,
-        "Inode": row.inode,
-        "Kind": str(row.kind),
-        "Owner": names.shown(row.owner),
-        "Instance": names.shown(row.instance),
-        "State": str(row.state),
-        "Size": row.size_bytes,
-        "AllocatedSize": row.allocated_bytes,
-        "SharedSize": row.extents.shared_bytes,
-        "Extents": row.extents.total if done is None else done.extents_after,
-        "IdealExtents": row.ideal_extents,
-        "Compressed": row.compressed,
-        "NoCOW": row.nocow,
-        "Entries": row.entries,
-        "HeadTimeUSec": row.head_time_us,
-        "TailTimeUSec": row.tail_time_us,
-        "Problem": "" if row.problem is None else str(row.problem),
-        "Action": "" if doing is None or isinstance(doing, Skip) else str(doing.action),
-        "Reason": "" if doing is None else str(doing.reason),
-        "Detail": "" if doing is None or isinstance(doing, Action) else names.shown(doing.detail),
-    }
+    known = {**properties(records.FILE, row), **properties(records.DOING, doing)}
+    if isinstance(doing, Outcome) and doing.result is Result.DONE:
+        known["Extents"] = doing.extents_after
+    return known
 
 
 def job(one: Job) -> dict[str, object]:
-    """The properties of a job, but for its Options."""
-    at = one.progress
-    return {
-        "Id": one.number,
-        "State": one.state,
-        "Progress": min(1.0, at.done_bytes / at.total_bytes) if at.total_bytes else 0.0,
-        "File": names.shown(at.path),
-        "FileNumber": at.number,
-        "FileTotal": at.total,
-        "BytesDone": at.done_bytes,
-        "BytesTotal": at.total_bytes,
-    }
+    """The properties of a job; of Options the request that they say."""
+    return {**properties(records.JOB, one), **properties(records.PROGRESS, one.progress)}

@@ -66,7 +66,7 @@ def for_request(
 
 def _keeps(service: Service, asked: Request, ours: Callable[[], tuple[str, ...]]) -> bool:
     """Whether the service has the directories that our configuration names, and every path is below one."""
-    directories = service.properties().get("Directories", [])
+    directories = service.manager().directories or []
     below = all(any(_is_below(path, top) for top in directories) for path in asked.paths)
     return below and set(directories) == set(ours())
 

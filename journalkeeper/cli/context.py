@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from journalkeeper.cli import backend
 from journalkeeper.cli.output import Output
-from journalkeeper.config import Config, files
-from journalkeeper.config.validation import from_assignments
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
 from journalkeeper.model import Host, Plan, Request
@@ -23,6 +21,7 @@ from journalkeeper.model.run import Report
 
 if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
+    from journalkeeper.config import Config
     from journalkeeper.engine import Engine
 
 
@@ -51,10 +50,12 @@ class Context:
 
         Raises: ConfigError; OSError for a --config FILE that cannot be read.
         """
+        from journalkeeper.config import files, validation  # noqa: PLC0415 - `status` reads none, and needs no pydantic
+
         given = self._args.config if file is None else file
         if given is None:
-            return from_assignments(files.assignments("journalkeeper.conf", subdir=""))
-        return from_assignments(files.parse_file(given))
+            return validation.from_assignments(files.assignments("journalkeeper.conf", subdir=""))
+        return validation.from_assignments(files.parse_file(given))
 
     def engine(self) -> EngineLike:
         """The engine, with the configuration, -D, and for root what files occupy on disk.

@@ -111,13 +111,8 @@ def _execute(asked: Request, context: Context) -> _Ran:
         engine = context.engine()
         with Interrupts(hint) as stop:
             report = engine.run(asked, on_progress=draw, stop=stop)
-            stopped = stop() and len(report.outcomes) < len(report.plan.orders) + len(report.plan.actions)
-            return _Ran(report, defrag_document(report, _extents(report)), stopped)
-
-
-def _extents(report: Report) -> dict[str, int]:
-    """How many extents each file has, for the rows of those that the plan left alone."""
-    return {file.path: file.extents.total for file in report.host.files} if report.host else {}
+            stopped = stop() and len(report.outcomes) < len(report.plan.actions)
+            return _Ran(report, defrag_document(report), stopped)
 
 
 def _ignore(_: Progress) -> None:

@@ -10,6 +10,7 @@ from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted
 from journalkeeper.report.evidence import Evidence, Journal, Unknown
 from journalkeeper.report.finding import Finding, Severity, Verdict, judged
@@ -81,14 +82,14 @@ def gathered(context: Context, wanted: Wanted) -> Evidence:
     )
 
 
-def _service(context: Context) -> dict[str, object] | Unknown | None:
-    """The properties of the running service, None where there is none."""
+def _service(context: Context) -> Manager | Unknown | None:
+    """The running service, None where there is none."""
     try:
         service = context.running()
         if service is None:
             return None
         with service:
-            return service.properties()
+            return service.manager()
     except KeeperError as error:
         return Unknown(str(error))
 

@@ -17,7 +17,9 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.report import directory, story
 from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, Story
-from journalkeeper.wire.documents import entry_document, file_document, plan_document, skips, window_document
+from journalkeeper.wire.documents import entry_document, plan_document, plan_windows, skips
+from journalkeeper.wire.field import document
+from journalkeeper.wire.records import FILE, SAMPLE, STRETCH, WINDOW
 
 if TYPE_CHECKING:
     import argparse
@@ -120,23 +122,19 @@ def _plan(asked: Request, context: Context) -> tuple[dict[str, Decision] | Unkno
     try:
         service = None if context.privileged else context.service(asked)
         if service is None:
-            document = plan_document(context.engine().judged(asked, watch_disks=False)[1])
+            written = plan_document(context.engine().judged(asked, watch_disks=False)[1])
         else:
             with service:
-                document = service.plan(asked)
+                written = service.plan(asked)
     except KeeperError as error:
         return Unknown(str(error)), {}
-    windows = {
-        instance: Window(instance, row["open"], row["closes_at_us"], row["reason"], row.get("opens_at_us"))
-        for instance, row in document["window"].items()
-    }
-    return _decisions(document), windows
+    return _decisions(written), plan_windows(written)
 
 
-def _decisions(document: dict[str, Any]) -> dict[str, Decision]:
+def _decisions(written: dict[str, Any]) -> dict[str, Decision]:
     """What a plan's document says of each path; of several rows the first action."""
-    found = {skip.path: Decision("", skip.reason, skip.detail, skip.until_us, skip.now) for skip in skips(document)}
-    for row in reversed(document["actions"]):
+    found = {skip.path: Decision("", skip.reason, skip.detail, skip.until_us, skip.now) for skip in skips(written)}
+    for row in reversed(written["actions"]):
         found[row["path"]] = Decision(
             action=row["action"],
             reason=Reason(row["reason"]),
@@ -163,8 +161,8 @@ def _file_document(learned: Story) -> dict[str, object]:
         if isinstance(part, Unknown)
     }
     return {
-        "file": file_document(learned.file),
-        "picture": [part._asdict() for part in learned.parts],
+        "file": document(FILE, learned.file),
+        "picture": [document(STRETCH, part) for part in learned.parts],
         "price": {
             "read_seconds": round(cost.read_seconds, 3),
             "disk_iops": None if cost.disk_iops is None else round(cost.disk_iops, 1),
@@ -172,9 +170,11 @@ def _file_document(learned: Story) -> dict[str, object]:
             "pinned_bytes": None if isinstance(learned.pinned_bytes, Unknown) else learned.pinned_bytes,
         },
         "past": None if isinstance(learned.entries, Unknown) else [entry_document(*entry) for entry in learned.entries],
-        "samples": None if isinstance(learned.samples, Unknown) else [sample._asdict() for sample in learned.samples],
+        "samples": None
+        if isinstance(learned.samples, Unknown)
+        else [document(SAMPLE, sample) for sample in learned.samples],
         "decision": _decision_document(learned.decided, learned.window, learned.now_us),
-        "window": None if learned.window is None else window_document(learned.window),
+        "window": None if learned.window is None else document(WINDOW, learned.window),
         "unknown": unknown,
     }
 
@@ -228,7 +228,7 @@ def _place_document(place: directory.Place) -> dict[str, object]:
         "nocow": one.nocow,
         "rotatable": one.rotatable,
         "sync_interval_us": one.sync_interval_us,
-        "window": None if place.window is None else window_document(place.window),
+        "window": None if place.window is None else document(WINDOW, place.window),
         "retention": directory.retention(place)._asdict(),
         "decision": _decision_document(place.decided, None, place.now_us),
     }

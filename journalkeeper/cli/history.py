@@ -21,6 +21,8 @@ from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.wire.documents import disk_sums, entry_document
+from journalkeeper.wire.field import document
+from journalkeeper.wire.records import SAMPLE
 
 DESCRIPTION = """\
 Shows what was done to files, the oldest first, and how the number of extents of active
@@ -83,7 +85,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         output.document(
             {
                 "outcomes": [entry_document(*entry) for entry in entries],
-                "samples": [sample._asdict() for sample in samples],
+                "samples": [document(SAMPLE, sample) for sample in samples],
             }
         )
         return status

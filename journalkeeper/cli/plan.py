@@ -107,8 +107,7 @@ def _document(asked: Request, context: Context) -> dict[str, Any]:
         with service:
             return service.plan(asked)
     plan = context.engine().plan(asked)
-    doing = [None for _ in (*plan.orders, *plan.actions)]
-    refuse_if_all_unreadable(context, [*doing, *(skip.reason for skip in plan.skipped)])
+    refuse_if_all_unreadable(context, [*(None for _ in plan.actions), *(skip.reason for skip in plan.skipped)])
     for notice in plan.notices:
         context.output.note(notice)
     return plan_document(plan)

@@ -178,7 +178,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 class Every:
-    """The rows of a table that is told while it is measured: one for each span of the samples' own time."""
+    """The rows of a table that is printed while it is measured: one for each span of the samples' own time."""
 
     def __init__(self, span_ns: int, found: Measurement) -> None:
         self._span_ns = span_ns

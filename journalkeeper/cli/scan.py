@@ -13,7 +13,8 @@ from journalkeeper.cli.table import RED, Column, Row, render, wrapped
 from journalkeeper.cli.text import shown
 from journalkeeper.model import JournalFile, Request
 from journalkeeper.model.units import counted, format_size
-from journalkeeper.wire.documents import scan_document
+from journalkeeper.wire.field import document
+from journalkeeper.wire.records import FILE
 
 DESCRIPTION = """\
 Shows every journal file, the worst first: what it is, how many extents it has and how many it would have
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     output = context.output
     status = complain_of_named(asked, ((file.path, file.problem, file.problem_detail) for file in host.files), output)
     if output.json != "off":
-        output.document(scan_document(host.files))
+        output.document([document(FILE, file) for file in host.files])
         return status
     rows = [_row(file) for file in sorted(host.files, key=_worst)]
     lines = render(_COLUMNS, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.cli.backend import ABSENT
@@ -16,8 +16,11 @@ from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.history.rows import Run, Totals
 from journalkeeper.model.errors import KeeperError, NeedsRootError
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted, format_size, format_span
 from journalkeeper.model.waiting import Wait, long, sentence
+from journalkeeper.wire.field import document
+from journalkeeper.wire.records import MANAGER, RUN, TOTALS, WAIT
 
 if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
@@ -37,8 +40,6 @@ exit status:
   0 done, also if there is nothing to tell; 1 the record is damaged, or with --watch the
   service does not run or has ended; 2 wrong usage"""
 
-UNLIMITED: Final = (1 << 64) - 1
-"""The service's word for no budget: org.journalkeeper1(5)."""
 
 _CLEAR: Final = "\x1b[H\x1b[J"
 """ECMA-48: the cursor to the top, and nothing below it."""
@@ -73,10 +74,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
     return 0
 
 
-def _live(service: Service | None, context: Context) -> dict[str, Any] | None:
+def _live(service: Service | None, context: Context) -> Manager | None:
     """What the service says; one that says nothing keeps nobody from what the record says."""
     try:
-        return None if service is None else service.properties()
+        return None if service is None else service.manager()
     except KeeperError as error:
         context.output.note(str(error))
         return None
@@ -87,19 +88,19 @@ def _watch(service: Service, context: Context) -> None:
     try:
         while True:
             service.wait()
-            _show(context, service.properties(), again=True)
+            _show(context, service.manager(), again=True)
     except KeyboardInterrupt:
         return  # seen enough
 
 
-def _show(context: Context, live: dict[str, Any] | None, *, again: bool = False) -> None:
+def _show(context: Context, live: Manager | None, *, again: bool = False) -> None:
     output = context.output
     recorded = _read(context)
     if output.json != "off":
-        document = _document(recorded, live, context.state_directory)
+        shown_now = _document(recorded, live, context.state_directory)
         if context.means_service():
-            document["fine"], document["verdict"] = verdict(recorded, live)
-        output.document(document)
+            shown_now["fine"], shown_now["verdict"] = verdict(recorded, live)
+        output.document(shown_now)
         return
     absent = [("Service", ABSENT)] if context.means_service() else []
     service = absent if live is None else _service_facts(live)
@@ -111,18 +112,18 @@ def _show(context: Context, live: dict[str, Any] | None, *, again: bool = False)
     output.lines(lines, paged=False)
 
 
-def verdict(recorded: _Recorded, live: dict[str, Any] | None) -> tuple[bool, str]:
+def verdict(recorded: _Recorded, live: Manager | None) -> tuple[bool, str]:
     """Whether all is well, and the first line: "Fine: ..." or "Act: ..." with what to do."""
     for is_so, what in _troubles(recorded, live):
         if is_so:
             return False, f"Act: {what}"
     if live is None:
         return True, "Fine: a run by hand or by the timer was within the last two days, and nothing failed."
-    doing = f"; {live['StateReason']}" if live.get("StateReason") else ""
-    return True, f"Fine: {counted(live.get('FileCount', 0), 'journal file')} looked after{doing}."
+    doing = f"; {live.state_reason}" if live.state_reason else ""
+    return True, f"Fine: {counted(live.files or 0, 'journal file')} looked after{doing}."
 
 
-def _troubles(recorded: _Recorded, live: dict[str, Any] | None) -> list[tuple[bool, str]]:
+def _troubles(recorded: _Recorded, live: Manager | None) -> list[tuple[bool, str]]:
     """What could be wrong, the worst first, and whether it is; in words that say what to do."""
     now_us, last = time.time_ns() // 1000, recorded.last_run
     if live is None:
@@ -131,13 +132,12 @@ def _troubles(recorded: _Recorded, live: dict[str, Any] | None) -> list[tuple[bo
         unknown = "the service does not run, and only root may read what was done; sudo journalkeeper status"
         troubles = [(not recorded.readable, unknown), (not kept, nobody)]
     else:
-        limits = [str(limit) for limit in live.get("Limits", [])]
-        other = f"the service is still version {live.get('Version')}; sudo systemctl restart journalkeeper"
+        other = f"the service is still version {live.version}; sudo systemctl restart journalkeeper"
         troubles = [
-            (live.get("State") == "degraded", f"{live.get('StateReason')}; journalctl -u journalkeeper says more"),
-            (live.get("Version") != __version__, other),
-            (bool(limits), "; ".join(limits)),
-            (bool(live.get("Paused")), "the service is paused; sudo journalkeeper resume"),
+            (live.state == "degraded", f"{live.state_reason}; journalctl -u journalkeeper says more"),
+            (live.version != __version__, other),
+            (bool(live.limits), "; ".join(live.limits or ())),
+            (bool(live.paused), "the service is paused; sudo journalkeeper resume"),
         ]
     waiting = sentence(recorded.waiting, now_us)
     failed = 0 if last is None else last.failed
@@ -167,40 +167,16 @@ def _read(context: Context) -> _Recorded:
         return _Recorded(readable=False, last_run=None, written_day_bytes=0, totals=())
 
 
-def _document(recorded: _Recorded, live: dict[str, Any] | None, state_directory: str) -> dict[str, object]:
+def _document(recorded: _Recorded, live: Manager | None, state_directory: str) -> dict[str, object]:
     return {
         "version": __version__,
         "state_directory": state_directory,
         "readable": recorded.readable,
-        "last_run": recorded.last_run and recorded.last_run._asdict(),
+        "last_run": recorded.last_run and document(RUN, recorded.last_run),
         "written_day_bytes": recorded.written_day_bytes if recorded.readable else None,
-        "totals": [totals._asdict() for totals in recorded.totals],
-        "service": None if live is None else _service_document(live),
-        "waiting": [wait._asdict() for wait in recorded.waiting] if recorded.readable else None,
-    }
-
-
-def _service_document(live: dict[str, Any]) -> dict[str, object]:
-    """The service's properties by our names, what it does not know as null."""
-    left = live.get("BudgetLeft")
-    return {
-        "version": live.get("Version"),
-        "state": live.get("State"),
-        "state_reason": live.get("StateReason"),
-        "directories": live.get("Directories"),
-        "files": live.get("FileCount"),
-        "extents": live.get("Extents"),
-        "active_extents": live.get("ActiveExtents"),
-        "fragmented_files": live.get("FragmentedFiles"),
-        "window_open": live.get("WindowOpen"),
-        "next_flush_us": live.get("NextFlushUSec") or None,
-        "last_run_us": live.get("LastRunUSec") or None,
-        "bytes_written": live.get("BytesWritten"),
-        "bytes_reclaimed": live.get("BytesReclaimed"),
-        "budget_left_bytes": None if left == UNLIMITED else left,
-        "intake_delay_p99_us": live.get("IntakeDelayP99USec") or None,
-        "paused": live.get("Paused"),
-        "limits": live.get("Limits"),
+        "totals": [document(TOTALS, totals) for totals in recorded.totals],
+        "service": None if live is None else document(MANAGER, live),
+        "waiting": [document(WAIT, wait) for wait in recorded.waiting] if recorded.readable else None,
     }
 
 
@@ -221,28 +197,26 @@ def _lines(recorded: _Recorded, service: list[tuple[str, str]], state_directory:
     return [f"{name:>{width}}: {value}" for name, value in facts]
 
 
-def _service_facts(live: dict[str, Any]) -> list[tuple[str, str]]:
+def _service_facts(live: Manager) -> list[tuple[str, str]]:
     """What the service knows now."""
-    now = _service_document(live)
-    state = f"{now['state']}, {now['state_reason']}" if now["state_reason"] else f"{now['state']}"
-    if now["version"] != __version__:
-        state += f" (it is still version {now['version']}: systemctl restart journalkeeper)"
-    directories = " and ".join(map(shown, live.get("Directories", [])))
-    journal = f"{directories}, {counted(live.get('FileCount', 0), 'file')}, "
-    journal += f"{counted(live.get('Extents', 0), 'extent')} ({live.get('ActiveExtents', 0):,} in active files), "
-    journal += f"{live.get('FragmentedFiles', 0):,} fragmented"
-    window = f"{'open' if live.get('WindowOpen') else 'closed'}: the files that journald writes may "
-    window += "be rewritten now" if live.get("WindowOpen") else "not be rewritten now"
-    if live.get("NextFlushUSec"):
-        window += f"; it flushes next at {shown_time(live['NextFlushUSec'])}"
-    written = f"{format_size(live.get('BytesWritten', 0))} since it started, "
-    written += f"{format_size(live.get('BytesReclaimed', 0))} reclaimed as far as is known"
-    left = "no limit" if now["budget_left_bytes"] is None else f"{format_size(live['BudgetLeft'])} left for today"
+    state = f"{live.state}, {live.state_reason}" if live.state_reason else f"{live.state}"
+    if live.version != __version__:
+        state += f" (it is still version {live.version}: systemctl restart journalkeeper)"
+    journal = f"{' and '.join(map(shown, live.directories or ()))}, {counted(live.files or 0, 'file')}, "
+    journal += f"{counted(live.extents or 0, 'extent')} ({live.active_extents or 0:,} in active files), "
+    journal += f"{live.fragmented_files or 0:,} fragmented"
+    window = f"{'open' if live.window_open else 'closed'}: the files that journald writes may "
+    window += "be rewritten now" if live.window_open else "not be rewritten now"
+    if live.next_flush_us:
+        window += f"; it flushes next at {shown_time(live.next_flush_us)}"
+    written = f"{format_size(live.bytes_written or 0)} since it started, "
+    written += f"{format_size(live.bytes_reclaimed or 0)} reclaimed as far as is known"
+    left = "no limit" if live.budget_left_bytes is None else f"{format_size(live.budget_left_bytes)} left for today"
     facts = [("Service", shown(state)), ("Journal", journal), ("Window", window), ("Rewritten", written)]
     facts.append(("Budget", left))
-    if live.get("IntakeDelayP99USec"):
-        facts.append(("Intake", f"99 of 100 messages wait at most {format_span(live['IntakeDelayP99USec'], 1000)}"))
-    facts += [("Limit", shown(sentence)) for sentence in live.get("Limits", [])]
+    if live.intake_delay_p99_us:
+        facts.append(("Intake", f"99 of 100 messages wait at most {format_span(live.intake_delay_p99_us, 1000)}"))
+    facts += [("Limit", shown(sentence)) for sentence in live.limits or ()]
     return facts
 
 

@@ -10,22 +10,17 @@ import errno
 import os
 
 from journalkeeper.btrfs import inode
-from journalkeeper.execute.verified_file import Refused
+from journalkeeper.execute.verified_file import Failed, Refused
 from journalkeeper.journald import opening
-from journalkeeper.model import Order, Reason
+from journalkeeper.model import Instance, Reason
 
 
-class NotTakenError(Exception):
-    """The kernel said yes, or a file was made in a NOCOW directory, and it is not NOCOW."""
-
-
-def set_nocow(order: Order) -> None:
+def set_nocow(instance: Instance) -> None:
     """Make the directory NOCOW, so that files made in it are; those that are there stay as they are.
 
     Raises: Refused if it is no longer the directory that the plan saw, or asks for compression;
-        NotTakenError; OSError: EPERM not its owner, or immutable; EROFS.
+        Failed; OSError: EPERM not its owner, or immutable; EROFS.
     """
-    instance = order.instance
     with opening.directory(instance.directory) as fd:
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) != (instance.device, instance.inode):
@@ -39,4 +34,4 @@ def set_nocow(order: Order) -> None:
                 ) from error
             raise
         if not nocow:
-            raise NotTakenError("the kernel set the attribute C without an error, and it is not there")
+            raise Failed(Reason.NOT_TAKEN, "the kernel set the attribute C without an error, and it is not there")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Changes one file: one Action in, one Done out.
+"""Does what a plan says to one file or directory: one Action in, one Done out.
 
 Observe, decide, look again, act. The look again happens on the very file
 descriptor that is then worked on, and whatever fails leaves the file as it was or better.
@@ -11,17 +11,19 @@ import errno
 import os
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 
 from journalkeeper.btrfs import disk, fiemap
-from journalkeeper.execute import inplace, rewrite
+from journalkeeper.execute import attributes, inplace, rewrite, rotation
 from journalkeeper.execute.compact import compact
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold
 from journalkeeper.journald import opening
-from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Verb
+from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
 from journalkeeper.model.errors import FileError
-from journalkeeper.model.run import Done
+from journalkeeper.model.internal_error import InternalError
+from journalkeeper.model.run import Done, Found
 from journalkeeper.observe import disk_usage
 from journalkeeper.policy.gain import fell_short
 
@@ -41,105 +43,139 @@ SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE})
 """Errors that are nobody's failure: there is nothing left to do, or it must not be done."""
 
 
-class _Measured(NamedTuple):
-    extents: int
-    disk_bytes: int | None
+class Turn:
+    """How far one action got: what was there before, what is there now, and what a rewrite was expected to leave."""
+
+    def __init__(self, action: Action) -> None:
+        target = action.target
+        seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
+        self.action = action
+        self.before = self.after = Found(target.inode, *seen, action.extents_before)
+        self.expected = 0
+        self.compress: str | None = None
+        self.kind: Kind | None = None
+
+    def done(
+        self, result: Result, reason: Reason, detail: str, *, written_bytes: int = 0, duration_s: float = 0.0
+    ) -> Done:
+        """The outcome, and the file as it is now for the record."""
+        action, before, after = self.action, self.before, self.after
+        outcome = Outcome(
+            path=action.path,
+            action=action.action,
+            result=result,
+            reason=reason,
+            extents_before=before.extents,
+            extents_after=after.extents,
+            disk_bytes_before=before.disk_bytes,
+            disk_bytes_after=after.disk_bytes,
+            bytes_written=written_bytes,
+            duration_s=duration_s,
+            detail=detail,
+            unshared_bytes=_unshared(action, written_bytes, after, whole=result is Result.DONE),
+        )
+        return Done(outcome, after.inode, after.size_bytes, after.mtime_ns, self.expected, self.compress, self.kind)
 
 
 def execute(action: Action, pace: Pace) -> Done:
-    """Do `action` at `pace` and say what became of it; never raises for what one file does."""
+    """Do `action` at `pace` and say what became of it; never raises for what one file or directory does."""
     began = time.monotonic()
-    result, reason, detail, expected = Result.DONE, action.reason, "", action.extents_expected
-    before = _Measured(action.extents_before, None)
-    after, file = before, action.file
+    turn = Turn(action)
+    result, reason, detail = Result.DONE, action.reason, action.detail
     try:
-        with hold(action.file, replacing=action.action is Verb.REWRITE) as held:
-            before = after = _before(held.fd, action.file)
-            try:
-                expected = _work(action)(held, action, pace)
-                if pace.ended is not None:
-                    result, reason, detail = Result.SKIPPED, pace.ended, "ended between two pieces"
-            finally:
-                after, file = _look_after(held, action.file)
-        if pace.ended is None and fell_short(before.extents, expected, after.extents):
-            result, reason = Result.SKIPPED, Reason.NO_GAIN
-            detail = f"{before.extents} extents became {after.extents}, {expected} were expected"
+        WORK[action.action](action.target, turn, pace)
     except Refused as refused:
-        result, reason, detail = Result.SKIPPED, refused.reason, refused.detail
-    except rewrite.MismatchError as mismatch:
-        result, reason, detail = Result.FAILED, Reason.MISMATCH, str(mismatch)
+        result, reason, detail = refused.result, refused.reason, refused.detail
     except OSError as error:
         reason = REASON_OF_ERRNO.get(error.errno or 0, Reason.IO_ERROR)
         result = Result.SKIPPED if reason in SKIPPING else Result.FAILED
         detail = str(FileError.wrap(str(action.action), action.path, error))
-    outcome = Outcome(
-        path=action.path,
-        action=action.action,
-        result=result,
-        reason=reason,
-        extents_before=before.extents,
-        extents_after=after.extents,
-        disk_bytes_before=before.disk_bytes,
-        disk_bytes_after=after.disk_bytes,
-        bytes_written=pace.written_bytes,
-        duration_s=time.monotonic() - began,
-        detail=detail,
-        unshared_bytes=_unshared(action, pace, after, whole=result is Result.DONE),
-    )
-    return Done(outcome, file.inode, file.size_bytes, file.mtime_ns, expected, action.compress, action.file.kind)
-
-
-def _unshared(action: Action, pace: Pace, after: _Measured, *, whole: bool) -> int:
-    """What is stored beside a snapshot now: of a `whole` archive as measured, else as planned for what was written."""
-    if not action.unshared_bytes or not pace.written_bytes or (action.action is Verb.REWRITE and not whole):
-        return 0
-    if not whole or action.file.kind is Kind.ACTIVE or after.disk_bytes is None:
-        return round(action.unshared_bytes * min(1, pace.written_bytes / action.bytes_to_write))
-    extents = action.file.extents
-    return round(after.disk_bytes * min(1, extents.shared_bytes / extents.data_bytes))
+    duration_s = time.monotonic() - began
+    return turn.done(result, reason, detail, written_bytes=pace.written_bytes, duration_s=duration_s)
 
 
 def not_begun(action: Action) -> Done:
     """What becomes of an action that a stop came before."""
-    count = action.extents_before
-    words = (action.path, action.action, Result.SKIPPED, Reason.INTERRUPTED)
-    outcome = Outcome(*words, count, count, None, None, 0, 0.0, "stopped before it was begun")
-    return Done(outcome, action.file.inode, action.file.size_bytes, action.file.mtime_ns)
+    return Turn(action).done(Result.SKIPPED, Reason.INTERRUPTED, "stopped before it was begun")
 
 
-def _work(action: Action) -> Callable[[VerifiedFile, Action, Pace], int]:
-    """What does the action, and returns how many extents can be expected of it."""
-    if action.action is Verb.REWRITE:
-        return rewrite.rewrite
-    return inplace.defragment if action.file.kind is Kind.ACTIVE else compact
+def broken_off(action: Action, error: InternalError, written_bytes: int) -> Done:
+    """What becomes of an action that a mistake of ours ended: the file is as it was, or better."""
+    return Turn(action).done(Result.FAILED, Reason.INTERNAL_ERROR, error.detail, written_bytes=written_bytes)
 
 
-def _before(fd: int, file: JournalFile) -> _Measured:
+def _unshared(action: Action, written_bytes: int, after: Found, *, whole: bool) -> int:
+    """What is stored beside a snapshot now: of a `whole` archive as measured, else as planned for what was written."""
+    file = action.target
+    if not isinstance(file, JournalFile) or not action.unshared_bytes or not written_bytes:
+        return 0
+    if action.action is Verb.REWRITE and not whole:
+        return 0
+    if not whole or file.kind is Kind.ACTIVE or after.disk_bytes is None:
+        return round(action.unshared_bytes * min(1, written_bytes / action.bytes_to_write))
+    return round(after.disk_bytes * min(1, file.extents.shared_bytes / file.extents.data_bytes))
+
+
+def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFile, turn: Turn, pace: Pace) -> None:
+    """Have `work` write the file's data anew, and see what that brought; it returns the extents that are expected."""
+    action = turn.action
+    with hold(file, replacing=action.action is Verb.REWRITE) as held:
+        turn.before = turn.after = _before(held.fd, file)
+        turn.expected, turn.compress, turn.kind = action.extents_expected, action.compress, file.kind
+        try:
+            turn.expected = work(held, action, pace)
+        finally:
+            turn.after = _after(held)
+    if pace.ended is not None:
+        raise Refused(pace.ended, "ended between two pieces")
+    was, became = turn.before.extents, turn.after.extents
+    if fell_short(was, turn.expected, became):
+        raise Refused(Reason.NO_GAIN, f"{was} extents became {became}, {turn.expected} were expected")
+
+
+def _defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
+    """Of an active file the ranges, of an archive all."""
+    return (inplace.defragment if action.live else compact)(held, action, pace)
+
+
+def _rotate(target: Rotation, turn: Turn, _pace: Pace) -> None:
+    turn.after = rotation.rotate(target, turn.action.reason)
+
+
+WORK: Final[dict[Verb, Callable[[Any, Turn, Pace], None]]] = {
+    Verb.SET_NOCOW: lambda instance, _turn, _pace: attributes.set_nocow(instance),
+    Verb.ROTATE: _rotate,
+    Verb.DEFRAGMENT: partial(_rewrite, _defragment),
+    Verb.COMPRESS: partial(_rewrite, compact),
+    Verb.REWRITE: partial(_rewrite, rewrite.rewrite),
+}
+"""What does each verb to the action's target, of the type that the verb has.
+
+Raises: Refused; OSError.
+"""
+
+
+def _before(fd: int, file: JournalFile) -> Found:
     """What was on the disk: of a file at rest, whose stat is still the same, the look's numbers."""
     if file.kind is Kind.ACTIVE or file.disk_bytes is None:
-        return _measure(fd, file.kind)
-    return _Measured(file.extents.total, file.disk_bytes)
+        return _found(fd, file.kind)
+    return Found(file.inode, file.size_bytes, file.mtime_ns, file.extents.total, file.disk_bytes)
 
 
-def _measure(fd: int, kind: Kind) -> _Measured:
+def _after(held: VerifiedFile) -> Found:
+    """The file as it is now, whatever journald renamed it to meanwhile; after an exchange what has taken its name."""
+    if os.fstat(held.fd).st_nlink:
+        return _found(held.fd, held.file.kind)
+    with opening.opened(held.name, held.dir_fd) as fd:
+        return _found(fd, held.file.kind)
+
+
+def _found(fd: int, kind: Kind) -> Found:
     """What is on the disk; of an active file without a sync, which would be a flush that journald did not choose.
 
     Another process is asked about files at rest only: it takes 0.2 s twice, and a window may close meanwhile.
     """
-    if kind is Kind.ACTIVE:
-        return _Measured(fiemap.count(fd, sync=False), disk.disk_bytes(fd))
-    return _Measured(fiemap.count(fd, sync=True), disk_usage.disk_bytes(fd))
-
-
-def _look_after(held: VerifiedFile, file: JournalFile) -> tuple[_Measured, JournalFile]:
-    """The file as it is now, whatever journald renamed it to meanwhile; after an exchange what has taken its name."""
-    if os.fstat(held.fd).st_nlink:
-        return _looked_at(held.fd, file)
-    with opening.opened(held.name, held.dir_fd) as fd:
-        return _looked_at(fd, file)
-
-
-def _looked_at(fd: int, file: JournalFile) -> tuple[_Measured, JournalFile]:
-    status = os.fstat(fd)
-    now = file._replace(inode=status.st_ino, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
-    return _measure(fd, file.kind), now
+    status, active = os.fstat(fd), kind is Kind.ACTIVE
+    extents = fiemap.count(fd, sync=not active)
+    disk_bytes = disk.disk_bytes(fd) if active else disk_usage.disk_bytes(fd)
+    return Found(status.st_ino, status.st_size, status.st_mtime_ns, extents, disk_bytes)

@@ -6,7 +6,7 @@ change; all that is ours is to leave no dirty page behind, and the times as they
 The kernel reports success for data that it left in place, so an archive's extents are
 compared before and after, and what was left is done again.
 No fsync: until the transaction ends a power cut leaves the old extents with the same content,
-and the next look finds more of them than the record says (policy/rules.py, recorded).
+and the next look finds more of them than the record says (policy/rules.py, rewritten).
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from typing import Final
 from journalkeeper.btrfs import fiemap, inode, mtime_note, rename, writeback
 from journalkeeper.execute.inplace import near
 from journalkeeper.execute.pace import Pace
-from journalkeeper.execute.verified_file import Refused, VerifiedFile, being_written
+from journalkeeper.execute.verified_file import Failed, Refused, VerifiedFile, being_written
 from journalkeeper.journald import names
-from journalkeeper.model import MIB, Action, JournalFile, Kind, Range, Reason
+from journalkeeper.model import MIB, Action, Kind, Range, Reason
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.policy.gain import least_extents
 
@@ -30,16 +30,12 @@ COPY_FLAGS: Final = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | os.O_NOATIME
 FLAGS_KEPT: Final = inode.FS_SYNC_FL | inode.FS_NODUMP_FL | inode.FS_NOATIME_FL | inode.FS_NOCOMP_FL
 
 
-class MismatchError(Exception):
-    """The copy does not equal the original, so the original stays."""
-
-
 def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
     """Put a datacow copy in the place of `held`, unless `pace` ends before the copy is whole and verified.
 
     Returns the number of extents that can be expected.
 
-    Raises: MismatchError; Refused if the original changed meanwhile; OSError.
+    Raises: Failed if the copy does not equal the original; Refused if that changed meanwhile; OSError.
     """
     os.fsync(held.fd)
     directory = os.open(f"/proc/self/fd/{held.dir_fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -54,7 +50,7 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
                 os.fsync(copy)
                 _verify(held.fd, copy, pace)
             if pace.ended is None:
-                _take_place(held, action.file, directory, copy)
+                _take_place(held, directory, copy)
         finally:
             os.close(copy)
     finally:
@@ -85,7 +81,7 @@ def _strip(original: int, copy: int) -> None:
     for flags in (0, inode.FS_NOCOW_FL, 0):
         inode.set_flags(copy, flags)
     if inode.is_nocow(copy):
-        raise MismatchError("the copy could not be made datacow")
+        raise Failed(Reason.MISMATCH, "the copy could not be made datacow")
 
 
 def _fill(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int:
@@ -156,11 +152,11 @@ def _verify(original: int, copy: int, pace: Pace) -> None:
     }
     for what, (wanted, found) in pairs.items():
         if wanted != found:
-            raise MismatchError(f"{what} of the copy are not those of the original")
+            raise Failed(Reason.MISMATCH, f"{what} of the copy are not those of the original")
     for offset, length in pace.reads(near(runs)):
         for wanted, found in zip(_read(original, offset, length), _read(copy, offset, length), strict=True):
             if wanted != found:
-                raise MismatchError("content of the copy is not that of the original")
+                raise Failed(Reason.MISMATCH, "content of the copy is not that of the original")
 
 
 def _bearing(fd: int) -> tuple[int, ...]:
@@ -168,25 +164,25 @@ def _bearing(fd: int) -> tuple[int, ...]:
     return status.st_uid, status.st_gid, status.st_mode, status.st_size, status.st_mtime_ns
 
 
-def _take_place(held: VerifiedFile, file: JournalFile, directory: int, copy: int) -> None:
+def _take_place(held: VerifiedFile, directory: int, copy: int) -> None:
     """Exchange the names, or leave all as it was if the original is no longer the one that was copied.
 
     The original is compared once more when nobody can open it by its name any longer: what was written to it
     until then is seen, and what a program could still write that has it open.
     """
-    temporary = f"{names.TEMPORARY_PREFIX}{file.inode}{names.TEMPORARY_SUFFIX}"
+    temporary = f"{names.TEMPORARY_PREFIX}{held.file.inode}{names.TEMPORARY_SUFFIX}"
     os.link(f"/proc/self/fd/{copy}", temporary, dst_dir_fd=directory, follow_symlinks=True)
     try:
         os.fsync(copy)
-        _still_the_same(held, file, exchanged=False)
+        _still_the_same(held, exchanged=False)
         rename.exchange(directory, temporary, held.name)
     except BaseException:
         os.unlink(temporary, dir_fd=directory)
         raise
     try:
-        if _inode(temporary, directory) != (file.device, file.inode):
+        if _inode(temporary, directory) != (held.file.device, held.file.inode):
             raise Refused(Reason.CHANGED, "another file took the name during the exchange")
-        _still_the_same(held, file, exchanged=True)
+        _still_the_same(held, exchanged=True)
     except Refused:
         _undo_exchange(held, directory, temporary, copy)
         raise
@@ -217,7 +213,7 @@ def _inode(name: str, directory: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _still_the_same(held: VerifiedFile, file: JournalFile, *, exchanged: bool) -> None:
+def _still_the_same(held: VerifiedFile, *, exchanged: bool) -> None:
     """Raises: Refused if anybody was at the original; an exchange moves the ctime."""
     now = os.fstat(held.fd)
     if now.st_nlink == 0:
@@ -227,5 +223,5 @@ def _still_the_same(held: VerifiedFile, file: JournalFile, *, exchanged: bool) -
         unchanged.append("st_ctime_ns")
     if any(getattr(now, field) != getattr(held.status, field) for field in unchanged):
         raise Refused(Reason.CHANGED, "the file changed while it was copied")
-    if file.kind is not Kind.ACTIVE and being_written(held.fd):
+    if held.file.kind is not Kind.ACTIVE and being_written(held.fd):
         raise Refused(Reason.IN_USE, "a program opened the file for writing while it was copied")

@@ -16,15 +16,15 @@ from __future__ import annotations
 import errno
 import os
 import time
-from typing import Final, NamedTuple
+from typing import Final
 
 from journalkeeper.btrfs import fiemap, inode
 from journalkeeper.btrfs.volume import mount_options
-from journalkeeper.execute.attributes import NotTakenError
-from journalkeeper.execute.verified_file import Refused, hold
+from journalkeeper.execute.verified_file import Failed, Refused, hold
 from journalkeeper.journald import control, header, opening
-from journalkeeper.model import JournalFile, Order, Reason, State
+from journalkeeper.model import JournalFile, Reason, Rotation, State
 from journalkeeper.model.errors import FileError, KeeperError
+from journalkeeper.model.run import Found
 
 FINISHED_S: Final = 5.0
 """How long to wait for journald to finish the archive; a slow disk may take longer, and others commit, too."""
@@ -32,24 +32,16 @@ FINISHED_S: Final = 5.0
 LOOK_S: Final = 0.01
 
 
-class Fresh(NamedTuple):
-    """The file that took the name; the old one, without extents, if that has no successor before the next message."""
+def rotate(target: Rotation, reason: Reason) -> Found:
+    """Have the journald of an instance rotate, if the file is still what it writes; the file that took its name.
 
-    inode: int
-    size_bytes: int
-    mtime_ns: int
-    extents: int
+    Without a successor before the next message it is the old one, without extents.
 
-
-def rotate(order: Order, file: JournalFile) -> Fresh:
-    """Have the journald of the order's instance rotate, if `file` is still what it writes.
-
-    Raises: Refused; KeeperError where journald does not; NotTakenError where the new file was to
-        be NOCOW and is not; OSError for the files.
+    Raises: Refused; Failed where journald does not, or the new file was to be NOCOW and is not; OSError for the files.
     """
-    instance = order.instance
+    instance, file = target
     with hold(file, moving=False) as held:
-        if order.reason is Reason.BORN_DATACOW:
+        if reason is Reason.BORN_DATACOW:
             with opening.directory(instance.directory) as fd:
                 if not inode.is_nocow(fd) and "nodatacow" not in mount_options(fd):
                     raise Refused(Reason.CHANGED, "the directory is not NOCOW: a new file would be datacow, too")
@@ -57,17 +49,17 @@ def rotate(order: Order, file: JournalFile) -> Fresh:
             raise Refused(Reason.NO_JOURNALD, "its journald is gone since it was looked at")
         try:
             control.rotate(instance.namespace)
-        except FileError as error:
-            if error.number != errno.ECONNREFUSED:
-                raise
-            raise Refused(Reason.NO_JOURNALD, f"nobody writes it now: {error}") from error
+        except KeeperError as error:
+            if isinstance(error, FileError) and error.number == errno.ECONNREFUSED:
+                raise Refused(Reason.NO_JOURNALD, f"nobody writes it now: {error}") from error
+            raise Failed(Reason.NO_JOURNALD, str(error)) from error
         try:
             fresh = opening.open_file(held.name, held.dir_fd)
         except FileNotFoundError:
             _wait_until_finished(held.fd)
-            return Fresh(file.inode, file.size_bytes, file.mtime_ns, 0)
+            return Found(file.inode, file.size_bytes, file.mtime_ns, 0)
         try:
-            found = _looked_at(order, file, fresh)
+            found = _looked_at(file, fresh, reason)
         finally:
             os.close(fresh)
         _wait_until_finished(held.fd)
@@ -81,10 +73,11 @@ def _wait_until_finished(archive: int) -> None:
         time.sleep(LOOK_S)
 
 
-def _looked_at(order: Order, file: JournalFile, fd: int) -> Fresh:
+def _looked_at(file: JournalFile, fd: int, reason: Reason) -> Found:
     status = os.fstat(fd)
     if (status.st_dev, status.st_ino) == (file.device, file.inode):
-        raise KeeperError(f"{file.path}: journald said that it rotated, and the file is the same: does it write there?")
-    if order.reason is Reason.BORN_DATACOW and not inode.is_nocow(fd):
-        raise NotTakenError("journald's new file did not inherit NOCOW from its directory")
-    return Fresh(status.st_ino, status.st_size, status.st_mtime_ns, fiemap.count(fd, sync=False))
+        said = f"{file.path}: journald said that it rotated, and the file is the same: does it write there?"
+        raise Failed(Reason.NO_JOURNALD, said)
+    if reason is Reason.BORN_DATACOW and not inode.is_nocow(fd):
+        raise Failed(Reason.NOT_TAKEN, "journald's new file did not inherit NOCOW from its directory")
+    return Found(status.st_ino, status.st_size, status.st_mtime_ns, fiemap.count(fd, sync=False))

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.btrfs.maintenance import maintenance
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Kind, Reason
+from journalkeeper.model import Action, Reason
 from journalkeeper.observe.flushes import COMMIT_S, Flushes
 from journalkeeper.observe.intake import Intake
 from journalkeeper.observe.load import others_busy_percent
@@ -78,7 +78,7 @@ class Throttle:
             ended = self._ended(piece_us)
             if ended is not None or self._hurry:
                 return ended
-            match advice(self._reading(), self._config):
+            match advice(self._reading()):
                 case Advice.GO_ON:
                     return None
                 case Advice.SLOW_DOWN:
@@ -95,7 +95,7 @@ class Throttle:
 
         A commit of the record would share the sync's log and its I/Os (measured at 500 IOPS: 100 ms).
         """
-        if not self._hurry and self._action.file.kind is Kind.ACTIVE and self._syncs.seen():
+        if not self._hurry and self._action.live and self._syncs.seen():
             self._rest(COMMIT_S)
 
     def _ended(self, piece_us: int) -> Reason | None:
@@ -106,11 +106,11 @@ class Throttle:
     def _closed(self, piece_us: int) -> bool:
         """Whether journald's next flush of the file itself comes before the piece is over."""
         action = self._action
-        if action.file.kind is not Kind.ACTIVE:
+        if not action.live:
             return False
         if action.not_after_us is not None and time.time_ns() // 1000 + piece_us > action.not_after_us:
             return True
-        directory = action.path.rpartition("/")[0]
+        directory = action.target.directory
         self._flushes.moved_by_us(directory)
         self._flushes.look_again(directory)
         closes_us = self._flushes.closes_us(directory, self._margin_us)
@@ -128,6 +128,7 @@ class Throttle:
         if now_s - self._maintenance_s >= MAINTENANCE_EVERY_S:
             self._maintenance_s, doing = now_s, maintenance(self._place.uuid)
         return Reading(
+            self._config,
             flush_due=self._flushes.due(self._margin_us),
             intake_delay_us=intake_us,
             others_busy_percent=busy_percent,

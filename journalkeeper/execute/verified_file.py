@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import fiemap, inode
 from journalkeeper.journald import header, opening
-from journalkeeper.model import JournalFile, Kind, Reason, State
+from journalkeeper.model import JournalFile, Kind, Reason, Result, State
 
 FIXED: Final = inode.FS_IMMUTABLE_FL | inode.FS_APPEND_FL
 """Flags under which the kernel lets nobody change a file or take its name."""
@@ -27,7 +27,9 @@ BLOCK_DEVICES: Final = "/sys/block"
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer, not an error
-    """The file is not what the plan saw, or somebody is at it."""
+    """It must not be done, or gone on with: the file is not what the plan saw, somebody is at it, time is up."""
+
+    result = Result.SKIPPED
 
     def __init__(self, reason: Reason, detail: str) -> None:
         self.reason = reason
@@ -35,13 +37,20 @@ class Refused(Exception):  # noqa: N818 - it is an answer, not an error
         super().__init__(detail)
 
 
+class Failed(Refused):
+    """It was tried, and what should be so is not."""
+
+    result = Result.FAILED
+
+
 class VerifiedFile(NamedTuple):
-    """The directory (`dir_fd`), the file in it (`fd`, read-only), and its name there."""
+    """The directory (`dir_fd`), the file in it (`fd`, read-only), its name there, and `file` as the plan saw it."""
 
     dir_fd: int
     name: str
     fd: int
     status: os.stat_result
+    file: JournalFile
 
 
 @contextmanager
@@ -63,7 +72,7 @@ def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> 
             raise
         try:
             status = _same(fd, file, replacing=replacing, moving=moving)
-            yield VerifiedFile(dir_fd, name, fd, status)
+            yield VerifiedFile(dir_fd, name, fd, status, file)
         finally:
             os.close(fd)
     finally:

@@ -19,6 +19,7 @@ from journalkeeper.history.record import NAME, Record
 from journalkeeper.journald import layout
 from journalkeeper.model import Host, Plan, Reason, Request
 from journalkeeper.model.errors import FileError, KeeperError, NotBtrfsError
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US
 from journalkeeper.report.evidence import Evidence, Look, Recorded, Unknown
 
@@ -57,7 +58,7 @@ def gather(
     wanted: Wanted,
     state_directory: str,
     now_us: int,
-    service: dict[str, object] | Unknown | None = None,
+    service: Manager | Unknown | None = None,
 ) -> Evidence:
     """All that is wanted. Raises: KeeperError if journalctl breaks off."""
     record = _recorded(state_directory, wanted, now_us)

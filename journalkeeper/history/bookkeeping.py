@@ -32,7 +32,7 @@ def begun_anew(record: Record) -> list[str]:
 
 
 def kept(record: Record, run: int, volumes: tuple[Volume, ...], device: int, done: Done) -> list[str]:
-    """Record what became of an action or order on `device`; the notice if that failed.
+    """Record what became of an action on `device`; the notice if that failed.
 
     The file is done and whole then; only the memory of it is lost, and the next look finds it ideal.
     """

@@ -26,10 +26,12 @@ from journalkeeper.history.rows import (
     Run,
     Sample,
     Totals,
+    columns,
     counted,
     encodable,
     entry,
     named,
+    outcome_values,
     past,
     ran,
     sample,
@@ -40,6 +42,7 @@ from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.units import DAY_US
 from journalkeeper.model.waiting import Wait, is_long
+from journalkeeper.wire.records import KEPT_OUTCOME, SAMPLE, TOTALS, WAIT
 
 NAME = "history.db"
 FOREVER_US = (1 << 63) - 1
@@ -145,20 +148,8 @@ class Record:
         """
 
         def keep(connection: Connection) -> None:
-            name, words = os.fsencode(outcome.path), (outcome.action.value, outcome.result.value, outcome.reason.value)
-            numbers = (
-                outcome.extents_before,
-                outcome.extents_after,
-                outcome.disk_bytes_before,
-                outcome.disk_bytes_after,
-                outcome.bytes_written,
-                round(outcome.duration_s * 1e6),
-            )
-            _inserted(
-                connection,
-                "outcomes",
-                (None, run, when_us, name, *words, *numbers, outcome.detail, outcome.unshared_bytes),
-            )
+            table = f"outcomes (run, when_us, {columns(KEPT_OUTCOME)})"
+            _inserted(connection, table, (run, when_us, *outcome_values(outcome)))
             if outcome.action in REWRITES and (outcome.result is Result.DONE or outcome.reason is Reason.NO_GAIN):
                 after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
                 gain = (outcome.extents_before, extents_expected, outcome.bytes_written)
@@ -234,7 +225,7 @@ class Record:
 
     def waiting(self) -> dict[str, Wait]:
         """The files that wait, by path."""
-        rows = self._rows("SELECT path, since_us, reason FROM waiting ORDER BY since_us, path", ())
+        rows = self._rows(f"SELECT {columns(WAIT)} FROM waiting ORDER BY since_us, path", ())  # noqa: S608 - our words
         return {wait.path: wait for wait in self._understood("waiting", rows, waited)}
 
     def wait(self, waits: Iterable[Wait], *, now_us: int) -> None:
@@ -300,8 +291,7 @@ class Record:
         """
         where, values = _where(paths, since_us, until_us)
         rows = self._rows(
-            f"""SELECT when_us, coalesce(origin, ''), path, action, result, reason, extents_before, extents_after,
-                disk_bytes_before, disk_bytes_after, bytes_written, duration_us, detail, unshared_bytes
+            f"""SELECT when_us, coalesce(origin, ''), {columns(KEPT_OUTCOME)}
             FROM outcomes LEFT JOIN runs ON runs.id = outcomes.run WHERE {where} ORDER BY when_us, outcomes.id""",  # noqa: S608 - _where's words are ours
             values,
         )
@@ -325,8 +315,7 @@ class Record:
         """The extent counts of active files, the oldest first."""
         where, values = _where(paths, since_us, until_us)
         rows = self._rows(
-            f"""SELECT when_us, path, extents, ideal_extents, size_bytes, allocated_bytes
-            FROM samples WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
+            f"""SELECT {columns(SAMPLE)} FROM samples WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
             values,
         )
         return list(self._understood("samples", rows, sample))
@@ -335,8 +324,7 @@ class Record:
         """The sums of each instance, the oldest first."""
         where, values = _where((), since_us, until_us)
         rows = self._rows(
-            f"""SELECT when_us, instance, files, extents, ideal_extents, active_extents, size_bytes, allocated_bytes
-            FROM totals WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
+            f"""SELECT {columns(TOTALS)} FROM totals WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
             values,
         )
         return list(self._understood("totals", rows, totals))

@@ -12,11 +12,11 @@ import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from journalkeeper.model import Kind, Outcome, Past, Reason, Result, Verb
+from journalkeeper.model import Kind, Outcome, Past, Verb
 from journalkeeper.model.units import TIME_LIMIT_US
 from journalkeeper.model.waiting import Wait
-
-"""Two days before the year 10000, where datetime ends in every time zone."""
+from journalkeeper.wire.field import SECONDS, Field, Record, column, stored
+from journalkeeper.wire.records import KEPT_OUTCOME
 
 COUNT_LIMIT = 1 << 50
 """Of bytes and extents: a thousand times what one file may have, and two of them fit a sum."""
@@ -110,25 +110,32 @@ def counted(row: tuple[Any, ...]) -> tuple[str, list[int]]:
     return str(what), [_integer(number) for number in numbers]
 
 
+def columns(record: Record) -> str:
+    """The columns of a described record, for a statement."""
+    return ", ".join(map(column, record))
+
+
+def outcome_values(outcome: Outcome) -> list[Any]:
+    """What the columns of an outcome keep."""
+    return [os.fsencode(outcome.path) if row.key == "path" else stored(row, outcome) for row in KEPT_OUTCOME]
+
+
 def entry(row: tuple[Any, ...]) -> Entry:
-    """One outcome, of (when_us, origin, path, action, result, reason, five numbers, duration_us, detail, a number)."""
-    when_us, origin, path, action, result, reason, before, after, *rest = row
-    disk_before, disk_after, written, us, detail, unshared = rest
-    outcome = Outcome(
-        path=_path(path),
-        action=Verb(action),
-        result=Result(result),
-        reason=Reason(reason),
-        extents_before=_count(before),
-        extents_after=_count(after),
-        disk_bytes_before=None if disk_before is None else _count(disk_before),
-        disk_bytes_after=None if disk_after is None else _count(disk_after),
-        bytes_written=_count(written),
-        duration_s=_count(us) / 1e6,
-        detail=str(detail),
-        unshared_bytes=_count(unshared),
-    )
-    return Entry(_time(when_us), str(origin), outcome)
+    """One outcome, of (when_us, origin) and the columns of KEPT_OUTCOME."""
+    when_us, origin, *values = row
+    known = {field.key: _believed(field, value) for field, value in zip(KEPT_OUTCOME, values, strict=True)}
+    return Entry(_time(when_us), str(origin), Outcome(**known))
+
+
+def _believed(field: Field, value: object) -> Any:
+    """A column's value, if it can be."""
+    if value is None and field.type.optional:
+        return None
+    if field.key == "path":
+        return _path(value)
+    if field.type is SECONDS:
+        return _count(value) / 1e6
+    return _count(value) if field.type.signature == "t" else field.type.read(value)
 
 
 def named(row: tuple[Any, ...]) -> str:

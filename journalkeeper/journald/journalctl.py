@@ -21,7 +21,7 @@ from journalkeeper.model.errors import KeeperError, NeedsRootError
 
 PROGRAM: Final = ("journalctl", "--no-pager", "--quiet", "--output=json")
 SAID: Final = 2000
-"""How much of what journalctl says on stderr is told."""
+"""How much of what journalctl says on stderr is quoted."""
 
 FLUSHED: Final = re.compile(r"Time spent on flushing to .* is ([0-9a-z. ]+) for (\d{1,18}) entries")
 """What journald says when it has flushed. Source: systemd 252 to 257, journald-server.c."""
@@ -131,7 +131,7 @@ def text(value: Any) -> str:
 
 
 def length(value: Any) -> int | None:
-    """A field's length in bytes, None where it is not told."""
+    """A field's length in bytes, None where it is not known."""
     if isinstance(value, str):
         return len(value.encode(errors="surrogatepass"))
     if isinstance(value, list) and all(isinstance(one, int) for one in value):

@@ -133,7 +133,7 @@ class Compared(NamedTuple):
 def compare(directory: str, wanted: int, iops: int, tell: Tell) -> Compared:
     """Age a journal under each strategy, by as many flushes as give an untouched file `wanted` extents.
 
-    `iops` limits the device while something is timed; 0 does not. `tell` is told what is done.
+    `iops` limits the device while something is timed; 0 does not. `tell` is called with what is done.
 
     Raises: RuntimeError with the words of the tool that failed.
     """

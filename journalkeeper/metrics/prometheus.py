@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.history.counters import Counters
 from journalkeeper.metrics.status import Status
 from journalkeeper.model.units import SECOND_US
+from journalkeeper.wire.field import Field
+from journalkeeper.wire.records import FILE
 
 PREFIX = "journalkeeper"
 
@@ -66,6 +68,15 @@ def _counter(name: str, text: str, value: Callable[[Counters], int | None]) -> F
     return Family(
         name, Type.COUNTER, text, lambda facts: [("", None if facts.counters is None else value(facts.counters))]
     )
+
+
+SUMMED: Final = sorted((row for row in FILE if row.metric), key=lambda row: row.type.optional)
+"""The numbers of a file that are added up; those that only root may know last."""
+
+
+def _of_files(row: Field) -> Family:
+    """The sum over all files."""
+    return _gauge(row.key, row.metric, lambda status: status.sums.get(row.key))
 
 
 def _seconds(time_us: int | None) -> str | None:
@@ -118,15 +129,9 @@ FAMILIES: tuple[Family, ...] = (
         lambda status: status.fragmented_files,
     ),
     Family("skipped_files", Type.GAUGE, "Journal files that were left alone, by reason.", _skipped),
-    _gauge("extents", "Extents of all journal files.", lambda status: status.extents),
-    _gauge("ideal_extents", "Extents that whole files would have.", lambda status: status.ideal_extents),
+    *(_of_files(row) for row in SUMMED if not row.key.endswith("_bytes")),
     _gauge("active_extents", "Extents of the files that journald writes.", lambda status: status.active_extents),
-    _gauge("size_bytes", "Size of all journal files.", lambda status: status.size_bytes),
-    _gauge(
-        "allocated_bytes", "Allocated to all journal files, before compression.", lambda status: status.allocated_bytes
-    ),
-    _gauge("shared_bytes", "Data of journal files shared with snapshots.", lambda status: status.shared_bytes),
-    _gauge("disk_bytes", "What the disk keeps for all journal files.", lambda status: status.disk_bytes),
+    *(_of_files(row) for row in SUMMED if row.key.endswith("_bytes")),
     _gauge("budget_bytes", "What may be written in 24 hours.", lambda status: status.budget_bytes),
     _gauge("budget_left_bytes", "What of it is left.", lambda status: status.budget_left_bytes),
     _gauge(

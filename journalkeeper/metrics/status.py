@@ -7,32 +7,31 @@ A number that is not known is None, never 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import Host, Kind, Outcome, Plan, Reason, Result
-from journalkeeper.policy.cost import is_fragmented, whole_extents
+from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result
+from journalkeeper.model.finished import Sums
+from journalkeeper.policy.cost import is_fragmented, rewritten_compressed
+from journalkeeper.wire.field import got
+from journalkeeper.wire.records import FILE
 
 
 class Status(NamedTuple):
     """The files after a run, what is left alone and why, and what may still be written today.
 
     `files` are all that are there, `problem_files` those of them that could not be judged and
-    count for nothing else. `disk_bytes` is known where every file's is. `skipped` has each
+    count for nothing else. `sums` are those of wire.records.FILE with a metric, by key; one of which
+    not every file's part is known is None. `skipped` has each
     Reason with the number of files left alone for it. Budgets are None where nothing limits them.
     """
 
     files: int
     problem_files: int
     fragmented_files: int
-    extents: int
-    ideal_extents: int
     active_extents: int
-    size_bytes: int
-    allocated_bytes: int
-    shared_bytes: int
-    disk_bytes: int | None
+    sums: Mapping[str, int | None]
     skipped: tuple[tuple[Reason, int], ...]
     window_open: bool
     budget_bytes: int | None
@@ -46,8 +45,7 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
     """
     became = {outcome.path: outcome for outcome in outcomes if outcome.result is Result.DONE}
     known = [(file, became.get(file.path)) for file in host.files if file.problem is None]
-    extents = {file.path: file.extents.total if after is None else after.extents_after for file, after in known}
-    disk = [file.disk_bytes if after is None else after.disk_bytes_after for file, after in known]
+    now = [file if after is None else _after(file, after, config) for file, after in known]
     here = {file.path for file in host.files}
     rest, reasons = host.finished.total, Counter(host.finished.reasons)
     reasons.update(skip.reason for skip in plan.skipped if skip.path in here)
@@ -57,19 +55,29 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
         files=len(host.files) + rest.files,
         problem_files=len(host.files) - len(known),
         fragmented_files=rest.fragmented + sum(is_fragmented(file, after, config) for file, after in known),
-        extents=rest.extents + sum(extents.values()),
-        ideal_extents=rest.ideal_extents
-        + sum(
-            file.ideal_extents if after is None else min(after.extents_after, whole_extents(file, config))
-            for file, after in known
-        ),
-        active_extents=sum(extents[file.path] for file, _ in known if file.kind is Kind.ACTIVE),
-        size_bytes=rest.size_bytes + sum(file.size_bytes for file, _ in known),
-        allocated_bytes=rest.allocated_bytes + sum(file.allocated_bytes for file, _ in known),
-        shared_bytes=rest.shared_bytes + sum(file.extents.shared_bytes for file, _ in known),
-        disk_bytes=None if rest.unmeasured or None in disk else rest.disk_bytes + sum(filter(None, disk)),
+        active_extents=sum(file.extents.total for file in now if file.kind is Kind.ACTIVE),
+        sums={row.key: _sum([_of(rest, row.key), *(got(row, file) for file in now)]) for row in FILE if row.metric},
         skipped=tuple(sorted(reasons.items())),
         window_open=any(window.open for window in plan.windows),
         budget_bytes=budget,
         budget_left_bytes=None if budget is None else max(0, budget - written),
     )
+
+
+def _of(finished: Sums, key: str) -> int | None:
+    """What the finished files add to the sum of `key`."""
+    number: int = getattr(finished, key)
+    return None if key == "disk_bytes" and finished.unmeasured else number
+
+
+def _sum(numbers: list[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+def _after(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:
+    """The file as a rewrite left it."""
+    lies = file.extents._replace(total=outcome.extents_after)
+    if rewritten_compressed(file, config):
+        lies = lies._replace(encoded_bytes=lies.data_bytes)
+    return file._replace(extents=lies, disk_bytes=outcome.disk_bytes_after)

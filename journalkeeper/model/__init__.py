@@ -17,7 +17,18 @@ from journalkeeper.model.files import (
     ideal_extents,
 )
 from journalkeeper.model.host import Host
-from journalkeeper.model.plans import Action, Order, Outcome, Past, Plan, Range, Refusal, Request, Skip, Window
+from journalkeeper.model.plans import (
+    Action,
+    Outcome,
+    Past,
+    Plan,
+    Range,
+    Refusal,
+    Request,
+    Rotation,
+    Skip,
+    Window,
+)
 from journalkeeper.model.words import GIB, KIB, MIB, Kind, Reason, Result, State, Verb
 
 __all__ = [
@@ -34,7 +45,6 @@ __all__ = [
     "Instance",
     "JournalFile",
     "Kind",
-    "Order",
     "Outcome",
     "Past",
     "Plan",
@@ -43,6 +53,7 @@ __all__ = [
     "Refusal",
     "Request",
     "Result",
+    "Rotation",
     "Skip",
     "State",
     "Stretch",

@@ -96,6 +96,11 @@ class JournalFile(NamedTuple):
     mtime_noted: bool = False
 
     @property
+    def directory(self) -> str:
+        """The journal directory that it is in."""
+        return self.path.rpartition("/")[0]
+
+    @property
     def compressed(self) -> bool:
         """Whether at least half of the data is in compressed extents."""
         return self.extents.encoded_bytes * 2 >= self.extents.data_bytes > 0
@@ -147,7 +152,8 @@ class Instance(NamedTuple):
     saw it; `slowest_piece_us` the longest that one piece of our work took there.
     With `available_bytes` (statvfs) the limits are journald's effective ones. `max_retention_us`
     0 means for ever, `max_file_us` 0 that age alone ends no file. `compressed` is the directory's
-    own attribute, `rotatable` whether its journald can be asked to rotate.
+    own attribute, `rotatable` whether its journald can be asked to rotate. `sync_tells`: nothing but a sync that
+    it is asked for tells when it flushes next.
     """
 
     name: str
@@ -169,3 +175,4 @@ class Instance(NamedTuple):
     inode: int = 0
     compressed: bool = False
     rotatable: bool = False
+    sync_tells: bool = False

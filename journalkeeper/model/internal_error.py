@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The one place that catches any exception: around one file's turn, and around one event.
 
-Nobody else does. A turn is short (look at one file, judge it, do one action or order), so
+Nobody else does. A turn is short (look at one file, judge it, do one action), so
 what was not foreseen costs that file its turn and nobody else anything: it becomes the reason
 `internal-error`, and the file is left alone until it changes. After such an event everything is looked at.
 """

@@ -38,7 +38,7 @@ class Refusal(NamedTuple):
 class Request(NamedTuple):
     """What was asked for: the daemon asks for everything, the command line for what its flags say.
 
-    `paths` () means all files. `now` waits for no window or settling. `upkeep` asks for orders, too.
+    `paths` () means all files. `now` waits for no window or settling. `upkeep` asks for directories' actions, too.
     `compress` and `allow_unshare` override the configuration where not None. `ending`: the host goes down next.
     """
 
@@ -70,41 +70,54 @@ class Range(NamedTuple):
     extents: int
 
 
-class Action(NamedTuple):
-    """What will be done to which file and why. `file` is what the plan saw.
+class Rotation(NamedTuple):
+    """An instance whose journald is to rotate, and the active file for which it shall."""
 
+    instance: Instance
+    file: JournalFile
+
+    @property
+    def directory(self) -> str:
+        """The instance's; so are device and inode: what comes to nothing is remembered of it."""
+        return self.instance.directory
+
+    @property
+    def device(self) -> int:
+        """The directory's."""
+        return self.instance.device
+
+    @property
+    def inode(self) -> int:
+        """The directory's."""
+        return self.instance.inode
+
+
+class Action(NamedTuple):
+    """What will be done and why, to a file, a directory or by a journald: `target` is what the plan saw of it.
+
+    `path` is the file, the directory, or the active file that is rotated away.
     No piece of the work is begun that would not be over by `not_after_us`; None: no limit.
     `unshared_bytes` is what the disk will hold twice, until the snapshots that share the file are deleted.
+    `detail` goes into the outcome of what was done.
     """
 
     path: str
     action: Verb
     reason: Reason
-    ranges: tuple[Range, ...]
-    bytes_to_write: int
-    extents_before: int
-    extents_expected: int
-    compress: str
-    file: JournalFile
-    not_after_us: int | None = None
-    unshared_bytes: int = 0
-
-
-class Order(NamedTuple):
-    """What a whole directory or its journald will be made to do, and why; done before any Action.
-
-    `path` is the directory, or the active `file` that is rotated away; `detail` goes into the outcome.
-    """
-
-    path: str
-    action: Verb
-    reason: Reason
-    instance: Instance
-    file: JournalFile | None = None
+    target: JournalFile | Instance | Rotation
+    ranges: tuple[Range, ...] = ()
     bytes_to_write: int = 0
     extents_before: int = 0
     extents_expected: int = 0
+    compress: str = "no"
+    not_after_us: int | None = None
+    unshared_bytes: int = 0
     detail: str = ""
+
+    @property
+    def live(self) -> bool:
+        """Whether data is moved in a file that journald writes."""
+        return isinstance(self.target, JournalFile) and self.target.kind is Kind.ACTIVE
 
 
 class Skip(NamedTuple):
@@ -123,16 +136,17 @@ class Skip(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """An action, an order or a reason for every file of a Host, in the order they will be done: orders first.
+    """An action or a reason for every file of a Host, actions in the order in which they are done: directories first.
 
-    A directory has an order, or a reason where there is something to say. `notices` are about the plan itself.
+    A directory has an action, or a reason where there is something to say. `notices` are about the plan itself.
+    The journalds of `syncs` are asked for a sync before: the next plan knows when they flush.
     """
 
     windows: tuple[Window, ...]
     actions: tuple[Action, ...]
     skipped: tuple[Skip, ...]
-    orders: tuple[Order, ...] = ()
     notices: tuple[str, ...] = ()
+    syncs: tuple[Instance, ...] = ()
 
     @property
     def wake_at_us(self) -> int | None:

@@ -22,13 +22,19 @@ class Progress(NamedTuple):
     done_bytes: int
     total_bytes: int
 
+    @property
+    def fraction(self) -> float:
+        """How much is done, 0 to 1."""
+        return min(1.0, self.done_bytes / self.total_bytes) if self.total_bytes else 0.0
+
 
 class Meter:
     """Counts bytes over a whole run and tells of each step."""
 
     def __init__(self, actions: tuple[Action, ...], tell: Callable[[Progress], None]) -> None:
         self._tell = tell
-        self._now = Progress(0, len(actions), "", 0, sum(part.length for action in actions for part in action.ranges))
+        total_bytes = sum(part.length for action in actions for part in action.ranges)
+        self._now = Progress(0, sum(bool(action.ranges) for action in actions), "", 0, total_bytes)
         self._before = 0
         self._length = 0
 
@@ -37,11 +43,13 @@ class Meter:
         """Bytes over the whole run."""
         return self._now.done_bytes
 
-    def begin(self, number: int, action: Action) -> None:
-        """The next file: what the last one left out counts as done, too."""
+    def begin(self, action: Action) -> None:
+        """The next file, if `action` is about one: what the last one left out counts as done, too."""
+        if not action.ranges:
+            return
         self._before += self._length
         self._length = sum(part.length for part in action.ranges)
-        self._now = self._now._replace(number=number, path=action.path, done_bytes=self._before)
+        self._now = self._now._replace(number=self._now.number + 1, path=action.path, done_bytes=self._before)
         self._tell(self._now)
 
     def add(self, length: int) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What each Reason means, in one sentence for the person who reads `plan` or journalkeeper(1).
 
-Every Reason has exactly one sentence here.
+Every Reason has exactly one sentence here, and one against an action on a journal file an end.
 """
 
 from __future__ import annotations
@@ -62,6 +62,38 @@ SENTENCES: dict[Reason, str] = {
     Reason.INTERNAL_ERROR: "The file met a mistake of journalkeeper, which is worth a report; it is left alone until it"
     " changes.",
 }
+
+ENDS: dict[Reason, str] = {
+    Reason.IDEAL: "when journald or a copy has torn it again",
+    Reason.RECORDED: "when the file changes",
+    Reason.NO_GAIN: "when more extents come, or with a lower MinExtents= or MinReclaim=",
+    Reason.WINDOW_CLOSED: "after journald's next flush",
+    Reason.IN_USE: "when nobody writes to it any more",
+    Reason.SHARED: "when the snapshots that share it are deleted, or with AllowUnshare=yes",
+    Reason.SETTLING: "when it has been left alone for SettleSec=",
+    Reason.BUDGET: "as the last 24 hours' writes grow old, or with a higher BytesPerDay=",
+    Reason.PRESSURE: "when others leave the disk alone",
+    Reason.FREE_SPACE: "when there is more free space, or with a lower KeepFree=",
+    Reason.FOREIGN_OWNER: "when the file belongs to root or to its user; as root, defrag does it",
+    Reason.CHANGED: "at the next look",
+    Reason.NOT_ASKED: "when it is asked for",
+    Reason.READ_ONLY: "when it can be written to again",
+    Reason.INTERRUPTED: "at the next run",
+    Reason.IO_ERROR: "when the disk is mended",
+    Reason.MISMATCH: "when the file changes",
+    Reason.HARD_LINKED: "when its other names are removed",
+    Reason.SWAPFILE: "when it is no swap space any more",
+    Reason.REDUNDANT: "with Nocow=yes",
+    Reason.SNAPSHOTS: "when no snapshot shares the journal's files any more, or with Nocow=yes",
+    Reason.COMPRESSION: "when the directory's attribute c is taken away",
+    Reason.NOT_TAKEN: "when the kernel or the file system changes",
+    Reason.RETENTION: "with a smaller SystemMaxFileSize= or a larger SystemMaxUse= in journald.conf",
+    Reason.NO_JOURNALD: "when a journald writes there",
+    Reason.TOO_MANY: "when files are removed",
+    Reason.ROTATION: "at once: journald is asked to rotate",
+    Reason.INTERNAL_ERROR: "when the file changes",
+}
+"""What ends a reason not to act; those that are not here say of a file that it is no journal file to work on."""
 
 NO_JOURNAL: frozenset[Reason] = frozenset(
     {

@@ -11,6 +11,16 @@ from journalkeeper.model.waiting import Wait
 from journalkeeper.model.words import Kind
 
 
+class Found(NamedTuple):
+    """A file as it was found, before an action or after it; a directory has an inode only."""
+
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    extents: int
+    disk_bytes: int | None = None
+
+
 class Done(NamedTuple):
     """An outcome, and the file as it is afterwards for the record.
 

@@ -19,8 +19,8 @@ class Kind(StrEnum):
 class State(StrEnum):
     """The state byte in the header."""
 
-    OFFLINE = "offline"
     ONLINE = "online"
+    OFFLINE = "offline"
     ARCHIVED = "archived"
     UNKNOWN = "unknown"
 

@@ -14,9 +14,8 @@ from threading import Lock
 from typing import Final
 
 from journalkeeper.btrfs import fiemap, inode, volume, writeback
-from journalkeeper.journald import control, header, opening
+from journalkeeper.journald import header, opening
 from journalkeeper.model import Instance, JournalFile, Kind, State
-from journalkeeper.model.errors import KeeperError
 from journalkeeper.policy.flush_timer import FlushTimer, Generations
 
 ASKED_LOOKS: Final = 20
@@ -37,8 +36,7 @@ NONE_READ: Final = Generations(1 << 64, 0)
 class Flushes:
     """The timers of all instances, by directory.
 
-    `clock` is CLOCK_MONOTONIC, `wall` CLOCK_REALTIME, both in microseconds. With `may_ask` a journald
-    of which nothing can be learned otherwise is asked for a sync. `appended` is for the event loop,
+    `clock` is CLOCK_MONOTONIC, `wall` CLOCK_REALTIME, both in microseconds. `appended` is for the event loop,
     all else for the thread that works.
     """
 
@@ -46,18 +44,14 @@ class Flushes:
         self,
         clock: Callable[[], int] | None = None,
         wall: Callable[[], int] | None = None,
-        *,
-        may_ask: bool = False,
     ) -> None:
         self._clock = clock or (lambda: time.monotonic_ns() // 1000)
         self._wall = wall or (lambda: time.time_ns() // 1000)
-        self._may_ask = may_ask
         self._instances: dict[str, Instance] = {}
         self._timers: dict[str, FlushTimer] = {}
         self._actives: dict[str, tuple[str, ...]] = {}
         self._news = False
         self._lock = Lock()
-        self._troubles: list[str] = []
 
     def appended(self, directory: str) -> bool:
         """inotify says that journald appended; True if `next_look_us` is another now."""
@@ -71,13 +65,8 @@ class Flushes:
             if directory in self._timers:
                 self._timers[directory].moved_by_us()
 
-    def look(
-        self, instances: Iterable[Instance], files: Iterable[JournalFile], *, ask: bool = True
-    ) -> tuple[Instance, ...]:
-        """Look at the active ones of `files`, which are all; `instances` with what is known of their timers.
-
-        No journald is asked for a sync unless `ask`.
-        """
+    def look(self, instances: Iterable[Instance], files: Iterable[JournalFile]) -> tuple[Instance, ...]:
+        """Look at the active ones of `files`, which are all; `instances` with what is known of their timers."""
         actives: dict[str, tuple[str, ...]] = {}
         for file in files:
             if file.kind is Kind.ACTIVE and file.problem is None:
@@ -92,8 +81,13 @@ class Flushes:
             self._instances = {instance.directory: instance for instance in known}
             for instance in known:
                 self._timers[instance.directory].interval_us = instance.sync_interval_us
-        self.look_again(ask=ask)
-        return tuple(instance._replace(online_since_us=self._since_us(instance.directory)) for instance in known)
+        self.look_again()
+        return tuple(
+            instance._replace(
+                online_since_us=self._since_us(instance.directory), sync_tells=self._sync_tells(instance.directory)
+            )
+            for instance in known
+        )
 
     def _since_us(self, directory: str) -> int | None:
         """Since when the instance is ONLINE, by the wall clock."""
@@ -101,23 +95,20 @@ class Flushes:
             since = self._timers[directory].since
             return None if since is None else self._wall() - self._clock() + since.earliest_us
 
-    def look_again(self, directory: str | None = None, *, ask: bool = True) -> None:
+    def _sync_tells(self, directory: str) -> bool:
+        """Whether nothing but a sync that is asked for tells when the next flush is due."""
+        return self._instances[directory].rotatable and self._timers[directory].worth_a_sync(self._clock())
+
+    def look_again(self, directory: str | None = None) -> None:
         """Look at the same files' states now, or at those of one directory."""
         for one in list(self._timers):
             if directory in {None, one} and self._look(one):
                 self._news = True
-            if ask and directory is None and self._learn(self._instances[one]):
-                self._news = True
 
     def passed(self) -> bool:
-        """Whether a flush was found to be over since this was asked last: time for a plan."""
+        """Whether it is time for a plan: a flush was found to be over since this was asked last, or a sync tells."""
         news, self._news = self._news, False
-        return news
-
-    def troubles(self) -> list[str]:
-        """What is to be said since this was asked last."""
-        troubles, self._troubles = self._troubles, []
-        return troubles
+        return news or any(map(self._sync_tells, self._timers))
 
     def _look(self, directory: str) -> bool:
         timer = self._timers[directory]
@@ -150,26 +141,23 @@ class Flushes:
             self._wait(directory)
         return over or due
 
-    def _learn(self, instance: Instance) -> bool:
-        """Ask journald for a sync where nothing else tells when its next flush is due; True if that is over now."""
-        timer, before_us = self._timers[instance.directory], self._clock()
-        if not (self._may_ask and instance.rotatable and timer.worth_a_sync(before_us)):
-            return False
+    def learn(self, directory: str, synchronize: Callable[[], None]) -> None:
+        """Learn when the next flush is due from a sync that journald is asked for: time for a plan.
+
+        Raises: what `synchronize` raises.
+        """
+        timer, before_us = self._timers[directory], self._clock()
         timer.asked(before_us)
-        try:
-            control.synchronize(instance.namespace)
-        except KeeperError as error:
-            self._troubles.append(str(error))
-            return False
+        synchronize()
+        self._news = True
         for _ in range(ASKED_LOOKS):
-            self._wait(instance.directory)
-            if self._look(instance.directory):
-                return True
+            self._wait(directory)
+            if self._look(directory):
+                return
             time.sleep(ASKED_S)
         with self._lock:
             if timer.since is None:
                 timer.synced(before_us, self._clock())
-        return True
 
     def _wait(self, directory: str) -> None:
         """Until what the flush has begun to write is written, and committed."""

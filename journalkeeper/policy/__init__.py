@@ -4,7 +4,3 @@
 No path is touched, no clock read, no ioctl made below here. A Host goes
 in, a Plan comes out, and the same Host always gives the same Plan.
 """
-
-from journalkeeper.policy.plan import finished, plan, with_now
-
-__all__ = ["finished", "plan", "with_now"]

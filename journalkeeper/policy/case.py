@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import Host, Instance, JournalFile, Kind, Past, Request, Verb, Volume, Window
+from journalkeeper.model import Host, Instance, JournalFile, Kind, Past, Refusal, Request, Verb, Volume, Window
 from journalkeeper.model.compression import Compression, parse_compression
 from journalkeeper.policy.window import window
 
@@ -22,6 +22,7 @@ class Case(NamedTuple):
     instance: Instance | None
     window: Window
     past: Past | None
+    refused: Refusal | None
     now_us: int
     request: Request
     config: Config
@@ -66,7 +67,7 @@ def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, .
     windows = {
         directory: window(
             instance,
-            [file for file in host.files if _directory(file) == directory],
+            [file for file in host.files if file.directory == directory],
             host.now_us,
             margin_us=config.window.margin_us,
             now=request.now,
@@ -78,19 +79,16 @@ def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, .
         Case(
             file=file,
             volume=volumes.get(file.device),
-            instance=instances.get(_directory(file)),
-            window=windows.get(_directory(file), unknown),
+            instance=instances.get(file.directory),
+            window=windows.get(file.directory, unknown),
             past=_past(host, file),
+            refused=host.refused.get((file.device, file.inode)),
             now_us=host.now_us,
             request=request,
             config=config,
         )
         for file in host.files
     )
-
-
-def _directory(file: JournalFile) -> str:
-    return file.path.rpartition("/")[0]
 
 
 def _past(host: Host, file: JournalFile) -> Past | None:

@@ -106,12 +106,12 @@ def _whole(file: JournalFile, verb: Verb, reason: Reason, compression: Compressi
         path=file.path,
         action=verb,
         reason=reason,
+        target=file,
         ranges=(Range(0, file.size_bytes, file.extents.total),),
         bytes_to_write=file.extents.data_bytes,
         extents_before=file.extents.total,
         extents_expected=max(1, _expected(file, compression)),
         compress="no" if compression is None else str(compression),
-        file=file,
         unshared_bytes=beside_snapshot_bytes(file, compression),
     )
 
@@ -130,12 +130,11 @@ def _active(case: Case) -> Action | Skip:
         path=file.path,
         action=Verb.DEFRAGMENT,
         reason=Reason.FRAGMENTED,
+        target=file,
         ranges=ranges,
         bytes_to_write=sum(part.length for part in ranges),
         extents_before=file.extents.total,
         extents_expected=file.extents.total - gone + sum(-(-part.length // MIB) * ideal_per_mib for part in ranges),
-        compress="no",
-        file=file,
         not_after_us=case.window.closes_at_us,
         unshared_bytes=min(file.extents.shared_bytes, sum(part.length for part in ranges)),
     )
@@ -171,11 +170,10 @@ def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> b
     if file.kind is Kind.ACTIVE:
         return after is None and bool(worth_it(file, config))
     total = file.extents.total if after is None else after.extents_after
-    whole = whole_extents(file, config)
+    whole = ideal_extents(file.extents.data_bytes, compressed=rewritten_compressed(file, config))
     return total - whole >= config.defrag.min_extents and total > whole * NEAR_IDEAL
 
 
-def whole_extents(file: JournalFile, config: Config) -> int:
-    """The number of extents that a rewrite of the whole file would leave."""
-    compressed = file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None
-    return ideal_extents(file.extents.data_bytes, compressed=compressed or file.compressed)
+def rewritten_compressed(file: JournalFile, config: Config) -> bool:
+    """Whether a rewrite would leave it compressed."""
+    return file.compressed or (file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None)

@@ -20,10 +20,9 @@ from __future__ import annotations
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.model import Host, Instance, Order, Reason, Skip, Verb, Volume
+from journalkeeper.model import Action, Host, Instance, Reason, Skip, Verb, Volume
 from journalkeeper.model.finished import Sums
-from journalkeeper.model.units import format_span
-from journalkeeper.policy.deferral import AGAIN_US
+from journalkeeper.policy.deferral import tried_before
 
 UNWANTED: Final = {
     Reason.REDUNDANT: "its copies can differ unseen",
@@ -38,19 +37,19 @@ COMPRESSING: Final = ("compress-force", "compress")
 def snapshots(instance: Instance, host: Host) -> bool:
     """Whether there is evidence that snapshots are taken of this journal."""
     where = instance.directory
-    shared = any(file.extents.shared_bytes and file.path.rpartition("/")[0] == where for file in host.files)
+    shared = any(file.extents.shared_bytes and file.directory == where for file in host.files)
     return shared or bool(host.finished.sums.get(where, Sums()).shared_bytes) or where in host.unshared
 
 
-def judge(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Order | Skip | None:
-    """The order to make the directory NOCOW, why it stays datacow, or None where there is nothing to say."""
+def judge(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:
+    """The action to make the directory NOCOW, why it stays datacow, or None where there is nothing to say."""
     wanted = config.nocow.nocow
     if wanted == "no" or volume is None:
         return None
     doubt = None if wanted == "yes" else _doubt(instance, volume, host)
     if instance.nocow:
         return _already(instance, doubt)
-    return _obstacle(instance, volume, doubt) or refused(instance, host) or _order(instance, volume, wanted)
+    return _obstacle(instance, volume, doubt) or refused(instance, host) or _action(instance, volume, wanted)
 
 
 def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str] | None:
@@ -98,19 +97,15 @@ def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | No
 
 def refused(instance: Instance, host: Host) -> Skip | None:
     """What failed for this directory fails again, until somebody had the time to mend it."""
-    last = host.refused.get((instance.device, instance.inode))
-    if last is None or not 0 <= host.now_us - last.when_us < AGAIN_US:
-        return None
-    detail = f"tried {format_span(host.now_us - last.when_us)} ago: {last.detail}"
-    return Skip(instance.directory, last.reason, detail, until_us=last.when_us + AGAIN_US)
+    return tried_before(instance.directory, host.refused.get((instance.device, instance.inode)), host.now_us)
 
 
-def _order(instance: Instance, volume: Volume, wanted: str) -> Order:
+def _action(instance: Instance, volume: Volume, wanted: str) -> Action:
     options = [word for word in volume.options if word.partition("=")[0] in COMPRESSING]
-    return Order(
+    return Action(
         path=instance.directory,
         action=Verb.SET_NOCOW,
         reason=Reason.NO_REDUNDANCY if wanted == "auto" and not volume.redundant else Reason.CONFIGURED,
-        instance=instance,
+        target=instance,
         detail=f"mounted with {options[0]}, which NOCOW files are exempt from" if options else "",
     )

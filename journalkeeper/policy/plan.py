@@ -12,14 +12,16 @@ from __future__ import annotations
 from functools import partial
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, Kind, Plan, Reason, Request, Skip, Volume
+from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Reason, Request, Skip, Volume
 from journalkeeper.model.finished import FinishedFile
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.units import format_size
+from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case, cases
 from journalkeeper.policy.cost import is_fragmented, propose
-from journalkeeper.policy.deferral import AGAIN_US, ignores_budget, postponed
-from journalkeeper.policy.directory_actions import Decided, with_orders
+from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
+from journalkeeper.policy.directory_actions import directory_actions, rotated_away
+from journalkeeper.policy.rule_table import first
 from journalkeeper.policy.rules import vetoes
 
 COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
@@ -42,7 +44,7 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     skipped: list[Skip] = []
     put_off: list[Action] = []
     for case in all_cases:
-        answer = guarded(partial(_judged, case, host))
+        answer = guarded(partial(_judged, case))
         if isinstance(answer, InternalError):
             answer = Skip(case.file.path, Reason.INTERNAL_ERROR, answer.detail), None
         skip, action = answer
@@ -50,14 +52,24 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
             skipped.append(skip)
         if action is not None:
             (actions if skip is None else put_off).append(action)
-    decided = Decided((), actions, skipped, put_off)
-    orders, actions, skipped, _ = with_orders(decided, all_cases, windows, host, (request, config))
-    affordable, too_much = _afford(sorted(actions, key=_reward), host, request, config)
+    answers = directory_actions([*actions, *put_off], all_cases, windows, host, request=request, config=config)
+    of_directories = [answer for answer in answers if isinstance(answer, Action)]
+    ends = rotated_away(of_directories, host.files)
+    skipped = [skip for skip in skipped if ends.get(skip.path) != skip.path]
+    skipped += [answer for answer in answers if isinstance(answer, Skip)]
+    skipped += [
+        Skip(action.path, Reason.ROTATION, f"ends with the rotation for {ends[action.path].rpartition('/')[2]}")
+        for action in actions
+        if ends.get(action.path, action.path) != action.path
+    ]
+    worthy = sorted((action for action in actions if action.path not in ends), key=_reward)
+    affordable, too_much = _afford(worthy, host, request, config)
     left = tuple(sorted([*skipped, *too_much], key=lambda skip: skip.path))
-    return Plan(windows, tuple(affordable), left, orders)
+    syncs = tuple(instance for instance in host.instances if instance.sync_tells)
+    return Plan(windows, (*of_directories, *affordable), left, syncs=syncs)
 
 
-def _judged(case: Case, host: Host) -> tuple[Skip | None, Action | None]:
+def _judged(case: Case) -> tuple[Skip | None, Action | None]:
     """Why not to work on one file, and what to do about it: with both, what pays is put off."""
     against, proposal = vetoes(case), propose(case)
     if isinstance(proposal, Skip):
@@ -66,7 +78,7 @@ def _judged(case: Case, host: Host) -> tuple[Skip | None, Action | None]:
     if against:
         ends = all(skip.reason in PUTTING_OFF and not _lasts(skip) for skip in against)
         return against[0]._replace(puts_off=ends), None
-    later = None if case.request.now else postponed(proposal, host, case.config)
+    later = None if case.request.now else first(deferral.RULES, case)
     return (None if later is None else later._replace(puts_off=True)), proposal
 
 
@@ -97,7 +109,7 @@ def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
     if request.now:
         return made
     at_once = plan(host, request._replace(now=True), config)
-    done = {action.path for action in at_once.actions} | {order.instance.directory for order in at_once.orders}
+    done = {one.path if isinstance(one.target, JournalFile) else one.target.directory for one in at_once.actions}
     return made._replace(skipped=tuple(skip._replace(now=skip.path in done) for skip in made.skipped))
 
 
@@ -126,7 +138,7 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
     chosen: list[Action] = []
     skipped: list[Skip] = []
     for action in actions:
-        need, uuid = action.bytes_to_write, uuids[action.file.device]
+        need, uuid = action.bytes_to_write, uuids[action.target.device]
         if need > room[uuid]:
             space = f"{format_size(need)} are needed, {format_size(max(0, room[uuid]))} are to spare"
             skipped.append(Skip(action.path, Reason.FREE_SPACE, space, host.now_us + AGAIN_US, puts_off=True))

@@ -37,17 +37,20 @@ from journalkeeper.model import (
     Instance,
     JournalFile,
     Kind,
-    Order,
     Reason,
     Request,
+    Rotation,
     Skip,
     Verb,
+    Volume,
     Window,
 )
 from journalkeeper.model.finished import Sums
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span
-from journalkeeper.policy.deferral import AGAIN_US, ignores_budget, volume_busy
+from journalkeeper.policy import deferral
+from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.nocow import refused
+from journalkeeper.policy.rule_table import first
 from journalkeeper.policy.saving import EXPECTED_RATIO
 
 YOUNG_EXTENTS: Final = 4
@@ -79,7 +82,7 @@ STEP_MOST: Final = 1 / 40
 class Question(NamedTuple):
     """All that bears on one instance's rotation.
 
-    `may_end` are the paths of the files that may be rotated for their own sake; `ordered` is the number of
+    `may_end` are the paths of the files that may be rotated for their own sake; `planned` is the number of
     rotations that this plan has already.
     """
 
@@ -90,7 +93,12 @@ class Question(NamedTuple):
     host: Host
     request: Request
     config: Config
-    ordered: int = 0
+    planned: int = 0
+
+    @property
+    def volume(self) -> Volume | None:
+        """Where the instance writes, if that is btrfs."""
+        return next((volume for volume in self.host.volumes if volume.device == self.instance.device), None)
 
     @property
     def finished(self) -> Sums:
@@ -109,8 +117,12 @@ class Question(NamedTuple):
 
     @property
     def actives(self) -> tuple[JournalFile, ...]:
-        """The files that a rotation ends: those of unknown names are not journald's."""
-        return tuple(file for file in self.files if file.kind is Kind.ACTIVE and file.owner != "remote")
+        """The files that a rotation ends."""
+        return tuple(file for file in self.files if ends(file))
+
+    def no(self, why: Skip | None) -> Skip | None:
+        """The same reason, as one against the rotation."""
+        return None if why is None else self.skip(why.reason, why.detail, why.until_us)
 
     def skip(self, reason: Reason, detail: str, until_us: int | None = None) -> Skip:
         """The answer no, for now or for good."""
@@ -119,6 +131,11 @@ class Question(NamedTuple):
 
 
 Rule = Callable[[Question], Skip | None]
+
+
+def ends(file: JournalFile) -> bool:
+    """Whether a rotation by its instance ends the file: those of unknown names are not journald's."""
+    return file.kind is Kind.ACTIVE and file.owner != "remote"
 
 
 def no_journald(question: Question) -> Skip | None:
@@ -135,16 +152,13 @@ def tried(question: Question) -> Skip | None:
 
 def window_closed(question: Question) -> Skip | None:
     """A rotation syncs the file, so it is made when there is little to sync."""
-    if question.window.open:
-        return None
-    detail = f"journald has messages that it has not synced ({question.window.reason})"
-    return question.skip(Reason.WINDOW_CLOSED, detail, question.window.opens_at_us)
+    return question.no(deferral.window_closed(question.instance.directory, question.window))
 
 
 def too_many(question: Question) -> Skip | None:
     """RotationsPerDay=."""
     allowed = question.config.budget.rotations_per_day
-    made = question.host.rotations + question.ordered
+    made = question.host.rotations + question.planned
     if ignores_budget(question.request, allowed) or made < allowed:
         return None
     if allowed == 0:
@@ -233,11 +247,6 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def veto(question: Question) -> Skip | None:
-    """The first rule's answer, or None if journald may be asked."""
-    return next((skip for rule in RULES if (skip := rule(question)) is not None), None)
-
-
 def use_bytes(question: Question) -> int | None:
     """What archives may take before journald deletes some: 0 without limit, None unknown.
 
@@ -264,7 +273,7 @@ def _full_bytes(question: Question) -> int:
     return question.instance.system_max_file_size_bytes or max(MIB, _moved_bytes(question))
 
 
-def to_apply(question: Question, *, nocow: bool) -> Order | Skip | None:
+def to_apply(question: Question, *, nocow: bool) -> Action | Skip | None:
     """One rotation for an active file that was made before its directory was NOCOW; `nocow` says it is now.
 
     The file that comes of a rotation is not rotated again for that: it did not inherit.
@@ -281,10 +290,10 @@ def to_apply(question: Question, *, nocow: bool) -> Order | Skip | None:
     if not question.config.nocow.rotate_to_apply:
         detail = f"{name} stays datacow until journald rotates it (RotateToApply=no)"
         return question.skip(Reason.NOT_ASKED, detail)
-    return veto(question) or _order(question, file, Reason.BORN_DATACOW)
+    return first(RULES, question) or _rotation(question, file, Reason.BORN_DATACOW)
 
 
-def if_cheaper(question: Question, actions: Sequence[Action]) -> Order | Skip | None:
+def if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip | None:
     """A rotation where that costs less than leaving the active files to `actions`, which may be none."""
     files = [file for file in question.actives if file.path in question.may_end]
     paths = {file.path for file in files}
@@ -293,15 +302,15 @@ def if_cheaper(question: Question, actions: Sequence[Action]) -> Order | Skip | 
     if not files or rotation_price(question, threshold) >= price_without(question, actions, threshold):
         return None
     file = min(files, key=lambda file: (-file.extents.total, file.path))
-    return veto(question) or busy(question) or too_young(question, file) or _order(question, file, Reason.CHEAPER)
+    return first((*RULES, busy), question) or too_young(question, file) or _rotation(question, file, Reason.CHEAPER)
 
 
 def busy(question: Question) -> Skip | None:
     """A flush more, while others need the disk; --now does not wait, and somebody waits for a shutdown."""
     if question.request.now:
         return None
-    skip = volume_busy(question.instance.directory, question.instance.device, question.host, question.config)
-    return None if skip is None else question.skip(skip.reason, skip.detail, skip.until_us)
+    where, now_us = question.instance.directory, question.host.now_us
+    return question.no(deferral.disk_busy(where, question.volume, now_us, question.config))
 
 
 def too_young(question: Question, file: JournalFile) -> Skip | None:
@@ -349,13 +358,12 @@ def _written_at_once(question: Question) -> int:
     return tables + sum(file.extents.data_bytes for file in question.actives if file.nocow)
 
 
-def _order(question: Question, file: JournalFile, reason: Reason) -> Order:
-    return Order(
+def _rotation(question: Question, file: JournalFile, reason: Reason) -> Action:
+    return Action(
         path=file.path,
         action=Verb.ROTATE,
         reason=reason,
-        instance=question.instance,
-        file=file,
+        target=Rotation(question.instance, file),
         bytes_to_write=_written_at_once(question),
         extents_before=file.extents.total,
         extents_expected=min(file.extents.total, YOUNG_EXTENTS),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Why a file is left alone: one function a rule, in the order in which they are asked.
 
-A veto wins. The first rule that answers ends the matter, so the table
+A veto wins. The first rule's answer counts, so the table
 goes from what we cannot judge (broken, gone, not asked for), over what would do harm
 (journald or a writer is at it, data shared with a snapshot), to what is not worth it.
 Whether the gain pays is cost.py's question; it is asked only of files that pass here.
@@ -14,10 +14,12 @@ from typing import Final
 
 from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
 from journalkeeper.model.units import DAY_US, SECOND_US, format_size, format_span
+from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.cost import beside_snapshot_bytes
 from journalkeeper.policy.deferral import AGAIN_US
 from journalkeeper.policy.gain import fell_short
+from journalkeeper.policy.rule_table import answers, first
 
 LOOK_AGAIN_US: Final = SECOND_US
 """The soonest that a file is looked at again that journald still writes."""
@@ -105,46 +107,37 @@ def still_written(case: Case) -> Skip | None:
     return Skip(case.file.path, Reason.IN_USE, detail, until_us=until_us)
 
 
-def recorded(case: Case) -> Skip | None:
-    """An archive is rewritten once, unless it changed or another compression is asked for by name."""
-    past = case.past
-    if past is None or not case.at_rest or past.verb is Verb.ROTATE:
-        return None
-    if (past.size_bytes, past.mtime_ns) != (case.file.size_bytes, case.file.mtime_ns):
-        return None
-    if case.other_compression:
-        return None
-    if case.file.extents.total - past.extents >= case.config.defrag.min_extents:
-        return None  # a power cut, or a restored copy, took the rewrite back
-    # Not when: the words of a reason that lasts are the same at any time.
-    what = f": {past.extents_before} extents became {past.extents}" if past.extents_before else ""
-    return _skip(case, Reason.RECORDED, f"rewritten{what}")
+def rewritten(case: Case) -> Skip | None:
+    """What was rewritten is rewritten again when what came since is alone worth it.
 
-
-def vain(case: Case) -> Skip | None:
-    """A rewrite that saved too little is not repeated before what came since is alone worth another.
-
-    For an archive that is MinExtents= more than it had then. For an active file it is ExtentsPerMiB= for
-    each MiB that the vain rewrite wrote: the price at which ranges are rewritten.
+    So an archive is rewritten once, unless it changed, or another compression is asked for by name; an active file is
+    judged by what it has now, unless the last rewrite saved too little.
     """
     past, file = case.past, case.file
-    if (
-        past is None
-        or case.other_compression
-        or not fell_short(past.extents_before, past.extents_expected, past.extents)
-    ):
+    if past is None or past.verb is Verb.ROTATE or case.other_compression:
         return None
-    if case.at_rest and (past.size_bytes, past.mtime_ns) != (file.size_bytes, file.mtime_ns):
+    in_vain = fell_short(past.extents_before, past.extents_expected, past.extents)
+    changed = (past.size_bytes, past.mtime_ns) != (file.size_bytes, file.mtime_ns)
+    judged_anew = changed if case.at_rest else not in_vain
+    if judged_anew:
         return None
     missing = past.extents + _worth(case, past) - file.extents.total
     if missing <= 0:
-        return None
+        return None  # of an archive a power cut, or a restored copy, took the rewrite back
+    if not in_vain:
+        # Not when: the words of a reason that lasts are the same at any time.
+        what = f": {past.extents_before} extents became {past.extents}" if past.extents_before else ""
+        return _skip(case, Reason.RECORDED, f"rewritten{what}")
     what = f"{past.extents_before} extents became {past.extents}, {past.extents_expected} were expected"
     return _skip(case, Reason.NO_GAIN, f"{what}; tried again with {missing} more")
 
 
 def _worth(case: Case, past: Past) -> int:
-    """How many extents have to come for another rewrite to pay."""
+    """How many extents have to come for another rewrite to pay.
+
+    For an archive that is MinExtents=. For an active file it is ExtentsPerMiB= for each MiB that the rewrite in vain
+    wrote: the price at which ranges are rewritten.
+    """
     defrag = case.config.defrag
     if case.at_rest:
         return defrag.min_extents
@@ -168,47 +161,26 @@ def shared(case: Case) -> Skip | None:
 
 def window_closed(case: Case) -> Skip | None:
     """An active file is touched only while no flush is near."""
-    if case.at_rest or case.window.open:
-        return None
-    detail = f"journald has messages that it has not synced ({case.window.reason})"
-    return Skip(case.file.path, Reason.WINDOW_CLOSED, detail, until_us=case.window.opens_at_us)
+    return None if case.at_rest else deferral.window_closed(case.file.path, case.window)
 
+
+FINAL: tuple[Rule, ...] = (problem, not_asked, not_btrfs)
+"""After the answer of one of these no other rule is asked: the others have nothing to go by."""
 
 RULES: tuple[Rule, ...] = (
-    problem,
-    not_asked,
-    not_btrfs,
+    *FINAL,
     read_only,
     hard_linked,
     foreign_owner,
     settling,
     still_written,
-    vain,
-    recorded,
+    rewritten,
     shared,
     window_closed,
 )
 
 
-FINAL: tuple[Rule, ...] = (problem, not_asked, not_btrfs)
-"""Rules after whose answer no other is asked."""
-
-
 def vetoes(case: Case) -> list[Skip]:
-    """The first rule's answer, which counts, and those of the rules behind it; none if the file may be worked on.
-
-    A file that could not be judged, or was not asked for, has one veto: the others have nothing to go by.
-    """
-    found: list[Skip] = []
-    for rule in RULES:
-        skip = rule(case)
-        if skip is not None:
-            found.append(skip)
-            if rule in FINAL:
-                break
-    return found
-
-
-def veto(case: Case) -> Skip | None:
-    """The first rule's answer, or None if the file may be worked on."""
-    return next(iter(vetoes(case)), None)
+    """The first rule's answer, which counts, and those of the rules behind it; none if the file may be worked on."""
+    final = first(FINAL, case)
+    return list(answers(RULES, case)) if final is None else [final]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from journalkeeper.model import Action, Kind, Order
+from journalkeeper.model import Action, JournalFile, Kind
 
 EXPECTED_RATIO: Final = 0.25
 """What compression leaves of a journal, at the most usual: zstd left 14 and 22% of two
@@ -15,20 +15,21 @@ READ_IOPS: Final = 150
 """Reads a second of the slow volumes that extents are counted for: a small cloud volume, a hard disk."""
 
 
-def read_seconds_saved(action: Action | Order) -> float:
+def read_seconds_saved(action: Action) -> float:
     """The time that a cold read of the file takes less at READ_IOPS: one read for each extent."""
     return max(0, action.extents_before - action.extents_expected) / READ_IOPS
 
 
-def disk_bytes_saved(action: Action | Order) -> int:
+def disk_bytes_saved(action: Action) -> int:
     """What the disk gets back: less where a snapshot keeps the old extents.
 
     Where nobody asked the disk, by what the file holds at the least; a torn file often holds twice that.
-    0 for an active file: what its ranges pin is not known.
+    0 for an active file, of which nobody knows what its ranges pin, and for a directory.
     """
-    if isinstance(action, Order) or action.file.kind is Kind.ACTIVE:
+    file = action.target
+    if not isinstance(file, JournalFile) or file.kind is Kind.ACTIVE:
         return 0
-    lies, measured = action.file.extents, action.file.disk_bytes
+    lies, measured = file.extents, file.disk_bytes
     compressed = lies.encoded_bytes * EXPECTED_RATIO
     plain = lies.data_bytes - lies.encoded_bytes
     held = plain + compressed + lies.unwritten_bytes if measured is None else measured

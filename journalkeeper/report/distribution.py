@@ -18,7 +18,7 @@ ABOVE: Final = 10
 """A percentile with fewer values above it is not known."""
 
 GAP_NS: Final = 1_000_000_000
-"""Spans of this length in which nothing was measured are told."""
+"""Spans of this length in which nothing was measured are reported."""
 
 UNITS: Final = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 BAR: Final = 40
@@ -110,7 +110,7 @@ def rows(waits_ns: Iterable[int]) -> list[str]:
 class Table:
     """A row for each span of time: how many waits fell into each power of two.
 
-    Columns are headed by their lower bound, but the first has all below the second; the head is told
+    Columns are headed by their lower bound, but the first has all below the second; the head is printed
     again when a wait needs a new column.
     """
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from journalkeeper.config import Config
 from journalkeeper.history.rows import Entry, Run, Sample, Totals
 from journalkeeper.model import Host, Plan
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.waiting import Wait
 
 
@@ -182,8 +183,8 @@ class Storage(NamedTuple):
 class Evidence(NamedTuple):
     """One look at a host at `now_us`.
 
-    `config` is the configuration that the plan was made with. `service` are the running service's properties,
-    org.journalkeeper1(5), None where it is not on the bus.
+    `config` is the configuration that the plan was made with. `service` is the running service, None where it
+    is not on the bus.
     """
 
     now_us: int
@@ -195,4 +196,4 @@ class Evidence(NamedTuple):
     units: tuple[Unit, ...] | Unknown
     system: System | Unknown
     storage: Storage | Unknown
-    service: dict[str, object] | Unknown | None = None
+    service: Manager | Unknown | None = None

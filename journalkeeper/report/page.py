@@ -13,7 +13,7 @@ from typing import Final
 
 from journalkeeper import __version__
 from journalkeeper.history.rows import Entry
-from journalkeeper.model import Action, Order, Plan, Reason, Skip
+from journalkeeper.model import Plan, Reason, Skip
 from journalkeeper.model.reasons import SENTENCES
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.policy.saving import READ_IOPS, read_seconds_saved
@@ -228,7 +228,7 @@ def _decided(evidence: Evidence) -> str:
     if isinstance(plan, Unknown):
         return f"<p>Unknown: {html(plan.why)}.</p>"
     parts = []
-    if plan.orders or plan.actions:
+    if plan.actions:
         parts.append(_table(_planned(plan)))
     if plan.skipped:
         parts.append(_table(_left_alone(plan.skipped)))
@@ -238,7 +238,6 @@ def _decided(evidence: Evidence) -> str:
 
 
 def _planned(plan: Plan) -> Table:
-    both: list[Order | Action] = [*plan.orders, *plan.actions]
     rows = tuple(
         (
             one.action,
@@ -248,10 +247,11 @@ def _planned(plan: Plan) -> Table:
             seconds(read_seconds_saved(one)),
             one.path,
         )
-        for one in both[:MOST_PLANNED]
+        for one in plan.actions[:MOST_PLANNED]
     )
-    caption = f"{counted(len(both), 'action')} to do; what a cold read takes less is of {READ_IOPS} reads a second"
-    if len(rows) < len(both):
+    todo = counted(len(plan.actions), "action")
+    caption = f"{todo} to do; what a cold read takes less is of {READ_IOPS} reads a second"
+    if len(rows) < len(plan.actions):
         caption += f", the first {len(rows)}"
     heads = ("Action", "Reason", "Extents", "To write", "Read saved", "File")
     return Table(caption, heads, rows, left=2, words_last=True)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from journalkeeper.history.rows import Entry, Sample
 from journalkeeper.model import JournalFile, Reason, Result, Stretch, Window
 from journalkeeper.model.escape import shown
-from journalkeeper.model.reasons import SENTENCES
+from journalkeeper.model.reasons import ENDS, SENTENCES
 from journalkeeper.model.units import SECOND_US, counted, format_size, format_span
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture
@@ -18,41 +18,9 @@ from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.text import UNKNOWN, seconds, when
 
 MOST_PAST: Final = 10
-"""Actions that are told one by one."""
+"""Actions that are listed one by one."""
 
 INDENT: Final = 10
-
-ENDS: Final[dict[Reason, str]] = {
-    Reason.IDEAL: "when journald or a copy has torn it again",
-    Reason.RECORDED: "when the file changes",
-    Reason.NO_GAIN: "when more extents come, or with a lower MinExtents= or MinReclaim=",
-    Reason.WINDOW_CLOSED: "after journald's next flush",
-    Reason.IN_USE: "when nobody writes to it any more",
-    Reason.SHARED: "when the snapshots that share it are deleted, or with AllowUnshare=yes",
-    Reason.SETTLING: "when it has been left alone for SettleSec=",
-    Reason.BUDGET: "as the last 24 hours' writes grow old, or with a higher BytesPerDay=",
-    Reason.PRESSURE: "when others leave the disk alone",
-    Reason.FREE_SPACE: "when there is more free space, or with a lower KeepFree=",
-    Reason.FOREIGN_OWNER: "when the file belongs to root or to its user; as root, defrag does it",
-    Reason.CHANGED: "at the next look",
-    Reason.NOT_ASKED: "when it is asked for",
-    Reason.READ_ONLY: "when it can be written to again",
-    Reason.INTERRUPTED: "at the next run",
-    Reason.IO_ERROR: "when the disk is mended",
-    Reason.MISMATCH: "when the file changes",
-    Reason.HARD_LINKED: "when its other names are removed",
-    Reason.SWAPFILE: "when it is no swap space any more",
-    Reason.REDUNDANT: "with Nocow=yes",
-    Reason.SNAPSHOTS: "when no snapshot shares the journal's files any more, or with Nocow=yes",
-    Reason.COMPRESSION: "when the directory's attribute c is taken away",
-    Reason.NOT_TAKEN: "when the kernel or the file system changes",
-    Reason.RETENTION: "with a smaller SystemMaxFileSize= or a larger SystemMaxUse= in journald.conf",
-    Reason.NO_JOURNALD: "when a journald writes there",
-    Reason.TOO_MANY: "when files are removed",
-    Reason.ROTATION: "at once: journald is asked to rotate",
-    Reason.INTERNAL_ERROR: "when the file changes",
-}
-"""What ends a reason not to act; those that are not here say of a file that it is no journal file to work on."""
 
 
 class Decision(NamedTuple):

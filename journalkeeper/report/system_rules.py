@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from journalkeeper.model import Result
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted, format_span
 from journalkeeper.model.waiting import long
 from journalkeeper.report.evidence import Evidence, Unit, Unknown
@@ -137,8 +138,8 @@ def keeper_starved(evidence: Evidence) -> Finding | Unknown | None:
 def keeper_failing(evidence: Evidence) -> Finding | Unknown | None:
     """What journalkeeper tried has failed again and again, or the service says that it is degraded."""
     service, record = evidence.service, evidence.record
-    if isinstance(service, dict) and service.get("State") == "degraded":
-        reason = str(service.get("StateReason") or "it does not say why")
+    if isinstance(service, Manager) and service.state == "degraded":
+        reason = service.state_reason or "it does not say why"
         sentence = f"The service is degraded: {reason}."
         remedy = ("journalkeeper status", "journalctl -u journalkeeper -n 20")
         return Finding("keeper-failing", Severity.PROBLEM, {"state_reason": reason}, sentence, remedy)

@@ -29,7 +29,7 @@ from journalkeeper.service.reloader import Reloader
 from journalkeeper.service.run_log import RunLog
 from journalkeeper.service.snapshot import Snapshot
 from journalkeeper.service.wakeups import Wakeups
-from journalkeeper.wire.documents import defrag_document, plan_document
+from journalkeeper.wire.documents import job_document, plan_document
 
 ORIGIN: Final = "bus"
 
@@ -172,7 +172,7 @@ class Api:
         except (KeeperError, OSError) as error:
             return Ended("failed", error=error)
         self._log.job(report)
-        return Ended(result(report, job.request), _document(report))
+        return Ended(result(report, job.request), _json(job_document(report)))
 
 
 def result(report: Report, request: Request) -> str:
@@ -181,15 +181,6 @@ def result(report: Report, request: Request) -> str:
         return "canceled"
     named = request.paths and any(skip.reason in NO_JOURNAL for skip in report.plan.skipped)
     return "failed" if named or any(outcome.result is Result.FAILED for outcome in report.outcomes) else "done"
-
-
-def _document(report: Report) -> str:
-    """What Result answers: the document of `defrag -j`, and what else the command line says."""
-    files = () if report.host is None else report.host.files
-    document = defrag_document(report, {file.path: file.extents.total for file in files})
-    skipped = [skip._asdict() for skip in report.plan.skipped]
-    details = {outcome.path: outcome.detail for outcome in report.outcomes if outcome.detail}
-    return _json({**document, "skipped": skipped, "details": details, "notices": report.notices})
 
 
 def _json(document: object) -> str:

@@ -21,7 +21,7 @@ from functools import partial
 from threading import Event as ThreadEvent
 from typing import Final, TypeVar
 
-from journalkeeper.engine import DAEMON, DAY_S, PASSING, Engine, now_us
+from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.history import state
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError
@@ -30,7 +30,7 @@ from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import sentence
 from journalkeeper.observe.intake_delays import IntakeDelays
-from journalkeeper.policy.deferral import AGAIN_US
+from journalkeeper.policy.deferral import AGAIN_US, PASSING
 from journalkeeper.report.distribution import quantile
 from journalkeeper.service.api import Api
 from journalkeeper.service.backoff import RETRY_S, Backoff, CpuShare

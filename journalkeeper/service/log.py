@@ -35,6 +35,8 @@ from typing import Final
 
 from journalkeeper.model import Outcome, Result
 from journalkeeper.model.escape import shown
+from journalkeeper.wire.field import log_fields
+from journalkeeper.wire.records import KEPT_OUTCOME
 
 SOCKET: Final = "/run/systemd/journal/socket"
 
@@ -92,7 +94,7 @@ class Log:
 
         With an `outcome` its numbers go along as fields, and its result is the event.
         """
-        about = {} if outcome is None else outcome_fields(outcome)
+        about = {} if outcome is None else log_fields(KEPT_OUTCOME, outcome)
         kind = event if outcome is None else EVENT_OF_RESULT[outcome.result]
         with self._lock:
             if not self._may_speak() or not self._own_up() or not self._send(priority, sentence, kind, about):
@@ -142,24 +144,6 @@ def to_journald() -> str | None:
     except OSError:  # closed
         return None
     return SOCKET if os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}" else None
-
-
-def outcome_fields(outcome: Outcome) -> dict[str, str]:
-    """The fields of one outcome: times in microseconds, and what is unknown left out."""
-    values = {
-        "FILE": outcome.path,
-        "ACTION": outcome.action,
-        "RESULT": outcome.result,
-        "REASON": outcome.reason,
-        "EXTENTS_BEFORE": outcome.extents_before,
-        "EXTENTS_AFTER": outcome.extents_after,
-        "DISK_BYTES_BEFORE": outcome.disk_bytes_before,
-        "DISK_BYTES_AFTER": outcome.disk_bytes_after,
-        "BYTES_WRITTEN": outcome.bytes_written,
-        "DURATION_USEC": round(outcome.duration_s * 1e6),
-        "DETAIL": outcome.detail or None,
-    }
-    return {f"JOURNALKEEPER_{name}": str(value) for name, value in values.items() if value is not None}
 
 
 def encode(fields: Mapping[str, str]) -> bytes:

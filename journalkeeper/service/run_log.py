@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from journalkeeper.engine import PASSING, Engine, now_us
-from journalkeeper.model import Kind, Outcome, Reason, Result
+from journalkeeper.engine import Engine, now_us
+from journalkeeper.model import Outcome, Reason, Result
 from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import sentence
 from journalkeeper.policy import nocow
+from journalkeeper.policy.deferral import PASSING
 from journalkeeper.service.daily_log import DailyLog, Say
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event
 from journalkeeper.service.notify import Notify
@@ -32,7 +33,7 @@ class RunLog:
         """What a run of the service over everything did, and what it waits for."""
         for notice in report.notices:
             self._daily.log(notice, WARNING, notice)
-        again = {action.path for action in report.plan.actions if action.file.kind is Kind.ACTIVE}
+        again = {action.path for action in report.plan.actions if action.live}
         for outcome in report.outcomes:
             self._outcome(outcome, once_a_day=outcome.path in again)
         for skip in report.plan.skipped:
@@ -52,7 +53,6 @@ class RunLog:
         elif self._daily.clear("waiting"):
             self._say(INFO, f"{' and '.join(engine.directories)}: there now", Event.RECOVERED)
         here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
-        here |= {order.path for order in report.plan.orders}
         conditions = {f"{skip.reason} {skip.path}" for skip in report.plan.skipped}
         self._daily.retain(frozenset({"bus", "watch", "waiting", "long", "event", *report.notices, *here, *conditions}))
         files = len(here) + (0 if report.host is None else len(report.host.finished))
@@ -66,7 +66,7 @@ class RunLog:
             self._daily.log(
                 outcome.path, INFO, f"{what}, {counts}", same="done" if once_a_day else None, outcome=outcome
             )
-        elif outcome.reason not in PASSING or outcome.reason is Reason.NO_GAIN:
+        elif outcome.reason not in PASSING:
             priority = ERROR if outcome.result is Result.FAILED else INFO
             same = outcome.reason if outcome.reason is Reason.INTERNAL_ERROR else None
             self._daily.log(outcome.path, priority, f"{what} {outcome.detail}", same=same, outcome=outcome)

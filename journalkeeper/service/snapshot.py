@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from journalkeeper import __version__
 from journalkeeper.metrics.status import Status
-from journalkeeper.model import Action, Host, Instance, JournalFile, Order, Outcome, Plan, Skip
+from journalkeeper.model import Action, Host, Instance, JournalFile, Outcome, Plan, Skip
 from journalkeeper.model.finished import NONE_FINISHED, Finished
+from journalkeeper.model.manager import Manager
+from journalkeeper.model.units import INFINITY_US
 
-UNLIMITED: Final = (1 << 64) - 1
-Doing = Action | Order | Skip | Outcome
+Doing = Action | Skip | Outcome
 
 
 class Findings(NamedTuple):
@@ -79,7 +81,7 @@ class Snapshot(NamedTuple):
 
 def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, long: str = "") -> Findings:
     """Of a look and what came of it; `long` says what has waited for more than a day."""
-    everything: tuple[Doing, ...] = (*plan.skipped, *plan.orders, *plan.actions, *outcomes)
+    everything: tuple[Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
     doing = {one.path: one for one in everything}
     waiting = "; ".join(words for words in (long, waits_for(plan)) if words)
     live = {row.path: row for row in host.files}
@@ -89,7 +91,7 @@ def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Stat
 def next_flush_us(instances: tuple[Instance, ...]) -> int:
     """When the first journald flushes, as far as is known."""
     known = [one.online_since_us + one.sync_interval_us for one in instances if one.online_since_us is not None]
-    return min((moment for moment in known if moment < UNLIMITED), default=0)
+    return min((moment for moment in known if moment < INFINITY_US), default=0)
 
 
 def waits_for(plan: Plan) -> str:
@@ -105,7 +107,7 @@ def reclaimed_bytes(outcome: Outcome) -> int:
 
 
 def state(snapshot: Snapshot) -> tuple[str, str]:
-    """State and StateReason."""
+    """The state in one word, and a sentence about it."""
     found = snapshot.findings
     if snapshot.working:
         return "working", ""
@@ -118,3 +120,32 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
     if found is None:
         return "waiting", "nothing was looked at yet"
     return ("waiting", found.waits_for) if found.waits_for else ("idle", "")
+
+
+def manager(snapshot: Snapshot) -> Manager:
+    """What clients are shown of it."""
+    word, reason = state(snapshot)
+    known = Manager(
+        version=__version__,
+        state=word,
+        state_reason=reason,
+        directories=list(snapshot.directories),
+        last_run_us=snapshot.tally.last_us,
+        bytes_written=snapshot.tally.written_bytes,
+        bytes_reclaimed=snapshot.tally.reclaimed_bytes,
+        intake_delay_p99_us=snapshot.intake_p99_us,
+        paused=snapshot.paused,
+        limits=list(snapshot.limits),
+    )
+    found = snapshot.findings
+    if found is None:
+        return known
+    return known._replace(
+        files=found.status.files,
+        extents=found.status.sums["extents"],
+        active_extents=found.status.active_extents,
+        fragmented_files=found.status.fragmented_files,
+        window_open=found.status.window_open,
+        next_flush_us=found.next_flush_us,
+        budget_left_bytes=found.status.budget_left_bytes,
+    )

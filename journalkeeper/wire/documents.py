@@ -1,120 +1,77 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The JSON of `scan`, `plan` and `defrag`, to the letter of the contract.
-
-Keys are added at an object's end and never renamed; others script against them.
-"""
+"""The JSON of `plan` and `defrag`, and of the bus's answers; and what a client makes of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
-from journalkeeper.model import Action, JournalFile, Order, Outcome, Plan, Reason, Result, Skip, Verb, Window
+from journalkeeper.model import Outcome, Plan, Result, Skip, Verb, Window
 from journalkeeper.model.run import Report
-from journalkeeper.policy.saving import disk_bytes_saved, read_seconds_saved
-
-
-def scan_document(files: tuple[JournalFile, ...]) -> list[dict[str, object]]:
-    """One object for each file."""
-    return [file_document(file) for file in files]
+from journalkeeper.wire.field import document, parsed
+from journalkeeper.wire.records import ACTION, OUTCOME, SKIP, WINDOW
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """Windows by instance, actions in the order in which they will be done, and what is left alone."""
     return {
-        "window": {window.instance: window_document(window) for window in plan.windows},
-        "actions": [*map(_order, plan.orders), *map(_action, plan.actions)],
-        "skipped": [skip._asdict() for skip in plan.skipped],
+        "window": {window.instance: document(WINDOW, window) for window in plan.windows},
+        "actions": [document(ACTION, action) for action in plan.actions],
+        "skipped": [document(SKIP, skip) for skip in plan.skipped],
     }
 
 
-def window_document(window: Window) -> dict[str, object]:
-    """One window, as in `plan -j`."""
-    return {
-        "open": window.open,
-        "closes_at_us": window.closes_at_us,
-        "reason": window.reason,
-        "opens_at_us": window.opens_at_us,
-    }
+def plan_windows(written: Mapping[str, Any]) -> dict[str, Window]:
+    """The windows of a plan's document, by instance."""
+    return {instance: parsed(partial(Window, instance), WINDOW, row) for instance, row in written["window"].items()}
 
 
-def skips(document: dict[str, Any]) -> tuple[Skip, ...]:
-    """What a document says is left alone. Raises: KeyError, ValueError for what another version wrote."""
-    return tuple(
-        Skip(
-            path=row["path"],
-            reason=Reason(row["reason"]),
-            detail=row["detail"],
-            until_us=row.get("until_us"),
-            now=bool(row.get("now")),
-            puts_off=bool(row.get("puts_off")),
-        )
-        for row in document["skipped"]
-    )
+def skips(written: Mapping[str, Any]) -> tuple[Skip, ...]:
+    """What a document says is left alone. Raises: KeyError, TypeError, ValueError for what another version wrote."""
+    return tuple(parsed(Skip, SKIP, row) for row in written["skipped"])
 
 
-def defrag_document(report: Report, extents: dict[str, int]) -> dict[str, object]:
-    """What became of every file; `extents` has the counts, by path, of those that the plan left alone.
+def defrag_document(report: Report) -> dict[str, Any]:
+    """What became of every file.
 
-    Such a file is an outcome too: action "defragment", result "skipped", its reason, 0 bytes written.
+    One that the plan left alone is an outcome too: action "defragment", result "skipped", its reason, 0 bytes written.
     """
+    extents = {file.path: file.extents.total for file in report.host.files} if report.host else {}
     outcomes = (*report.outcomes, *(_left_alone(skip, extents.get(skip.path, 0)) for skip in report.plan.skipped))
-    return {"outcomes": [outcome_document(outcome) for outcome in outcomes], "totals": _totals(report, outcomes)}
+    return {"outcomes": [document(OUTCOME, outcome) for outcome in outcomes], "totals": _totals(report, outcomes)}
 
 
-def file_document(file: JournalFile) -> dict[str, object]:
-    """One file, as in `scan -j`."""
+def job_document(report: Report) -> dict[str, Any]:
+    """What Result answers: the document of `defrag -j`, and what else the command line says."""
     return {
-        "path": file.path,
-        "device": file.device,
-        "inode": file.inode,
-        "kind": file.kind,
-        "owner": file.owner,
-        "instance": file.instance,
-        "state": file.state,
-        "size_bytes": file.size_bytes,
-        "allocated_bytes": file.allocated_bytes,
-        "disk_bytes": file.disk_bytes,
-        "extents": file.extents.total,
-        "ideal_extents": file.ideal_extents,
-        "shared_bytes": file.extents.shared_bytes,
-        "compressed": file.compressed,
-        "nocow": file.nocow,
-        "entries": file.entries,
-        "head_time_us": file.head_time_us,
-        "tail_time_us": file.tail_time_us,
-        "problem": file.problem,
+        **defrag_document(report),
+        "skipped": [document(SKIP, skip) for skip in report.plan.skipped],
+        "details": {outcome.path: outcome.detail for outcome in report.outcomes if outcome.detail},
+        "notices": report.notices,
     }
 
 
-def _action(action: Action) -> dict[str, object]:
-    return {
-        "path": action.path,
-        "action": action.action,
-        "reason": action.reason,
-        "ranges": [{"offset": one.offset, "length": one.length, "extents": one.extents} for one in action.ranges],
-        "bytes_to_write": action.bytes_to_write,
-        "extents_before": action.extents_before,
-        "extents_expected": action.extents_expected,
-        "unshared_bytes": action.unshared_bytes,
-        "disk_bytes_saved": disk_bytes_saved(action),
-        "read_seconds_saved": round(read_seconds_saved(action), 3),
-    }
+def job_report(written: Mapping[str, Any]) -> Report:
+    """The report of which `job_document` was made, as far as it tells: outcomes, and what the plan left alone.
+
+    Raises: KeyError, TypeError, ValueError for what another version wrote.
+    """
+    skipped = skips(written)
+    left_alone = {(skip.path, Result.SKIPPED, skip.reason) for skip in skipped}
+    outcomes = (parsed(Outcome, OUTCOME, row) for row in written["outcomes"])
+    begun = tuple(
+        outcome._replace(detail=written["details"].get(outcome.path, ""))
+        for outcome in outcomes
+        if (outcome.path, outcome.result, outcome.reason) not in left_alone
+    )
+    totals, notices = written["totals"], tuple(written["notices"])
+    return Report(Plan((), (), skipped), begun, totals["bytes_written"], totals["duration_s"], notices)
 
 
-def _order(order: Order) -> dict[str, object]:
-    return {
-        "path": order.path,
-        "action": order.action,
-        "reason": order.reason,
-        "ranges": [],
-        "bytes_to_write": order.bytes_to_write,
-        "extents_before": order.extents_before,
-        "extents_expected": order.extents_expected,
-        "unshared_bytes": 0,
-        "disk_bytes_saved": disk_bytes_saved(order),
-        "read_seconds_saved": round(read_seconds_saved(order), 3),
-    }
+def entry_document(when_us: int, origin: str, outcome: Outcome) -> dict[str, Any]:
+    """One outcome with its time and what began its run, as in `history -j`: records.ENTRY."""
+    return {"when_us": when_us, "origin": origin, **document(OUTCOME, outcome)}
 
 
 def _left_alone(skip: Skip, extents: int) -> Outcome:
@@ -123,29 +80,8 @@ def _left_alone(skip: Skip, extents: int) -> Outcome:
     )
 
 
-def outcome_document(outcome: Outcome) -> dict[str, object]:
-    """One outcome, as in `defrag -j`."""
-    return {
-        "path": outcome.path,
-        "action": outcome.action,
-        "result": outcome.result,
-        "reason": outcome.reason,
-        "extents_before": outcome.extents_before,
-        "extents_after": outcome.extents_after,
-        "disk_bytes_before": outcome.disk_bytes_before,
-        "disk_bytes_after": outcome.disk_bytes_after,
-        "bytes_written": outcome.bytes_written,
-        "duration_s": round(outcome.duration_s, 6),
-        "unshared_bytes": outcome.unshared_bytes,
-    }
-
-
-def entry_document(when_us: int, origin: str, outcome: Outcome) -> dict[str, object]:
-    """One outcome with its time and what began its run, as in `history -j`."""
-    return {"when_us": when_us, "origin": origin, **outcome_document(outcome)}
-
-
-def _totals(report: Report, outcomes: tuple[Outcome, ...]) -> dict[str, object]:
+def _totals(report: Report, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:
+    """What the run did as a whole: records.SUM."""
     disk_before, disk_after = disk_sums(outcomes)
     return {
         "files": len(outcomes),

@@ -19,7 +19,7 @@ from dbus_fast import Message, MessageFlag, signature
 from journalkeeper.bus import connection
 from journalkeeper.bus.callers import CallError
 from journalkeeper.bus.connection import Connection
-from tests.bus import eventually
+from tests.patience import eventually
 
 BUS = "org.freedesktop.DBus"
 WORDS = "x" * 50_000

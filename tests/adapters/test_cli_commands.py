@@ -35,30 +35,25 @@ from journalkeeper.model import (
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
+from tests import hosts
 
-FILE = JournalFile(
+FILE = hosts.file(
+    Kind.ACTIVE,
     path="/j/abc/system.journal",
     device=49,
     inode=258,
-    kind=Kind.ACTIVE,
-    owner="system",
     instance="abc",
     state=State.ONLINE,
     size_bytes=45 << 20,
     allocated_bytes=45 << 20,
     disk_bytes=89 << 20,
-    extents=Extents(total=9_447, data_bytes=45 << 20),
-    nocow=False,
+    extents=hosts.extents(9_447, 45 << 20),
     entries=12,
     head_time_us=1,
     tail_time_us=2,
-    links=1,
-    uid=0,
-    mtime_ns=3,
-    ctime_ns=4,
 )
 ALL = (Range(0, 45 << 20, 9_447),)
-ACTION = Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, ALL, 45 << 20, 9_447, 360, "zstd", FILE)
+ACTION = Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, FILE, ALL, 45 << 20, 9_447, 360, "zstd")
 DONE = Outcome(FILE.path, Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9_447, 360, 89 << 20, 10 << 20, 45 << 20, 1.25)
 FAILED = DONE._replace(result=Result.FAILED, reason=Reason.IO_ERROR, detail="cannot read it: Input/output error")
 SKIP = Skip("/j/abc/b\x1b[2J.journal", Reason.SETTLING, "changed 1s ago")

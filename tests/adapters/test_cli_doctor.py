@@ -17,10 +17,11 @@ from journalkeeper.cli.program import run
 from journalkeeper.gather import machine
 from journalkeeper.model import Reason
 from journalkeeper.report.evidence import Dropped, Evidence, Unit, Unknown
+from journalkeeper.wire.schemas import schema
 from tests.evidence import archives, evidence, journal, limits, look, recorded
 from tests.hosts import NOW_US, file
 
-SCHEMA = Path(__file__).parent.parent.parent / "configs/schema/doctor.json"
+SCHEMA = schema("doctor")
 HOSTILE = "\x1b[31m</script>\n\udcff" + "a b" * 3000
 DAMAGED = look(file(problem=Reason.BAD_HEADER, path=f"/j/{HOSTILE}"))
 Given = Callable[..., None]
@@ -106,9 +107,8 @@ def test_hostile_names_reach_no_terminal_and_no_line_is_too_long(given: Given, c
 
 
 def valid(document: Any) -> None:
-    schema = json.loads(SCHEMA.read_text())
-    Draft202012Validator.check_schema(schema)
-    Draft202012Validator(schema).validate(document)
+    Draft202012Validator.check_schema(SCHEMA)
+    Draft202012Validator(SCHEMA).validate(document)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_the_schema_takes_nothing_else(given: Given, capsys: Captured) -> None:
         {"findings": []},
     )
     for broken in wrong:
-        assert not Draft202012Validator(json.loads(SCHEMA.read_text())).is_valid(broken)
+        assert not Draft202012Validator(SCHEMA).is_valid(broken)
 
 
 LONG = look(*archives(ratio=6.4), instances=(limits(),))

@@ -14,7 +14,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -27,8 +26,8 @@ from journalkeeper.history.record import Record
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
+from tests.nobody import as_nobody
 
-NOBODY = 65534
 VOLUME = ("uuid-a", 256)
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody and mount a tmpfs")
@@ -50,29 +49,6 @@ def child(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
     head += "from test_history_database import keep, Record, kept, VOLUME\n"
     argv: list[str | Path] = [sys.executable, "-c", head + code, os.fspath(Path(__file__).parent), *arguments]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=os.getcwd())
-
-
-@pytest.fixture
-def open_directory() -> Iterator[Path]:
-    """A directory that nobody can get to."""
-    with tempfile.TemporaryDirectory() as name:
-        os.chmod(name, 0o755)  # noqa: S103 - the point
-        yield Path(name)
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Be nobody, in no group, for a moment."""
-    groups = os.getgroups()
-    os.setgroups([])
-    os.setegid(NOBODY)
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
 
 
 @contextmanager

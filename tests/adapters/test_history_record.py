@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,8 @@ from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Extents, Host, JournalFile, Kind, Outcome, Past, Reason, Result, State, Verb, Volume
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
+from journalkeeper.wire import field as fields
+from journalkeeper.wire import records
 
 VOLUME = ("uuid-a", 256)
 DEVICE = 41
@@ -491,6 +495,21 @@ def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -
         record.outcome(run, VOLUME, 1, done, mtime_ns=1, size_bytes=1, when_us=when_us)
     assert record.unshared_since(100) == {"/j/b"}
     assert record.unshared_since(99) == {"/j/b", "/j/c"}
+
+
+@pytest.mark.parametrize(
+    ("table", "described"),
+    [
+        ("outcomes", (records.WHEN, *records.KEPT_OUTCOME)),
+        ("samples", records.SAMPLE),
+        ("totals", records.TOTALS),
+        ("waiting", records.WAIT),
+    ],
+)
+def test_a_tables_columns_are_its_records(record: Record, table: str, described: fields.Record) -> None:
+    with closing(sqlite3.connect(record.path)) as connection:
+        there = {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
+    assert there - {"id", "run"} == {fields.column(row) for row in described}
 
 
 def test_a_run_that_came_to_nothing_is_counted(record: Record) -> None:

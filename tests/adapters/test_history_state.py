@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,8 @@ import pytest
 
 from journalkeeper.history.state import lock, make
 from journalkeeper.model.errors import BusyError, FileError, NeedsRootError
+from tests.nobody import as_nobody
 
-NOBODY = 65534
 HOLD = """
 import sys
 from journalkeeper.history.state import lock
@@ -41,29 +40,6 @@ def somebody_holding(directory: Path) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Be nobody, in no group, for a moment."""
-    groups = os.getgroups()
-    os.setgroups([])
-    os.setegid(NOBODY)
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
-
-
-@pytest.fixture
-def open_directory() -> Iterator[Path]:
-    """A directory that nobody can get to."""
-    with tempfile.TemporaryDirectory() as name:
-        os.chmod(name, 0o755)  # noqa: S103 - the point
-        yield Path(name)
 
 
 def test_the_second_is_told_who_is_first(tmp_path: Path) -> None:

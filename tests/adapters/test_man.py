@@ -6,32 +6,35 @@ Those of journalkeeper(1) are run in tests/btrfs/test_man_examples.py.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from journalkeeper import __version__
-from journalkeeper.bus import names
+from journalkeeper.bus import contract, names
 from journalkeeper.cli.commands import COMMANDS
 from journalkeeper.cli.parser import parse, parser
 from journalkeeper.config import files
 from journalkeeper.config.directives import directives
 from journalkeeper.config.validation import from_assignments
-from journalkeeper.history.rows import Run, Sample, Totals
 from journalkeeper.lab import compare
-from journalkeeper.model import Outcome, Reason, Result, Verb
-from journalkeeper.service.log import Event, outcome_fields
+from journalkeeper.model import Reason
+from journalkeeper.service.log import Event
+from journalkeeper.wire import schemas
+from journalkeeper.wire.records import KEPT_OUTCOME
 from tests.adapters.pages import CHECKOUT, PAGES, commands, examples, make, need, rendered
+from tests.unit.test_bus_contract import DOC, shapes
 
 MAIN, CONF, BUS, FIGURES, FLEET, TRUST, SERVICE = PAGES
 UNITS = [unit for kind in ("service", "timer", "socket") for unit in (CHECKOUT / "units").glob(f"*.{kind}")]
 OTHER_NAMES = [*(f"{unit.name}.8" for unit in UNITS if unit.name != "journalkeeper.service"), "journalkeeper.conf.d.5"]
-OUTCOME = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.PINNED, 9, 1, 5, 3, 4, 1.0, "why")
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +49,12 @@ def text(made: Path) -> dict[str, str]:
     return {page: rendered(made / page) for page in PAGES}
 
 
-def test_it_makes_pages_and_completions_and_nothing_else(made: Path) -> None:
+def test_it_makes_pages_completions_schemas_and_interfaces_and_nothing_else(made: Path) -> None:
+    others = {f"schema/{command}.json" for command in schemas.ANSWERS}
+    others |= {f"interfaces/{one.name}.xml" for one in (contract.MANAGER, contract.FILE, contract.JOB_INTERFACE)}
     completions = {"bash/journalkeeper", "zsh/_journalkeeper", "fish/journalkeeper.fish"}
     found = {path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file()}
-    assert found == completions | set(PAGES) | {f"man{name[-1]}/{name}" for name in OTHER_NAMES}
+    assert found == others | completions | set(PAGES) | {f"man{name[-1]}/{name}" for name in OTHER_NAMES}
 
 
 def test_every_name_of_a_page_leads_to_it(made: Path) -> None:
@@ -118,13 +123,17 @@ def test_every_reason_has_its_sentence(text: dict[str, str]) -> None:
 
 
 def test_every_key_of_the_json_is_in_the_page(text: dict[str, str]) -> None:
-    places = ("wire/documents", "cli/history", "cli/check_config", "cli/status", "cli/lab")
-    sources = [(CHECKOUT / f"journalkeeper/{place}.py").read_text() for place in places]
-    keys = set(re.findall(r'[{ ]"(\w+)": ', "\n".join(sources)))
-    keys |= {*compare.Row._fields, *Totals._fields, *Run._fields, *Sample._fields}
+    def keys_of(schema: Any) -> set[str]:
+        inside = [] if isinstance(schema, str | int) else schema.values() if isinstance(schema, dict) else schema
+        own = schema.get("properties", {}) if isinstance(schema, dict) else {}
+        return {*own}.union(*map(keys_of, inside))
+
+    keys = {*compare.Row._fields}.union(*(keys_of(schemas.schema(command)) for command in schemas.ANSWERS))
+    keys |= set(re.findall(r'[{ ]"(\w+)": ', (CHECKOUT / "journalkeeper/cli/lab.py").read_text()))
     assert {"path", "head_time_us", "bytes_to_write", "closes_at_us", "origin", "allowed"} <= keys
-    # of the totals only that they are there: they bear the same names
-    assert [key for key in keys - {"files"} if not re.search(rf"\b{key}\b", text[MAIN])] == []
+    # of the totals only that they are there: they bear the same names; of events that all is said of them, too
+    keys -= {"files", "events_oldest_us", "events_complete"}
+    assert [key for key in keys if not re.search(rf"\b{key}\b", text[MAIN])] == []
 
 
 def test_every_variable_that_is_read_is_in_a_page(text: dict[str, str]) -> None:
@@ -157,7 +166,8 @@ def test_every_configuration_that_is_shown_is_right(made: Path, tmp_path: Path) 
 
 
 def test_every_field_and_message_of_the_log_is_in_the_page(text: dict[str, str]) -> None:
-    for name in (*outcome_fields(OUTCOME), "JOURNALKEEPER_LOST", "MESSAGE_ID"):
+    fields = [f"JOURNALKEEPER_{row.log}" for row in KEPT_OUTCOME if row.log]
+    for name in (*fields, "JOURNALKEEPER_LOST", "MESSAGE_ID"):
         assert f"{name}=" in text[SERVICE]
     for event in Event:
         assert re.search(rf"(?m)^ +{event}$", text[SERVICE])
@@ -169,9 +179,9 @@ def test_every_unit_is_in_the_page(text: dict[str, str]) -> None:
         assert text[SERVICE].count(unit.name) > 1
 
 
-def test_every_member_of_the_interface_and_every_error_is_in_the_page(text: dict[str, str]) -> None:
+def test_every_member_of_the_interface_and_every_error_is_in_the_page(made: Path, text: dict[str, str]) -> None:
     count = 0
-    for file in sorted((CHECKOUT / "configs/dbus").glob("*.xml")):
+    for file in sorted((made / "interfaces").glob("*.xml")):
         root = ElementTree.parse(file).getroot()  # noqa: S314 - our own file
         for member in (*root.iter("method"), *root.iter("signal"), *root.iter("property")):
             count += 1
@@ -179,6 +189,23 @@ def test_every_member_of_the_interface_and_every_error_is_in_the_page(text: dict
     assert count > 20
     for _, error in names.ERRORS:
         assert error in text[BUS]
+
+
+def test_the_installed_xml_says_what_introspection_answers(made: Path) -> None:
+    ours = (contract.MANAGER, contract.FILE, contract.JOB_INTERFACE)
+    for one in ours:
+        installed = (made / "interfaces" / f"{one.name}.xml").read_text()
+        assert shapes(installed) == shapes(contract.introspection([one], []))
+        (interface,) = ElementTree.fromstring(installed)  # noqa: S314 - our own
+        for member in (interface, *(member for member in interface if member.tag != "annotation")):
+            assert member.find(f"annotation[@name='{DOC}']") is not None, member.get("name")
+
+
+def test_every_command_has_its_schema_and_that_its_version(made: Path) -> None:
+    for name in schemas.ANSWERS:
+        schema = json.loads((made / "schema" / f"{name}.json").read_text())
+        assert schema == schemas.schema(name)
+        assert schema["description"].startswith("Version 1. ")
 
 
 def test_every_page_that_is_named_beside_ours_is_one_of_ours_or_of_the_system(text: dict[str, str]) -> None:

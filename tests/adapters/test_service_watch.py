@@ -17,8 +17,8 @@ from journalkeeper.journald import layout
 from journalkeeper.lab.volume import run
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, Watch
+from tests.hosts import MACHINE
 
-MACHINE = "0123456789abcdef0123456789abcdef"
 ARCHIVE = f"system@{MACHINE}-0000000000000001-0000000000000001.journal"
 SMALLEST_EVENT = 16
 QUEUE = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())

@@ -15,9 +15,9 @@ import pytest
 
 from journalkeeper.cli.parser import parse
 from journalkeeper.history import state
-from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.model.units import parse_span_us
-from journalkeeper.service.log import Event, outcome_fields
+from journalkeeper.service.log import Event
+from journalkeeper.wire.records import KEPT_OUTCOME
 
 UNITS = Path(__file__).parent.parent.parent / "units"
 SERVICES = sorted(UNITS.glob("*.service"))
@@ -194,9 +194,8 @@ def test_the_catalog_explains_every_event_and_no_other() -> None:
 
 
 def test_the_catalog_quotes_fields_that_there_are() -> None:
-    outcome = Outcome("", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 1, 1, 1, 1, 1, 1.0, "said")
     quoted = set(re.findall(r"@(\w+)@", (UNITS / "journalkeeper.catalog").read_text()))
-    assert quoted <= {*outcome_fields(outcome), "JOURNALKEEPER_LOST"}
+    assert quoted <= {*(f"JOURNALKEEPER_{row.log}" for row in KEPT_OUTCOME), "JOURNALKEEPER_LOST"}
     assert quoted
 
 

@@ -13,7 +13,7 @@
 
 `service` is a host on which configs/install was run; `service-datacow` has Nocow=no, `service-shutdown`
 only the unit that acts before a shutdown. With --retention journald may keep 200 MiB, the age of the
-oldest entry that is left is told, in boots, and by how many boots it is younger than on the host "untouched".
+oldest entry that is left is shown, in boots, and by how many boots it is younger than on the host "untouched".
 
 `all` has every row. What Baroncelli measured in 2014 ("Btrfs and systemd-journald", linux-btrfs and
 systemd-devel): `defrag-after` is his defragmentation at the end of the boot, `before-flush`, `at-open`,

@@ -11,7 +11,7 @@ is throttled to so many IOPS. Beside one runs the service, beside another `btrfs
 defragment -f` of the active file, again and again. The intake delay is what journald itself
 tells: its own time of an entry less that at which the kernel got it (_SOURCE_REALTIME_TIMESTAMP).
 A logger waits longer: until the kernel takes it, which a full socket does not; so the delay is
-also told from the moment at which a message was planned.
+also counted from the moment at which a message was planned.
 """
 
 from __future__ import annotations

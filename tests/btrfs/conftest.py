@@ -15,6 +15,7 @@ import pytest
 
 from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume
+from tests.hosts import MACHINE
 
 PAGE = 4096
 NOBODY = 65534
@@ -49,6 +50,13 @@ def place(shared_volume: ScratchVolume, request: pytest.FixtureRequest) -> Path:
     path = shared_volume.mountpoint / f"{request.node.name.replace('/', '_')}-{os.urandom(4).hex()}"
     path.mkdir()
     return path
+
+
+@pytest.fixture
+def top(place: Path) -> Path:
+    """An empty journal directory, with the machine's below it."""
+    (place / MACHINE).mkdir()
+    return place
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,8 @@ from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Action, Host, JournalFile, Plan, Reason, Request
 from journalkeeper.model.run import Done
 from journalkeeper.observe.observer import Observer
-from journalkeeper.policy import plan
+from journalkeeper.policy.plan import plan
+from tests.patience import eventually
 
 PAGE = 4096
 OLD_NS = 1_600_000_000_123_456_789
@@ -154,16 +155,6 @@ def do(
         return Reason.INTERRUPTED if stop() else None
 
     return execute(what, Pace(most_bytes=chunk_bytes, piece_us=None, ask=ask, tell=tell))
-
-
-def eventually(true: Callable[[], bool], timeout_s: float = 10) -> bool:
-    """Whether it came true in time."""
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def let_go(volume: ScratchVolume) -> None:

@@ -29,7 +29,8 @@ from journalkeeper.bus.connection import Connection
 from journalkeeper.lab.volume import ScratchVolume, drop_caches
 from tests import bus as beds
 from tests.btrfs.journals import QUICK, archive_name, extents, put
-from tests.bus import REPOSITORY, Daemon, PrivateBus, as_nobody, eventually
+from tests.bus import REPOSITORY, Daemon, PrivateBus, as_nobody
+from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -138,7 +139,7 @@ def test_the_signals_of_one_defragmentation_come_in_order(
     before = extents(path)
     serve()
     assert eventually(lambda: looked(bus, 1))
-    time.sleep(2 * signals.COALESCE_S)  # what the first look found is told by now
+    time.sleep(2 * signals.COALESCE_S)  # what the first look found has been signalled by now
     with Ear(bus) as ear:
         job = job_of(bus)
         heard = ear.until("InterfacesRemoved")

@@ -27,7 +27,8 @@ from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.volume import extents
 from tests import bus as buses
 from tests.adapters.pages import commands, make
-from tests.bus import PrivateBus, eventually
+from tests.bus import PrivateBus
+from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

@@ -27,19 +27,12 @@ from journalkeeper.model.errors import BusyError, FileError, NeedsRootError, Not
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from tests.btrfs.journals import NOW, PAGE, Bearing, archive_name, bearing, export, extents, fill, put
+from tests.hosts import MACHINE
 
 pytestmark = pytest.mark.root
 
-MACHINE = "0123456789abcdef0123456789abcdef"
 ARCHIVED = Request(active=False, now=True)
 Keep = Callable[..., Engine]
-
-
-@pytest.fixture
-def top(place: Path) -> Path:
-    """An empty journal directory."""
-    (place / MACHINE).mkdir()
-    return place
 
 
 @pytest.fixture

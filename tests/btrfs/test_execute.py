@@ -23,7 +23,6 @@ from tests.btrfs.journals import (
     archive_name,
     bearing,
     do,
-    eventually,
     export,
     extents,
     is_nocow,
@@ -32,6 +31,7 @@ from tests.btrfs.journals import (
     planned,
     put,
 )
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 
@@ -248,7 +248,7 @@ def test_mount_options_do_not_stand_in_the_way(
     what = action(path)
     volume.options = options
     volume.remount()
-    what = what._replace(file=look(path)[0])
+    what = what._replace(target=look(path)[0])
     done = do(what)
     assert (done.outcome.result, done.outcome.detail) == (Result.DONE, "")
     assert bearing(path) == before

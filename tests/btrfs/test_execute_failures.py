@@ -258,7 +258,7 @@ def test_killed_at_any_call_the_name_leads_to_the_whole_file(place: Path, journa
         stages["before" if path.stat().st_ino == was else "after"] += 1
         said = leftovers.remove(left)
         assert [line.endswith("left by a killed run, removed") for line in said] == [True] * len(left)
-        assert do(what._replace(file=look(path)[0])).outcome.result is Result.DONE
+        assert do(what._replace(target=look(path)[0])).outcome.result is Result.DONE
         assert bearing(path) == before
         assert list(place.iterdir()) == [path]
         path.unlink()

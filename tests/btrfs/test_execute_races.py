@@ -17,19 +17,8 @@ from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE, SIGNAL_SYNC
 from journalkeeper.lab.volume import run
 from journalkeeper.model import MIB, Reason, Result, Verb
-from tests.btrfs.journals import (
-    OLD_NS,
-    action,
-    archive_name,
-    bearing,
-    do,
-    eventually,
-    extents,
-    is_nocow,
-    look,
-    planned,
-    put,
-)
+from tests.btrfs.journals import OLD_NS, action, archive_name, bearing, do, extents, is_nocow, look, planned, put
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 
@@ -254,7 +243,7 @@ def test_journald_rotates_while_its_file_is_defragmented(bed: Bed) -> None:
     archives: list[Path] = []
     done = do(what, tell=at_first_piece(lambda: archives.append(bed.journald.rotate())), chunk_bytes=2 * MIB)
     assert done.outcome.result is Result.DONE
-    assert done.inode == archives[0].stat().st_ino == what.file.inode != path.stat().st_ino
+    assert done.inode == archives[0].stat().st_ino == what.target.inode != path.stat().st_ino
     assert abs(done.outcome.extents_after - extents(archives[0])) <= 2
     assert done.size_bytes == archives[0].stat().st_size
     subprocess.run(["journalctl", "--verify", f"--file={archives[0]}"], check=True, capture_output=True)

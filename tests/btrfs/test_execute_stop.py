@@ -13,7 +13,7 @@ from journalkeeper.btrfs import writeback
 from journalkeeper.execute import inplace
 from journalkeeper.model import GIB, MIB, Reason, Result
 from journalkeeper.model.run import Done
-from tests.btrfs.journals import OLD_NS, action, bearing, do, is_nocow, put
+from tests.btrfs.journals import OLD_NS, action, bearing, do, is_nocow, look, put
 from tests.btrfs.test_execute import with_unwritten
 
 pytestmark = pytest.mark.root
@@ -37,13 +37,13 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def stopped_when_all_is_written(path: Path, beforehand: Callable[[], object] = lambda: None) -> Done:
     """What becomes of a file whose last byte of data was written when somebody said stop."""
-    what = action(path)
+    what, data_bytes = action(path), look(path)[0].extents.data_bytes
     pieces: list[int] = []
     beforehand()
     return do(
         what,
         tell=pieces.append,
-        stop=lambda: sum(pieces) >= what.file.extents.data_bytes,
+        stop=lambda: sum(pieces) >= data_bytes,
         chunk_bytes=PIECE_BYTES,
     )
 

@@ -28,17 +28,9 @@ from journalkeeper.observe.load import others_busy_percent
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.observe.syncs import Syncs
 from tests.btrfs.journals import ALWAYS, put
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
-
-
-def eventually(true: Callable[[], bool], timeout_s: float = 30) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def after_stall(bed: Bed, seconds: float, intake: Intake) -> int:
@@ -167,7 +159,7 @@ class Asked:
         self.stopped = False
         self.seen = self.look(bed)
         file = next(file for file in self.seen.files if file.kind is kind)
-        action = Action(file.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, (), 0, 0, 0, "no", file, not_after_us)
+        action = Action(file.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, file, not_after_us=not_after_us)
         place = Place(self.seen.volumes[0].uuid, (str(bed.journald.active),))
         self.throttle = Throttle(
             action, Config(), self.flushes, place, margin_us=500_000, hurry=hurry, stop=lambda: self.stopped

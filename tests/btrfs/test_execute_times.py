@@ -19,11 +19,11 @@ from journalkeeper.model import MIB, Result
 from tests.btrfs.journals import ALWAYS, NOW, OLD_NS, action, bearing, do, let_go, look, put
 from tests.btrfs.test_execute import with_unwritten
 from tests.btrfs.test_execute_failures import before_each_call, killed_before, leftovers_beside
+from tests.hosts import MACHINE
 
 pytestmark = pytest.mark.root
 
 NOTE = "user.journalkeeper.mtime"
-MACHINE = "0123456789abcdef" * 2
 
 
 def allocated_ahead(directory: Path, journal_bytes: bytes) -> Path:

@@ -6,8 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,9 @@ from journalkeeper.journald import header
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ARCHIVED, ONLINE, PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, disk_bytes, drop_caches, extents, own_mounts, run
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
-
-
-def eventually(true: Callable[[], bool], timeout_s: float = 5) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def entries(path: Path) -> int:

@@ -21,18 +21,11 @@ from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError
 from journalkeeper.model.run import Report
 from tests.btrfs.journals import NOW, archive_name, extents, put
+from tests.hosts import MACHINE
 
 pytestmark = pytest.mark.root
 
-MACHINE = "0123456789abcdef0123456789abcdef"
 Keep = Callable[..., Engine]
-
-
-@pytest.fixture
-def top(place: Path) -> Path:
-    """A journal directory."""
-    (place / MACHINE).mkdir()
-    return place
 
 
 @pytest.fixture

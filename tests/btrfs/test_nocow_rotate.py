@@ -26,15 +26,14 @@ from journalkeeper.btrfs import inode
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.execute import rotation
-from journalkeeper.execute.orders import carry_out
 from journalkeeper.journald import control
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ARCHIVED, STATE_OFFSET, PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, run
-from journalkeeper.model import Instance, Order, Plan, Reason, Request, Result, Verb
+from journalkeeper.model import Action, Instance, Plan, Reason, Request, Result, Rotation, Verb
 from journalkeeper.observe.observer import Observer
-from journalkeeper.policy import plan
-from tests.btrfs.journals import archive_name
+from journalkeeper.policy.plan import plan
+from tests.btrfs.journals import archive_name, do
 
 pytestmark = pytest.mark.root
 
@@ -270,7 +269,7 @@ def test_outside_of_its_namespace_journald_is_not_asked(bed: Bed, tmp_path: Path
     assert archives(bed.journald) == []
 
 
-def test_a_stop_comes_before_an_order(bed: Bed, tmp_path: Path) -> None:
+def test_a_stop_comes_before_an_action(bed: Bed, tmp_path: Path) -> None:
     engine = Engine(Config(), directories=(str(bed.directory),), state_directory=str(tmp_path / "state"))
     report = engine.run(Request(upkeep=True), on_progress=lambda _: None, stop=lambda: True)
     assert {(one.result, one.reason) for one in report.outcomes} == {(Result.SKIPPED, Reason.INTERRUPTED)}
@@ -278,7 +277,7 @@ def test_a_stop_comes_before_an_order(bed: Bed, tmp_path: Path) -> None:
     assert not is_nocow(bed.journald.journal)
 
 
-# Orders that come to nothing
+# What comes to nothing
 
 
 def looked_at(bed: Bed, **instance: object) -> Plan:
@@ -291,67 +290,67 @@ def looked_at(bed: Bed, **instance: object) -> Plan:
     return plan(engine.look(Request())._replace(instances=changed), Request(upkeep=True, now=True), Config())
 
 
-def the_order(bed: Bed, verb: Verb) -> Order:
-    (order,) = [order for order in looked_at(bed).orders if order.action is verb]
-    return order
+def the_action(bed: Bed, verb: Verb) -> Action:
+    (action,) = [action for action in looked_at(bed).actions if action.action is verb]
+    return action
 
 
 def test_a_directory_that_did_not_take_it_is_a_failure_with_the_reason(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inode, "set_flags", lambda fd, flags: None)  # as a kernel that says yes and does nothing
-    outcome = carry_out(the_order(bed, Verb.SET_NOCOW)).outcome
+    outcome = do(the_action(bed, Verb.SET_NOCOW)).outcome
     assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NOT_TAKEN)
     assert "it is not there" in outcome.detail
 
 
 def test_a_directory_that_compresses_by_now_is_left_alone(bed: Bed) -> None:
-    order = the_order(bed, Verb.SET_NOCOW)
+    action = the_action(bed, Verb.SET_NOCOW)
     run("chattr", "+c", bed.journald.journal)
-    outcome = carry_out(order).outcome
+    outcome = do(action).outcome
     assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.COMPRESSION)
 
 
 def test_another_directory_of_that_name_is_left_alone(bed: Bed) -> None:
-    order = the_order(bed, Verb.SET_NOCOW)
-    instance: Instance = order.instance
-    gone = order._replace(instance=instance._replace(inode=1))
-    assert carry_out(gone).outcome.reason is Reason.CHANGED
-    away = order._replace(instance=instance._replace(directory="/nonexistent"))
-    assert carry_out(away).outcome.reason is Reason.VANISHED
+    action = the_action(bed, Verb.SET_NOCOW)
+    assert isinstance(action.target, Instance)
+    gone = action._replace(target=action.target._replace(inode=1))
+    assert do(gone).outcome.reason is Reason.CHANGED
+    away = action._replace(target=action.target._replace(directory="/nonexistent"))
+    assert do(away).outcome.reason is Reason.VANISHED
 
 
 def test_the_directory_must_be_nocow_before_a_rotation_for_it(bed: Bed) -> None:
-    outcome = carry_out(the_order(bed, Verb.ROTATE)).outcome
+    outcome = do(the_action(bed, Verb.ROTATE)).outcome
     assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.CHANGED)
 
 
 def test_a_journald_that_is_gone_is_not_asked(bed: Bed) -> None:
-    order = the_order(bed, Verb.ROTATE)
+    action = the_action(bed, Verb.ROTATE)
     run("chattr", "+C", bed.journald.journal)
-    outcome = carry_out(order).outcome
+    outcome = do(action).outcome
     assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.NO_JOURNALD)
 
 
 def test_a_file_that_journald_rotated_meanwhile_is_left_alone(bed: Bed) -> None:
-    order = the_order(bed, Verb.ROTATE)
+    action = the_action(bed, Verb.ROTATE)
     bed.journald.rotate()
-    outcome = carry_out(order).outcome
+    outcome = do(action).outcome
     assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.CHANGED)
 
 
 def test_a_yes_is_not_believed_while_the_file_is_the_same(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a journald that writes elsewhere answers."""
-    order = the_order(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)
+    action = the_action(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)
     monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
     monkeypatch.setattr(control, "rotate", lambda *_: None)
-    outcome = carry_out(order).outcome
+    outcome = do(action).outcome
     assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NO_JOURNALD)
     assert "the file is the same" in outcome.detail
 
 
 def test_a_new_file_that_did_not_inherit_is_a_failure(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    order = the_order(bed, Verb.ROTATE)
+    action = the_action(bed, Verb.ROTATE)
     run("chattr", "+C", bed.journald.journal)
 
     def rotate(_namespace: str) -> None:
@@ -364,7 +363,7 @@ def test_a_new_file_that_did_not_inherit_is_a_failure(bed: Bed, monkeypatch: pyt
 
     monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
     monkeypatch.setattr(control, "rotate", rotate)
-    outcome = carry_out(order).outcome
+    outcome = do(action).outcome
     assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NOT_TAKEN)
 
 
@@ -372,18 +371,20 @@ def test_a_name_without_a_successor_is_rotated_all_the_same(bed: Bed, monkeypatc
     """As the file of a user who is not logged in: it comes back with the next message."""
     user = bed.journald.journal / "user-1000.journal"
     shutil.copyfile(bed.journald.active, user)
-    order = the_order(bed, Verb.ROTATE)
+    action = the_action(bed, Verb.ROTATE)
     (file,) = Observer().look_at((str(user),), now_us=0).files
-    order = order._replace(path=str(user), file=file, reason=Reason.CHEAPER)
+    assert isinstance(action.target, Rotation)
+    target = action.target._replace(file=file)
+    action = action._replace(path=str(user), target=target, reason=Reason.CHEAPER)
     monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
     monkeypatch.setattr(control, "rotate", lambda *_: user.unlink())
-    done = carry_out(order)
+    done = do(action)
     assert (done.outcome.result, done.outcome.extents_after) == (Result.DONE, 0)
 
 
 def test_a_rotation_is_over_when_journald_has_finished_the_archive(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers before. A commit until then, as of our record, can make an archive durable that nobody can read."""
-    order = the_order(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)
+    action = the_action(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)
     archive = bed.journald.journal / archive_name()
 
     def finish() -> None:
@@ -400,7 +401,7 @@ def test_a_rotation_is_over_when_journald_has_finished_the_archive(bed: Bed, mon
 
     monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
     monkeypatch.setattr(control, "rotate", rotate)
-    done = carry_out(order)
+    done = do(action)
     state = archive.read_bytes()[STATE_OFFSET]
     finishing.join()
     assert (done.outcome.result, state) == (Result.DONE, ARCHIVED)
@@ -409,7 +410,7 @@ def test_a_rotation_is_over_when_journald_has_finished_the_archive(bed: Bed, mon
 def test_an_archive_that_journald_does_not_finish_is_not_waited_for_without_end(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order = the_order(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)
+    action = the_action(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)
 
     def rotate(_namespace: str) -> None:
         archive = bed.journald.journal / archive_name()
@@ -420,7 +421,7 @@ def test_an_archive_that_journald_does_not_finish_is_not_waited_for_without_end(
     monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
     monkeypatch.setattr(control, "rotate", rotate)
     monkeypatch.setattr(rotation, "FINISHED_S", 0.1)
-    assert carry_out(order).outcome.result is Result.DONE
+    assert do(action).outcome.result is Result.DONE
 
 
 def test_where_the_socket_is_dead_nobody_writes_and_nothing_has_failed(
@@ -431,6 +432,6 @@ def test_where_the_socket_is_dead_nobody_writes_and_nothing_has_failed(
     monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(control.socket_path())
-    outcome = carry_out(the_order(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)).outcome
+    outcome = do(the_action(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)).outcome
     assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.NO_JOURNALD)
     assert os.strerror(errno.ECONNREFUSED) in outcome.detail

@@ -21,13 +21,14 @@ from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError
 from journalkeeper.observe.observer import COARSE_NS, Observer, Seen, resolved
 from tests.btrfs.conftest import NOBODY
-from tests.btrfs.journals import archive_name, bearing, do, eventually, extents, planned, put
+from tests.btrfs.journals import archive_name, bearing, do, extents, planned, put
+from tests.hosts import MACHINE
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 
 T = TypeVar("T")
 AsNobody = Callable[[Callable[[], T]], T]
-MACHINE = "0123456789abcdef0123456789abcdef"
 NAMES = ["system.journal", "user-1000.journal", archive_name(), "system@0000000000000001-0000000000000001.journal~"]
 
 

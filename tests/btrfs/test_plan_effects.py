@@ -18,10 +18,9 @@ from journalkeeper.observe import flushes
 from journalkeeper.policy.flush_timer import FlushTimer
 from journalkeeper.service import api
 from tests.btrfs.journals import ALWAYS, NOW, put
+from tests.hosts import MACHINE
 
 pytestmark = pytest.mark.root
-
-MACHINE = "0123456789abcdef" * 2
 
 
 @pytest.fixture
@@ -46,17 +45,19 @@ def engine(top: Path, tmp_path: Path) -> Engine:
     return made
 
 
-def test_a_plan_does_not_make_journald_sync(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_run_makes_journald_sync(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
     monkeypatch.setattr(control, "synchronize", asked.append)
     monkeypatch.setattr(FlushTimer, "worth_a_sync", lambda *_: True)
     monkeypatch.setattr(flushes, "ASKED_LOOKS", 0)
-    engine.plan(NOW)
+    assert engine.plan(NOW).syncs
     engine.plan(NOW._replace(paths=(f"{engine.directories[0]}/{MACHINE}/system.journal",)))
     engine.look(NOW)
-    assert asked == []
     engine.run(NOW, on_progress=lambda _: None, stop=lambda: True)
+    assert asked == []
+    assert engine.flush_passed(), "it is still time for a plan"
+    engine.run(NOW, on_progress=lambda _: None, stop=lambda: False)
     assert asked
 
 

@@ -26,6 +26,7 @@ from journalkeeper.probe import base, fsync, syslog, who
 from journalkeeper.probe.base import Measurement
 from tests.bench.figures import REPOSITORY
 from tests.btrfs.test_probe_truths import at_bed, ended
+from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -48,13 +49,6 @@ for n in range(calls):
         fd = os.open(path, os.O_RDWR)
 """
 """fsyncs of a file that stays open, has no name any more, or is closed at once after each."""
-
-
-def eventually(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def instances() -> list[str]:
@@ -192,14 +186,14 @@ def test_a_kill_leaves_nothing_stopped_nothing_traced_and_no_directory(
 ) -> None:
     starving = started("syslog", "--starve=1%", "--seconds=60", f"--directory={tmp_path}")
     tracing = started("fsync", "--who=60")
-    eventually(lambda: len(children(starving.pid)) == 3)  # what removes, journald, and what stops it
-    eventually(lambda: f"{base.NAME}{tracing.pid}" in instances())
+    assert eventually(lambda: len(children(starving.pid)) == 3)  # what removes, journald, and what stops it
+    assert eventually(lambda: f"{base.NAME}{tracing.pid}" in instances())
     assert list(tmp_path.iterdir()) != []
     below = [*children(starving.pid), *children(tracing.pid)]
     for process in (starving, tracing):
         process.kill()
         process.wait()
-    eventually(lambda: all(map(gone, below)))
+    assert eventually(lambda: all(map(gone, below)))
     assert f"{base.NAME}{tracing.pid}" not in instances()
     assert list(tmp_path.iterdir()) == []
 
@@ -208,7 +202,7 @@ def test_what_starves_a_process_lets_it_go_on_when_its_parent_is_killed() -> Non
     with subprocess.Popen(["sleep", "60"]) as victim:
         words = [sys.executable, "-m", "journalkeeper.probe.starve", str(victim.pid), "1"]
         with subprocess.Popen(words, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starver:
-            eventually(lambda: "T (stopped)" in Path(f"/proc/{victim.pid}/status").read_text())
+            assert eventually(lambda: "T (stopped)" in Path(f"/proc/{victim.pid}/status").read_text())
             assert starver.stdin is not None
             starver.stdin.close()  # as the kernel does for who is killed
             assert starver.wait(PATIENCE_S) == 0
@@ -218,7 +212,9 @@ def test_what_starves_a_process_lets_it_go_on_when_its_parent_is_killed() -> Non
 
 def test_ctrl_c_shows_what_there_is(started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
     process = started("syslog", "--seconds=60", "-j", f"--directory={tmp_path}")
-    eventually(lambda: any(b"journalkeeper-probe" in one.read_bytes() for one in tmp_path.glob(".*/*/system.journal")))
+    assert eventually(
+        lambda: any(b"journalkeeper-probe" in one.read_bytes() for one in tmp_path.glob(".*/*/system.journal"))
+    )
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (1, b"")

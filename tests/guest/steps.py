@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from tests import patience
 from tests.guest.host import Guest
 
 CHECKOUT = Path(__file__).parent.parent.parent
 SOURCE = "/opt/source"
 INSTALL = f"{SOURCE}/configs/install"
-PATIENCE_S = 60.0
+
+eventually = partial(patience.eventually, pause_s=0.2)
+"""As `patience.eventually`: each look at a guest starts a process there."""
 
 
 def lend_checkout(guest: Guest) -> None:
@@ -27,16 +29,6 @@ def lend_checkout(guest: Guest) -> None:
         shutil.copytree(CHECKOUT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, place)
-
-
-def eventually(true: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
-    """Whether it becomes true within `patience_s`."""
-    deadline = time.monotonic() + patience_s
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.2)
-    return True
 
 
 def property_of(guest: Guest, unit: str, name: str) -> str:

@@ -8,7 +8,6 @@ in test_host.py, where it is installed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -26,15 +25,6 @@ pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 
 TALKS = "for i in $(seq 200); do echo line $i; done; sleep 2; echo again"
 LIMITED = ("--property=LogRateLimitIntervalSec=1s", "--property=LogRateLimitBurst=10")
-
-
-@pytest.fixture(scope="module")
-def guest(release: str) -> Iterator[Guest]:
-    """A host as Debian ships it, booted once."""
-    require_guest()
-    with Guest(release) as host:
-        host.boot()
-        yield host
 
 
 def doctor(guest: Guest, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ import pytest
 from journalkeeper.model import GIB
 from journalkeeper.model.units import parse_size
 from tests.adapters.test_units import EXPOSURE
-from tests.guest.conftest import require_guest
 from tests.guest.host import Guest
 from tests.guest.steps import CHECKOUT, INSTALL, archive, eventually, extents, lend_checkout, property_of
 
@@ -43,15 +41,6 @@ SHOP = "shop"
 
 VARYING = r"/(__pycache__|apt|dpkg|source)(/|$)|^/var/lib/systemd|^/etc/\.updated|\.cache$"
 """Paths that come and go by themselves, or by the distribution's packages."""
-
-
-@pytest.fixture(scope="module")
-def guest(release: str) -> Iterator[Guest]:
-    """A host as Debian ships it; the journal of its first boot is datacow."""
-    require_guest()
-    with Guest(release) as host:
-        host.boot()
-        yield host
 
 
 def all_paths(guest: Guest) -> set[str]:

@@ -28,7 +28,8 @@ from dbus_fast import Message, MessageType, Variant
 
 from journalkeeper.bus import names
 from tests import bus as beds
-from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, eventually, raw_call
+from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, raw_call
+from tests.patience import eventually
 from tests.trust import server as made
 from tests.trust import table
 
@@ -154,8 +155,8 @@ def _is_in(client: RawClient) -> bool:
     return bool(select.select([client.socket], [], [], SILENT_S)[0]) and client.replies() > 0
 
 
-def send_all(bus: PrivateBus, messages: int, seed: int, told: int) -> None:
-    """As nobody: send so many; how many were sent, and at the end how many answers came, is written to `told`."""
+def send_all(bus: PrivateBus, messages: int, seed: int, progress_fd: int) -> None:
+    """As nobody: send so many; how many were sent, and at the end how many answers came, goes to `progress_fd`."""
     os.setgroups([])
     os.setgid(beds.NOBODY)
     os.setuid(beds.NOBODY)
@@ -181,8 +182,8 @@ def send_all(bus: PrivateBus, messages: int, seed: int, told: int) -> None:
                         raise
                     break  # the bus waits for us to read
         if sent % 1000 < 10:
-            os.write(told, b"%d\n" % sent)
-    os.write(told, b"%d\n%s%d\n" % (sent, ANSWERS, answers))
+            os.write(progress_fd, b"%d\n" % sent)
+    os.write(progress_fd, b"%d\n%s%d\n" % (sent, ANSWERS, answers))
 
 
 class Asking(threading.Thread):

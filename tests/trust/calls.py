@@ -35,22 +35,22 @@ from unittest.mock import patch
 
 from journalkeeper.cli import interrupts
 from journalkeeper.cli.program import run as command
-from journalkeeper.execute.orders import carry_out
 from journalkeeper.history.record import Record
 from journalkeeper.lab.journald import OFFLINE, STATE_OFFSET, PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.lab.volume import run as tool
-from journalkeeper.model import KIB, Kind, Order, Outcome, Reason, Result, Verb
+from journalkeeper.model import KIB, Action, Kind, Outcome, Reason, Result, Verb
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.run import Done
 from journalkeeper.model.waiting import Wait
 from tests import hosts
 from tests.btrfs.journals import action, archive_name, do, put
+from tests.hosts import MACHINE
 from tests.trust import faulty, inside
 from tests.trust.faulty import Ended
 from tests.trust.tally import Tally
-from tests.trust.wholeness import MACHINE, adorn, allocate_ahead, differences, next_run, record_troubles, whole
+from tests.trust.wholeness import adorn, allocate_ahead, differences, next_run, record_troubles, whole
 
 ERRNOS: Final = ("EIO", "ENOSPC", "EINTR", "EAGAIN", "EPERM", "EBUSY", "ENOMEM", "EDQUOT", "EROFS")
 SIGNALS: Final = ("SIGKILL", "SIGTERM")
@@ -140,7 +140,7 @@ class RotationFlow:
     def __init__(self, base: Path, journald: PrivateJournald) -> None:
         self._journald, self._pid = journald, journald.pid
         self._state, self._count = base / "state", 0
-        self._order: Order | None = None
+        self._action: Action | None = None
 
     def ready(self) -> None:
         for path in self._journald.journal.glob("*@*"):
@@ -152,12 +152,12 @@ class RotationFlow:
 
     def first(self) -> None:
         inside.enter(self._pid)
-        self._order = inside.order()
+        self._action = inside.rotation()
 
     def work(self) -> str:
-        assert self._order is not None
+        assert self._action is not None
         with interrupts.Interrupts(""):
-            return in_words(guarded(partial(carry_out, self._order)))
+            return in_words(guarded(partial(do, self._action)))
 
     def look(self, said: str) -> Looked:
         del said

@@ -7,10 +7,10 @@ import ctypes
 import os
 import time
 
-from journalkeeper.execute.orders import carry_out
 from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.model import Order, Outcome, Reason, Result, Verb
+from journalkeeper.model import Action, Reason, Result, Rotation, Verb
 from journalkeeper.observe.observer import Observer
+from tests.btrfs.journals import do
 
 CLONE_NEWNS = 0x00020000
 TOP = "/var/log/journal"
@@ -32,17 +32,12 @@ def enter(pid: int) -> None:
     os.close(mounts)
 
 
-def order() -> Order:
+def rotation() -> Action:
     """To rotate the active file of the journald where this process is."""
     seen = Observer().look((TOP,), now_us=time.time_ns() // 1000)
     (file,) = [file for file in seen.files if file.path.endswith("/system.journal")]
     (instance,) = [one for one in seen.instances if file.path.startswith(f"{one.directory}/")]
-    return Order(file.path, Verb.ROTATE, Reason.CHEAPER, instance, file)
-
-
-def rotate() -> Outcome:
-    """What becomes of that order."""
-    return carry_out(order()).outcome
+    return Action(file.path, Verb.ROTATE, Reason.CHEAPER, Rotation(instance, file))
 
 
 def rotated(journald: PrivateJournald) -> None:
@@ -55,7 +50,7 @@ def rotated(journald: PrivateJournald) -> None:
     if child == 0:
         try:
             enter(pid)
-            os._exit(rotate().result is not Result.DONE)
+            os._exit(do(rotation()).outcome.result is not Result.DONE)
         finally:
             os._exit(2)
     _, status = os.waitpid(child, 0)

@@ -315,9 +315,9 @@ def check_messages(data: bytes) -> None:
 def _let_in(parts: list[bytes]) -> bytes:
     source: Any = _Source([part for part in parts if part])
     loop: Any = _Loop()
-    inlet = SizeGuard(source, loop)
+    guard = SizeGuard(source, loop)
     ready = b""
-    while part := inlet.recv(1 << 20):
+    while part := guard.recv(1 << 20):
         ready += part
     return ready
 

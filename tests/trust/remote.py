@@ -82,7 +82,7 @@ def touched(path: Path) -> tuple[Bearing, int, list[fiemap.Extent]]:
         os.close(fd)
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """What the owner tells at its end."""
 
     operations: int
@@ -132,11 +132,11 @@ class Attack:
         self._heard += part
         return bool(part)
 
-    def told(self) -> Told:
-        """What it told; it has ended."""
+    def reported(self) -> Reported:
+        """What it reported; it has ended."""
         os.waitpid(self._pid, 0)
         os.close(self._pipe)
-        return Told(*json.loads(self._heard or b'[0, [], "the owner told nothing"]'))
+        return Reported(*json.loads(self._heard or b'[0, [], "the owner reported nothing"]'))
 
 
 class Service:
@@ -207,18 +207,18 @@ def attack(operations: int, seed: int) -> table.Row:
                 number += 1
                 service.own_again(number)
             service.run()
-        told = owner.told()
+        said = owner.reported()
         service.settle()
         changed = [path.name for path, was in zip(place.victims, before, strict=True) if touched(path) != was]
         torn = [path.name for path in service.made if not path.exists() or path.read_bytes() != CONTENT]
     service.unclean += [f"{name}: changed, and it is outside of remote/" for name in changed]
-    service.unclean += [told.failed] if told.failed else []
-    lost = [*told.lost, *(f"{name}: not whole" for name in torn)]
-    sys.stdout.write(f"{told.operations:,} operations, {dict(service.counts)}\n")
+    service.unclean += [said.failed] if said.failed else []
+    lost = [*said.lost, *(f"{name}: not whole" for name in torn)]
+    sys.stdout.write(f"{said.operations:,} operations, {dict(service.counts)}\n")
     for sentence in [*lost, *service.unclean]:
         sys.stdout.write(f"{sentence}\n")
     outage_s = round(service.longest_s, 1)
-    return table.Row(KIND, told.operations, len(lost), len(service.unclean), outage_s, seed)
+    return table.Row(KIND, said.operations, len(lost), len(service.unclean), outage_s, seed)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -30,9 +30,10 @@ from journalkeeper.model.waiting import Wait
 from tests import hosts
 from tests.btrfs.journals import NOW, archive_name, let_go, put
 from tests.btrfs.test_execute_failures import before_each_call
+from tests.hosts import MACHINE
 from tests.trust.cutdisk import recorded
 from tests.trust.inside import rotated
-from tests.trust.wholeness import CONFIG, MACHINE, STATE, Whole, adorn, allocate_ahead, whole
+from tests.trust.wholeness import CONFIG, STATE, Whole, adorn, allocate_ahead, whole
 
 SIZE: Final = 512 * MIB
 COMMIT: Final = "sync --file-system"

@@ -15,18 +15,17 @@ import sys
 from collections.abc import Callable
 
 from journalkeeper.bus.server import Server
-from journalkeeper.metrics.status import Status
-from journalkeeper.model import Extents, JournalFile, Kind, Reason, Request, Skip, State
+from journalkeeper.model import JournalFile, Reason, Request, Skip
 from journalkeeper.service.events import Events
 from journalkeeper.service.job import Ended, Job
 from journalkeeper.service.jobs import Jobs
 from journalkeeper.service.mistakes import Mistakes
 from journalkeeper.service.snapshot import Findings, Snapshot
+from tests import figures, hosts
 
 TOP = "/var/log/journal"
 PRIVILEGED = "privileged: "
 OWNERS = ("system", "user:1000", "user:65534")
-STATUS = Status(3, 0, 2, 100, 4, 60, 10, 10, 0, None, (), window_open=True, budget_bytes=9, budget_left_bytes=7)
 
 
 def file(number: int, length: int) -> JournalFile:
@@ -34,26 +33,17 @@ def file(number: int, length: int) -> JournalFile:
     owner = OWNERS[number % len(OWNERS)]
     stem = owner.replace(":", "-").ljust(length, "x") if length else owner.replace(":", "-")
     name = f"{stem}@{number:032x}-{number:016x}-{number:016x}.journal"
-    return JournalFile(
+    return hosts.file(
         path=f"{TOP}/m/{name}",
-        device=1,
         inode=number,
-        kind=Kind.ARCHIVED,
         owner=owner,
         instance="m",
-        state=State.ARCHIVED,
         size_bytes=8 << 20,
         allocated_bytes=8 << 20,
-        disk_bytes=None,
-        extents=Extents(total=50, data_bytes=8 << 20),
-        nocow=False,
+        extents=hosts.extents(50, 8 << 20),
         entries=99,
         head_time_us=11,
         tail_time_us=22,
-        links=1,
-        uid=0,
-        mtime_ns=0,
-        ctime_ns=0,
     )
 
 
@@ -68,7 +58,7 @@ class Made:
         self._ends = ends
         rows = {row.path: row for row in (file(number, length) for number in range(files))}
         skips = {path: Skip(path, Reason.SETTLING, "changed 3s ago") for path in rows}
-        self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), STATUS, 0, ""))
+        self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), figures.STATUS, 0, ""))
         self._skips = skips
         self.events = Events()
         self.jobs = Jobs(self._do, self.events, complain)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whatever one file's turn, one order or one event raises: the others go on, and it is said once where it was."""
+"""Whatever one file's turn or one event raises: the others go on, and it is said once where it was."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ import pytest
 from journalkeeper.btrfs import inode
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.execute import inplace, orders, runner
+from journalkeeper.execute import attributes, inplace, runner
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.execute.runner import Runner
 from journalkeeper.execute.verified_file import VerifiedFile
 from journalkeeper.lab.volume import ScratchVolume
-from journalkeeper.model import Action, Kind, Order, Outcome, Plan, Range, Reason, Refusal, Request, Result, Skip, Verb
+from journalkeeper.model import Action, Kind, Outcome, Plan, Range, Reason, Refusal, Request, Result, Skip, Verb
 from journalkeeper.model.internal_error import FRAMES, WORDS, InternalError, guarded
 from journalkeeper.model.run import Done, Report
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import survey as module
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen
-from journalkeeper.policy import plan as planned
 from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case
+from journalkeeper.policy.plan import plan as planned
 from journalkeeper.service.daily_log import DailyLog
 from journalkeeper.service.log import Event
 from journalkeeper.service.watch import Change, Watch
 from tests import hosts
 from tests.btrfs.journals import archive_name, put
+from tests.hosts import MACHINE
 
-MACHINE = "0123456789abcdef0123456789abcdef"
 HEADER_SIZE, ARENA_SIZE = 208, (1 << 20) - 208
 CONTENT = (
     (b"LPKS" + b"HHRH" + bytes(8) + b"\x02").ljust(88, b"\0")
@@ -168,16 +168,16 @@ def test_an_action_that_raises_anything_is_an_outcome_and_the_next_is_done(monke
     assert (second.path, second.result) == (good.path, Result.DONE)
 
 
-def test_an_order_that_raises_anything_is_an_outcome_and_the_next_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    bad, good = (
-        Order(f"/j/{name}", Verb.SET_NOCOW, Reason.CONFIGURED, hosts.instance(directory=f"/j/{name}"))
-        for name in ("bad", "good")
-    )
-    carry_out = orders.not_begun
-    monkeypatch.setattr(orders, "carry_out", lambda order: mistake() if order == bad else carry_out(order))
-    first, second = do(Plan((), (), (), orders=(bad, good)))
+def test_a_directory_whose_turn_raises_anything_is_an_outcome_and_the_next_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    instances = [hosts.instance(directory=f"/j/{name}") for name in ("bad", "good")]
+    bad, good = (Action(one.directory, Verb.SET_NOCOW, Reason.CONFIGURED, one) for one in instances)
+    monkeypatch.setattr(attributes, "set_nocow", lambda instance: mistake() if instance == instances[0] else None)
+    monkeypatch.setattr(Runner, "_throttle", lambda *_: NoAttention())
+    first, second = do(Plan((), (bad, good), ()))
     assert (first.path, first.result, first.reason) == (bad.path, Result.FAILED, Reason.INTERNAL_ERROR)
-    assert second.path == good.path
+    assert (second.path, second.result) == (good.path, Result.DONE)
 
 
 # On real files

@@ -24,7 +24,8 @@ import pytest
 
 from journalkeeper.bus import names
 from tests import bus as beds
-from tests.bus import REPOSITORY, PrivateBus, RawClient, as_nobody, eventually, raw_call
+from tests.bus import REPOSITORY, PrivateBus, RawClient, as_nobody, raw_call
+from tests.patience import eventually
 from tests.trust import server as made
 
 pytestmark = pytest.mark.root

@@ -18,9 +18,12 @@ from journalkeeper.journald import layout
 from journalkeeper.journald.layout import MOST_FILES, listing
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Reason
+from journalkeeper.model.manager import Manager
 from journalkeeper.observe.observer import Observer
 from journalkeeper.service.backoff import CpuShare
 from journalkeeper.service.snapshot import Snapshot
+from journalkeeper.wire import records
+from journalkeeper.wire.field import document, from_properties
 from tests.trust.services import Quiet, quiet
 
 NAMES = 20_000
@@ -107,9 +110,10 @@ def test_what_is_left_out_is_a_row_with_its_number(volume: ScratchVolume, monkey
 
 def test_a_limit_that_is_reached_is_in_the_status() -> None:
     reached = ("/j/remote: 12,832 journal files more than the 7,168 that are looked at", "/j: no more watches")
-    live = properties.manager(Snapshot(directories=("/j",), limits=reached))
-    assert live["Limits"] == list(reached)
-    assert status._service_document(live)["limits"] == list(reached)
+    shown = properties.manager(Snapshot(directories=("/j",), limits=reached))
+    assert shown["Limits"] == list(reached)
+    live = from_properties(Manager, records.MANAGER, shown)
+    assert document(records.MANAGER, live)["limits"] == list(reached)
     assert [words for name, words in status._service_facts(live) if name == "Limit"] == list(reached)
 
 

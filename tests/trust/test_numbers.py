@@ -15,12 +15,12 @@ from journalkeeper.history.record import Record
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import GIB, KIB, MAX_FILE_BYTES, MIB, Kind, Reason, Request
 from journalkeeper.model.run import Report
-from journalkeeper.policy import plan as planned
+from journalkeeper.policy.plan import plan as planned
 from tests import hosts
 from tests.btrfs.journals import archive_name, put
+from tests.hosts import MACHINE
 from tests.trust.test_boundary import CONTENT
 
-MACHINE = "0123456789abcdef0123456789abcdef"
 MOST_BYTES = (1 << 63) - 4096
 YEAR_2262_NS = 1 << 63
 

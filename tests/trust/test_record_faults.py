@@ -22,7 +22,7 @@ from journalkeeper.model import Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.errors import BusyError, KeeperError
 from journalkeeper.model.waiting import Wait, sentence
 from tests import hosts
-from tests.btrfs.journals import eventually
+from tests.patience import eventually
 from tests.trust.services import quiet
 
 VOLUME = ("uuid-a", 256)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.bus import eventually
+from tests.patience import eventually
 from tests.trust import __main__ as suite
 from tests.trust import caller, fuzz, races, rights, soak, table
 from tests.trust.__main__ import KINDS, TABLE, Kind

@@ -20,10 +20,10 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.service import backoff, daemon
 from journalkeeper.service.backoff import RETRY_MOST_S, RETRY_S, Backoff
 from journalkeeper.service.watch import Watch
+from tests.hosts import MACHINE
 from tests.trust.services import listener
 
 CHECKOUT = Path(__file__).parents[2]
-MACHINE = "0123456789abcdef0123456789abcdef"
 
 WATCHES = """
 import asyncio, sys

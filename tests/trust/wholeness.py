@@ -25,7 +25,6 @@ CONFIG = ALWAYS.model_copy(update={"nocow": Nocow(nocow="no")})
 ACL = struct.pack("<I" + "HHI" * 5, 2, 1, 6, NOBODY, 2, 4, 1234, 4, 4, NOBODY, 16, 4, NOBODY, 32, 0, NOBODY)
 """user::rw-,user:1234:r--,group::r--,mask::r--,other::---. Source: linux/posix_acl_xattr.h"""
 
-MACHINE = "0123456789abcdef" * 2
 STATE = "state"
 """The state directory, on the same volume as the journal: one power cut is for both."""
 

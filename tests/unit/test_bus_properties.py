@@ -8,12 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from journalkeeper.bus import contract, options, properties
-from journalkeeper.metrics.status import Status
 from journalkeeper.model import (
-    Extents,
     Host,
-    Instance,
-    JournalFile,
     Kind,
     Outcome,
     Plan,
@@ -32,45 +28,24 @@ from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.api import result
 from journalkeeper.service.job import Job
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally
+from tests import figures, hosts
 
 TOP = "/var/log/journal"
 PATH = f"{TOP}/m/system.journal"
-STATUS = Status(3, 0, 2, 100, 4, 60, 10, 10, 0, None, (), window_open=True, budget_bytes=9, budget_left_bytes=7)
-FILE = JournalFile(
+FILE = hosts.file(
+    Kind.ACTIVE,
     path=PATH,
-    device=1,
-    inode=2,
-    kind=Kind.ACTIVE,
-    owner="system",
     instance="m",
     state=State.ONLINE,
     size_bytes=8 << 20,
     allocated_bytes=8 << 20,
-    disk_bytes=None,
-    extents=Extents(total=50, data_bytes=8 << 20),
-    nocow=False,
+    extents=hosts.extents(50, 8 << 20),
     entries=9,
     head_time_us=1,
     tail_time_us=2,
-    links=1,
-    uid=0,
-    mtime_ns=0,
-    ctime_ns=0,
 )
 DONE = Outcome(PATH, Verb.DEFRAGMENT, Result.DONE, Reason.FRAGMENTED, 50, 3, 90, 40, 77, 0.1)
-INSTANCE = Instance(
-    name="m",
-    directory=f"{TOP}/m",
-    device=1,
-    namespace="",
-    nocow=False,
-    storage="persistent",
-    sync_interval_us=300,
-    system_max_use_bytes=None,
-    system_keep_free_bytes=None,
-    system_max_file_size_bytes=None,
-    system_max_files=100,
-)
+INSTANCE = hosts.instance(name="m", directory=f"{TOP}/m", sync_interval_us=300)
 
 
 class Value(NamedTuple):
@@ -83,7 +58,13 @@ class Value(NamedTuple):
 def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = (), since_us: int | None = None, long: str = "") -> Findings:
     instance = INSTANCE._replace(online_since_us=since_us)
     host = Host(0, (FILE,), (instance,), (), {}, 0)
-    return snapshots.findings(host, Plan((Window("m", True, None, ""),), (), skipped), outcomes, STATUS, long)
+    return snapshots.findings(
+        host,
+        Plan((Window("m", True, None, ""),), (), skipped),
+        outcomes,
+        figures.STATUS._replace(budget_left_bytes=7),
+        long,
+    )
 
 
 WAITS = Skip(PATH, Reason.WINDOW_CLOSED, "soon", until_us=5, puts_off=True)
@@ -115,7 +96,7 @@ def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
         (contract.FILE, properties.file(FILE, LEFT)),
         (contract.JOB_INTERFACE, {**properties.job(Job(1, Request())), "Options": {}}),
     ):
-        signatures = dict(interface.properties)
+        signatures = {row.bus: row.type.signature for row in interface.properties}
         assert values.keys() == signatures.keys()
         wrong = [
             name

@@ -4,20 +4,20 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 
 from journalkeeper import __version__
 from journalkeeper.cli.status import _Recorded, verdict
 from journalkeeper.history.rows import Run
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import HOUR_US
 from journalkeeper.model.waiting import Wait
 
 NOW_US = time.time_ns() // 1000
 RUN = Run(1, "daemon", NOW_US - HOUR_US, NOW_US - HOUR_US + 1, 3, 0, 0, 100)
 WELL = _Recorded(readable=True, last_run=RUN, written_day_bytes=0, totals=())
-LIVE: dict[str, Any] = {"State": "idle", "StateReason": "", "Version": __version__, "FileCount": 12, "Paused": False}
+LIVE = Manager(state="idle", state_reason="", version=__version__, files=12, paused=False)
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,15 @@ LIVE: dict[str, Any] = {"State": "idle", "StateReason": "", "Version": __version
     [
         (WELL, LIVE, "Fine: 12 journal files looked after."),
         (WELL._replace(readable=False, last_run=None), LIVE, "Fine: 12 journal files looked after."),
-        (WELL, {**LIVE, "StateReason": "waiting because of settling"}, "Fine: 12 journal files looked after; waiting"),
-        (WELL, {**LIVE, "State": "degraded", "StateReason": "no record"}, "Act: no record; journalctl -u"),
-        (WELL, {**LIVE, "Version": "0.0.1"}, "Act: the service is still version 0.0.1; sudo systemctl restart"),
-        (WELL, {**LIVE, "Limits": ["too many"]}, "Act: too many"),
-        (WELL, {**LIVE, "Paused": True}, "Act: the service is paused; sudo journalkeeper resume"),
+        (
+            WELL,
+            LIVE._replace(state_reason="waiting because of settling"),
+            "Fine: 12 journal files looked after; waiting",
+        ),
+        (WELL, LIVE._replace(state="degraded", state_reason="no record"), "Act: no record; journalctl -u"),
+        (WELL, LIVE._replace(version="0.0.1"), "Act: the service is still version 0.0.1; sudo systemctl restart"),
+        (WELL, LIVE._replace(limits=["too many"]), "Act: too many"),
+        (WELL, LIVE._replace(paused=True), "Act: the service is paused; sudo journalkeeper resume"),
         (WELL._replace(last_run=RUN._replace(failed=2)), LIVE, "Act: 2 files failed in the last run; journalkeeper h"),
         (WELL._replace(waiting=(Wait("/a", NOW_US - 49 * HOUR_US, "budget"),)), LIVE, "Act: 1 file has waited for 2d"),
         (WELL, None, "Fine: a run by hand or by the timer was within the last two days"),
@@ -38,7 +42,7 @@ LIVE: dict[str, Any] = {"State": "idle", "StateReason": "", "Version": __version
         (WELL._replace(readable=False, last_run=None), None, "Act: the service does not run, and only root may read"),
     ],
 )
-def test_the_verdict(recorded: _Recorded, live: dict[str, Any] | None, sentence: str) -> None:
+def test_the_verdict(recorded: _Recorded, live: Manager | None, sentence: str) -> None:
     fine, said = verdict(recorded, live)
     assert said.startswith(sentence)
     assert fine == sentence.startswith("Fine")

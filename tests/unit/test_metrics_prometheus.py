@@ -67,7 +67,10 @@ def test_this_table_leaves_no_sample_out() -> None:
         (figures.FACTS._replace(counters=Counters()), "journalkeeper_reclaimed_bytes_total"),
         (figures.FACTS._replace(status=None), "journalkeeper_files"),
         (figures.FACTS._replace(status=figures.STATUS._replace(skipped=())), "journalkeeper_skipped_files"),
-        (figures.FACTS._replace(status=figures.STATUS._replace(disk_bytes=None)), "journalkeeper_disk_bytes"),
+        (
+            figures.FACTS._replace(status=figures.STATUS._replace(sums={**figures.STATUS.sums, "disk_bytes": None})),
+            "journalkeeper_disk_bytes",
+        ),
         (
             figures.FACTS._replace(status=figures.STATUS._replace(budget_left_bytes=None)),
             "journalkeeper_budget_left_bytes",

@@ -34,26 +34,26 @@ def host(**words: Any) -> Host:
 def test_files_add_up_and_those_with_a_problem_count_as_files_only() -> None:
     found = status(host(), NOTHING, (), Config())
     assert (found.files, found.problem_files) == (3, 1)
-    assert (found.extents, found.active_extents, found.ideal_extents) == (5040, 40, 2)
-    assert (found.size_bytes, found.allocated_bytes) == (64 * MIB, 64 * MIB)
-    assert (found.shared_bytes, found.disk_bytes) == (7, 100)
+    assert (found.sums["extents"], found.active_extents, found.sums["ideal_extents"]) == (5040, 40, 2)
+    assert (found.sums["size_bytes"], found.sums["allocated_bytes"]) == (64 * MIB, 64 * MIB)
+    assert (found.sums["shared_bytes"], found.sums["disk_bytes"]) == (7, 100)
 
 
 def test_a_rewrite_that_was_done_shows_in_the_numbers() -> None:
     found = status(host(), NOTHING, (outcome(),), Config())
-    assert (found.extents, found.ideal_extents, found.disk_bytes) == (300, WHOLE_FILE + 1, 30)
+    assert (found.sums["extents"], found.sums["ideal_extents"], found.sums["disk_bytes"]) == (300, WHOLE_FILE + 1, 30)
     assert (found.fragmented_files, found.active_extents) == (0, 40)
 
 
 def test_the_ideal_is_not_above_what_a_rewrite_left() -> None:
     found = status(host(), NOTHING, (outcome(extents_after=3),), Config())
-    assert (found.extents, found.ideal_extents) == (43, 3 + 1)
+    assert (found.sums["extents"], found.sums["ideal_extents"]) == (43, 3 + 1)
 
 
 @pytest.mark.parametrize("result", [Result.FAILED, Result.SKIPPED])
 def test_what_was_not_done_does_not(result: Result) -> None:
     found = status(host(), NOTHING, (outcome(result=result),), Config())
-    assert (found.extents, found.disk_bytes, found.fragmented_files) == (5040, 100, 1)
+    assert (found.sums["extents"], found.sums["disk_bytes"], found.fragmented_files) == (5040, 100, 1)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_disk_is_known_where_every_files_part_of_it_is(
 ) -> None:
     one = ARCHIVE._replace(disk_bytes=before)
     found = status(hosts.host(one, ACTIVE), NOTHING, (outcome(disk_bytes_after=after),), Config())
-    assert found.disk_bytes == known
+    assert found.sums["disk_bytes"] == known
 
 
 def test_files_that_are_left_alone_are_counted_by_reason_and_directories_are_not() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What has waited for long is told, whatever it waits for."""
+"""What has waited for long is reported, whatever it waits for."""
 
 from __future__ import annotations
 

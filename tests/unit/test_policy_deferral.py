@@ -8,10 +8,24 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.model import JournalFile, Kind, Plan, Reason, Refusal, Request, State
-from journalkeeper.policy.deferral import AGAIN_US, MAINTENANCE_US, PRESSURE_US
+from journalkeeper.model import (
+    Action,
+    Instance,
+    JournalFile,
+    Kind,
+    Outcome,
+    Plan,
+    Reason,
+    Refusal,
+    Request,
+    Result,
+    Rotation,
+    State,
+    Verb,
+)
+from journalkeeper.policy.deferral import AGAIN_US, MAINTENANCE_US, PASSING, PRESSURE_US, remember
 from journalkeeper.policy.plan import plan
-from tests.hosts import NOW_US, configured, extents, file, host, volume
+from tests.hosts import NOW_US, configured, extents, file, host, instance, volume
 
 MOST = Config().window.pressure_max_percent
 FRAGMENTED = file(extents=extents(5_000))
@@ -74,6 +88,43 @@ def test_an_active_file_always_changes() -> None:
 
 def test_another_files_refusal_is_its_own() -> None:
     assert reason(planned(refused=refusal(0, file(inode=301)))) is None
+
+
+HERE = instance(inode=256)
+TARGETS = (FRAGMENTED, HERE, Rotation(HERE, file(Kind.ACTIVE)))
+
+
+def tried(target: JournalFile | Instance | Rotation, result: Result, reason: Reason) -> dict[tuple[int, int], Refusal]:
+    """What is remembered where the try before came to nothing, too, but for another reason."""
+    key = (target.device, target.inode)
+    refused = {key: Refusal(NOW_US - AGAIN_US, 1, 1, Reason.MISMATCH, "before")}
+    action = Action("/j/a", Verb.ROTATE, Reason.CHEAPER, target)
+    outcome = Outcome("/j/a", Verb.ROTATE, result, reason, 1, 1, None, None, 0, 0.0, "why")
+    remember(refused, action, outcome, NOW_US)
+    assert set(refused) <= {key}
+    return refused
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=["file", "directory", "rotation"])
+def test_what_came_to_nothing_is_remembered_until_it_is_done(target: JournalFile | Instance | Rotation) -> None:
+    seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
+    for reason in (Reason.NOT_TAKEN, Reason.IO_ERROR, Reason.INTERNAL_ERROR):
+        (last,) = tried(target, Result.FAILED, reason).values()
+        assert last == (NOW_US, *seen, reason, "why")
+    assert tried(target, Result.DONE, Reason.CHEAPER) == {}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=["file", "directory", "rotation"])
+@pytest.mark.parametrize("reason", sorted(PASSING | {Reason.NO_GAIN}))
+def test_what_passes_by_itself_leaves_the_memory_as_it_was(
+    target: JournalFile | Instance | Rotation, reason: Reason
+) -> None:
+    """A rotation that finds its directory datacow says nothing against the refusal to make that NOCOW.
+
+    How much more there must be after a rewrite in vain is in the record, and on a busy host that comes within an hour.
+    """
+    (last,) = tried(target, Result.SKIPPED, reason).values()
+    assert last.detail == "before"
 
 
 @pytest.mark.parametrize("doing", ["balance", "scrub"])

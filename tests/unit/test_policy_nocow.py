@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from journalkeeper.config import Config, Nocow
-from journalkeeper.model import Host, Kind, Order, Reason, Refusal, Request, Skip, Verb
+from journalkeeper.model import Action, Host, Kind, Reason, Refusal, Request, Skip, Verb
 from journalkeeper.model.units import MINUTE_US
-from journalkeeper.policy import plan
 from journalkeeper.policy.nocow import judge
+from journalkeeper.policy.plan import plan
 from tests.hosts import DEVICE, DIRECTORY, NOW_US, extents, file, host, instance, volume
 
 COPIES = ("raid1", "raid10", "raid5", "raid6", "raid1c3", "raid1c4", "dup")
@@ -20,7 +20,7 @@ def config(word: str) -> Config:
     return Config(nocow=Nocow(nocow=word))  # type: ignore[arg-type] # one of three words
 
 
-def answer(word: str, **words: object) -> Order | Skip | None:
+def answer(word: str, **words: object) -> Action | Skip | None:
     """What is decided of a directory of inode 256 on one volume; `words` for the instance or the volume."""
     of_volume = {key: words.pop(key) for key in ("data_profile", "redundant", "options") if key in words}
     return judge(instance(inode=256, **words), volume(**of_volume), host(), config(word))
@@ -30,9 +30,9 @@ def answer(word: str, **words: object) -> Order | Skip | None:
 @pytest.mark.parametrize(("word", "reason"), [("auto", Reason.NO_REDUNDANCY), ("yes", Reason.CONFIGURED)])
 def test_a_directory_on_data_without_copies_becomes_nocow(profile: str, word: str, reason: Reason) -> None:
     found = answer(word, data_profile=profile)
-    assert isinstance(found, Order)
+    assert isinstance(found, Action)
     assert (found.path, found.action, found.reason) == (DIRECTORY, Verb.SET_NOCOW, reason)
-    assert (found.file, found.bytes_to_write, found.detail) == (None, 0, "")
+    assert (found.bytes_to_write, found.detail) == (0, "")
 
 
 @pytest.mark.parametrize("profile", COPIES)
@@ -45,7 +45,7 @@ def test_auto_leaves_data_with_copies_datacow_and_says_of_what_profile_it_is(pro
 
 def test_yes_does_not_ask_for_the_profile() -> None:
     found = answer("yes", data_profile="raid1", redundant=True)
-    assert isinstance(found, Order)
+    assert isinstance(found, Action)
     assert found.reason is Reason.CONFIGURED
 
 
@@ -84,7 +84,7 @@ def test_where_it_cannot_or_need_not_be_set_the_reason_is_given(words: dict[str,
 @pytest.mark.parametrize("option", ["compress-force=zstd:3", "compress=zstd", "compress"])
 def test_a_mount_that_compresses_is_no_obstacle_and_is_spoken_of(option: str) -> None:
     found = answer("auto", options=("rw", option))
-    assert isinstance(found, Order)
+    assert isinstance(found, Action)
     assert found.detail == f"mounted with {option}, which NOCOW files are exempt from"
 
 
@@ -94,7 +94,7 @@ def test_what_failed_is_tried_again_after_an_hour(minutes: int, again: bool) -> 
     refused = {(DEVICE, 256): Refusal(when_us, 0, 0, Reason.NOT_TAKEN, "it is not there")}
     found = judge(instance(inode=256), volume(), host(refused=refused), config("auto"))
     if again:
-        assert isinstance(found, Order)
+        assert isinstance(found, Action)
     else:
         assert isinstance(found, Skip)
         assert (found.reason, found.until_us) == (Reason.NOT_TAKEN, when_us + 60 * MINUTE_US)
@@ -113,7 +113,7 @@ def test_auto_leaves_a_journal_of_which_snapshots_are_taken_datacow_and_yes_does
     found = judge(instance(), volume(), given, config("auto"))
     assert isinstance(found, Skip)
     assert (found.path, found.reason) == (DIRECTORY, Reason.SNAPSHOTS)
-    assert isinstance(judge(instance(), volume(), given, config("yes")), Order)
+    assert isinstance(judge(instance(), volume(), given, config("yes")), Action)
     warned = judge(instance(nocow=True), volume(), given, config("auto"))
     assert isinstance(warned, Skip)
     assert warned.reason is Reason.SNAPSHOTS
@@ -123,7 +123,7 @@ def test_auto_leaves_a_journal_of_which_snapshots_are_taken_datacow_and_yes_does
 def test_snapshots_of_another_journal_are_no_evidence() -> None:
     there = "/var/log/journal/b.web"
     given = host(SHARED._replace(path=f"{there}/system.journal"), unshared=frozenset({there}))
-    assert isinstance(judge(instance(), volume(), given, config("auto")), Order)
+    assert isinstance(judge(instance(), volume(), given, config("auto")), Action)
 
 
 def test_a_directory_on_another_filesystem_is_not_spoken_of() -> None:
@@ -131,18 +131,19 @@ def test_a_directory_on_another_filesystem_is_not_spoken_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "orders"),
+    ("request_", "number"),
     [
         (Request(upkeep=True), 1),
         (Request(), 0),
         (Request(upkeep=True, paths=(f"{DIRECTORY}/system.journal",)), 0),
     ],
 )
-def test_orders_are_for_who_asks_for_upkeep_of_everything(request_: Request, orders: int) -> None:
-    assert len(plan(host(file()), request_, Config()).orders) == orders
+def test_directories_are_for_who_asks_for_upkeep_of_everything(request_: Request, number: int) -> None:
+    found = plan(host(file()), request_, Config())
+    assert [action.action for action in found.actions].count(Verb.SET_NOCOW) == number
 
 
-def test_every_directory_has_its_own_order() -> None:
+def test_every_directory_has_its_own_action() -> None:
     other = instance(name="b.web", directory="/var/log/journal/b.web", namespace="web")
     found = plan(host(instances=(instance(), other)), Request(upkeep=True), Config())
-    assert [order.path for order in found.orders] == [DIRECTORY, "/var/log/journal/b.web"]
+    assert [action.path for action in found.actions] == [DIRECTORY, "/var/log/journal/b.web"]

@@ -11,10 +11,10 @@ import pytest
 from journalkeeper.config import Config
 from journalkeeper.model import GIB, MIB, Action, Host, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Volume
 from journalkeeper.model.units import DAY_US, SECOND_US
-from journalkeeper.policy import plan, with_now
 from journalkeeper.policy.deferral import AGAIN_US
-from journalkeeper.policy.plan import available_bytes
-from tests.hosts import DEVICE, NOW_US, configured, extents, file, host, instance, past, volume
+from journalkeeper.policy.plan import available_bytes, plan, with_now
+from journalkeeper.wire.documents import plan_document
+from tests.hosts import DEVICE, DIRECTORY, NOW_US, configured, extents, file, host, instance, past, volume
 
 KEEP_FREE = Config().budget.keep_free_bytes
 BUDGET = Config().budget.bytes_per_day or 0
@@ -270,12 +270,12 @@ def test_every_file_is_in_the_plan_exactly_once(seed: int) -> None:
     assert sorted(planned) == sorted(one.path for one in given.files)
     assert len({one.path for one in given.files}) == len(given.files)
     for action in found.actions:
-        assert action.file in given.files
-        assert action.file.problem is None
+        file = next(file for file in given.files if file == action.target)
+        assert file.problem is None
         assert action.extents_expected >= 1
-        assert 0 <= action.bytes_to_write <= action.file.size_bytes
+        assert 0 <= action.bytes_to_write <= file.size_bytes
         ends = [(part.offset, part.offset + part.length) for part in action.ranges]
-        assert all(0 <= begin < end <= action.file.size_bytes for begin, end in ends)
+        assert all(0 <= begin < end <= file.size_bytes for begin, end in ends)
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -444,3 +444,13 @@ def test_who_said_now_already_is_not_told_to() -> None:
     shared = fragmented("a")._replace(extents=extents(5000, shared_bytes=MIB, encoded_bytes=32 * MIB))
     assert marked(shared, request=Request(now=True)) == [(Reason.SHARED, False)]
     assert marked(shared) == [(Reason.SHARED, False)]
+
+
+def test_a_sync_is_asked_for_where_nothing_else_tells_and_is_shown_as_no_action() -> None:
+    other = instance(name="b.web", directory="/var/log/journal/b.web")
+    given = host(file(), instances=(instance(sync_tells=True), other))
+    found = plan(given, Request(), Config())
+    assert [one.directory for one in found.syncs] == [DIRECTORY]
+    without = plan(given._replace(instances=(instance(), other)), Request(), Config())
+    assert without.syncs == ()
+    assert plan_document(found) == plan_document(without)

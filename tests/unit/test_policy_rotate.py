@@ -10,7 +10,7 @@ import pytest
 from journalkeeper.config import Budget, Config, Defrag, Nocow
 from journalkeeper.model import GIB, MIB, Host, Instance, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Verb
 from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
-from journalkeeper.policy import plan, with_now
+from journalkeeper.policy.plan import plan, with_now
 from tests.hosts import DEVICE, DIRECTORY, NAME, NOW_US, extents, file, host, instance, past, volume
 
 UPKEEP = Request(upkeep=True)
@@ -56,8 +56,7 @@ def archives(count: int, size_mib: int) -> tuple[JournalFile, ...]:
 def decided(given: Host, request: Request = UPKEEP, config: Config = Config()) -> Plan:  # noqa: B008 - frozen
     found = plan(given, request, config)
     files = {one.path for one in given.files}
-    rows = [*(order.path for order in found.orders), *(action.path for action in found.actions)]
-    rows += [skip.path for skip in found.skipped]
+    rows = [*(action.path for action in found.actions), *(skip.path for skip in found.skipped)]
     assert sorted(path for path in rows if path in files) == sorted(files), "every file once"
     return found
 
@@ -68,11 +67,11 @@ def said(found: Plan) -> list[tuple[Reason, str]]:
 
 
 def tools(found: Plan) -> list[Verb]:
-    return [order.action for order in found.orders] + [action.action for action in found.actions]
+    return [action.action for action in found.actions]
 
 
 def rotations(found: Plan) -> list[tuple[str, Reason]]:
-    return [(order.path, order.reason) for order in found.orders if order.action is Verb.ROTATE]
+    return [(action.path, action.reason) for action in found.actions if action.action is Verb.ROTATE]
 
 
 # To make an active file NOCOW
@@ -81,13 +80,13 @@ def rotations(found: Plan) -> list[tuple[str, Reason]]:
 def test_a_datacow_active_file_in_a_nocow_directory_is_rotated_once() -> None:
     found = decided(host(active(), instances=(young(),)))
     assert rotations(found) == [(SYSTEM, Reason.BORN_DATACOW)]
-    assert found.actions == ()
+    assert tools(found) == [Verb.ROTATE]
     assert said(found) == []
 
 
 def test_it_is_rotated_in_the_plan_that_makes_the_directory_nocow() -> None:
     found = decided(host(active(), instances=(young(nocow=False),)))
-    assert [(order.action, order.path) for order in found.orders] == [
+    assert [(action.action, action.path) for action in found.actions] == [
         (Verb.SET_NOCOW, DIRECTORY),
         (Verb.ROTATE, SYSTEM),
     ]
@@ -259,10 +258,10 @@ def test_the_cheaper_tool_is_chosen(size_mib: int, dense_mib: int, dense: int, r
     each = (dense,) * dense_mib + (rest,) * (size_mib - dense_mib)
     one = active(size_mib=size_mib, extents=extents(sum(each), size_mib * MIB, per_mib=each))
     found = decided(host(one, instances=(young(nocow=False),)), config=KEEP_DATACOW)
-    assert [order.action for order in found.orders] + [action.action for action in found.actions] == [tool]
+    assert tools(found) == [tool]
     if tool is Verb.ROTATE:
         assert rotations(found) == [(SYSTEM, Reason.CHEAPER)]
-        assert (found.orders[0].extents_before, found.orders[0].extents_expected) == (sum(each), 4)
+        assert (found.actions[0].extents_before, found.actions[0].extents_expected) == (sum(each), 4)
 
 
 def test_a_nocow_file_is_dearer_to_rotate_because_journald_copies_it() -> None:
@@ -271,7 +270,7 @@ def test_a_nocow_file_is_dearer_to_rotate_because_journald_copies_it() -> None:
         found = decided(
             host(one, instances=(young(),)), config=KEEP_DATACOW.model_copy(update={"nocow": no_rotation_to_apply()})
         )
-        assert [order.action for order in found.orders] + [action.action for action in found.actions] == [tool]
+        assert tools(found) == [tool]
 
 
 def no_rotation_to_apply() -> Any:
@@ -294,7 +293,7 @@ def test_before_a_shutdown_its_own_messages_count(
     one = active(size_mib=size_mib, extents=extents(sum(each), size_mib * MIB, per_mib=each), nocow=nocow)
     request = Request(upkeep=True, now=True, ending=ending)
     found = decided(host(one, instances=(young(nocow=False),)), request, KEEP_DATACOW)
-    assert [order.action for order in found.orders] + [action.action for action in found.actions] == [tool]
+    assert tools(found) == [tool]
 
 
 def test_no_rotations_a_day_are_none_before_a_shutdown_either() -> None:
@@ -303,7 +302,7 @@ def test_no_rotations_a_day_are_none_before_a_shutdown_either() -> None:
     for ending, tool in ((False, Verb.ROTATE), (True, Verb.DEFRAGMENT)):
         request = Request(upkeep=True, now=True, ending=ending)
         found = decided(host(one, instances=(young(nocow=False),)), request, none)
-        assert [order.action for order in found.orders] + [action.action for action in found.actions] == [tool]
+        assert tools(found) == [tool]
 
 
 @pytest.mark.parametrize(
@@ -329,14 +328,14 @@ def test_a_rotation_is_judged_by_what_the_next_reader_pays(
     one = one._replace(extents=one.extents._replace(shared_bytes=shared * size_mib * MIB))
     request = Request(upkeep=True, now=ending, ending=ending)
     found = decided(host(one, instances=(young(nocow=nocow),)), request, KEEP_DATACOW)
-    assert (len(rotations(found)), found.actions) == (rotated, ())
+    assert tools(found) == [Verb.ROTATE] * rotated
 
 
 def test_a_shared_file_is_rotated_in_an_open_window_only() -> None:
     one = active(per_mib=40, state=State.ONLINE, mtime_ns=NOW_US * 1000)
     one = one._replace(extents=one.extents._replace(shared_bytes=MIB))
     found = decided(host(one, instances=(young(nocow=False),)), config=KEEP_DATACOW)
-    assert (found.orders, [reason for reason, _ in said(found)]) == ((), [Reason.WINDOW_CLOSED])
+    assert (found.actions, [reason for reason, _ in said(found)]) == ((), [Reason.WINDOW_CLOSED])
 
 
 @pytest.mark.parametrize(
@@ -374,7 +373,7 @@ def test_a_busy_volume_brings_no_rotation_about_and_is_given_none(words: dict[st
         calm = decided(given, config=KEEP_DATACOW)
         assert tools(calm) == [tool]
         found = decided(given._replace(volumes=(volume(**words),)), config=KEEP_DATACOW)
-        assert (found.orders, found.actions) == ((), ())
+        assert found.actions == ()
         at_once = decided(given._replace(volumes=(volume(**words),)), UPKEEP._replace(now=True), KEEP_DATACOW)
         assert tools(at_once) == [tool]
 
@@ -433,9 +432,7 @@ def test_small_files_tables_take_no_more_than_a_twentieth_of_what_is_kept(small:
     request = UPKEEP._replace(now=True)
     given = host(active(size_mib=16, per_mib=100), *files, instances=(young(nocow=False, system_max_files=0),))
     found = decided(given, request, KEEP_DATACOW)
-    assert [order.action for order in found.orders] + [
-        action.action for action in found.actions if action.file.kind is Kind.ACTIVE
-    ] == [tool]
+    assert [one.action for one in found.actions if one.live or one.action is Verb.ROTATE] == [tool]
 
 
 @pytest.mark.parametrize(
@@ -483,7 +480,7 @@ def test_redundant_data_says_both_why_it_stays_datacow_and_what_is_done_instead(
 
 def test_a_plain_defrag_never_rotates() -> None:
     found = decided(host(active(per_mib=100), instances=(young(),)), Request())
-    assert (found.orders, [action.action for action in found.actions]) == ((), [Verb.DEFRAGMENT])
+    assert tools(found) == [Verb.DEFRAGMENT]
 
 
 def test_the_name_of_the_instance_is_not_needed_to_find_its_files() -> None:

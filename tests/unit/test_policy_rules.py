@@ -11,8 +11,9 @@ import pytest
 from journalkeeper.config import Config
 from journalkeeper.model import KIB, MIB, Extents, JournalFile, Kind, Reason, Request, Skip, State, Verb
 from journalkeeper.model.units import MINUTE_US, SECOND_US
-from journalkeeper.policy import plan, rules
+from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case, cases
+from journalkeeper.policy.plan import plan
 from tests.hosts import DIRECTORY, NOW_US, case, configured, extents, file, host, instance, past, volume
 
 SETTLE_US = Config().watch.settle_us
@@ -28,7 +29,7 @@ def reason(rule: Callable[[Case], Skip | None], one: Case) -> Reason | None:
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_file_at_peace_passes_every_rule(kind: Kind) -> None:
-    assert rules.veto(case(file(kind))) is None
+    assert rules.vetoes(case(file(kind))) == []
 
 
 # what we cannot judge
@@ -261,14 +262,14 @@ def test_an_archive_that_journald_still_writes_is_looked_at_again(age_us: int, s
 
 def test_an_archive_is_rewritten_once() -> None:
     one = file()
-    assert reason(rules.recorded, case(one, past={(one.device, one.inode): past(one)})) is Reason.RECORDED
-    assert reason(rules.recorded, case(one)) is None
+    assert reason(rules.rewritten, case(one, past={(one.device, one.inode): past(one)})) is Reason.RECORDED
+    assert reason(rules.rewritten, case(one)) is None
 
 
 @pytest.mark.parametrize("change", [{"size_bytes": 1}, {"mtime_ns": 1}])
 def test_an_archive_that_changed_since_is_judged_anew(change: dict[str, int]) -> None:
     one = file()
-    assert reason(rules.recorded, case(one, past={(one.device, one.inode): past(one, **change)})) is None
+    assert reason(rules.rewritten, case(one, past={(one.device, one.inode): past(one, **change)})) is None
 
 
 PLAIN, PACKED = extents(1), extents(256, encoded_bytes=32 * MIB)
@@ -316,12 +317,12 @@ def test_an_active_file_is_never_compressed_by_name() -> None:
 def test_a_rewrite_that_a_power_cut_took_back_is_judged_anew(more: int, why: Reason | None) -> None:
     one = file(extents=extents(5000))
     before = past(one, extents=5000 - more)
-    assert reason(rules.recorded, case(one, past={(one.device, one.inode): before})) is why
+    assert reason(rules.rewritten, case(one, past={(one.device, one.inode): before})) is why
 
 
 @pytest.mark.parametrize("key", [(41, 300), (40, 301)])
 def test_anothers_past_is_not_this_files(key: tuple[int, int]) -> None:
-    assert reason(rules.recorded, case(file(), past={key: past(file())})) is None
+    assert reason(rules.rewritten, case(file(), past={key: past(file())})) is None
 
 
 MIN_EXTENTS = Config().defrag.min_extents
@@ -342,15 +343,15 @@ VAIN: dict[str, Any] = {"extents_before": 5000, "extents_expected": 40, "extents
 def test_a_rewrite_that_gained_too_little_is_not_repeated(achieved: dict[str, int], skipped: bool) -> None:
     before = past(file(), **{**VAIN, **achieved})
     one = file(extents=extents(before.extents))
-    found = reason(rules.vain, case(one, past={(one.device, one.inode): before}))
-    assert found is (Reason.NO_GAIN if skipped else None)
+    found = reason(rules.rewritten, case(one, past={(one.device, one.inode): before}))
+    assert found is (Reason.NO_GAIN if skipped else Reason.RECORDED)
 
 
 @pytest.mark.parametrize(("kind", "enough"), [(Kind.ARCHIVED, MIN_EXTENTS), (Kind.UNCLEAN, MIN_EXTENTS)])
 def test_an_archive_that_has_as_many_more_as_a_rewrite_takes_is_judged_anew(kind: Kind, enough: int) -> None:
     for more, why in ((enough - 1, Reason.NO_GAIN), (enough, None)):
         one = file(kind, extents=extents(5000 + more))
-        assert reason(rules.vain, case(one, past={(one.device, one.inode): past(one, **VAIN)})) is why
+        assert reason(rules.rewritten, case(one, past={(one.device, one.inode): past(one, **VAIN)})) is why
 
 
 @pytest.mark.parametrize(
@@ -363,13 +364,12 @@ def test_an_active_file_is_tried_again_when_what_came_pays_for_what_the_last_try
     for more, why in ((-100, Reason.NO_GAIN), (enough - 1, Reason.NO_GAIN), (enough, None)):
         one = file(Kind.ACTIVE, extents=extents(39 + more))
         before = past(one, extents_before=39, extents_expected=8, extents=39, bytes_written=written, mtime_ns=1)
-        assert reason(rules.vain, case(one, past={(one.device, one.inode): before})) is why
+        assert reason(rules.rewritten, case(one, past={(one.device, one.inode): before})) is why
 
 
 def test_a_vain_rewrite_is_told_with_its_numbers() -> None:
     one = file(extents=extents(5000))
-    skip = rules.veto(case(one, past={(one.device, one.inode): past(one, **VAIN)}))
-    assert skip is not None
+    skip, *_ = rules.vetoes(case(one, past={(one.device, one.inode): past(one, **VAIN)}))
     assert skip.reason is Reason.NO_GAIN  # and not RECORDED
     assert skip.detail == f"5000 extents became 5000, 40 were expected; tried again with {MIN_EXTENTS} more"
 
@@ -377,17 +377,16 @@ def test_a_vain_rewrite_is_told_with_its_numbers() -> None:
 @pytest.mark.parametrize("change", [{"size_bytes": 1}, {"mtime_ns": 1}])
 def test_a_vain_rewrite_of_an_archive_that_changed_says_nothing(change: dict[str, int]) -> None:
     one = file(extents=extents(5000))
-    assert reason(rules.vain, case(one, past={(one.device, one.inode): past(one, **VAIN, **change)})) is None
+    assert reason(rules.rewritten, case(one, past={(one.device, one.inode): past(one, **VAIN, **change)})) is None
 
 
 @pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
-@pytest.mark.parametrize("rule", [rules.recorded, rules.vain])
-def test_what_was_done_to_the_active_file_says_nothing_of_its_archive(rule: rules.Rule, kind: Kind) -> None:
+def test_what_was_done_to_the_active_file_says_nothing_of_its_archive(kind: Kind) -> None:
     """journald may archive a file while its ranges are rewritten, and append nothing to it any more."""
     one = file(kind, extents=extents(5000))
 
     def answer(then: Kind) -> Reason | None:
-        return reason(rule, case(one, past={(one.device, one.inode): past(one, **VAIN, kind=then)}))
+        return reason(rules.rewritten, case(one, past={(one.device, one.inode): past(one, **VAIN, kind=then)}))
 
     assert answer(kind) is not None
     assert answer(Kind.ACTIVE) is None
@@ -395,7 +394,7 @@ def test_what_was_done_to_the_active_file_says_nothing_of_its_archive(rule: rule
 
 def test_an_active_file_has_no_past() -> None:
     one = file(Kind.ACTIVE)
-    assert reason(rules.recorded, case(one, past={(one.device, one.inode): past(one)})) is None
+    assert reason(rules.rewritten, case(one, past={(one.device, one.inode): past(one)})) is None
 
 
 # their order
@@ -419,16 +418,14 @@ def test_the_first_rule_that_answers_ends_the_matter(first: int) -> None:
         words |= trouble
     one = file(**words)
     known = {(one.device, one.inode): past(one)} if one.inode == 777 else {}
-    skip = rules.veto(case(one, past=known))
-    assert skip is not None
+    skip, *_ = rules.vetoes(case(one, past=known))
     assert skip.reason is TROUBLES[first][0]
 
 
 def test_what_is_broken_says_so_also_when_it_was_not_asked_for() -> None:
     """A FIFO that was named has no kind; it would be called an active file."""
     fifo = file(Kind.ACTIVE, problem=Reason.NOT_REGULAR, problem_detail="not a regular file")
-    skip = rules.veto(case(fifo, Request(active=False)))
-    assert skip is not None
+    skip, *_ = rules.vetoes(case(fifo, Request(active=False)))
     assert skip.reason is Reason.NOT_REGULAR
 
 
@@ -439,7 +436,7 @@ def test_every_rule_is_in_the_table_once() -> None:
         if callable(value) and getattr(value, "__module__", "") == rules.__name__ and value.__name__[0] != "_"
     ]
     assert sorted(rule.__name__ for rule in rules.RULES) == sorted(
-        rule.__name__ for rule in defined if rule not in {rules.veto, rules.vetoes}
+        rule.__name__ for rule in defined if rule is not rules.vetoes
     )
 
 

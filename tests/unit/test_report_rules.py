@@ -9,6 +9,7 @@ import pytest
 
 from journalkeeper.history.rows import Entry
 from journalkeeper.model import GIB, MIB, Kind, Outcome, Reason, Result, Verb
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
 from journalkeeper.model.waiting import Wait
 from journalkeeper.report.evidence import Boot, Dropped, Ended, Evidence, Storage, System, Unit, Unknown
@@ -121,8 +122,8 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("keeper-starved", ADVICE, evidence(record=recorded(waiting=waiting(1.1)))),
     ("keeper-starved", PROBLEM, evidence(record=recorded(waiting=waiting(7)))),
     ("keeper-failing", PROBLEM, evidence(record=recorded(entries=failed(3)))),
-    ("keeper-failing", PROBLEM, evidence(service={"State": "degraded", "StateReason": "the disk fails"})),
-    ("keeper-failing", PROBLEM, evidence(service={"State": "degraded"}, record=UNSEEN)),
+    ("keeper-failing", PROBLEM, evidence(service=Manager(state="degraded", state_reason="the disk fails"))),
+    ("keeper-failing", PROBLEM, evidence(service=Manager(state="degraded"), record=UNSEEN)),
 ]
 
 PASSED: list[tuple[str, Evidence]] = [

@@ -7,7 +7,7 @@ import pytest
 
 from journalkeeper.history.rows import Sample
 from journalkeeper.model import MIB, Instance, Kind, Reason, Result, Stretch, Window
-from journalkeeper.model.reasons import NO_JOURNAL
+from journalkeeper.model.reasons import ENDS, NO_JOURNAL
 from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
 from journalkeeper.report import directory, story
 from journalkeeper.report.directory import Place
@@ -96,7 +96,7 @@ def test_every_reason_not_to_act_has_an_end_that_is_said() -> None:
         *(Reason.FRAGMENTED, Reason.UNCOMPRESSED, Reason.PINNED, Reason.NOCOW_ARCHIVE, Reason.NO_REDUNDANCY),
         *(Reason.CONFIGURED, Reason.BORN_DATACOW, Reason.CHEAPER, Reason.ASKED),
     }
-    assert story.ENDS.keys() | acts | NO_JOURNAL == set(Reason)
+    assert ENDS.keys() | acts | NO_JOURNAL == set(Reason)
 
 
 def test_a_closed_window_says_when_it_opens() -> None:

@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-from journalkeeper.metrics.status import Status
 from journalkeeper.model import Outcome, Reason, Request, Result, Verb
 from journalkeeper.model.progress import Progress
 from journalkeeper.service.events import Changed, Events, FileDone, JobAdded
@@ -16,10 +15,10 @@ from journalkeeper.service.job import Job
 from journalkeeper.service.mailbox import Mailbox
 from journalkeeper.service.messages import Began, Failed, Looked, Message, Progressed, after
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally
+from tests import figures
 
 CALM = Snapshot(("/j",))
-STATUS = Status(3, 0, 2, 100, 4, 60, 10, 10, 0, None, (), window_open=True, budget_bytes=9, budget_left_bytes=7)
-FOUND = Findings({}, {}, STATUS, 0, "")
+FOUND = Findings({}, {}, figures.STATUS, 0, "")
 DONE = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 900, 400, 100, 1.0)
 
 

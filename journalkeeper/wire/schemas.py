@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The JSON Schema of each command's answer, for /usr/share/journalkeeper/schema."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from journalkeeper.model import Verb
+from journalkeeper.wire import records
+from journalkeeper.wire.field import (
+    COUNT,
+    FLAG,
+    REASON,
+    SECONDS,
+    TEXT,
+    TEXTS,
+    TIME,
+    Field,
+    Record,
+    Type,
+    described,
+    listed,
+    nested,
+    nullable,
+    rows,
+    words,
+)
+
+RULE: Final = Type(
+    {"description": "A fixed word, see journalkeeper(1).", "type": "string", "pattern": "^[a-z][a-z0-9-]*$"}
+)
+
+
+def _by_name(one: Type, sentence: str) -> Type:
+    """An object with keys of any name."""
+    return Type({"type": "object", "description": sentence, "additionalProperties": one.schema})
+
+
+DECISION: Final[Record] = (
+    Field("action", nullable(words(Verb))),
+    Field("reason", REASON),
+    Field("detail", TEXT),
+    Field("until_us", nullable(TIME)),
+    Field("now", FLAG),
+    *rows(COUNT, "extents_before", "extents_expected", "bytes_to_write", "disk_bytes_saved"),
+    Field("read_seconds_saved", SECONDS),
+    Field("sentences", TEXTS),
+)
+
+PRICE: Final[Record] = (
+    Field("read_seconds", described(SECONDS, "Of a cold read at 150 IOPS.")),
+    *rows(nullable(SECONDS), "disk_iops", "disk_read_seconds"),
+    Field("pinned_bytes", nullable(COUNT)),
+)
+
+RETENTION: Final[Record] = (
+    *rows(COUNT, "files", "size_bytes", "allocated_bytes"),
+    Field("disk_bytes", nullable(COUNT)),
+    *rows(nullable(TIME), "oldest_us", "newest_us"),
+    Field("max_use_bytes", described(nullable(COUNT), "What journald lets its files take now; 0: no limit.")),
+    *rows(COUNT, "max_files", "max_retention_us"),
+    Field("full_span_us", described(nullable(COUNT), "How long a history would fit max_use_bytes at this rate.")),
+    Field("binding", nullable(TEXT)),
+)
+
+DIRECTORY: Final[Record] = (
+    *rows(TEXT, "directory", "instance", "namespace", "storage"),
+    *rows(FLAG, "nocow", "rotatable"),
+    Field("sync_interval_us", COUNT),
+    Field("window", nullable(nested(records.WINDOW))),
+    Field("retention", nested(RETENTION)),
+    Field("decision", nullable(nested(DECISION))),
+)
+
+NOT_LOOKED_AT: Final = Field("unknown", _by_name(TEXT, "What could not be looked at, and why."))
+
+STORY: Final[Record] = (
+    Field("file", nested(records.FILE)),
+    Field("picture", listed(records.STRETCH)),
+    Field("price", nested(PRICE)),
+    Field("past", nullable(listed(records.ENTRY))),
+    Field("samples", nullable(listed(records.SAMPLE))),
+    Field("decision", nullable(nested(DECISION))),
+    Field("window", nullable(nested(records.WINDOW))),
+    NOT_LOOKED_AT,
+)
+
+FINDING: Final[Record] = (
+    Field("rule", RULE),
+    Field("severity", Type({"enum": ["problem", "advice"]})),
+    Field("sentence", described(TEXT, "What is so and why it matters.")),
+    Field(
+        "facts",
+        _by_name(
+            Type({"anyOf": [{"type": ["number", "string", "null"]}, TEXTS.schema]}),
+            "What it was found by; units are in the names.",
+        ),
+    ),
+    Field("remedy", described(TEXTS, "Commands for a shell.")),
+)
+
+JOURNAL_READ: Final[Record] = (
+    Field("entries", COUNT),
+    Field("oldest_us", nullable(COUNT)),
+    Field("complete", described(FLAG, "Whether these are all entries that are kept.")),
+    Field("events", described(COUNT, "Entries of PID 1 and journald about boots, losses and deaths.")),
+    Field("events_oldest_us", nullable(COUNT)),
+    Field("events_complete", FLAG),
+)
+
+STATUS: Final[Record] = (
+    *rows(TEXT, "version", "state_directory"),
+    Field("readable", FLAG),
+    Field("last_run", nullable(nested(records.RUN))),
+    Field("written_day_bytes", nullable(COUNT)),
+    Field("totals", listed(records.TOTALS)),
+    Field("service", nullable(nested(records.MANAGER))),
+    Field("waiting", nullable(listed(records.WAIT))),
+)
+
+VERDICT: Final[Record] = (
+    Field("fine", described(FLAG, "Whether all is well; where this host's service is meant.")),
+    Field("verdict", described(TEXT, "The sentence that `status` begins with; where this host's service is meant.")),
+)
+
+PLAN: Final[Record] = (
+    Field("window", _by_name(nested(records.WINDOW), "By instance.")),
+    Field("actions", listed(records.ACTION)),
+    Field("skipped", listed(records.SKIP)),
+)
+
+DOCTOR: Final[Record] = (
+    Field("findings", described(listed(FINDING), "What is wrong or risky, problems first.")),
+    Field("passed", described(Type({"type": "array", "items": RULE.schema}), "Checks that found nothing.")),
+    Field("unknown", described(listed((Field("rule", RULE), Field("why", TEXT))), "Checks that could not be made.")),
+    Field(
+        "journal",
+        described(nullable(nested(JOURNAL_READ)), "How much of the journal was read; null where it could not be."),
+    ),
+)
+
+CONFIG: Final[Record] = (
+    Field("problems", listed((Field("file", TEXT), Field("line", COUNT), *rows(TEXT, "key", "allowed")))),
+    Field("values", listed((*rows(TEXT, "section", "key", "value"), Field("default", FLAG)))),
+)
+
+PLACES: Final[Record] = (Field("directories", listed(DIRECTORY)), NOT_LOOKED_AT)
+DEFRAG: Final[Record] = (Field("outcomes", listed(records.OUTCOME)), Field("totals", nested(records.SUM)))
+HISTORY: Final[Record] = (Field("outcomes", listed(records.ENTRY)), Field("samples", listed(records.SAMPLE)))
+REPORT: Final[Record] = (Field("path", TEXT), Field("size_bytes", COUNT))
+
+ANSWERS: Final[dict[str, tuple[str, Type]]] = {
+    "scan": ("Every journal file. ", listed(records.FILE)),
+    "plan": ("What would be done to which file, and why not. ", nested(PLAN)),
+    "defrag": ("What became of every file. ", nested(DEFRAG)),
+    "history": ("What was done and seen over time. ", nested(HISTORY)),
+    "status": ("How things are, from the service and the record. ", nested(STATUS, VERDICT)),
+    "explain": (
+        "One file's story, or a directory's. ",
+        Type({"oneOf": [nested(STORY).schema, nested(PLACES).schema]}),
+    ),
+    "report": ("The page that was written. ", nested(REPORT)),
+    "doctor": ("", nested(DOCTOR)),
+    "check-config": ("The configuration, and what is wrong in it. ", nested(CONFIG)),
+}
+"""What each command answers, in words and as a type."""
+
+
+def schema(command: str) -> dict[str, Any]:
+    """The published schema of a command's answer."""
+    what, answer = ANSWERS[command]
+    added = "Keys and rules are" if command == "doctor" else "Keys are"
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:journalkeeper:schema:1:{command}",
+        "$comment": "SPDX-License-Identifier: LGPL-2.1-or-later",
+        "title": f"journalkeeper {command} -j",
+        "description": f"Version 1. {what}{added} only ever added.",
+        **answer.schema,
+    }
