@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Final
@@ -40,10 +40,12 @@ from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import Wait, waits
 from journalkeeper.observe import load
+from journalkeeper.observe.changes import Changes
 from journalkeeper.observe.flushes import Flushes
+from journalkeeper.observe.incremental import IncrementalObserver
 from journalkeeper.observe.observer import Observer, Seen, resolved
 from journalkeeper.policy.deferral import remember
-from journalkeeper.policy.plan import plan, with_now
+from journalkeeper.policy.plan import finished, plan, with_now
 
 DAEMON: Final = "daemon"
 SNAPSHOTS_US: Final = 30 * DAY_US
@@ -57,6 +59,7 @@ class Engine:
 
     `directories` stands in for Directories= of `config`, `state_directory` for
     $STATE_DIRECTORY or /var/lib/journalkeeper; journald's configuration is read below `root`.
+    `changes` is to be told what changed: the runs of the service look at that, others at everything.
     `disk_bytes` has every look ask what a file really occupies, which only root may. One that
     `follows` flushes looks at every file, whatever is asked for: of some it would learn wrong times.
     """
@@ -76,7 +79,9 @@ class Engine:
         self.directories = config.watch.directories if directories is None else directories
         self.state_directory = state_directory or state.default_directory()
         self._observer = Observer(root, with_disk_bytes=disk_bytes)
+        self._incremental = IncrementalObserver(self._observer)
         self.flushes = Flushes()
+        self.changes = Changes()
         self._piece_times = PieceTimes()
         self._refused: dict[tuple[int, int], Refusal] = {}
         self._waiting: dict[str, Wait] | None = None
@@ -169,7 +174,7 @@ class Engine:
             if publisher is not None:
                 stack.push(publisher.left)
             lock = stack.enter_context(state.lock(self.state_directory))
-            seen = self._see(request, self._there(watching=watching))
+            seen = self._see(request, self._there(watching=watching), watching=watching)
             record, notices = self._opened_record(stack)
             host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
             again, stopped = partial(self._planned_again, host, request), _either(stop, lock)
@@ -179,7 +184,7 @@ class Engine:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
             if chosen.actions or not watching:
-                self._observer.forget(action.path for action in chosen.actions)  # it leaves no trace in stat
+                self._forget([action.path for action in chosen.actions])
                 run = record.begin_run(now_us(), origin)
                 for action, done in worker.carry_out(chosen, self._last, on_progress):
                     outcomes.append(done.outcome)
@@ -188,6 +193,8 @@ class Engine:
                     on_outcome(done.outcome)
                 notices += tried(lambda: record.end_run(run, now_us()))
             notices += self._looked_back(record, (chosen, outcomes), whole=not request.paths, rarely=watching)
+        if watching:
+            host, chosen = self._finished(host, chosen)
             if publisher is not None:
                 notices += tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
         waiting = tuple(self._waiting.values()) if self._waiting and watching else ()
@@ -197,6 +204,20 @@ class Engine:
     def _publisher_for(self, request: Request) -> Publisher | None:
         """None of some files only, or when the host goes down: somebody waits, and nobody asks any more."""
         return None if request.paths or request.ending else self._publisher
+
+    def _forget(self, paths: Iterable[str]) -> None:
+        """These are about to be rewritten, which leaves no trace in stat."""
+        self._observer.forget(paths)
+        for path in paths:
+            directory, _, name = path.rpartition("/")
+            self.changes.add(directory, [name])
+
+    def _finished(self, host: Host, chosen: Plan) -> tuple[Host, Plan]:
+        """The same with the files apart that need no new judgement until they change."""
+        out = self._incremental.finish(finished(host, chosen, self._config))
+        files = tuple(file for file in host.files if file.path not in out)
+        skipped = tuple(skip for skip in chosen.skipped if skip.path not in out)
+        return host._replace(files=files, finished=out), chosen._replace(skipped=skipped)
 
     def _wait(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
         """Know since when files wait; the record, of which each commit costs 14 I/Os, keeps waits of an hour.
@@ -216,22 +237,27 @@ class Engine:
         """What to do about the file of `action` as it is now, on the `host` that was seen."""
         now = now_us()
         files = self._observer.look_at((action.path,), now_us=now).files
-        self._observer.forget((action.path,))  # it is about to be rewritten, which leaves no trace in stat
+        self._forget([action.path])
         actions = plan(host._replace(now_us=now, files=files), request, self._config).actions
         return next((one for one in actions if one.path == action.path), None)
 
     def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
         """The record, which `stack` closes, and what is to be said: one that was there must be there still."""
-        path = os.path.join(self.state_directory, NAME)
-        removed = self._record_seen and not os.path.lexists(path)
+        removed = self._record_removed()
         record = stack.enter_context(Record(self.state_directory))
         self._record_seen = True
-        return record, [f"{path}: the record was removed; a new one was begun"] if removed else []
+        return record, [f"{record.path}: the record was removed; a new one was begun"] if removed else []
+
+    def _record_removed(self) -> bool:
+        """Whether there was a record and is none now."""
+        return self._record_seen and not os.path.lexists(os.path.join(self.state_directory, NAME))
 
     def _looked_back(self, record: Record, done: tuple[Plan, list[Outcome]], *, whole: bool, rarely: bool) -> list[str]:
         """Bring the record to order, and what is to be said beside the outcomes of a run over all files, or not."""
         said = tried(partial(self._wait, record, *done, whole=whole))
         said += tried(lambda: self._prune(record, rarely=rarely))
+        if record.set_aside is not None or record.vanished:
+            self._incremental.judge_anew()
         return [*said, *begun_anew(record)]
 
     def _prune(self, record: Record, *, rarely: bool) -> None:
@@ -241,7 +267,7 @@ class Engine:
             self._pruned_s = time.monotonic()
             record.prune(now_us(), history.keep_us, max_rows=history.max_rows)
 
-    def _see(self, request: Request, directories: tuple[str, ...]) -> Seen:
+    def _see(self, request: Request, directories: tuple[str, ...], *, watching: bool = False) -> Seen:
         """What there is of `request`. The paths of who follows flushes come from the bus: links are not followed."""
         now = now_us()
         if request.paths and self._follows:
@@ -253,8 +279,13 @@ class Engine:
             return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
         if request.paths:
             return self._timed(self._observer.look_at(map(resolved, request.paths), now_us=now))
-        seen = self._observer.look(directories, now_us=now)
-        if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
+        if watching:
+            if self._record_removed():
+                self._incremental.judge_anew()
+            seen = self._incremental.look(directories, now_us=now, changed=self.changes.take())
+        else:
+            seen = self._observer.look(directories, now_us=now)
+        if seen.files and not seen.finished and all(file.problem is Reason.UNREADABLE for file in seen.files):
             where = " and ".join(directories)
             raise NeedsRootError(f"the journal files in {where} may be read by root and the group systemd-journal only")
         return self._timed(seen)
@@ -281,7 +312,8 @@ class Engine:
         now = now_us()
         past: dict[tuple[int, int], Past] = {}
         for volume in seen.volumes:
-            known = record.past((volume.uuid, volume.subvolume))
+            here = [file.inode for file in seen.files if file.device == volume.device]
+            known = record.past((volume.uuid, volume.subvolume), here)
             past |= {(volume.device, inode): row for inode, row in known.items()}
         written = record.written_since(now - DAY_US, now)
         there = {(file.device, file.inode) for file in seen.files}
@@ -297,6 +329,7 @@ class Engine:
             refused=dict(self._refused),
             rotations=record.rotations_since(now - DAY_US, now),
             unshared=record.unshared_since(now - SNAPSHOTS_US),
+            finished=seen.finished,
         )
 
 

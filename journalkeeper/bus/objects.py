@@ -56,7 +56,7 @@ class Objects:
         """The names right below a path."""
         if path == names.MANAGER_PATH:
             found = self._snapshot().findings
-            yield from ["file"] if found is not None and found.files else []
+            yield from ["file"] if found is not None and any(True for _ in found.files) else []
             yield from ["job"] if self._jobs.queue else []
         elif path in {names.FILE_PATHS, names.JOB_PATHS}:
             found = self._snapshot().findings
@@ -88,9 +88,9 @@ class Objects:
     def objects(self, reads: Reads) -> Iterator[tuple[str, dict[str, Values]]]:
         """What the manager manages: every file and job, each with its properties by interface, for one who `reads`."""
         found = self._snapshot().findings
-        for path, row in ({} if found is None else found.files).items():
-            plain = properties.file(row, found.doing.get(path), reads) if found is not None else {}
-            yield names.file_path(path), {names.FILE: variants(contract.FILE, plain)}
+        for path in () if found is None else found.files:
+            plain = None if found is None else properties.file_of(found, path, reads)
+            yield names.file_path(path), {names.FILE: variants(contract.FILE, plain or {})}
         for job in self._jobs.queue:
             yield names.job_path(job.number), {names.JOB: job_values(job)}
 

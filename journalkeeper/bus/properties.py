@@ -66,8 +66,8 @@ def file(row: JournalFile, doing: Doing | None, reads: Reads = anybody) -> dict[
 
 def file_of(found: Findings, path: str, reads: Reads = anybody) -> dict[str, object] | None:
     """The properties of the file at `path` for one who `reads`, None if there is no such file."""
-    row = found.files.get(path)
-    return None if row is None else file(row, found.doing.get(path), reads)
+    known = found.file(path)
+    return None if known is None else file(*known, reads)
 
 
 def _file(row: JournalFile, doing: Doing | None) -> dict[str, object]:

@@ -135,22 +135,22 @@ class Signals:
                         await self._drained()
 
     def _files(self, old: Findings | None, new: Findings) -> Iterator[None]:
-        """Say what differs between two looks, step by step. Most rows of a second look are the very same objects."""
-        files = {} if old is None else old.files
-        for path in files.keys() - new.files.keys():
-            self._say(names.OBJECT_MANAGER, "InterfacesRemoved", [names.file_path(path), [names.FILE]])
-            yield
-        for path, row in new.files.items():
-            doing = new.doing.get(path)
+        """Say what differs between two looks, step by step."""
+        for path in new.files if old is None else new.perhaps_others(old):
+            before, now = None if old is None else old.file(path), new.file(path)
+            if now == before:
+                continue
             with self._guard():
-                if old is None or path not in files:
-                    values = variants(contract.FILE, properties.file(row, doing))
+                if now is None:
+                    self._say(names.OBJECT_MANAGER, "InterfacesRemoved", [names.file_path(path), [names.FILE]])
+                elif before is None:
+                    values = variants(contract.FILE, properties.file(*now))
                     self._say(names.OBJECT_MANAGER, "InterfacesAdded", [names.file_path(path), {names.FILE: values}])
-                elif (files[path], old.doing.get(path)) != (row, doing):
-                    before = variants(contract.FILE, properties.file(files[path], old.doing.get(path), _everything))
-                    now = variants(contract.FILE, properties.file(row, doing, _everything))
-                    hidden = () if properties.anybody(row.owner) else tuple(properties.PRIVATE)
-                    self._differ(names.file_path(path), names.FILE, before, now, hidden)
+                else:
+                    was = variants(contract.FILE, properties.file(*before, _everything))
+                    is_now = variants(contract.FILE, properties.file(*now, _everything))
+                    hidden = () if properties.anybody(now[0].owner) else tuple(properties.PRIVATE)
+                    self._differ(names.file_path(path), names.FILE, was, is_now, hidden)
             yield
 
     @contextmanager

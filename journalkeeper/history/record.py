@@ -10,6 +10,7 @@ mount; a volume's key is the first two. Paths are bytes in the database: names n
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -156,12 +157,16 @@ class Record:
 
         self._database.write(keep)
 
-    def past(self, volume: VolumeKey) -> dict[int, Past]:
-        """The last rewrite of each file on a volume, by inode."""
+    def past(self, volume: VolumeKey, inodes: Iterable[int] | None = None) -> dict[int, Past]:
+        """The last rewrite of each file on a volume, or of those with `inodes`, by inode."""
         columns = "inode, verb, when_us, size_bytes, mtime_ns, extents, extents_before, extents_expected"
+        where, values = "uuid = ? AND subvolume = ?", list[object](volume)
+        if inodes is not None:
+            where += " AND inode IN (SELECT value FROM json_each(?))"
+            values.append(json.dumps(list(inodes)))
         rows = self._rows(
-            f"SELECT {columns}, bytes_written, compress, kind FROM rewrites WHERE uuid = ? AND subvolume = ?",  # noqa: S608 - our words
-            volume,
+            f"SELECT {columns}, bytes_written, compress, kind FROM rewrites WHERE {where}",  # noqa: S608 - our words
+            values,
         )
         return dict(self._understood("rewrites", rows, past))
 
@@ -172,7 +177,7 @@ class Record:
         with every flush, and a commit costs 14 I/Os. Files with a problem are left out.
         """
         rows = self._database.read(lambda connection: samples.news(connection, now_us, host, every_us))
-        seen = self._unseen(now_us, host)
+        seen = [] if host.finished else self._unseen(now_us, host)  # of all, with each look at everything
         if not rows and not seen:
             return
 

@@ -7,15 +7,18 @@ import os
 
 from journalkeeper.history.database import Connection
 from journalkeeper.model import Host, JournalFile, Kind
+from journalkeeper.model.finished import Sums
 
 
 def news(connection: Connection, now_us: int, host: Host, every_us: int) -> list[tuple[str, tuple[object, ...]]]:
     """The rows of totals and samples that say something new, each with its table."""
     fresh: list[tuple[str, tuple[object, ...]]] = []
     files = [file for file in host.files if file.problem is None]
+    known = host.finished.sums
+    finished = {one.name: known[one.directory] for one in host.instances if one.directory in known}
     observed: list[tuple[str, str, str | bytes, tuple[int, ...]]] = [
-        ("totals", "instance", instance, _sums([file for file in files if file.instance == instance]))
-        for instance in sorted({file.instance for file in files})
+        ("totals", "instance", name, _sums([one for one in files if one.instance == name], finished.get(name, Sums())))
+        for name in sorted({file.instance for file in files} | finished.keys())
     ]
     observed += [
         ("samples", "path", os.fsencode(file.path), _numbers(file)) for file in files if file.kind is Kind.ACTIVE
@@ -30,14 +33,14 @@ def news(connection: Connection, now_us: int, host: Host, every_us: int) -> list
     return fresh
 
 
-def _sums(files: list[JournalFile]) -> tuple[int, ...]:
+def _sums(files: list[JournalFile], finished: Sums) -> tuple[int, ...]:
     return (
-        len(files),
-        sum(file.extents.total for file in files),
-        sum(file.ideal_extents for file in files),
+        len(files) + finished.files,
+        sum(file.extents.total for file in files) + finished.extents,
+        sum(file.ideal_extents for file in files) + finished.ideal_extents,
         sum(file.extents.total for file in files if file.kind is Kind.ACTIVE),
-        sum(file.size_bytes for file in files),
-        sum(file.allocated_bytes for file in files),
+        sum(file.size_bytes for file in files) + finished.size_bytes,
+        sum(file.allocated_bytes for file in files) + finished.allocated_bytes,
     )
 
 

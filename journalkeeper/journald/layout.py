@@ -76,8 +76,14 @@ def directories(top: str = TOP) -> list[Directory]:
     own_name = os.path.basename(top)
     own = _directory(top, own_name)
     if own is None and any(not is_directory and classify(name) for name, is_directory in listed):
-        own = Directory(top, own_name, "", "")
+        own = directory_at(top)
     return found if own is None else [own, *found]
+
+
+def directory_at(path: str) -> Directory:
+    """The directory at `path`, which holds journal files whatever its name is."""
+    name = os.path.basename(path)
+    return _directory(path, name) or Directory(path, name, "", "")
 
 
 def _directory(path: str, name: str) -> Directory | None:

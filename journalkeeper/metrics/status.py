@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result, ideal_extents
-from journalkeeper.model.compression import parse_compression
-from journalkeeper.policy.cost import NEAR_IDEAL, worth_it
+from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result
+from journalkeeper.model.finished import Sums
+from journalkeeper.policy.cost import is_fragmented, rewritten_compressed
 from journalkeeper.wire.field import got
 from journalkeeper.wire.records import FILE
 
@@ -47,19 +47,27 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
     known = [(file, became.get(file.path)) for file in host.files if file.problem is None]
     now = [file if after is None else _after(file, after, config) for file, after in known]
     here = {file.path for file in host.files}
+    rest, reasons = host.finished.total, Counter(host.finished.reasons)
+    reasons.update(skip.reason for skip in plan.skipped if skip.path in here)
     budget = config.budget.bytes_per_day
     written = host.written_bytes + sum(outcome.bytes_written for outcome in outcomes)
     return Status(
-        files=len(host.files),
+        files=len(host.files) + rest.files,
         problem_files=len(host.files) - len(known),
-        fragmented_files=sum(is_fragmented(file, after, config) for file, after in known),
+        fragmented_files=rest.fragmented + sum(is_fragmented(file, after, config) for file, after in known),
         active_extents=sum(file.extents.total for file in now if file.kind is Kind.ACTIVE),
-        sums={row.key: _sum([got(row, file) for file in now]) for row in FILE if row.metric},
-        skipped=tuple(sorted(Counter(skip.reason for skip in plan.skipped if skip.path in here).items())),
+        sums={row.key: _sum([_of(rest, row.key), *(got(row, file) for file in now)]) for row in FILE if row.metric},
+        skipped=tuple(sorted(reasons.items())),
         window_open=any(window.open for window in plan.windows),
         budget_bytes=budget,
         budget_left_bytes=None if budget is None else max(0, budget - written),
     )
+
+
+def _of(finished: Sums, key: str) -> int | None:
+    """What the finished files add to the sum of `key`."""
+    number: int = getattr(finished, key)
+    return None if key == "disk_bytes" and finished.unmeasured else number
 
 
 def _sum(numbers: list[int | None]) -> int | None:
@@ -70,28 +78,6 @@ def _sum(numbers: list[int | None]) -> int | None:
 def _after(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:
     """The file as a rewrite left it."""
     lies = file.extents._replace(total=outcome.extents_after)
-    if _is_compressed(file, config):
+    if rewritten_compressed(file, config):
         lies = lies._replace(encoded_bytes=lies.data_bytes)
     return file._replace(extents=lies, disk_bytes=outcome.disk_bytes_after)
-
-
-def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> bool:
-    """Whether a rewrite would pay by MinExtents= or ExtentsPerMiB=, were there no reason against it.
-
-    `after` is what was done to the file since it was looked at, None if nothing was.
-    """
-    if file.kind is Kind.ACTIVE:
-        return after is None and bool(worth_it(file, config))
-    total = file.extents.total if after is None else after.extents_after
-    whole = _whole(file, config)
-    return total - whole >= config.defrag.min_extents and total > whole * NEAR_IDEAL
-
-
-def _whole(file: JournalFile, config: Config) -> int:
-    """The number of extents that a rewrite would leave."""
-    return ideal_extents(file.extents.data_bytes, compressed=_is_compressed(file, config))
-
-
-def _is_compressed(file: JournalFile, config: Config) -> bool:
-    """Whether a rewrite would leave it compressed."""
-    return file.compressed or (file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None)

@@ -16,9 +16,9 @@ from journalkeeper.model.files import (
     Volume,
     ideal_extents,
 )
+from journalkeeper.model.host import Host
 from journalkeeper.model.plans import (
     Action,
-    Host,
     Outcome,
     Past,
     Plan,

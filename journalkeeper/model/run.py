@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from journalkeeper.model.plans import Host, Outcome, Plan
+from journalkeeper.model.host import Host
+from journalkeeper.model.plans import Outcome, Plan
 from journalkeeper.model.waiting import Wait
 from journalkeeper.model.words import Kind
 

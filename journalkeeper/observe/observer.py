@@ -16,30 +16,27 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from journalkeeper.btrfs import disk, fiemap, inode
+from journalkeeper.btrfs import inode
 from journalkeeper.btrfs.volume import require_btrfs, volume
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.layout import Directory
-from journalkeeper.journald.names import Name, classify
-from journalkeeper.model import Instance, JournalFile, Kind, Reason, State, Volume
+from journalkeeper.journald.names import Name, classify, is_leftover
+from journalkeeper.model import Instance, JournalFile, Reason, Volume
 from journalkeeper.model.errors import FileError, NotBtrfsError
+from journalkeeper.model.finished import NONE_FINISHED, Finished
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.units import DAY_US
-from journalkeeper.observe import file_row
-from journalkeeper.observe.parallel import results
+from journalkeeper.observe import file_row, survey
+from journalkeeper.observe.survey import Opened
 
 COARSE_NS: Final = 1_000_000_000
 """A change this close to the look may be followed by another with the same time stamp:
 before Linux 6.13 they have the timer tick's resolution, 1 to 10 ms; a second is safe."""
-
-WORTH_A_THREAD: Final = 8
-"""From so many files on a second thread pays for its start, whatever is searched; for who asks
-for the disk bytes, which is nobody who stays, from one on: one 34 MiB file of 7,700 extents takes 4 ms less."""
 
 AT_ONCE: Final = 256
 """Files that are open at a time: a quarter of what a process may have by default."""
@@ -48,27 +45,21 @@ SHARED_US: Final = DAY_US
 """How long a shared file is taken to stay shared: to look for sharing costs the most of a look, and more the more
 snapshots there are."""
 
-Fields = dict[str, Any]
-"""Fields of a JournalFile."""
-
 KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER, Reason.INTERNAL_ERROR})
 """What another look would find again while the file does not change."""
 
 
 class Seen(NamedTuple):
-    """What one look found; `leftovers` are the paths of temporary files of ours and of files with a note of ours."""
+    """What one look found; `leftovers` are the paths of temporary files of ours and of files with a note of ours.
+
+    `finished` are files that did not change since they were judged (see incremental.py); they are not among `files`.
+    """
 
     files: tuple[JournalFile, ...]
     instances: tuple[Instance, ...]
     volumes: tuple[Volume, ...]
     leftovers: tuple[str, ...]
-
-
-class _Kept(NamedTuple):
-    """A row that is not made anew before `until_us` while the file's stat is the same; None: at no time."""
-
-    row: JournalFile
-    until_us: int | None
+    finished: Finished = NONE_FINISHED
 
 
 class _Where(NamedTuple):
@@ -76,14 +67,6 @@ class _Where(NamedTuple):
 
     fd: int
     device: int
-
-
-class _Opened(NamedTuple):
-    """An open file, and its row so far, the `number`-th of its directory."""
-
-    number: int
-    fd: int
-    row: JournalFile
 
 
 class _Gathered:
@@ -102,12 +85,16 @@ class _Gathered:
 
 
 class Observer:
-    """Looks, and remembers the files that did not change. `opened` counts the files opened so far."""
+    """Looks, and remembers the files that did not change.
+
+    `opened` counts the files opened so far; `shared_us` is when a look opened all that are shared with a snapshot.
+    """
 
     def __init__(self, root: str = "/", *, with_disk_bytes: bool = False) -> None:
         self._root = root
         self._with_disk_bytes = with_disk_bytes
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, JournalFile] = {}
+        self.shared_us = -SHARED_US
         self.opened = 0
 
     def forget(self, paths: Iterable[str]) -> None:
@@ -115,11 +102,22 @@ class Observer:
         for path in paths:
             self._kept.pop(path, None)
 
+    def keeps(self, row: JournalFile) -> bool:
+        """Whether the file was still there and as in its `row` when it was looked at last, and a second before."""
+        return self._kept.get(row.path) is row
+
+    def opens_shared(self, now_us: int) -> bool:
+        """Whether a look at everything would open shared files again: once a day, or when the clock was set back."""
+        return not self.shared_us <= now_us < self.shared_us + SHARED_US
+
     def look(self, tops: Iterable[str], *, now_us: int) -> Seen:
         """Every journal file below the directories `tops`.
 
         Raises: NotBtrfsError; FileError if a top is missing or may not be read.
         """
+        if self.opens_shared(now_us):
+            self.shared_us = now_us
+            self._kept = {path: row for path, row in self._kept.items() if not row.extents.shared_bytes}
         gathered = _Gathered()
         foreign: list[NotBtrfsError] = []
         for top in tops:
@@ -144,7 +142,9 @@ class Observer:
         if foreign and not gathered.volumes:
             raise foreign[0]
         gathered.files = [file for file in gathered.files if file.problem is not Reason.VANISHED]
-        self._kept = {file.path: self._kept[file.path] for file in gathered.files if file.path in self._kept}
+        kept = [file.path for file in gathered.files if file.path in self._kept]
+        if len(kept) < len(self._kept):  # a copy of 100,000 entries takes 10 MiB
+            self._kept = {path: self._kept[path] for path in kept}
         return gathered.seen()
 
     def _below(self, place: Directory, now_us: int, gathered: _Gathered) -> list[JournalFile]:
@@ -158,6 +158,24 @@ class Observer:
             detail = f"{listing.left_out:,} journal files more than the {layout.MOST_FILES:,} that are looked at"
             rows.append(file_row.directory_problem(place, Reason.TOO_MANY, detail))
         return rows
+
+    def look_into(self, names: Mapping[str, Iterable[str]], *, now_us: int) -> Seen:
+        """The journal files and leftovers among these names, by directory; those that are gone have no row.
+
+        Raises: OSError, NotBtrfsError if a directory cannot be looked into.
+        """
+        gathered = _Gathered()
+        for directory, some in names.items():
+            place = layout.directory_at(directory)
+            named = [(name, kind) for name in sorted(some) if (kind := classify(name)) is not None]
+            with opening.directory(directory) as fd:
+                where = self._learn(place, fd, gathered)
+                gathered.files += self._rows(place, where, named, now_us)
+            leftovers = [f"{directory}/{name}" for name in some if is_leftover(name)]
+            gathered.leftovers += filter(os.path.lexists, leftovers)
+        self.forget(file.path for file in gathered.files if file.problem is Reason.VANISHED)
+        gathered.files = [file for file in gathered.files if file.problem is not Reason.VANISHED]
+        return gathered.seen()
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
         """These files alone, in their order; each gets a row, with a problem where it is no journal file.
@@ -211,7 +229,7 @@ class Observer:
         """The rows of names in one directory, in their order, AT_ONCE files being open at a time."""
         rows: list[JournalFile] = []
         for start in range(0, len(names), AT_ONCE):
-            opened: list[_Opened] = []
+            opened: list[Opened] = []
             try:
                 for name, kind in names[start : start + AT_ONCE]:
                     answer = guarded(partial(self._row, place, where, name, kind, now_us=now_us))
@@ -222,15 +240,15 @@ class Observer:
                         answer = problem, None
                     row, fd = answer
                     if fd is not None:
-                        opened.append(_Opened(len(rows), fd, row))
+                        opened.append(Opened(len(rows), fd, row))
                     rows.append(row)
-                for one, row in zip(opened, self._completed(opened), strict=True):
+                completed = survey.completed(opened, with_disk_bytes=self._with_disk_bytes)
+                for one, row in zip(opened, completed, strict=True):
                     rows[one.number] = row
                     self._kept.pop(row.path, None)
                     known = row.problem in KEPT_PROBLEMS and not row.mtime_noted
                     if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > COARSE_NS:
-                        until_us = now_us + SHARED_US if row.extents.shared_bytes else None
-                        self._kept[row.path] = _Kept(row, until_us)
+                        self._kept[row.path] = row
             finally:
                 for one in opened:
                     os.close(one.fd)
@@ -256,8 +274,8 @@ class Observer:
                     place, name, kind, Reason.NOT_BTRFS, "something else is mounted on this name"
                 ), None
             kept = self._kept.get(f"{place.path}/{name}")
-            if kept is not None and _unchanged(kept, status, now_us):
-                return kept.row, None
+            if kept is not None and _unchanged(kept, status):
+                return kept, None
             self.opened += 1
             with ExitStack() as undo:
                 fd = opening.open_file(name, dir_fd)
@@ -270,54 +288,9 @@ class Observer:
             ), None
         return row, fd
 
-    def _completed(self, opened: list[_Opened]) -> list[JournalFile]:
-        """The rows of open files with how they lie: what takes the kernel long."""
-        if not opened:
-            return []
-        kinds = [_lie, _occupy] if self._with_disk_bytes else [_lie]
-        searches = [partial(_searched, partial(search, one)) for search in kinds for one in opened]
-        found = results(searches, parallel=self._with_disk_bytes or len(opened) >= WORTH_A_THREAD)
-        lies, rest = found[: len(opened)], found[len(opened) :]
-        fields = [one | other for one, other in zip(lies, rest, strict=True)] if rest else lies
-        return [one.row._replace(**some) for one, some in zip(opened, fields, strict=True)]
 
-
-def _lie(opened: _Opened) -> Fields:
-    """How an open file lies; of one that is finished, when all of it does.
-
-    An fsync is over before btrfs has put the written extents into the file (btrfs_finish_ordered_io), by seconds
-    on a busy machine, and nothing in a file's stat tells of that: a row made before would be kept for good.
-    """
-    finished = opened.row.kind is not Kind.ACTIVE and opened.row.state is not State.ONLINE
-    return {"extents": fiemap.survey(opened.fd, sync=finished, per_mib=opened.row.kind is Kind.ACTIVE)}
-
-
-def _occupy(opened: _Opened) -> Fields:
-    """What an open file occupies."""
-    return {"disk_bytes": disk.disk_bytes(opened.fd)}
-
-
-def _found(search: Callable[[], Fields]) -> Fields:
-    """What a search finds, or why it cannot."""
-    try:
-        return search()
-    except OSError as error:
-        return {"problem": file_row.reason(error), "problem_detail": os.strerror(error.errno or 0)}
-
-
-def _searched(search: Callable[[], Fields]) -> Fields:
-    """The same in one file's turn: no file ends the search of another."""
-    found = guarded(partial(_found, search))
-    if isinstance(found, InternalError):
-        return {"problem": Reason.INTERNAL_ERROR, "problem_detail": found.detail}
-    return found
-
-
-def _unchanged(kept: _Kept, status: os.stat_result, now_us: int) -> bool:
-    """Whether a file still has the stat that it had when it was opened, and that tells enough."""
-    file, until_us = kept
-    if until_us is not None and not until_us - SHARED_US <= now_us < until_us:  # or the clock was set back
-        return False
+def _unchanged(file: JournalFile, status: os.stat_result) -> bool:
+    """Whether a file still has the stat that it had when it was opened."""
     now = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_nlink)
     return now == (file.inode, file.size_bytes, file.mtime_ns, file.ctime_ns, file.links)
 

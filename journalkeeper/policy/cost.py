@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.model import MIB, Action, JournalFile, Range, Reason, Skip, Verb, ideal_extents
-from journalkeeper.model.compression import Compression
+from journalkeeper.model import MIB, Action, JournalFile, Kind, Outcome, Range, Reason, Skip, Verb, ideal_extents
+from journalkeeper.model.compression import Compression, parse_compression
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.saving import EXPECTED_RATIO
 
@@ -160,3 +160,20 @@ def dense_ranges(per_mib: tuple[int, ...], threshold: int, size_bytes: int) -> t
         else:
             ranges.append(Range(offset, length, extents))
     return tuple(ranges)
+
+
+def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> bool:
+    """Whether a rewrite would pay by MinExtents= or ExtentsPerMiB=, were there no reason against it.
+
+    `after` is what was done to the file since it was looked at, None if nothing was.
+    """
+    if file.kind is Kind.ACTIVE:
+        return after is None and bool(worth_it(file, config))
+    total = file.extents.total if after is None else after.extents_after
+    whole = ideal_extents(file.extents.data_bytes, compressed=rewritten_compressed(file, config))
+    return total - whole >= config.defrag.min_extents and total > whole * NEAR_IDEAL
+
+
+def rewritten_compressed(file: JournalFile, config: Config) -> bool:
+    """Whether a rewrite would leave it compressed."""
+    return file.compressed or (file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None)

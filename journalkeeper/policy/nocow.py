@@ -21,6 +21,7 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, Instance, Reason, Skip, Verb, Volume
+from journalkeeper.model.finished import Sums
 from journalkeeper.policy.deferral import tried_before
 
 UNWANTED: Final = {
@@ -37,7 +38,7 @@ def snapshots(instance: Instance, host: Host) -> bool:
     """Whether there is evidence that snapshots are taken of this journal."""
     where = instance.directory
     shared = any(file.extents.shared_bytes and file.directory == where for file in host.files)
-    return shared or where in host.unshared
+    return shared or bool(host.finished.sums.get(where, Sums()).shared_bytes) or where in host.unshared
 
 
 def judge(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """From a Host to a Plan: an action or a reason for every file.
 
-Every file of the Host appears exactly once, as an action or as a skip.
+Every file of the Host appears exactly once, as an action or as a skip; its finished files
+have a skip already.
 What is done first is what brings the most for what it writes, so that a short budget
 is well spent.
 """
@@ -11,12 +12,13 @@ from __future__ import annotations
 from functools import partial
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Volume
+from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Reason, Request, Skip, Volume
+from journalkeeper.model.finished import FinishedFile
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.units import format_size
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case, cases
-from journalkeeper.policy.cost import propose
+from journalkeeper.policy.cost import is_fragmented, propose
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.directory_actions import directory_actions, rotated_away
 from journalkeeper.policy.rule_table import first
@@ -27,6 +29,12 @@ COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5"
 
 PUTTING_OFF = frozenset({Reason.SETTLING, Reason.IN_USE, Reason.WINDOW_CLOSED})
 """Vetoes that end: what pays is done then."""
+
+LASTING = frozenset(
+    {Reason.IDEAL, Reason.NO_GAIN, Reason.RECORDED, Reason.NOT_ASKED, Reason.HARD_LINKED, Reason.FOREIGN_OWNER}
+)
+"""Reasons that follow from the file, its last rewrite, the request and the configuration alone: no other plan for
+the same request has another reason while those, and the volume's mount options, are the same."""
 
 
 def plan(host: Host, request: Request, config: Config) -> Plan:
@@ -72,6 +80,23 @@ def _judged(case: Case) -> tuple[Skip | None, Action | None]:
         return against[0]._replace(puts_off=ends), None
     later = None if case.request.now else first(deferral.RULES, case)
     return (None if later is None else later._replace(puts_off=True)), proposal
+
+
+def finished(host: Host, made: Plan, config: Config) -> list[FinishedFile]:
+    """The files of `host` that need no new judgement until they change: what `made`, its plan, says of them lasts.
+
+    Active files change without an event. A change in the future, by a clock that was set back, is one to come.
+    """
+    lasting = {skip.path: skip for skip in made.skipped if skip.reason in LASTING and not skip.puts_off}
+    return [
+        FinishedFile(file, lasting[file.path], is_fragmented(file, None, config))
+        for file in host.files
+        if file.path in lasting
+        and lasting[file.path].until_us is None
+        and file.kind is not Kind.ACTIVE
+        and file.problem is None
+        and file.ctime_ns // 1000 <= host.now_us
+    ]
 
 
 def _lasts(skip: Skip) -> bool:

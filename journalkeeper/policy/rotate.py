@@ -45,6 +45,7 @@ from journalkeeper.model import (
     Volume,
     Window,
 )
+from journalkeeper.model.finished import Sums
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span
 from journalkeeper.policy import deferral
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
@@ -98,6 +99,21 @@ class Question(NamedTuple):
     def volume(self) -> Volume | None:
         """Where the instance writes, if that is btrfs."""
         return next((volume for volume in self.host.volumes if volume.device == self.instance.device), None)
+
+    @property
+    def finished(self) -> Sums:
+        """The numbers of the instance's finished archives, which are not among `files`."""
+        return self.host.finished.sums.get(self.instance.directory, Sums())
+
+    @property
+    def file_count(self) -> int:
+        """How many files there are."""
+        return len(self.files) + self.finished.files
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What they all take."""
+        return sum(file.allocated_bytes for file in self.files) + self.finished.allocated_bytes
 
     @property
     def actives(self) -> tuple[JournalFile, ...]:
@@ -182,7 +198,7 @@ def retention_files(question: Question) -> Skip | None:
     if not use:
         return question.skip(Reason.RETENTION, f"SystemMaxFiles={most} alone decides what journald keeps")
     left = use - _archived_bytes(question) - _moved_bytes(question)
-    after = len(question.files) + len(question.actives) + -(-left // _full_bytes(question))
+    after = question.file_count + len(question.actives) + -(-left // _full_bytes(question))
     if after <= most:
         return None
     return question.skip(Reason.RETENTION, f"{after} files when SystemMaxUse= is full, SystemMaxFiles={most}")
@@ -191,7 +207,7 @@ def retention_files(question: Question) -> Skip | None:
 def retention_tables(question: Question) -> Skip | None:
     """Files that are ended early have hash tables of their own, which count for as long as they are kept."""
     most, full = use_bytes(question), _full_bytes(question)
-    early = max(0, len(question.files) - -(-sum(file.allocated_bytes for file in question.files) // full))
+    early = max(0, question.file_count - -(-question.allocated_bytes // full))
     taken = early * (full // TABLE_SHARE)
     if not most or taken <= most * TABLES_MOST:
         return None
@@ -241,12 +257,11 @@ def use_bytes(question: Question) -> int | None:
     use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
     if use is None or keep_free is None or instance.available_bytes is None:
         return None
-    taken = sum(file.allocated_bytes for file in question.files)
-    return min(use, taken + max(0, instance.available_bytes - keep_free)) if use else 0
+    return min(use, question.allocated_bytes + max(0, instance.available_bytes - keep_free)) if use else 0
 
 
 def _archived_bytes(question: Question) -> int:
-    return sum(file.allocated_bytes for file in question.files) - _moved_bytes(question)
+    return question.allocated_bytes - _moved_bytes(question)
 
 
 def _moved_bytes(question: Question) -> int:

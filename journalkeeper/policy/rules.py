@@ -125,7 +125,9 @@ def rewritten(case: Case) -> Skip | None:
     if missing <= 0:
         return None  # of an archive a power cut, or a restored copy, took the rewrite back
     if not in_vain:
-        return _skip(case, Reason.RECORDED, f"rewritten {format_span(max(0, case.now_us - past.when_us))} ago")
+        # Not when: the words of a reason that lasts are the same at any time.
+        what = f": {past.extents_before} extents became {past.extents}" if past.extents_before else ""
+        return _skip(case, Reason.RECORDED, f"rewritten{what}")
     what = f"{past.extents_before} extents became {past.extents}, {past.extents_expected} were expected"
     return _skip(case, Reason.NO_GAIN, f"{what}; tried again with {missing} more")
 

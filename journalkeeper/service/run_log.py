@@ -55,7 +55,8 @@ class RunLog:
         here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
         conditions = {f"{skip.reason} {skip.path}" for skip in report.plan.skipped}
         self._daily.retain(frozenset({"bus", "watch", "waiting", "long", "event", *report.notices, *here, *conditions}))
-        self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
+        files = len(here) + (0 if report.host is None else len(report.host.finished))
+        self._notify.status(f"{files} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
 
     def _outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
         """What became of a file: an active one is rewritten again and again."""

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, Host, Instance, JournalFile, Outcome, Plan, Skip
+from journalkeeper.model.finished import NONE_FINISHED, Finished
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import INFINITY_US
 
@@ -15,13 +18,34 @@ Doing = Action | Skip | Outcome
 
 
 class Findings(NamedTuple):
-    """What the last whole look found and came to: files, and what is done with each, by path."""
+    """What the last look found and came to: files, and what is done with each, by path.
 
-    files: dict[str, JournalFile]
-    doing: dict[str, Doing]
+    `live` and `decided` are those that are not `finished`.
+    """
+
+    live: Mapping[str, JournalFile]
+    decided: Mapping[str, Doing]
     status: Status
     next_flush_us: int
     waits_for: str
+    finished: Finished = NONE_FINISHED
+
+    @property
+    def files(self) -> Iterable[str]:
+        """The paths of all files."""
+        return chain(self.live, self.finished)
+
+    def file(self, path: str) -> tuple[JournalFile, Doing | None] | None:
+        """A file and what is done with it; None if there is no such file."""
+        row = self.live.get(path)
+        if row is not None:
+            return row, self.decided.get(path)
+        known = self.finished.get(path)
+        return None if known is None else (known.file, known.skip)
+
+    def perhaps_others(self, before: Findings) -> set[str]:
+        """The paths of all files, of now and `before`, that may differ from before, come or go."""
+        return {*before.live, *self.live, *self.finished.differing(before.finished)}
 
 
 class Tally(NamedTuple):
@@ -56,11 +80,12 @@ class Snapshot(NamedTuple):
 
 
 def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, long: str = "") -> Findings:
-    """Of a look at everything and what came of it; `long` says what has waited for more than a day."""
+    """Of a look and what came of it; `long` says what has waited for more than a day."""
     everything: tuple[Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
     doing = {one.path: one for one in everything}
     waiting = "; ".join(words for words in (long, waits_for(plan)) if words)
-    return Findings({row.path: row for row in host.files}, doing, status, next_flush_us(host.instances), waiting)
+    live = {row.path: row for row in host.files}
+    return Findings(live, doing, status, next_flush_us(host.instances), waiting, host.finished)
 
 
 def next_flush_us(instances: tuple[Instance, ...]) -> int:

@@ -7,15 +7,20 @@ import asyncio
 
 
 class Wakeups:
-    """`look`: everything is to be looked at, `refresh`: and watched anew. Both are seen when `wait` returns."""
+    """`look`: a look is due, `refresh`: and everything is to be watched anew. Both are seen when `wait` returns."""
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
         self.look = self.refresh = True
 
     def rescan(self) -> None:
-        """Look at everything, soon."""
-        self.look = self.refresh = True
+        """Watch everything anew, and look, soon."""
+        self.refresh = True
+        self.look_soon()
+
+    def look_soon(self) -> None:
+        """Look, soon."""
+        self.look = True
         self.wake()
 
     def wake(self) -> None:

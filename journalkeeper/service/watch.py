@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """inotify and the mount table: what wakes the daemon.
 
-A watch tells that something happened, never what there is. After names came
-or went, after a mount, after an overflow the answer is the same: look at everything again.
+A watch tells that something happened to a name, never what there is. After an overflow, a mount, or where a
+directory came or went, the answer is the same: look at everything again.
 
 pyinotify's watch manager makes the watches; its notifiers are not used: they hang on an
 empty queue, stop at a name that is not UTF-8, and lose an overflow. What else wakes:
@@ -18,7 +18,7 @@ import re
 import select
 import struct
 from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from threading import Lock
 from typing import Final, NamedTuple
@@ -58,13 +58,17 @@ LIMITS: Final = "/proc/sys/fs/inotify"
 
 
 class Change(NamedTuple):
-    """What happened: instance directories whose active files were appended to, and whether names changed.
+    """What happened: instance directories whose active files were appended to, whether journal files came or went,
+    and the names that changed, by directory.
 
-    `trouble` is why an event could not be understood, "" if all were: everything may have changed then.
+    `everything`: what changed is not known, or directories may have come or gone. `trouble` is why an event could
+    not be understood, "" if all were: everything may have changed then.
     """
 
     appended: frozenset[str]
     rescan: bool
+    names: Mapping[str, frozenset[str]]
+    everything: bool = False
     trouble: str = ""
 
 
@@ -82,7 +86,7 @@ class _Interest(NamedTuple):
 class Watch:
     """Watches the directories `tops` and their instances, and whatever must appear before they can.
 
-    `on_change` is called in the event loop, at most every COALESCE_S; after a `rescan` somebody
+    `on_change` is called in the event loop, at most every COALESCE_S; after a change of `everything` somebody
     must `refresh`, before looking at what there is. `events` counts what was read.
     Where the kernel gives no inotify instance (EMFILE), each `refresh` asks for one again.
     """
@@ -105,7 +109,8 @@ class Watch:
         self._places: tuple[str, ...] = ()
         self._mounts: tuple[str, ...] = ()
         self._appended: set[str] = set()
-        self._rescan = False
+        self._changed: dict[str, set[str]] = {}
+        self._rescan = self._everything = False
         self._trouble = ""
         self._timer: TimerHandle | None = None
         self._loop: AbstractEventLoop | None = None
@@ -221,7 +226,8 @@ class Watch:
             return None  # vanished: the next look at what is wanted says so
         except OSError as error:
             return FileError.wrap("watch it", path, error)
-        mask = NAMES | pyinotify.IN_ONLYDIR | (pyinotify.IN_MODIFY if interest.appends else 0)
+        contents = pyinotify.IN_MODIFY | pyinotify.IN_ATTRIB
+        mask = NAMES | pyinotify.IN_ONLYDIR | (contents if interest.appends else 0)
         try:
             # By its descriptor: pyinotify takes no names that are not UTF-8.
             made: dict[str, int] = manager.add_watch(f"/proc/self/fd/{handle}", mask, quiet=False)
@@ -258,14 +264,14 @@ class Watch:
                 offset += EVENT.size + length
                 taken = guarded(partial(self._take, number, mask, data[offset - length : offset]))
                 if isinstance(taken, InternalError):
-                    self._rescan, self._trouble = True, taken.detail
+                    self._everything, self._trouble = True, taken.detail
         self._schedule()
 
     def _take(self, number: int, mask: int, padded_name: bytes) -> None:
         """One event. The lock is held."""
         self.events += 1
         if mask & pyinotify.IN_Q_OVERFLOW:
-            self._rescan = True
+            self._everything = True
             self._appended.update(path for path, interest in self._interests.items() if interest.appends)
             return
         path, manager = self._paths.get(number), self._manager
@@ -279,18 +285,30 @@ class Watch:
             self._forget(path)
             if mask & pyinotify.IN_MOVE_SELF:
                 manager.rm_watch(number, quiet=True)  # it would tell of a directory that is elsewhere
-            self._rescan = True
+            self._everything = True
             return
         interest = self._interests.get(path, _Interest())
         name = os.fsdecode(padded_name.rstrip(b"\0"))
-        if mask & pyinotify.IN_MODIFY:
-            if path not in self._appended:
-                kind = names.classify(name)
-                if interest.appends and kind is not None and kind.kind is Kind.ACTIVE:
-                    self._appended.add(path)
-        elif not self._rescan:
-            journal = interest.journals and (mask & pyinotify.IN_ISDIR or names.classify(name) is not None)
-            self._rescan = bool(journal) or name in interest.names
+        if not mask & NAMES:
+            self._touched(path, name, interest, appended=bool(mask & pyinotify.IN_MODIFY))
+        elif (interest.journals and mask & pyinotify.IN_ISDIR) or name in interest.names:
+            self._everything = True
+        elif interest.journals:
+            self._rescan = self._rescan or names.classify(name) is not None
+            self._note(path, name)
+
+    def _touched(self, path: str, name: str, interest: _Interest, *, appended: bool) -> None:
+        """The content of a file, or what its inode tells, is another: to know with the next look. The lock is held."""
+        self._note(path, name)
+        if appended and interest.appends and path not in self._appended:
+            kind = names.classify(name)
+            if kind is not None and kind.kind is Kind.ACTIVE:
+                self._appended.add(path)
+
+    def _note(self, path: str, name: str) -> None:
+        """Remember a name that a look is about. The lock is held."""
+        if names.classify(name) is not None or names.is_leftover(name):
+            self._changed.setdefault(path, set()).add(name)
 
     def _mounted(self) -> None:
         """The mount table changed: a journal directory may lie elsewhere now."""
@@ -298,19 +316,26 @@ class Watch:
         now = _mounts_about(self._places)
         if now != self._mounts:
             self._mounts = now
-            self._rescan = True
+            self._everything = True
             self._schedule()
 
     def _schedule(self) -> None:
-        if self._loop is not None and self._timer is None and (self._rescan or self._appended):
+        if self._loop is not None and self._timer is None and (self._everything or self._changed):
             self._timer = self._loop.call_later(COALESCE_S, self._tell)
 
     def _tell(self) -> None:
         self._timer = None
         with self._lock:
-            change = Change(frozenset(self._appended), self._rescan, self._trouble)
+            change = Change(
+                frozenset(self._appended),
+                rescan=self._rescan or self._everything,
+                names={directory: frozenset(some) for directory, some in self._changed.items()},
+                everything=self._everything,
+                trouble=self._trouble,
+            )
             self._appended.clear()
-            self._rescan, self._trouble = False, ""
+            self._changed.clear()
+            self._rescan, self._everything, self._trouble = False, False, ""
         self._on_change(change)
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pyinotify
 import pytest
@@ -21,6 +22,13 @@ from tests.hosts import MACHINE
 ARCHIVE = f"system@{MACHINE}-0000000000000001-0000000000000001.journal"
 SMALLEST_EVENT = 16
 QUEUE = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+
+
+class Told(NamedTuple):
+    """What several changes come to: where journald appended, and whether a look is due."""
+
+    appended: frozenset[str]
+    rescan: bool
 
 
 class Scene:
@@ -37,8 +45,8 @@ class Scene:
         self.watch.close()
         self.loop.close()
 
-    def after(self, *doings: Callable[[], object]) -> Change:
-        """All changes after the `doings`."""
+    def after(self, *doings: Callable[[], object]) -> Told:
+        """What was told after the `doings`."""
         self.changes.clear()
         for doing in doings:
             doing()
@@ -47,11 +55,17 @@ class Scene:
             self.loop.run_until_complete(asyncio.sleep(COALESCE_S * 1.5))
             if len(self.changes) == seen:
                 break
-            if any(change.rescan for change in self.changes[seen:]):
+            if any(change.everything for change in self.changes[seen:]):
                 self.watch.refresh()
             seen = len(self.changes)
         appended = frozenset[str]().union(*(change.appended for change in self.changes))
-        return Change(appended, rescan=any(change.rescan for change in self.changes))
+        return Told(appended, rescan=any(change.rescan for change in self.changes))
+
+    def names(self, *doings: Callable[[], object]) -> set[str]:
+        """The names that changed after the `doings`; "*" if everything may have."""
+        self.after(*doings)
+        told = {name for change in self.changes for some in change.names.values() for name in some}
+        return told | ({"*"} if any(change.everything for change in self.changes) else set())
 
 
 @pytest.fixture
@@ -81,7 +95,7 @@ def append(path: Path | bytes) -> None:
     os.truncate(path, os.stat(path).st_size)
 
 
-NOTHING = Change(frozenset(), rescan=False)
+NOTHING = Told(frozenset(), rescan=False)
 
 
 # appends
@@ -89,7 +103,7 @@ NOTHING = Change(frozenset(), rescan=False)
 
 def test_an_append_is_told_with_its_instance(top: Path, watching: Callable[..., Scene]) -> None:
     active = top / MACHINE / "system.journal"
-    assert watching(top).after(lambda: append(active)) == Change(frozenset({str(top / MACHINE)}), rescan=False)
+    assert watching(top).after(lambda: append(active)) == Told(frozenset({str(top / MACHINE)}), rescan=False)
 
 
 @pytest.mark.parametrize("name", [ARCHIVE, "system@0000000000000001-0000000000000001.journal~", "other"])
@@ -107,6 +121,37 @@ def test_many_appends_are_one_change(top: Path, watching: Callable[..., Scene]) 
 def test_a_flat_directory_of_journals_is_an_instance(tmp_path: Path, watching: Callable[..., Scene]) -> None:
     (tmp_path / "system.journal").write_bytes(b"x")
     assert watching(tmp_path).after(lambda: append(tmp_path / "system.journal")).appended == {str(tmp_path)}
+
+
+# which names
+
+
+ACTIVE = "system.journal"
+LEFT_BEHIND = ".journalkeeper-7.tmp"
+
+
+@pytest.mark.parametrize(
+    ("doing", "told"),
+    [
+        (lambda instance: (instance / ARCHIVE).touch(), {ARCHIVE}),
+        (lambda instance: (instance / ACTIVE).rename(instance / ARCHIVE), {ACTIVE, ARCHIVE}),
+        (lambda instance: (instance / ACTIVE).unlink(), {ACTIVE}),
+        (lambda instance: append(instance / ACTIVE), {ACTIVE}),
+        (lambda instance: (instance / ACTIVE).chmod(0o600), {ACTIVE}),
+        (lambda instance: os.utime(instance / ACTIVE), {ACTIVE}),
+        (lambda instance: os.setxattr(instance / ACTIVE, "user.x", b"1"), {ACTIVE}),
+        (lambda instance: (instance / LEFT_BEHIND).touch(), {LEFT_BEHIND}),
+        (lambda instance: (instance / "notes").touch(), set()),
+        (lambda instance: instance.chmod(0o755), set()),
+        (lambda instance: (instance.parent / f"{MACHINE}.new").mkdir(), {"*"}),
+        (lambda instance: instance.rename(instance.parent / f"{MACHINE}.new"), {"*"}),
+    ],
+    ids=["new", "renamed", "removed", "append", "chmod", "utime", "xattr", "ours", "other", "of it", "below", "moved"],
+)
+def test_the_names_that_changed_are_told(
+    top: Path, watching: Callable[..., Scene], doing: Callable[[Path], object], told: set[str]
+) -> None:
+    assert watching(top).names(lambda: doing(top / MACHINE)) == told
 
 
 # names

@@ -163,9 +163,19 @@ def test_rotated_weighs_archives_after_both_ways_of_compacting() -> None:
     assert {"disk bytes / size, worst, by command", "disk bytes / size, worst, by service"} <= found.keys()
 
 
+def test_events_costs_what_one_event_and_a_look_at_everything_take() -> None:
+    found = figures("events", "--files", "30", "--events", "2", "--wholes", "1")
+    assert found.keys() == {
+        "30 files: CPU of an event, ms",
+        "30 files: CPU of a look at everything, ms",
+        "30 files: most resident, MiB",
+    }
+
+
 BENCHES = (
     "archive",
     "bus",
+    "events",
     "flushes",
     "follower",
     "identity",

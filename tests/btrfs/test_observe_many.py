@@ -14,11 +14,12 @@ import pytest
 from journalkeeper.lab.bed import Bed
 from journalkeeper.model import JournalFile, Reason
 from journalkeeper.observe import observer as module
+from journalkeeper.observe import survey
 from journalkeeper.observe.observer import Observer
 
 pytestmark = pytest.mark.root
 
-FILES = 2 * module.WORTH_A_THREAD + 1
+FILES = 2 * survey.WORTH_A_THREAD + 1
 SECOND_NS = 1_000_000_000
 
 
@@ -40,7 +41,7 @@ def look(observer: Observer, directory: Path, later_s: int = 60) -> tuple[Journa
     return observer.look([str(directory)], now_us=time.time_ns() // 1000 + later_s * 1_000_000).files
 
 
-@pytest.mark.parametrize("at_once", [module.WORTH_A_THREAD - 1, module.WORTH_A_THREAD, FILES - 1, FILES, FILES + 1])
+@pytest.mark.parametrize("at_once", [survey.WORTH_A_THREAD - 1, survey.WORTH_A_THREAD, FILES - 1, FILES, FILES + 1])
 def test_two_threads_see_what_one_sees_in_the_same_order(
     many: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
@@ -51,7 +52,7 @@ def test_two_threads_see_what_one_sees_in_the_same_order(
     assert observer.opened == len(by_two) == FILES
     assert [file.path for file in by_two] == sorted(file.path for file in by_two)
     assert [file.problem for file in by_two if file.problem] == [Reason.BAD_HEADER]
-    monkeypatch.setattr(module, "WORTH_A_THREAD", FILES + 1)
+    monkeypatch.setattr(survey, "WORTH_A_THREAD", FILES + 1)
     assert look(Observer(with_disk_bytes=True), many) == by_two
 
 
@@ -65,11 +66,11 @@ def test_a_second_look_opens_the_changed_file_alone(many: Path) -> None:
     assert [one.path for one, two in zip(before, after, strict=True) if one != two] == [changed.path]
 
 
-def failing_at(path: str, error: BaseException) -> Callable[[module._Opened], module.Fields]:
+def failing_at(path: str, error: BaseException) -> Callable[[survey.Opened], survey.Fields]:
     """The search, but for one file."""
-    real = module._lie
+    real = survey._lie
 
-    def search(opened: module._Opened) -> module.Fields:
+    def search(opened: survey.Opened) -> survey.Fields:
         if opened.row.path == path:
             raise error
         return real(opened)
@@ -84,7 +85,7 @@ def left_open(many: Path) -> list[str]:
 @pytest.mark.parametrize("bad", [0, FILES - 1])
 def test_an_error_in_either_thread_is_one_files(many: Path, monkeypatch: pytest.MonkeyPatch, bad: int) -> None:
     path = sorted(str(entry) for entry in many.iterdir())[bad]
-    monkeypatch.setattr(module, "_lie", failing_at(path, MemoryError(path)))
+    monkeypatch.setattr(survey, "_lie", failing_at(path, MemoryError(path)))
     found = look(Observer(), many)
     assert [file.path for file in found if file.problem is Reason.INTERNAL_ERROR] == [path]
     assert len([file for file in found if file.problem is None]) == FILES - 1
@@ -95,7 +96,7 @@ def test_an_error_in_either_thread_is_one_files(many: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("bad", [0, FILES - 1])
 def test_the_programs_end_in_either_thread_is_ours(many: Path, monkeypatch: pytest.MonkeyPatch, bad: int) -> None:
     path = sorted(str(entry) for entry in many.iterdir())[bad]
-    monkeypatch.setattr(module, "_lie", failing_at(path, KeyboardInterrupt()))
+    monkeypatch.setattr(survey, "_lie", failing_at(path, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         look(Observer(), many)
     assert left_open(many) == []

@@ -171,10 +171,11 @@ def quiet(
     state: Path | None = None,
     watchdog_s: float | None = None,
     may_fail: bool = False,
+    bus: str | None = None,
 ) -> Iterator[Quiet]:
     """A service over `top` that has looked once; `enter` are words that run a command elsewhere, as nsenter(1).
 
-    Its state directory is `base`/state, unless another is given.
+    Its state directory is `base`/state, unless another is given; there is no bus, unless by its address.
 
     Raises: AssertionError if it ends before that, or not with 0 unless it `may_fail`.
     """
@@ -188,7 +189,7 @@ def quiet(
             "STATE_DIRECTORY": os.fspath(state or base / "state"),
             "PYTHONPATH": os.fspath(CHECKOUT),
             "NOTIFY_SOCKET": os.fspath(ear_path),
-            "DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={base}/none",
+            "DBUS_SYSTEM_BUS_ADDRESS": bus or f"unix:path={base}/none",
             "WATCHDOG_USEC": f"{WATCHDOG_S * 1e6:.0f}",
             "PYTHONFAULTHANDLER": "1",  # where it was when the kernel ended it
         }

@@ -26,7 +26,7 @@ from journalkeeper.model import Action, Kind, Outcome, Plan, Range, Reason, Refu
 from journalkeeper.model.internal_error import FRAMES, WORDS, InternalError, guarded
 from journalkeeper.model.run import Done, Report
 from journalkeeper.model.units import DAY_US
-from journalkeeper.observe import observer as module
+from journalkeeper.observe import survey as module
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.policy import rules
@@ -205,7 +205,7 @@ def test_a_look_that_raises_anything_costs_one_file_and_is_not_repeated(
     tried: list[str] = []
     lie = module._lie
 
-    def fail(opened: module._Opened) -> module.Fields:
+    def fail(opened: module.Opened) -> module.Fields:
         tried.append(os.path.basename(opened.row.path))
         return mistake() if opened.row.path.endswith(archive_name(2)) else lie(opened)
 

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What one event costs the service: a file that comes or goes beside 100 to 100,000 others.
+
+    sudo python -m tests.bench.events
+    sudo python -m tests.bench.events --files 100 10000
+
+A service on a private system bus watches a directory with so many archives that are as they should
+be, PER_DIRECTORY at most in each instance's, the first of which is remote/. An archive is made there,
+and deleted; each is one look, and the service is idle when the next begins. Beside it what a look at
+everything takes: a directory that is moved in or out, one look each. CPU is that of the whole process,
+divided by the number of looks.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from journalkeeper.lab.volume import ScratchVolume
+from tests import bus as beds
+from tests.bench.figures import Figure, at_most, need_a_bed, parser, show
+from tests.bus import PrivateBus
+from tests.trust.services import Quiet, quiet
+
+MACHINE = "0123456789abcdef" * 2
+PER_DIRECTORY = 7000
+"""Fewer than are looked at in one directory (layout.MOST_FILES)."""
+
+HEADER_BYTES, DATA_BYTES, FILE_BYTES = 208, 4096, 8 << 20
+"""journald's files are whole steps of 8 MiB; these are mostly holes."""
+
+EVENT_MS = 10.0
+MEMORY_MIB = 192
+"""MemoryMax= of units/journalkeeper.service."""
+
+REST_S = 0.6
+"""Until the signals of a look are sent (signals.COALESCE_S)."""
+
+CALM_S = 0.02
+PATIENCE_S = 600.0
+SETTLE_S = 3
+CONFIG = f"[Watch]\nSettleSec={SETTLE_S}s\nNocowSettleSec={SETTLE_S}s\n"
+
+
+class Cost(NamedTuple):
+    """What the service used with so many files: CPU for each event and each whole look, and its peak of memory."""
+
+    files: int
+    event_ms: float
+    whole_ms: float
+    peak_mib: float
+
+
+def make(path: Path) -> None:
+    """A finished journal file of no entries."""
+    content = bytearray(DATA_BYTES)
+    content[:8], content[16] = b"LPKSHHRH", 2
+    struct.pack_into("<QQ", content, 88, HEADER_BYTES, FILE_BYTES - HEADER_BYTES)
+    with path.open("wb") as file:
+        file.write(content)
+        file.truncate(FILE_BYTES)
+
+
+def name(number: int, stem: str = "remote-host") -> str:
+    """What systemd-journal-remote calls an archive."""
+    return f"{stem}@{MACHINE}-{number:016x}-{number:016x}.journal"
+
+
+def fill(top: Path, files: int) -> Path:
+    """Make so many archives; the directory of the first."""
+    remote = top / "remote"
+    for number in range(files):
+        place = number // PER_DIRECTORY
+        directory = top / f"{MACHINE}.n{place}" if place else remote
+        directory.mkdir(parents=True, exist_ok=True)
+        make(directory / name(number))
+    return remote
+
+
+def cpu_ms(service: Quiet, looks: int, here: int, steps: tuple[Callable[[], object], ...]) -> float:
+    """CPU for each of so many looks: by turns, one step makes a file more than `here`, and the other takes it away."""
+    before_s = service.cpu_s()
+    for number in range(looks):
+        more = 1 - number % 2
+        steps[number % 2]()
+        if not service.eventually(partial(_sees, service, here + more), PATIENCE_S):
+            raise RuntimeError(f"no look saw {here + more} files: {service.lines}")
+        time.sleep(REST_S)
+    return (service.cpu_s() - before_s) * 1000 / looks
+
+
+def calm(service: Quiet) -> None:
+    """Until it does nothing: the first look is followed by a signal for each file."""
+    before_s = -1.0
+    while service.cpu_s() - before_s > CALM_S:
+        before_s = service.cpu_s()
+        time.sleep(1)
+
+
+def _sees(service: Quiet, files: int) -> bool:
+    return service.files() == files
+
+
+def measure(files: int, events: int, wholes: int, bus: PrivateBus) -> Cost:
+    """One service beside so many files."""
+    with ScratchVolume("4G") as volume:
+        top = volume.mountpoint / "journal"
+        remote = fill(top, files)
+        new, away, there = remote / name(files), volume.mountpoint / "away", top / f"{MACHINE}.late"
+        away.mkdir()
+        make(away / name(files + 1))
+        os.sync()
+        time.sleep(SETTLE_S)
+        with quiet(volume.base, top, config=CONFIG, bus=bus.address) as service:
+            comes_and_goes = partial(make, new), new.unlink
+            calm(service)
+            cpu_ms(service, 2, files, comes_and_goes)
+            event_ms = cpu_ms(service, events, files, comes_and_goes)
+            whole_ms = cpu_ms(service, wholes, files, (partial(away.rename, there), partial(there.rename, away)))
+            return Cost(files, event_ms, whole_ms, service.peak_kib() / 1024)
+
+
+def main() -> int:
+    """Measure and print."""
+    words = parser(__doc__)
+    words.add_argument("--files", type=int, nargs="+", default=[100, 10_000, 100_000], help="(default: %(default)s)")
+    words.add_argument("--events", type=int, default=20, help="of each number of files (default: %(default)s)")
+    words.add_argument("--wholes", type=int, default=2, help="looks at everything (default: %(default)s)")
+    asked = words.parse_args()
+    need_a_bed(words)
+    if reason := beds.missing():
+        words.exit(1, f"{words.prog}: {reason}\n")
+    with PrivateBus() as bus:
+        costs = [measure(files, asked.events, asked.wholes, bus) for files in asked.files]
+    figures: list[Figure] = []
+    for cost in costs:
+        figures += [
+            at_most(f"{cost.files:,} files: CPU of an event, ms", cost.event_ms, EVENT_MS),
+            Figure(f"{cost.files:,} files: CPU of a look at everything, ms", f"{cost.whole_ms:.3g}"),
+            at_most(f"{cost.files:,} files: most resident, MiB", cost.peak_mib, MEMORY_MIB),
+        ]
+    show("What an event costs", [f"{asked.events} events, {asked.wholes} looks at everything"], figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
