@@ -202,12 +202,14 @@ class Daemon:
         """
         self._wakeups.refresh = False
         try:
-            self._reloader.watch.refresh()
+            untold = self._reloader.watch.refresh()
         except KeeperError as error:
             self._wakeups.refresh, self._watch_problem = True, str(error)
             self._watch_retry.failed(time.monotonic())
             self._daily.log("watch", WARNING, f"{error}; looked at by the clock, and tried again, until that succeeds")
         else:
+            if untold:
+                self._reloader.engine.changes.everything()
             self._watch_problem = ""
             self._watch_retry.succeeded()
             if self._daily.clear("watch"):

@@ -168,10 +168,10 @@ class Watch:
                 self._loop.remove_reader(self.fd)
             os.close(self.fd)
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         """Watch what there is now: each top, or the nearest directory above it, and the instances below.
 
-        It may wait for the disk, and may be called from another thread than the loop's, one at a time.
+        Whether something is watched that was not, or for more: what happened there before nobody told. It may wait for the disk, and may be called from another thread than the loop's, one at a time.
 
         Raises: KeeperError if a directory that is there cannot be watched (ENOSPC, EACCES); the
             others are. Nothing is without an inotify instance (EMFILE).
@@ -182,6 +182,7 @@ class Watch:
         mounts = _mounts_about(places)
         with self._lock:
             self._places, self._mounts = places, mounts
+            told_before = self._told()
         wanted: dict[str, _Interest] = {}
         for _ in range(TRIES):
             # What appeared before its directory was watched is seen by looking once more.
@@ -199,6 +200,12 @@ class Watch:
                 problem = self._add(manager, path, interest) or problem
         if problem is not None:
             raise problem
+        with self._lock:
+            return not self._told() <= told_before
+
+    def _told(self) -> set[tuple[int, bool]]:
+        """Of which watches names are told, and of which contents as well. The lock is held."""
+        return {(number, self._interests[path].appends) for path, number in self._watched.items()}
 
     def _wanted(self) -> dict[str, _Interest]:
         wanted: dict[str, _Interest] = {}
@@ -294,7 +301,9 @@ class Watch:
         elif (interest.journals and mask & pyinotify.IN_ISDIR) or name in interest.names:
             self._everything = True
         elif interest.journals:
-            self._rescan = self._rescan or names.classify(name) is not None
+            journal = names.classify(name) is not None
+            self._rescan = self._rescan or journal
+            self._everything = self._everything or (journal and not interest.appends)  # the top is an instance now
             self._note(path, name)
 
     def _touched(self, path: str, name: str, interest: _Interest, *, appended: bool) -> None:

@@ -123,6 +123,12 @@ def test_a_flat_directory_of_journals_is_an_instance(tmp_path: Path, watching: C
     assert watching(tmp_path).after(lambda: append(tmp_path / "system.journal")).appended == {str(tmp_path)}
 
 
+def test_a_directory_that_becomes_an_instance_is_watched_as_one(tmp_path: Path, watching: Callable[..., Scene]) -> None:
+    scene, active = watching(tmp_path), tmp_path / "system.journal"
+    assert scene.names(active.touch) == {"*", active.name}
+    assert scene.after(lambda: append(active)).appended == {str(tmp_path)}
+
+
 # which names
 
 
@@ -412,3 +418,27 @@ def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
     if files > QUEUE:
         assert seen.appended == {str(top / MACHINE)}, "an append may be among what was lost"
     assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}
+
+
+# what nobody told before
+
+
+def test_a_refresh_says_whether_something_is_watched_that_was_not(top: Path, watching: Callable[..., Scene]) -> None:
+    """What happened there until then nobody told."""
+    scene = watching(top)
+    assert not scene.watch.refresh()
+    (top / f"{MACHINE}.new").mkdir()
+    assert scene.watch.refresh()
+    assert not scene.watch.refresh()
+    (top / f"{MACHINE}.new").rmdir()
+    assert not scene.watch.refresh()
+    shutil.move(top / MACHINE, top.parent / "away")
+    shutil.copytree(top.parent / "away", top / MACHINE)
+    assert scene.watch.refresh()
+
+
+def test_a_refresh_that_listens_for_more_says_so(tmp_path: Path, watching: Callable[..., Scene]) -> None:
+    scene = watching(tmp_path)
+    (tmp_path / "system.journal").touch()
+    assert scene.watch.refresh()
+    assert not scene.watch.refresh()
