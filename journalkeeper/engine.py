@@ -192,7 +192,7 @@ class Engine:
                     notices += kept(record, run, seen.volumes, action.target.device, done)
                     on_outcome(done.outcome)
                 notices += tried(lambda: record.end_run(run, now_us()))
-            notices += self._looked_back(record, (chosen, outcomes), whole=not request.paths, rarely=watching)
+            notices += self._looked_back(record, host, (chosen, outcomes), whole=not request.paths, rarely=watching)
         if watching:
             host, chosen = self._finished(host, chosen)
             if publisher is not None:
@@ -252,20 +252,26 @@ class Engine:
         """Whether there was a record and is none now."""
         return self._record_seen and not os.path.lexists(os.path.join(self.state_directory, NAME))
 
-    def _looked_back(self, record: Record, done: tuple[Plan, list[Outcome]], *, whole: bool, rarely: bool) -> list[str]:
+    def _looked_back(
+        self, record: Record, host: Host, done: tuple[Plan, list[Outcome]], *, whole: bool, rarely: bool
+    ) -> list[str]:
         """Bring the record to order, and what is to be said beside the outcomes of a run over all files, or not."""
         said = tried(partial(self._wait, record, *done, whole=whole))
-        said += tried(lambda: self._prune(record, rarely=rarely))
+        said += tried(lambda: self._prune(record, host, whole=whole, rarely=rarely))
         if record.set_aside is not None or record.vanished:
             self._incremental.judge_anew()
         return [*said, *begun_anew(record)]
 
-    def _prune(self, record: Record, *, rarely: bool) -> None:
-        """Forget what is old: after each run that somebody asked for, once a day where nobody did."""
+    def _prune(self, record: Record, host: Host, *, whole: bool, rarely: bool) -> None:
+        """Forget what is old, not of `host`: after each run that somebody asked for, once a day where nobody did."""
         history = self._config.history
         if not rarely or time.monotonic() - self._pruned_s >= DAY_S:
             self._pruned_s = time.monotonic()
-            record.prune(now_us(), history.keep_us, max_rows=history.max_rows)
+            if whole:
+                there = {(file.device, file.inode) for file in host.all_files}
+                there |= {(instance.device, instance.inode) for instance in host.instances}
+                self._refused = {key: refusal for key, refusal in self._refused.items() if key in there}
+            record.prune(now_us(), history.keep_us, host, max_rows=history.max_rows)
 
     def _see(self, request: Request, directories: tuple[str, ...], *, watching: bool = False) -> Seen:
         """What there is of `request`. The paths of who follows flushes come from the bus: links are not followed."""
@@ -316,9 +322,6 @@ class Engine:
             known = record.past((volume.uuid, volume.subvolume), here)
             past |= {(volume.device, inode): row for inode, row in known.items()}
         written = record.written_since(now - DAY_US, now)
-        there = {(file.device, file.inode) for file in seen.files}
-        there |= {(instance.device, instance.inode) for instance in seen.instances}
-        self._refused = {key: refusal for key, refusal in self._refused.items() if key in there}
         return Host(
             now_us=now,
             files=seen.files,

@@ -177,22 +177,18 @@ class Record:
         with every flush, and a commit costs 14 I/Os. Files with a problem are left out.
         """
         rows = self._database.read(lambda connection: samples.news(connection, now_us, host, every_us))
-        seen = [] if host.finished else self._unseen(now_us, host)  # of all, with each look at everything
-        if not rows and not seen:
+        if not rows:
             return
 
         def keep(connection: Connection) -> None:
             for table, row in rows:
                 _inserted(connection, table, row)
-            connection.executemany(
-                "UPDATE rewrites SET seen_us = ? WHERE uuid = ? AND subvolume = ? AND inode = ?", seen
-            )
 
         self._database.write(keep)
 
     def _unseen(self, now_us: int, host: Host) -> list[tuple[int, str, int, int]]:
         """The rewritten files in `host` whose last sighting is a day old: they are not to be forgotten."""
-        there = {(file.device, file.inode) for file in host.files}
+        there = {(file.device, file.inode) for file in host.all_files}
         old = "SELECT inode FROM rewrites WHERE uuid = ? AND subvolume = ? AND abs(seen_us - ?) >= ?"
         return [
             (now_us, volume.uuid, volume.subvolume, inode)
@@ -329,12 +325,13 @@ class Record:
         )
         return list(self._understood("totals", rows, totals))
 
-    def prune(self, now_us: int, keep_us: int, max_rows: int | None = None) -> None:
+    def prune(self, now_us: int, keep_us: int, host: Host | None = None, *, max_rows: int | None = None) -> None:
         """Forget what is older than `keep_us`, and of each table the oldest beyond `max_rows`.
 
-        The past of a file is forgotten when the file was not seen for that long, however
+        The past of a file is forgotten when the file was not among those of `host` for that long, however
         old it is: an archive is rewritten once.
         """
+        seen = [] if host is None else self._unseen(now_us, host)
         rules = [("rewrites", "seen_us < ?", now_us - keep_us), ("runs", "began_us < ?", now_us - keep_us)]
         rules += [(table, "when_us < ?", now_us - keep_us) for table in ("outcomes", "totals", "samples")]
         if max_rows is not None:
@@ -342,6 +339,9 @@ class Record:
             rules += [(table, f"id <= (SELECT max(id) FROM {table}) - ?", max_rows) for table in tables]  # noqa: S608 - our words
 
         def forget(connection: Connection) -> None:
+            connection.executemany(
+                "UPDATE rewrites SET seen_us = ? WHERE uuid = ? AND subvolume = ? AND inode = ?", seen
+            )
             for table, condition, value in rules:
                 connection.execute(f"DELETE FROM {table} WHERE {condition}", (value,))  # noqa: S608 - our words
 

@@ -29,3 +29,8 @@ class Host(NamedTuple):
     rotations: int = 0
     unshared: frozenset[str] = frozenset()
     finished: Finished = NONE_FINISHED
+
+    @property
+    def all_files(self) -> tuple[JournalFile, ...]:
+        """The finished ones as well: for what is rare, as it costs what there is and not what changed."""
+        return (*self.files, *(one.file for one in self.finished.values()))

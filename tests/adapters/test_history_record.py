@@ -17,7 +17,21 @@ from journalkeeper.history.database import Database
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.history.rows import Day, Run, Totals
 from journalkeeper.history.schema import MIGRATIONS
-from journalkeeper.model import Extents, Host, JournalFile, Kind, Outcome, Past, Reason, Result, State, Verb, Volume
+from journalkeeper.model import (
+    Extents,
+    Host,
+    JournalFile,
+    Kind,
+    Outcome,
+    Past,
+    Reason,
+    Result,
+    Skip,
+    State,
+    Verb,
+    Volume,
+)
+from journalkeeper.model.finished import NONE_FINISHED, FinishedFile
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
 from journalkeeper.wire import field as fields
@@ -64,6 +78,12 @@ def journal(
 def host(*files: JournalFile) -> Host:
     volume = Volume(DEVICE, *VOLUME, "single", False, 0, 0, 0, False, ())
     return Host(now_us=0, files=files, instances=(), volumes=(volume,), past={}, written_bytes=0)
+
+
+def apart(file: JournalFile) -> Host:
+    """A host with one file, which is finished."""
+    known = FinishedFile(file, Skip(file.path, Reason.RECORDED, ""), fragmented=False)
+    return host()._replace(finished=NONE_FINISHED.changed(came=[known]))
 
 
 def writes(record: Record) -> int:
@@ -382,25 +402,22 @@ def test_prune_writes_nothing_when_nothing_is_due(record: Record) -> None:
     assert writes(record) == before
 
 
-def test_the_past_of_a_file_that_is_still_there_is_not_forgotten(record: Record) -> None:
+@pytest.mark.parametrize("finished", [False, True])
+def test_the_past_of_a_file_that_is_still_there_is_not_forgotten(record: Record, *, finished: bool) -> None:
     keep(record, outcome(), when_us=0, inode=7)
     keep(record, outcome(), when_us=0, inode=8)
+    there = apart(journal(inode=7)) if finished else host(journal(inode=7))
     for day in range(1, 200):
-        record.observe(day * DAY_US, host(journal(inode=7)))
-        record.prune(day * DAY_US, 90 * DAY_US)
+        record.prune(day * DAY_US, 90 * DAY_US, there)
     assert {inode: past.when_us for inode, past in record.past(VOLUME).items()} == {7: 0}
 
 
 def test_a_file_is_marked_as_seen_once_a_day(record: Record) -> None:
     keep(record, outcome(), when_us=0, inode=7)
-    record.observe(1, host(journal()))
     before = writes(record)
-    record.observe(DAY_US - 1, host(journal()))
-    assert writes(record) == before
-    record.observe(DAY_US, host(journal()))
-    assert writes(record) == before + 1
-    record.observe(DAY_US + 1, host(journal()))
-    assert writes(record) == before + 1
+    for now_us, more in ((DAY_US - 1, 0), (DAY_US, 1), (DAY_US + 1, 1)):
+        record.prune(now_us, 90 * DAY_US, host(journal()))
+        assert writes(record) == before + more
 
 
 # Reading only

@@ -25,7 +25,7 @@ from journalkeeper.btrfs import fiemap
 from journalkeeper.config import Config
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.journald import layout
-from journalkeeper.model import Host, JournalFile, Past, Plan, Reason, Request, Skip, Verb
+from journalkeeper.model import Host, JournalFile, Past, Plan, Reason, Refusal, Request, Skip, Verb
 from journalkeeper.model.finished import FinishedFile
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US
@@ -436,3 +436,29 @@ def test_a_run_of_the_service_leaves_finished_files_out_and_a_plan_has_them(plac
     (place / MACHINE / archive_name(3)).write_bytes(b"no journal")
     engine.changes.add(str(place / MACHINE), [archive_name(3)])
     assert [skip.reason for skip in run().plan.skipped] == [Reason.BAD_HEADER]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_who_asks_about_one_file_has_no_other_tried_sooner(place: Path, tmp_path: Path, *, follows: bool) -> None:
+    """What failed is tried again after an hour, whatever anybody asks for meanwhile, and forgotten with its file."""
+    (place / MACHINE).mkdir()
+    failed, other = (place / MACHINE / archive_name(number) for number in range(2))
+    make(failed)
+    make(other)
+    directories, state = (str(place),), str(tmp_path / "state")
+    engine = Engine(Config(), directories=directories, state_directory=state, follows=follows)
+    status = failed.stat()
+    key = status.st_dev, status.st_ino
+    engine._refused[key] = Refusal(time.time_ns() // 1000, 0, 0, Reason.IO_ERROR, "")
+
+    def asked(request: Request, origin: str = "bus") -> bool:
+        """Whether it is still known after a plan and a run."""
+        engine.plan(request)
+        engine.run(request, on_progress=lambda _: None, stop=lambda: True, origin=origin)
+        return key in engine._refused
+
+    assert asked(Request(paths=(str(other),)))
+    assert asked(Request())
+    assert asked(REQUEST, DAEMON)
+    failed.unlink()
+    assert not asked(Request())
