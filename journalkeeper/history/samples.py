@@ -14,8 +14,10 @@ def news(connection: Connection, now_us: int, host: Host, every_us: int) -> list
     """The rows of totals and samples that say something new, each with its table."""
     fresh: list[tuple[str, tuple[object, ...]]] = []
     files = [file for file in host.files if file.problem is None]
-    known = host.finished.sums
-    finished = {one.name: known[one.directory] for one in host.instances if one.directory in known}
+    finished: dict[str, Sums] = {}
+    for one in host.instances:
+        if one.directory in host.finished.sums:
+            finished[one.name] = finished.get(one.name, Sums()).plus(host.finished.sums[one.directory])
     observed: list[tuple[str, str, str | bytes, tuple[int, ...]]] = [
         ("totals", "instance", name, _sums([one for one in files if one.instance == name], finished.get(name, Sums())))
         for name in sorted({file.instance for file in files} | finished.keys())

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Reason, Request, Skip, Volume
+from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Reason, Request, Skip, State, Volume
 from journalkeeper.model.finished import FinishedFile
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.units import format_size
@@ -85,7 +85,8 @@ def _judged(case: Case) -> tuple[Skip | None, Action | None]:
 def finished(host: Host, made: Plan, config: Config) -> list[FinishedFile]:
     """The files of `host` that need no new judgement until they change: what `made`, its plan, says of them lasts.
 
-    Active files change without an event. A change in the future, by a clock that was set back, is one to come.
+    Active files change without an event, and so does an archive until journald says in it that it is one: it writes
+    by a mapping, which inotify does not tell of. A change in the future, by a clock that was set back, is one to come.
     """
     lasting = {skip.path: skip for skip in made.skipped if skip.reason in LASTING and not skip.puts_off}
     return [
@@ -93,7 +94,7 @@ def finished(host: Host, made: Plan, config: Config) -> list[FinishedFile]:
         for file in host.files
         if file.path in lasting
         and lasting[file.path].until_us is None
-        and file.kind is not Kind.ACTIVE
+        and (file.kind is Kind.UNCLEAN or (file.kind is Kind.ARCHIVED and file.state is State.ARCHIVED))
         and file.problem is None
         and file.ctime_ns // 1000 <= host.now_us
     ]

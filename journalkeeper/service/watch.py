@@ -171,7 +171,8 @@ class Watch:
     def refresh(self) -> bool:
         """Watch what there is now: each top, or the nearest directory above it, and the instances below.
 
-        Whether something is watched that was not, or for more: what happened there before nobody told. It may wait for the disk, and may be called from another thread than the loop's, one at a time.
+        Whether something is watched that was not, or for more: what happened there before nobody told. It may wait
+        for the disk, and may be called from another thread than the loop's, one at a time.
 
         Raises: KeeperError if a directory that is there cannot be watched (ENOSPC, EACCES); the
             others are. Nothing is without an inotify instance (EMFILE).

@@ -33,6 +33,9 @@ ROWS = [
     (IDEAL._replace(ctime_ns=NOW_US * 1000), Config(), False),  # settling
     (IDEAL._replace(ctime_ns=(NOW_US + 1) * 1000 + 86_400 * SECOND_NS), Config(), False),  # will settle once more
     (TORN._replace(state=State.ONLINE), Config(), False),  # journald is at it
+    (TORN._replace(state=State.ONLINE), ALONE, False),  # and changes it without an event
+    (TORN._replace(state=State.ONLINE, kind=Kind.UNCLEAN), ALONE, True),
+    (TORN._replace(state=State.OFFLINE, links=2), Config(), False),
     (TORN, hosts.configured("budget", bytes_per_day=0), False),  # put off
 ]
 
@@ -94,7 +97,14 @@ def test_numbers_are_those_of_all_files() -> None:
     assert status(some, some_plan, (), config) == status(host, whole_plan, (), config)
 
 
-def test_what_the_record_keeps_is_about_all_files() -> None:
+ELSEWHERE = f"/srv/{hosts.MACHINE}"
+"""A directory of another top whose instance has the same name."""
+
+
+@pytest.mark.parametrize(
+    "others", [(), (IDEAL._replace(path=f"{ELSEWHERE}/{IDEAL.path.rpartition('/')[2]}", inode=99),)]
+)
+def test_what_the_record_keeps_is_about_all_files(others: tuple[JournalFile, ...]) -> None:
     class Empty:
         def execute(self, *_: object) -> Empty:
             return self
@@ -102,6 +112,7 @@ def test_what_the_record_keeps_is_about_all_files() -> None:
         def fetchone(self) -> None:
             return None
 
-    host = hosts.host(IDEAL, TORN, hosts.file(Kind.ACTIVE))
+    instances = (hosts.instance(), hosts.instance(directory=ELSEWHERE))
+    host = hosts.host(IDEAL, TORN, hosts.file(Kind.ACTIVE), *others, instances=instances)
     rows = [news(Empty(), NOW_US, one, 0) for one in (host, apart(host, Config()))]  # type: ignore[arg-type]
     assert rows[0] == rows[1]
