@@ -87,6 +87,7 @@ class Engine:
         self._waiting: dict[str, Wait] | None = None
         self._last = Seen((), (), (), ())
         self._record_seen = False
+        self._known_run: int | None = None
         self._pruned_s = -DAY_S
         self._publisher: Publisher | None = None
         if config.metrics.textfile and self.directories == config.watch.directories:  # not of another directory, -D
@@ -176,6 +177,8 @@ class Engine:
             lock = stack.enter_context(state.lock(self.state_directory))
             seen = self._see(request, self._there(watching=watching), watching=watching)
             record, notices = self._opened_record(stack)
+            if self._others_worked(record) and watching:
+                seen = self._see(request, self._there(watching=True), watching=True)
             host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
             again, stopped = partial(self._planned_again, host, request), _either(stop, lock)
             worker = Runner(self._config, self.flushes, self._piece_times, hurry=request.now, stop=stopped, again=again)
@@ -185,7 +188,7 @@ class Engine:
             outcomes: list[Outcome] = []
             if chosen.actions or not watching:
                 self._forget([action.path for action in chosen.actions])
-                run = record.begin_run(now_us(), origin)
+                run = self._known_run = record.begin_run(now_us(), origin)
                 for action, done in worker.carry_out(chosen, self._last, on_progress):
                     outcomes.append(done.outcome)
                     remember(self._refused, action, done.outcome, now_us())
@@ -211,6 +214,15 @@ class Engine:
         for path in paths:
             directory, _, name = path.rpartition("/")
             self.changes.add(directory, [name])
+
+    def _others_worked(self, record: Record) -> bool:
+        """Whether another process worked on files since our last run: what we know of those is forgotten."""
+        known, self._known_run = self._known_run, record.newest_run()
+        if known is None or known == self._known_run:
+            return False
+        paths = record.worked_on_after(known if known < self._known_run else 0)  # of a new record all are new
+        self._forget(paths)
+        return bool(paths)
 
     def _finished(self, host: Host, chosen: Plan) -> tuple[Host, Plan]:
         """The same with the files apart that need no new judgement until they change."""

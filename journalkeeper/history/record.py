@@ -278,6 +278,16 @@ class Record:
         )
         return next(self._understood("runs", rows, ran), None)
 
+    def newest_run(self) -> int:
+        """The id of the run that began last, 0 if there is none."""
+        ((newest,),) = self._rows("SELECT coalesce(max(id), 0) FROM runs", ())
+        return int(newest)
+
+    def worked_on_after(self, run: int) -> list[str]:
+        """The paths with an outcome of a run later than `run`."""
+        statement = "SELECT DISTINCT path FROM outcomes WHERE run > ? AND typeof(path) = 'blob'"
+        return [os.fsdecode(path) for (path,) in self._rows(statement, (run,))]
+
     def history(
         self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
     ) -> list[Entry]:

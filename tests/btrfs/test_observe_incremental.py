@@ -25,7 +25,7 @@ from journalkeeper.btrfs import fiemap
 from journalkeeper.config import Config
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.journald import layout
-from journalkeeper.model import Host, JournalFile, Past, Plan, Reason, Refusal, Request, Skip, Verb
+from journalkeeper.model import Host, JournalFile, Past, Plan, Reason, Refusal, Request, Result, Skip, Verb
 from journalkeeper.model.finished import FinishedFile
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US
@@ -436,6 +436,37 @@ def test_a_run_of_the_service_leaves_finished_files_out_and_a_plan_has_them(plac
     (place / MACHINE / archive_name(3)).write_bytes(b"no journal")
     engine.changes.add(str(place / MACHINE), [archive_name(3)])
     assert [skip.reason for skip in run().plan.skipped] == [Reason.BAD_HEADER]
+
+
+def test_what_another_process_rewrote_is_looked_at_again(place: Path, tmp_path: Path) -> None:
+    """`journalkeeper defrag -D` beside the service: neither inotify nor stat tells of it, the record does."""
+    (place / MACHINE).mkdir()
+    path = place / MACHINE / archive_name(1)
+    path.write_bytes(content(2) + b"".join(os.urandom(2048) + bytes(2048) for _ in range(FILE_BYTES // 4096 - 1)))
+    settle(path)
+    time.sleep(1.1)  # as above
+    config = Config.model_validate(
+        {"watch": {"settle_us": 0}, "nocow": {"nocow": "no"}, "defrag": {"compress": "no", "min_extents": 1000}}
+    )
+    service, beside = (
+        Engine(config, directories=(str(place),), state_directory=str(tmp_path / "state")) for _ in range(2)
+    )
+
+    def run(engine: Engine, request: Request, origin: str) -> Report:
+        return engine.run(request, on_progress=lambda _: None, stop=lambda: False, origin=origin)
+
+    def known() -> tuple[Reason, bool]:
+        host = run(service, REQUEST, DAEMON).host
+        assert host is not None
+        return host.finished[str(path)].skip.reason, host.finished[str(path)].file.compressed
+
+    assert known() == (Reason.IDEAL, False)
+    service.changes.take()
+    assert [one.result for one in run(beside, Request(compress="zstd:3"), "defrag").outcomes] == [Result.DONE]
+    assert known() == (Reason.RECORDED, True)
+    opened = service._observer.opened
+    assert known() == (Reason.RECORDED, True)
+    assert service._observer.opened == opened, "once"
 
 
 @pytest.mark.parametrize("follows", [False, True])
