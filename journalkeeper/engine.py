@@ -256,6 +256,8 @@ class Engine:
     def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
         """The record, which `stack` closes, and what is to be said: one that was there must be there still."""
         removed = self._record_removed()
+        if removed:
+            self._incremental.judge_anew()
         record = stack.enter_context(Record(self.state_directory))
         self._record_seen = True
         return record, [f"{record.path}: the record was removed; a new one was begun"] if removed else []

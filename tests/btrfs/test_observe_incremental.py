@@ -467,6 +467,10 @@ def test_what_another_process_rewrote_is_looked_at_again(place: Path, tmp_path: 
     opened = service._observer.opened
     assert known() == (Reason.RECORDED, True)
     assert service._observer.opened == opened, "once"
+    # A job begins a new record where that was removed.
+    (tmp_path / "state" / "history.db").unlink()
+    run(service, Request(), "bus")
+    assert known()[0] is not Reason.RECORDED
 
 
 @pytest.mark.parametrize("follows", [False, True])
