@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import select
 import struct
 from asyncio import AbstractEventLoop, TimerHandle
@@ -29,6 +28,7 @@ from journalkeeper.journald import layout, names
 from journalkeeper.model import Kind
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.service import mounts
 from journalkeeper.service.mailbox import Mailbox
 
 EVENT: Final = struct.Struct("=iIII")
@@ -53,7 +53,6 @@ NAMES: Final = (
     | pyinotify.IN_MOVE_SELF
 )
 
-MOUNTINFO: Final = "/proc/self/mountinfo"
 LIMITS: Final = "/proc/sys/fs/inotify"
 
 
@@ -99,7 +98,7 @@ class Watch:
         self._on_change = on_change
         self._manager: pyinotify.WatchManager | None = None
         self.fd = -1
-        self._mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
+        self._mountinfo = os.open(mounts.MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
         self._mount_events = select.epoll()
         self._mount_events.register(self._mountinfo, select.EPOLLPRI | select.EPOLLERR)
         self._lock = Lock()
@@ -179,9 +178,9 @@ class Watch:
         problem = self._open()
         manager = self._manager
         places = tuple(os.path.realpath(top) for top in self.tops)
-        mounts = _mounts_about(places)
+        about = mounts.about(places)
         with self._lock:
-            self._places, self._mounts = places, mounts
+            self._places, self._mounts = places, about
         wanted: dict[str, _Interest] = {}
         for _ in range(TRIES):
             # What appeared before its directory was watched is seen by looking once more.
@@ -313,7 +312,7 @@ class Watch:
     def _mounted(self) -> None:
         """The mount table changed: a journal directory may lie elsewhere now."""
         self._mount_events.poll(0)
-        now = _mounts_about(self._places)
+        now = mounts.about(self._places)
         if now != self._mounts:
             self._mounts = now
             self._everything = True
@@ -339,19 +338,6 @@ class Watch:
         self._on_change(change)
 
 
-def read_only(directories: Iterable[str]) -> list[str]:
-    """Those that are there and that this process may not write to because of how they are mounted."""
-    found = []
-    for directory in directories:
-        try:
-            flags = os.statvfs(directory).f_flag
-        except OSError:
-            continue  # not there, or the look says what is wrong with it
-        if flags & os.ST_RDONLY:
-            found.append(directory)
-    return found
-
-
 def _errno(error: Exception) -> str:
     """The kernel's word in a message of pyinotify's, "... Errno=No space left on device (ENOSPC)"."""
     return str(error).rpartition("Errno=")[2]
@@ -370,19 +356,3 @@ def _nearest(path: str) -> tuple[str, str]:
     while not os.path.isdir(above) and above != "/":
         above, name = os.path.split(above)
     return above, name
-
-
-def _mounts_about(places: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines of mountinfo whose mount points are above or below one of `places`, or one of them."""
-    with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
-        return tuple(line for line in file if any(_about(_mount_point(line), place) for place in places))
-
-
-def _mount_point(line: str) -> str:
-    r"""The mount point in a line of mountinfo, where blanks and backslashes are octal escapes (proc(5))."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
-
-
-def _about(point: str, place: str) -> bool:
-    inside = f"{place.rstrip('/')}/"
-    return inside.startswith(f"{point.rstrip('/')}/") or point.startswith(inside)
