@@ -114,7 +114,7 @@ class Watch:
         self._timer: TimerHandle | None = None
         self._loop: AbstractEventLoop | None = None
         self._opened: Mailbox[None] | None = None
-        self._closed = False
+        self._closed = self._refreshing = False
         self.events = 0
         self._open()
 
@@ -152,29 +152,48 @@ class Watch:
             self._loop.add_reader(self.fd, self._read)
 
     def close(self) -> None:
-        """Drop all watches."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._loop is not None:
-            self._loop.remove_reader(self._mount_events.fileno())
-        self._mount_events.close()
-        os.close(self._mountinfo)
-        if self._manager is not None:
+        """Drop all watches; those of a `refresh` under way at its end. In the loop."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
             if self._loop is not None:
-                self._loop.remove_reader(self.fd)
+                self._loop.remove_reader(self._mount_events.fileno())
+                if self._manager is not None:
+                    self._loop.remove_reader(self.fd)
+            self._mount_events.close()
+            os.close(self._mountinfo)
+            self._release()
+
+    def _release(self) -> None:
+        """Close the inotify instance once nobody uses it: another file gets its number. The lock is held."""
+        if self._closed and not self._refreshing and self._manager is not None:
+            self._manager = None
             os.close(self.fd)
 
     def refresh(self) -> None:
         """Watch what there is now: each top, or the nearest directory above it, and the instances below.
 
-        It may wait for the disk, and may be called from another thread than the loop's, one at a time.
+        It may wait for the disk, and may be called from another thread than the loop's, one at a time. After a
+        `close` it does nothing.
 
         Raises: KeeperError if a directory that is there cannot be watched (ENOSPC, EACCES); the
             others are. Nothing is without an inotify instance (EMFILE).
         """
+        with self._lock:
+            if self._closed:
+                return
+            self._refreshing = True
+        try:
+            self._refresh()
+        finally:
+            with self._lock:
+                self._refreshing = False
+                self._release()
+
+    def _refresh(self) -> None:
         problem = self._open()
         manager = self._manager
         places = tuple(os.path.realpath(top) for top in self.tops)
@@ -189,11 +208,10 @@ class Watch:
                 break
             with self._lock:
                 self._interests = wanted
-                dropped = [self._forget(path) for path in self._watched.keys() - wanted.keys()]
+                for path in self._watched.keys() - wanted.keys():
+                    self._drop(path)
             if manager is None:
                 break
-            for number in dropped:
-                manager.rm_watch(number, quiet=True)
             for path, interest in wanted.items():
                 problem = self._add(manager, path, interest) or problem
         if problem is not None:
@@ -236,13 +254,16 @@ class Watch:
             os.close(handle)
         (number,) = made.values()
         with self._lock:
-            old = self._watched.get(path)
-            if old is not None and old != number:
-                self._paths.pop(old, None)
+            if self._watched.get(path, number) != number:
+                self._drop(path)
             self._watched[path], self._paths[number] = number, path
-        if old is not None and old != number:
-            manager.rm_watch(old, quiet=True)
         return None
+
+    def _drop(self, path: str) -> None:
+        """End a watch. The lock is held: `_take` and this thread would forget the same number at once."""
+        number = self._forget(path)
+        if self._manager is not None:
+            self._manager.rm_watch(number, quiet=True)
 
     def _forget(self, path: str) -> int:
         """Drop our memory of a watch and return its number. The lock is held."""
