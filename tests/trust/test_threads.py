@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The worker and the event loop at the same objects, at the worst moment."""
+"""The worker and the event loop at the same objects, at the worst moment; and a sample of tests/trust/threads.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import pytest
 from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.journald import layout
 from journalkeeper.service.watch import Watch
+from tests import bus
 from tests.hosts import MACHINE
+from tests.trust import threads
 
 
 class Interrupted(dict[Any, Any]):
@@ -115,3 +117,14 @@ def test_the_loop_asks_for_the_longest_piece_while_the_worker_adds_the_first_of_
     pieces.during = lambda: times.add("/b", 7)
     times.longest_us()
     assert times.longest_us("/b") == 7
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_events_jobs_and_reloads_at_once_leave_nothing_wrong() -> None:
+    if reason := bus.missing():
+        pytest.skip(reason)
+    said: list[str] = []
+    row = threads.stress(3, 1, said.append)
+    assert row.fine, said
+    assert row.points > 50, said
