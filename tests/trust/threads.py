@@ -52,8 +52,11 @@ GOOD: Final = QUICK + "[Budget]\nBytesPerDay=infinity\nRotationsPerDay=1000\n[Hi
 OTHER: Final = GOOD.replace("[Watch]\n", f"[Watch]\nDirectories={INSIDE}\nDirectories={INSIDE}/{OURS}\n")
 WRONG: Final = "[Defrag]\nArchived=perhaps\n"
 
-ROUND_S: Final = 5.0
-WILD: Final = 0.7
+NAMES: Final = 150
+"""So many that a change which got lost is not soon followed by another of the same name."""
+
+ROUND_S: Final = 6.0
+WILD: Final = 0.5
 """The share of a round that has everything in it."""
 
 ANSWER_S: Final = 20.0
@@ -85,7 +88,7 @@ class Files:
 
     def change(self) -> None:
         """One change of one file."""
-        path = self.place / archive_name(self._dice.randrange(1, 40))
+        path = self.place / archive_name(self._dice.randrange(1, NAMES))
         there = sorted(self.place.glob("*.journal"))
         old = self._dice.choice(there) if there else None
         kind = self._dice.randrange(8)
@@ -102,7 +105,7 @@ class Files:
         elif kind == 6:
             self._append(old)
         else:
-            fresh = self.place / archive_name(99)
+            fresh = self.place / archive_name(NAMES)
             self._write(fresh)
             fresh.rename(path)
 
@@ -283,7 +286,7 @@ class Stress:
         end_s, wrong = time.monotonic() + SETTLE_S, "never"
         while wrong and time.monotonic() < end_s:
             for made in (True, False):
-                marker = self._files.place / archive_name(1000)
+                marker = self._files.place / archive_name(NAMES + 1)
                 marker.touch() if made else marker.unlink()
                 while (f"{INSIDE}/{marker.parent.name}/{marker.name}" in await self._shown()) is not made:
                     if time.monotonic() > end_s:
