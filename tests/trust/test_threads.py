@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The worker and the event loop at the same objects, at the worst moment; and a sample of tests/trust/threads.py."""
+"""The worker and the event loop at the same objects, at the worst moment.
+
+tests/trust/threads.py waits for such moments; here they are made.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,7 @@ from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.journald import layout
 from journalkeeper.observe.changes import Changes
 from journalkeeper.service.watch import Watch
-from tests import bus
 from tests.hosts import MACHINE
-from tests.trust import threads
 
 
 class Interrupted(dict[Any, Any]):
@@ -139,14 +140,3 @@ def test_a_name_that_is_added_while_the_worker_takes_the_others_is_not_lost() ->
     assert taken is not None
     assert rest is not None
     assert taken["/a"] | rest["/a"] == {"x", "y"}
-
-
-@pytest.mark.root
-@pytest.mark.slow
-def test_events_jobs_and_reloads_at_once_leave_nothing_wrong() -> None:
-    if reason := bus.missing():
-        pytest.skip(reason)
-    said: list[str] = []
-    row = threads.stress(3, 1, said.append)
-    assert row.fine, said
-    assert row.points > 50, said
