@@ -152,7 +152,7 @@ def test_signatures_of_strangers_are_not_kept_for_ever(address: str, monkeypatch
         ours.close()
         theirs.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
     assert signature.get_signature_tree.cache_info().currsize < 60
 
 
