@@ -247,17 +247,21 @@ class RawClient:
 
 
 class Daemon:
-    """`journalkeeper daemon` on a directory and, with a `bus`, on that; `lines` is what it says."""
+    """`journalkeeper daemon` on a directory and, with a `bus`, on that; `lines` is what it says.
+
+    Without a directory it takes those of its configuration. `module` is what is run in place of journalkeeper.
+    """
 
     def __init__(
         self,
         base: Path,
-        directory: Path,
+        directory: Path | None,
         bus: PrivateBus | None,
         config: str = "",
         *,
         wait: bool = True,
         wrapper: Sequence[str] = (),
+        module: str = "journalkeeper",
     ) -> None:
         base.mkdir(exist_ok=True)
         self.config = base / "journalkeeper.conf"
@@ -266,7 +270,8 @@ class Daemon:
         environment = {**os.environ, "STATE_DIRECTORY": f"{base / 'state'}", "PYTHONPATH": f"{REPOSITORY}"}
         environment.pop("NOTIFY_SOCKET", None)
         environment["DBUS_SYSTEM_BUS_ADDRESS"] = "" if bus is None else bus.address
-        words = [sys.executable, "-m", "journalkeeper", "daemon", "-D", f"{directory}", "--config", f"{self.config}"]
+        words = [sys.executable, "-m", module, "daemon", "--config", f"{self.config}"]
+        words += [] if directory is None else ["-D", f"{directory}"]
         self.process = subprocess.Popen([*wrapper, *words], env=environment, stderr=self._log, cwd=base)
         if bus is not None and wait:
             assert eventually(lambda: bus.has("org.journalkeeper1")), self.log()

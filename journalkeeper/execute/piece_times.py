@@ -7,6 +7,7 @@ It is forgotten by halves, so that one stall does not close windows for ever.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Final
 
 HALVED_S: Final = 600.0
@@ -14,10 +15,10 @@ HALVED_S: Final = 600.0
 
 
 class PieceTimes:
-    """The longest that a piece took, by directory, forgotten by halves."""
+    """The longest that a piece took, by directory, forgotten by halves. `longest_us` may be called from any thread."""
 
     def __init__(self) -> None:
-        self._pieces: dict[str, tuple[int, float]] = {}
+        self._pieces: Mapping[str, tuple[int, float]] = {}
 
     def longest_us(self, directory: str | None = None) -> int:
         """Microseconds, of one directory or the most of all."""
@@ -34,4 +35,4 @@ class PieceTimes:
     def add(self, directory: str, took_us: int) -> None:
         """One more piece, or several of which the longest took so long."""
         if took_us > self.longest_us(directory):
-            self._pieces[directory] = took_us, time.monotonic()
+            self._pieces = {**self._pieces, directory: (took_us, time.monotonic())}  # another thread may read it

@@ -40,12 +40,13 @@ from journalkeeper.service.log import ERROR, INFO, WARNING, Event
 from journalkeeper.service.mailbox import Mailbox
 from journalkeeper.service.messages import Began, Failed, Looked, Message
 from journalkeeper.service.mistakes import Mistakes
+from journalkeeper.service.mounts import read_only
 from journalkeeper.service.notify import Notify
 from journalkeeper.service.reloader import Reloader
 from journalkeeper.service.run_log import RunLog
 from journalkeeper.service.snapshot import findings
 from journalkeeper.service.wakeups import Wakeups
-from journalkeeper.service.watch import Change, read_only
+from journalkeeper.service.watch import Change
 
 LOOK_SHARE: Final = 0.05
 LOOK_BURST_S: Final = 0.5

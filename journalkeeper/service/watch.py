@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import select
 import struct
 from asyncio import AbstractEventLoop, TimerHandle
@@ -29,6 +28,7 @@ from journalkeeper.journald import layout, names
 from journalkeeper.model import Kind
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.service import mounts
 from journalkeeper.service.mailbox import Mailbox
 
 EVENT: Final = struct.Struct("=iIII")
@@ -53,7 +53,6 @@ NAMES: Final = (
     | pyinotify.IN_MOVE_SELF
 )
 
-MOUNTINFO: Final = "/proc/self/mountinfo"
 LIMITS: Final = "/proc/sys/fs/inotify"
 
 
@@ -99,7 +98,7 @@ class Watch:
         self._on_change = on_change
         self._manager: pyinotify.WatchManager | None = None
         self.fd = -1
-        self._mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
+        self._mountinfo = os.open(mounts.MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
         self._mount_events = select.epoll()
         self._mount_events.register(self._mountinfo, select.EPOLLPRI | select.EPOLLERR)
         self._lock = Lock()
@@ -115,7 +114,7 @@ class Watch:
         self._timer: TimerHandle | None = None
         self._loop: AbstractEventLoop | None = None
         self._opened: Mailbox[None] | None = None
-        self._closed = False
+        self._closed = self._refreshing = False
         self.events = 0
         self._open()
 
@@ -153,36 +152,55 @@ class Watch:
             self._loop.add_reader(self.fd, self._read)
 
     def close(self) -> None:
-        """Drop all watches."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._loop is not None:
-            self._loop.remove_reader(self._mount_events.fileno())
-        self._mount_events.close()
-        os.close(self._mountinfo)
-        if self._manager is not None:
+        """Drop all watches; those of a `refresh` under way at its end. In the loop."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
             if self._loop is not None:
-                self._loop.remove_reader(self.fd)
+                self._loop.remove_reader(self._mount_events.fileno())
+                if self._manager is not None:
+                    self._loop.remove_reader(self.fd)
+            self._mount_events.close()
+            os.close(self._mountinfo)
+            self._release()
+
+    def _release(self) -> None:
+        """Close the inotify instance once nobody uses it: another file gets its number. The lock is held."""
+        if self._closed and not self._refreshing and self._manager is not None:
+            self._manager = None
             os.close(self.fd)
 
     def refresh(self) -> bool:
         """Watch what there is now: each top, or the nearest directory above it, and the instances below.
 
         Whether something is watched that was not, or for more: what happened there before nobody told. It may wait
-        for the disk, and may be called from another thread than the loop's, one at a time.
+        for the disk, and may be called from another thread than the loop's, one at a time. After a `close` it does
+        nothing.
 
         Raises: KeeperError if a directory that is there cannot be watched (ENOSPC, EACCES); the
             others are. Nothing is without an inotify instance (EMFILE).
         """
+        with self._lock:
+            if self._closed:
+                return False
+            self._refreshing = True
+        try:
+            return self._refresh()
+        finally:
+            with self._lock:
+                self._refreshing = False
+                self._release()
+
+    def _refresh(self) -> bool:
         problem = self._open()
         manager = self._manager
         places = tuple(os.path.realpath(top) for top in self.tops)
-        mounts = _mounts_about(places)
+        about = mounts.about(places)
         with self._lock:
-            self._places, self._mounts = places, mounts
+            self._places, self._mounts = places, about
             told_before = self._told()
         wanted: dict[str, _Interest] = {}
         for _ in range(TRIES):
@@ -192,11 +210,10 @@ class Watch:
                 break
             with self._lock:
                 self._interests = wanted
-                dropped = [self._forget(path) for path in self._watched.keys() - wanted.keys()]
+                for path in self._watched.keys() - wanted.keys():
+                    self._drop(path)
             if manager is None:
                 break
-            for number in dropped:
-                manager.rm_watch(number, quiet=True)
             for path, interest in wanted.items():
                 problem = self._add(manager, path, interest) or problem
         if problem is not None:
@@ -245,13 +262,16 @@ class Watch:
             os.close(handle)
         (number,) = made.values()
         with self._lock:
-            old = self._watched.get(path)
-            if old is not None and old != number:
-                self._paths.pop(old, None)
+            if self._watched.get(path, number) != number:
+                self._drop(path)
             self._watched[path], self._paths[number] = number, path
-        if old is not None and old != number:
-            manager.rm_watch(old, quiet=True)
         return None
+
+    def _drop(self, path: str) -> None:
+        """End a watch. The lock is held: `_take` and this thread would forget the same number at once."""
+        number = self._forget(path)
+        if self._manager is not None:
+            self._manager.rm_watch(number, quiet=True)
 
     def _forget(self, path: str) -> int:
         """Drop our memory of a watch and return its number. The lock is held."""
@@ -323,7 +343,7 @@ class Watch:
     def _mounted(self) -> None:
         """The mount table changed: a journal directory may lie elsewhere now."""
         self._mount_events.poll(0)
-        now = _mounts_about(self._places)
+        now = mounts.about(self._places)
         if now != self._mounts:
             self._mounts = now
             self._everything = True
@@ -349,19 +369,6 @@ class Watch:
         self._on_change(change)
 
 
-def read_only(directories: Iterable[str]) -> list[str]:
-    """Those that are there and that this process may not write to because of how they are mounted."""
-    found = []
-    for directory in directories:
-        try:
-            flags = os.statvfs(directory).f_flag
-        except OSError:
-            continue  # not there, or the look says what is wrong with it
-        if flags & os.ST_RDONLY:
-            found.append(directory)
-    return found
-
-
 def _errno(error: Exception) -> str:
     """The kernel's word in a message of pyinotify's, "... Errno=No space left on device (ENOSPC)"."""
     return str(error).rpartition("Errno=")[2]
@@ -380,19 +387,3 @@ def _nearest(path: str) -> tuple[str, str]:
     while not os.path.isdir(above) and above != "/":
         above, name = os.path.split(above)
     return above, name
-
-
-def _mounts_about(places: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines of mountinfo whose mount points are above or below one of `places`, or one of them."""
-    with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
-        return tuple(line for line in file if any(_about(_mount_point(line), place) for place in places))
-
-
-def _mount_point(line: str) -> str:
-    r"""The mount point in a line of mountinfo, where blanks and backslashes are octal escapes (proc(5))."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
-
-
-def _about(point: str, place: str) -> bool:
-    inside = f"{place.rstrip('/')}/"
-    return inside.startswith(f"{point.rstrip('/')}/") or point.startswith(inside)

@@ -52,6 +52,7 @@ KINDS: Final = (
     Kind("remote", "remote", ("--operations", "20000"), ("--operations", "600")),
     Kind("bus", "caller", ("--messages", "100000"), ("--messages", "2000")),
     Kind("races", "races", ("--rotations", "1000"), ("--rotations", "12")),
+    Kind("threads", "threads", ("--seconds", "60"), ("--seconds", "3")),
 )
 
 

@@ -18,7 +18,7 @@ from tests.trust.__main__ import KINDS, TABLE, Kind
 from tests.trust.table import Row
 
 SEED = 20261122
-SAMPLED = ("fuzz", "remote", "bus", "races")
+SAMPLED = ("fuzz", "remote", "bus", "races", "threads")
 
 # the attacks
 
