@@ -175,10 +175,7 @@ class Engine:
             if publisher is not None:
                 stack.push(publisher.left)
             lock = stack.enter_context(state.lock(self.state_directory))
-            seen = self._see(request, self._there(watching=watching), watching=watching)
-            record, notices = self._opened_record(stack)
-            if self._others_worked(record) and watching:
-                seen = self._see(request, self._there(watching=True), watching=True)
+            seen, record, notices = self._looked(stack, request, watching=watching)
             host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
             again, stopped = partial(self._planned_again, host, request), _either(stop, lock)
             worker = Runner(self._config, self.flushes, self._piece_times, hurry=request.now, stop=stopped, again=again)
@@ -196,8 +193,8 @@ class Engine:
                     on_outcome(done.outcome)
                 notices += tried(lambda: record.end_run(run, now_us()))
             notices += self._looked_back(record, host, (chosen, outcomes), whole=not request.paths, rarely=watching)
-        if watching:
-            host, chosen = self._finished(host, chosen)
+            if watching:
+                host, chosen = self._finished(host, chosen)
             if publisher is not None:
                 notices += tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
         waiting = tuple(self._waiting.values()) if self._waiting and watching else ()
@@ -252,6 +249,15 @@ class Engine:
         self._forget([action.path])
         actions = plan(host._replace(now_us=now, files=files), request, self._config).actions
         return next((one for one in actions if one.path == action.path), None)
+
+    def _looked(self, stack: ExitStack, request: Request, *, watching: bool) -> tuple[Seen, Record, list[str]]:
+        """What there is, with the record, which `stack` closes, and what is to be said of that."""
+        there = self._there(watching=watching)
+        seen = self._see(request, there, watching=watching)
+        record, notices = self._opened_record(stack)
+        if self._others_worked(record) and watching:
+            seen = self._see(request, there, watching=True)
+        return seen, record, notices
 
     def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
         """The record, which `stack` closes, and what is to be said: one that was there must be there still."""

