@@ -133,7 +133,7 @@ class Engine:
         Unless the disks are watched, for LOOK_S, the plan knows of no pressure. Raises: as `plan`.
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
-            seen = self._see(request, self.directories)
+            seen = self._see(request, self._there(watching=self._follows))
             host, planned = self._planned(self._host(seen, record), request, marked=True, watch_disks=watch_disks)
             return host, planned._replace(notices=record.ignored)
 
@@ -252,7 +252,7 @@ class Engine:
 
     def _looked(self, stack: ExitStack, request: Request, *, watching: bool) -> tuple[Seen, Record, list[str]]:
         """What there is, with the record, which `stack` closes, and what is to be said of that."""
-        there = self._there(watching=watching)
+        there = self._there(watching=watching or self._follows)
         seen = self._see(request, there, watching=watching)
         record, notices = self._opened_record(stack)
         if self._others_worked(record) and watching:

@@ -5,7 +5,7 @@ A file that was judged, and for which that holds until it changes, is finished. 
 it out unless its name is among those that changed. With the finished files it sees what a look at
 everything would see, and becomes one where that is not sure: at first, when events were lost, once a day,
 when the clock was set back, and where directories or volumes are not what they were. The one of the day finds
-what inotify does not tell: a second name in another directory, a snapshot, its deletion.
+what inotify does not tell: a second name in another directory, the deletion of a snapshot.
 """
 
 from __future__ import annotations

@@ -437,6 +437,17 @@ def test_a_missing_directory_is_an_error(keep: Keep, place: Path) -> None:
         go(keep(place / "nowhere"))
 
 
+def test_the_service_plans_and_works_while_one_of_its_directories_is_away(
+    top: Path, place: Path, tmp_path: Path, journal_bytes: bytes
+) -> None:
+    """A disk that comes later, or another machine's share."""
+    (path,) = archives(top / MACHINE, journal_bytes, 1)
+    tops = (str(place / "nowhere"), str(top))
+    engine = Engine(Config(), directories=tops, state_directory=str(tmp_path / "state"), follows=True)
+    assert [action.path for action in engine.plan(NOW).actions] == [str(path)]
+    assert what_became(go(engine)) == {path.name: Reason.FRAGMENTED}
+
+
 def test_who_may_read_no_file_is_told_so(
     top: Path, journal_bytes: bytes, as_nobody: Callable[[Callable[[], str]], str]
 ) -> None:
