@@ -173,7 +173,7 @@ def test_who_makes_and_deletes_one_of_many_names_does_not_take_the_processor(cro
     spent_s = crowd.cpu_s() - before_s
     figures = f"{NAMES} names, {changes} changes in {WATCHED_S:.0f} s: {spent_s:.2f} s of CPU, {crowd.peak_kib()} KiB"
     sys.stdout.write(f"{figures}\n")
-    assert spent_s < 0.1 * WATCHED_S, figures
+    assert spent_s < 0.15 * WATCHED_S, figures  # LOOK_SHARE is 0.05, and the first look is not in it
     assert crowd.peak_kib() < 96 * 1024, "half of the unit's MemoryMax="
     said = [line for line in crowd.lines if "that are looked at" in line]
     left_out = NAMES - MOST_FILES
