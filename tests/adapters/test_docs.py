@@ -106,7 +106,7 @@ BENCHES = [one for one in documents.commands() if one.text.startswith("python -m
 def test_a_bench_that_a_page_names_takes_those_words(command: Command) -> None:
     _, _, module, *words = command.text.split()
     known = subprocess.run(
-        [sys.executable, "-m", module, "--help"], cwd=CHECKOUT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", module, *words, "--help"], cwd=CHECKOUT, capture_output=True, text=True, check=True
     ).stdout
     assert [word for word in words if word.startswith("--") and word.partition("=")[0] not in known] == []
 

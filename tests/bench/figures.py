@@ -16,9 +16,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from journalkeeper import __version__
 from journalkeeper.lab import bed
@@ -26,6 +27,9 @@ from journalkeeper.lab.volume import isolate
 
 REPOSITORY = Path(__file__).parents[2]
 MIB = 1 << 20
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Figure(NamedTuple):
@@ -136,6 +140,37 @@ def show(title: str, notes: Sequence[str], figures: Sequence[Figure]) -> None:
     for figure in figures:
         verdict = {True: "met", False: "MISSED", None: ""}[figure.met]
         print(f"{figure.what:{width}}  {figure.measured:>14}  {figure.asked:>10}  {verdict}".rstrip())
+
+
+class Option(NamedTuple):
+    """An option of a bench: its default and what it is; a value is of the default's type, or what `kind` makes of it.
+
+    `many`: it takes several values.
+    """
+
+    default: Any
+    what: str
+    kind: Callable[[str], Any] | None = None
+    many: bool = False
+
+
+def add_options(words: argparse.ArgumentParser, options: Mapping[str, Option]) -> None:
+    """These, by their names; one that is False is a switch."""
+    for name, (default, what, kind, many) in options.items():
+        if default is False:
+            words.add_argument(f"--{name}", action="store_true", help=what)
+            continue
+        known = "" if default in (None, "") else " (default: %(default)s)"
+        words.add_argument(
+            f"--{name}", type=kind or type(default), default=default, nargs="+" if many else None, help=what + known
+        )
+
+
+def side_by_side(names: Iterable[T], work: Callable[[T], U], jobs: int | None = None) -> dict[T, U]:
+    """What `work` comes to for each of `names`, at once, or so many at a time."""
+    names = list(names)
+    with ThreadPoolExecutor(jobs or len(names)) as pool:
+        return dict(zip(names, pool.map(work, names), strict=True))
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:

@@ -8,7 +8,6 @@ nothing of it is replaced.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import re
@@ -19,11 +18,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.volume import extents
-from tests.bench.figures import REPOSITORY, engine, run
+from tests.bench.figures import REPOSITORY, Option, engine, run
 
 INSIDE = "/var/log/journal"
 STATE = "state"
@@ -44,13 +43,11 @@ def confined() -> list[str]:
     return ["setpriv", f"--bounding-set=-all{allowed}"]
 
 
-def add_config(words: argparse.ArgumentParser) -> None:
-    """The option with which a bench takes lines for the service's configuration."""
+def _lines(text: str) -> str:
+    return text.replace("\\n", "\n")
 
-    def lines(text: str) -> str:
-        return text.replace("\\n", "\n")
 
-    words.add_argument("--config", type=lines, default="", help="lines of journalkeeper.conf beside Nocow=no")
+CONFIG: Final = Option("", "lines of journalkeeper.conf beside those of the bench, with \\n", _lines)
 
 
 class Service:

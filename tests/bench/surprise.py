@@ -1,17 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A message of priority crit while a piece is being rewritten: how much later its sync is over.
-
-    sudo python -m tests.bench.surprise                  # 3 minutes
-    sudo python -m tests.bench.surprise --tries 10 --iops 0
-    sudo python -m tests.bench.surprise --portions       # the kernel's limit, by portions of a tenth of a second
-
-journald syncs at once for such a message, and no timer foretells it. For each try the active
-file is torn by real flushes, `journalkeeper defrag --active` rewrites it, as the service does,
-and as soon as strace shows a piece, the message is sent. What was not sent while a piece was
-under way, by the same trace, is no try. The sync is over with the second fsync of the thread that
-journald has for it, the one after OFFLINE. The extra delay is what that takes longer than tries
-with nothing beside them, just before and just after, of a file that was torn as much: their mean,
-as a sync writes now 40, now 70 blocks, and two of them that follow each other differ, too.
+"""A message of priority crit while a piece is being rewritten: the arm `surprise` of tests/bench/windows.py.
 
 The disk is journalkeeper/lab/slowdisk.py, where an I/O that is one too many costs what an I/O costs. Every
 30 s the kernel ends a transaction of the volume, and writes back old metadata, for which an fsync
@@ -25,14 +13,13 @@ import os
 import random
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import btrfsutil
 
@@ -44,11 +31,10 @@ from journalkeeper.lab.journald import OFFLINE, PrivateJournald
 from journalkeeper.lab.slowdisk import Control, slow_disk
 from journalkeeper.lab.volume import PREFIX, ScratchVolume
 from tests.bench.archive import slowed
-from tests.bench.figures import REPOSITORY, Figure, at_least, at_most, engine, need_a_bed, parser, run, show
+from tests.bench.figures import REPOSITORY, Figure, Option, at_least, at_most, engine, run, show
+from tests.bench.loaded import SETTINGS, SIZE
 from tests.bench.service import OUR_CALLS, PIECES, STATE, Call, calls, fsyncs
 
-SETTINGS = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
-SIZE = "12G"
 FLUSHES = 10
 CONFIG = "[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n[Budget]\nBytesPerDay=infinity\n"
 """The defaults, but begun also on a busy machine, and however often it was before."""
@@ -176,7 +162,7 @@ def in_a_piece(one: Try) -> bool:
     )
 
 
-def measure(asked: Namespace, place: Bed, slow: Slowed) -> tuple[list[Try], list[Try]]:
+def attempts(asked: Namespace, place: Bed, slow: Slowed) -> tuple[list[Try], list[Try]]:
     """Tries within a piece; before and after each one with nothing beside it, of a file that is torn as much."""
     for trace in (None, place.volume.base / "first"):  # a minute old, the volume makes room in whole transactions
         attempt(place, trace, slow)
@@ -203,18 +189,28 @@ def took_ms(one: Try, syncs: list[Call]) -> float:
     return 1000 * (last.ended_s - one.sent_s)
 
 
-def main() -> int:
-    """Measure and print."""
-    words = parser(__doc__)
-    words.add_argument("--tries", type=int, default=100, help="within a piece (default: %(default)s)")
-    words.add_argument("--iops", type=int, default=500, help="of the device; 0 for as many as it has")
-    words.add_argument("--portions", action="store_true", help="a disk that is limited by the kernel instead")
-    asked = words.parse_args()
-    need_a_bed(words)
+OPTIONS: Final = {
+    "tries": Option(100, "within a piece"),
+    "iops": Option(500, "of the device; 0 for as many as it has"),
+    "portions": Option(False, "the kernel limits the disk instead, by portions of a tenth of a second"),
+}
+
+
+def measure(asked: Namespace) -> None:
+    """A message of priority crit while a piece is being rewritten: how much later its sync is over.
+
+    journald syncs at once for such a message, and no timer foretells it. For each try the active
+    file is torn by real flushes, `journalkeeper defrag --active` rewrites it, as the service does,
+    and as soon as strace shows a piece, the message is sent. What was not sent while a piece was
+    under way, by the same trace, is no try. The sync is over with the second fsync of the thread that
+    journald has for it, the one after OFFLINE. The extra delay is what that takes longer than tries
+    with nothing beside them, just before and just after, of a file that was torn as much: their mean,
+    as a sync writes now 40, now 70 blocks, and two of them that follow each other differ, too.
+    """
     with (in_portions if asked.portions else serial)(asked) as (place, slow):
         place.journald.age(60)
         with fsyncs(place.journald.pid) as seen:
-            hit, alone = measure(asked, place, slow)
+            hit, alone = attempts(asked, place, slow)
         # the first append's own is the main thread's; a timer's or a rotation's may come after it
         syncs = [call for call in seen if call.thread != place.journald.pid]
     took, took_alone = ([took_ms(one, syncs) for one in tries] for tries in (hit, alone))
@@ -246,8 +242,3 @@ def main() -> int:
         Figure("two alone that follow each other differ by, at most, ms", f"{max(apart):.3g}"),
     ]
     show("A surprise", notes, figures)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

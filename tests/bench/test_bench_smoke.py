@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.lab.volume import ScratchVolume
+from tests.bench.windows import ARMS
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = """\
@@ -107,15 +108,15 @@ QUICK = ("--config", "[Window]\\nMarginSec=400ms\\nPressureMax=100%")
 
 
 def test_flushes_compares_with_and_without_the_service_and_sees_what_overlaps() -> None:
-    found = figures("flushes", "--minutes", "0.4", "--extents", "300", "--interval", "3", *QUICK)
+    found = figures("windows", "flushes", "--minutes", "0.4", "--extents", "300", "--interval", "3", *QUICK)
     assert "writing calls of the service" in found  # in so short a time it may wait, or have journald rotate
     assert found["of them overlapping a flush"] == ("0", "met")
     assert {"extents at last, with / without", "journald's fsyncs, worst, with / without"} <= found.keys()
 
 
 def test_flushes_draws_a_curve() -> None:
-    words = ("--curve", "--minutes", "0.1", "--extents", "200", "--interval", "3", "--jobs", "3", *QUICK)
-    command = [sys.executable, "-m", "tests.bench.flushes", *words]
+    words = ("curve", "--minutes", "0.1", "--extents", "200", "--interval", "3", "--jobs", "3", *QUICK)
+    command = [sys.executable, "-m", "tests.bench.windows", *words]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=300)
     rows = [line.split() for line in done.stdout.partition("ExtentsPerMiB  ")[2].splitlines()[1:]]
     assert [row[0] for row in rows] == ["4", "8", "16", "32", "64", "128"]
@@ -123,7 +124,7 @@ def test_flushes_draws_a_curve() -> None:
 
 
 def test_flushes_compares_nocow_with_datacow_files_beside_the_service() -> None:
-    found = figures("flushes", "--nocow", "--minutes", "0.2", "--extents", "300", "--interval", "3", *QUICK)
+    found = figures("windows", "nocow", "--minutes", "0.2", "--extents", "300", "--interval", "3", *QUICK)
     rows = {name.partition(": ")[2] for name in found}
     assert len(found) == 2 * len(rows)
     assert {"cold journalctl -n 1000, s", "intake delay p99, ms", "worst fsync, ms", "written by us / logged"} <= rows
@@ -132,25 +133,29 @@ def test_flushes_compares_nocow_with_datacow_files_beside_the_service() -> None:
 
 def test_intake_tells_delays_with_without_and_beside_a_defrag() -> None:
     iops = "2000" if can_throttle() else "0"
-    found = figures("intake", "--minutes", "0.15", "--extents", "200", "--interval", "3", "--iops", iops, *QUICK)
+    found = figures(
+        "windows", "intake", "--minutes", "0.15", "--extents", "200", "--interval", "3", "--iops", iops, *QUICK
+    )
     assert {"p99.9, with / without", "worst, with / defrag in a loop"} <= found.keys()
 
 
 def test_oneflush_compares_a_file_made_whole_with_a_torn_one() -> None:
     iops = "2000" if can_throttle() else "0"
-    found = figures("oneflush", "--rounds", "1", "--extents", "300", "--interval", "3", "--iops", iops, *QUICK)
+    found = figures(
+        "windows", "oneflush", "--rounds", "1", "--extents", "300", "--interval", "3", "--iops", iops, *QUICK
+    )
     assert float(found["whole: extents before the flush"][0]) <= 0.1 * float(found["torn: extents before the flush"][0])
     assert {"p99.9, whole / torn", "worst, whole / torn"} <= found.keys()
 
 
 def test_surprise_sends_its_messages_while_a_piece_is_under_way() -> None:
     disk = () if os.path.exists("/dev/fuse") else ("--portions",)
-    found = figures("surprise", "--tries", "2", "--iops", "2000" if can_throttle() else "0", *disk)
+    found = figures("windows", "surprise", "--tries", "2", "--iops", "2000" if can_throttle() else "0", *disk)
     assert found["messages sent while a piece was under way"] == ("2", "met")
 
 
 def test_quiet_counts_wakeups_and_memory() -> None:
-    found = figures("quiet", "--minutes", "0.05", "--extents", "100", "--interval", "2s", *QUICK)
+    found = figures("windows", "quiet", "--minutes", "0.05", "--extents", "100", "--interval", "2", *QUICK)
     assert found["idle: wakeups other than the watchdog"] == ("0", "met")
     # the limit is 48, which pydantic in the process itself misses in some runs: the bench says so
     assert float(found["loaded: resident at most, MiB"][0]) < 54
@@ -176,16 +181,12 @@ BENCHES = (
     "archive",
     "bus",
     "events",
-    "flushes",
     "follower",
     "identity",
-    "intake",
-    "oneflush",
-    "quiet",
     "rotated",
     "scan",
     "startup",
-    "surprise",
+    "windows",
 )
 
 
@@ -200,3 +201,11 @@ def test_each_bench_says_what_it_does(bench: str) -> None:
     command = [sys.executable, "-m", f"tests.bench.{bench}", "--help"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert f"sudo python -m tests.bench.{bench}" in done.stdout
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_each_arm_says_what_it_measures(arm: str) -> None:
+    command = [sys.executable, "-m", "tests.bench.windows", arm, "--help"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert (ARMS[arm].measure.__doc__ or "").partition("\n")[0] in done.stdout
+    assert all(f"--{name}" in done.stdout for name in ARMS[arm].options)
