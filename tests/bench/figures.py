@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -145,24 +145,26 @@ def show(title: str, notes: Sequence[str], figures: Sequence[Figure]) -> None:
 class Option(NamedTuple):
     """An option of a bench: its default and what it is; a value is of the default's type, or what `kind` makes of it.
 
-    `many`: it takes several values.
+    `many`: it takes several values; `choices`: only these.
     """
 
     default: Any
     what: str
     kind: Callable[[str], Any] | None = None
     many: bool = False
+    choices: Collection[str] | None = None
 
 
 def add_options(words: argparse.ArgumentParser, options: Mapping[str, Option]) -> None:
     """These, by their names; one that is False is a switch."""
-    for name, (default, what, kind, many) in options.items():
+    for name, (default, what, kind, many, choices) in options.items():
         if default is False:
             words.add_argument(f"--{name}", action="store_true", help=what)
             continue
         known = "" if default in (None, "") else " (default: %(default)s)"
+        nargs = "+" if many else None
         words.add_argument(
-            f"--{name}", type=kind or type(default), default=default, nargs="+" if many else None, help=what + known
+            f"--{name}", type=kind or type(default), default=default, nargs=nargs, choices=choices, help=what + known
         )
 
 
@@ -173,9 +175,11 @@ def side_by_side(names: Iterable[T], work: Callable[[T], U], jobs: int | None = 
         return dict(zip(names, pool.map(work, names), strict=True))
 
 
-def parser(doc: str | None) -> argparse.ArgumentParser:
-    """A parser whose --help is the module's docstring."""
-    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser(doc: str | None, options: Mapping[str, Option] | None = None) -> argparse.ArgumentParser:
+    """A parser of these options whose --help is the module's docstring."""
+    words = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(words, options or {})
+    return words
 
 
 def need_a_bed(words: argparse.ArgumentParser) -> None:

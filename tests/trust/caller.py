@@ -9,7 +9,6 @@ privileged method may be reached. Meanwhile root asks for the State again and ag
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import select
@@ -19,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,13 +28,13 @@ from dbus_fast import Message, MessageType, Variant
 
 from journalkeeper.bus import names
 from tests import bus as beds
+from tests.bench.figures import Option
 from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, raw_call
 from tests.patience import eventually
 from tests.trust import server as made
 from tests.trust import table
 
 KIND: Final = "bus"
-MESSAGES: Final = 100_000
 FILES: Final = 200
 MORE_KIB: Final = 64 << 10
 ANSWER_S: Final = 60.0
@@ -239,7 +239,7 @@ class Served:
         self.process.wait()
 
 
-def call(messages: int, seed: int) -> table.Row:
+def call(asked: Namespace) -> table.Row:
     """Let nobody send so many messages."""
     unclean: list[str] = []
     with ExitStack() as stack:
@@ -255,7 +255,7 @@ def call(messages: int, seed: int) -> table.Row:
         child = os.fork()
         if child == 0:
             try:
-                send_all(bus, messages, seed, writable)
+                send_all(bus, asked.messages, asked.seed, writable)
             except BaseException as error:  # noqa: BLE001 - all of it is told to the parent
                 os.write(writable, f"{type(error).__name__}: {error}\n".encode())
             finally:
@@ -283,21 +283,11 @@ def call(messages: int, seed: int) -> table.Row:
         unclean.append(f"{len(asking.unanswered)} questions of root's without an answer: {asking.unanswered[0]}")
     unclean += [line for line in log.splitlines() if line.startswith(made.PRIVILEGED)]
     unclean += [log[-3000:]] if "Traceback" in log else []
-    sys.stdout.write(f"{sent:,} messages, {answers:,} answers to those who read them\n")
-    for sentence in unclean:
-        sys.stdout.write(f"{sentence}\n")
-    return table.Row(KIND, sent, 0, len(unclean), round(asking.longest_s, 1), seed)
+    table.say(f"{sent:,} messages, {answers:,} answers to those who read them")
+    return table.judged(KIND, sent, asked.seed, unclean=unclean, outage_s=asking.longest_s)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Send once; 0 if the service took it."""
-    parser = argparse.ArgumentParser(prog="python -m tests.trust.caller")
-    parser.add_argument("--messages", type=int, default=MESSAGES, help="(%(default)s)")
-    parser.add_argument("--seed", type=int, default=table.fresh_seed())
-    words = parser.parse_args(argv)
-    reason = beds.missing()
-    return table.skipped(KIND, reason) if reason else table.finish(call(words.messages, words.seed))
-
+OPTIONS: Final = {"messages": Option(100_000, "that are sent"), "seed": table.SEED}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(table.command(__doc__, KIND, call, OPTIONS, missing=beds.missing))

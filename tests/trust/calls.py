@@ -17,7 +17,6 @@ fault, and the next run after it.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import io
 import os
@@ -26,6 +25,7 @@ import shutil
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
@@ -45,9 +45,10 @@ from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.run import Done
 from journalkeeper.model.waiting import Wait
 from tests import hosts
+from tests.bench.figures import Option
 from tests.btrfs.journals import action, archive_name, do, put
 from tests.hosts import MACHINE
-from tests.trust import faulty, inside
+from tests.trust import faulty, inside, table
 from tests.trust.faulty import Ended
 from tests.trust.tally import Tally
 from tests.trust.wholeness import adorn, allocate_ahead, differences, next_run, record_troubles, whole
@@ -357,7 +358,7 @@ def small_archive(base: Path) -> bytes:
         return journald.rotate().read_bytes()
 
 
-def attack(names: Sequence[str], tally: Tally, chosen: Callable[[list[Point]], list[Point]]) -> None:
+def attempts(names: Sequence[str], tally: Tally, chosen: Callable[[list[Point]], list[Point]]) -> None:
     """Try what `chosen` takes of the points of each of these flows."""
     with ScratchVolume("2G", options="noatime,nodiscard") as volume, tempfile.TemporaryDirectory() as logs:
         content = small_archive(volume.mountpoint / "aged")
@@ -375,30 +376,30 @@ def attack(names: Sequence[str], tally: Tally, chosen: Callable[[list[Point]], l
             sys.stderr.write(f"{name}: {len(sound.calls)} calls; {dict(answers.most_common())}\n")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Try the points that the words ask for; 0 if nothing was lost and nothing left."""
-    parser = argparse.ArgumentParser(prog="python -m tests.trust.calls", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--points", type=int, help="so many of each flow, chosen by the seed; default: every one")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**9)
-    parser.add_argument("--only", choices=FLOWS, help="only this flow")
-    parser.add_argument("--replay", metavar="FLOW:CALL:K:FAULT", help="only this point")
-    args = parser.parse_args(argv)
-    words = "" if args.points is None else f" --points {args.points}"
-    tally = Tally("calls", f"python -m tests.trust.calls{words} --seed {args.seed}", args.seed)
-    if args.replay is not None:
-        name, call, ordinal, fault = args.replay.split(":")
-        attack([name], tally, lambda _: [Point(name, call, int(ordinal), fault)])
-        return tally.report()
-    dice = random.Random(args.seed)  # noqa: S311 - repeatable is the point
-    sys.stderr.write(f"seed {args.seed}\n")
+OPTIONS: Final = {
+    "points": Option(None, "so many of each flow, chosen by the seed (default: every one)", int),
+    "seed": table.SEED,
+    "only": Option(None, "only this flow", str, choices=FLOWS),
+    "replay": Option(None, "FLOW:CALL:K:FAULT, only this point", str),
+}
+
+
+def attack(asked: Namespace) -> table.Row:
+    """Try the points that were asked for."""
+    tally = Tally("calls", asked.seed)
+    dice = random.Random(asked.seed)  # noqa: S311 - repeatable is the point
 
     def chosen(found: list[Point]) -> list[Point]:
-        count = args.points or (COMMAND_POINTS if found[0].flow == "command" else len(found))
+        if asked.replay is not None:
+            name, call, ordinal, fault = asked.replay.split(":")
+            return [Point(name, call, int(ordinal), fault)]
+        count = asked.points or (COMMAND_POINTS if found[0].flow == "command" else len(found))
         return found if count >= len(found) else dice.sample(found, count)
 
-    attack([args.only] if args.only else FLOWS, tally, chosen)
-    return tally.report()
+    only = asked.replay.partition(":")[0] if asked.replay is not None else asked.only
+    attempts([only] if only else FLOWS, tally, chosen)
+    return tally.row()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(table.command(__doc__, "calls", attack, OPTIONS))

@@ -10,7 +10,6 @@ inputs. What fails is printed with the command that replays it:
 
 from __future__ import annotations
 
-import argparse
 import base64
 import importlib.util
 import re
@@ -19,18 +18,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from journalkeeper.bus import names
+from tests.bench.figures import Option
 from tests.bus import raw_call
 from tests.small_journal import journal
 from tests.trust import table
 from tests.trust.parsers import CHECKS
 
 KIND: Final = "fuzz"
-INPUTS: Final = 1_000_000
 LONGEST: Final = 4096
 """Bytes of an input: more than any of the parsers looks at in one value."""
 
@@ -124,14 +124,13 @@ def fuzz(name: str, inputs: int, seed: int) -> Ran:
     covered = max((int(one) for one in re.findall(r"\bcov: (\d+)", said)), default=0)
     slowest_s = float(_number(r"stat::slowest_unit_time_sec: +(\d+)", said))
     rate = f"{count / ran_s:,.0f}/s"
-    sys.stdout.write(f"{name}: {count:,} inputs, {rate}, {covered} branches, slowest below {slowest_s + 1:.0f} s\n")
+    table.say(f"{name}: {count:,} inputs, {rate}, {covered} branches, slowest below {slowest_s + 1:.0f} s")
     failed = ""
     if failures or done.returncode != 0:
         what = said[max(0, said.find("Traceback")) :][-3000:]
         again = "".join(f"\n  {replay_of(name, data)}" for data in failures)
         failed = f"{name}: exit {done.returncode}{again}\n{what}"
-        sys.stdout.write(f"{failed}\n")
-    sys.stdout.flush()
+        table.say(failed)
     return Ran(count, covered, slowest_s, failed)
 
 
@@ -151,29 +150,33 @@ def replay(text: str) -> None:
     CHECKS[name](base64.b64decode(data))
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Fuzz every parser with its share; 0 if nothing failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.trust.fuzz")
-    parser.add_argument("--inputs", type=int, default=INPUTS, help="of all parsers together (%(default)s)")
-    parser.add_argument("--seed", type=int, default=table.fresh_seed())
-    parser.add_argument("--checks", default=",".join(CHECKS), help="only these (%(default)s)")
-    parser.add_argument("--replay", metavar="NAME:BASE64", help="one input that failed")
-    words = parser.parse_args(argv)
-    if words.replay:
-        replay(words.replay)
-        return 0
-    reason = missing()
-    if reason is not None:
-        table.skipped(KIND, reason)
-        return 0
-    checks = words.checks.split(",")
+OPTIONS: Final = {
+    "inputs": Option(1_000_000, "of all parsers together"),
+    "seed": table.SEED,
+    "checks": Option(",".join(CHECKS), "only these"),
+    "replay": Option(None, "NAME:BASE64, one input that failed", str),
+}
+
+
+def attack(asked: Namespace) -> table.Row:
+    """Fuzz every parser with its share, or replay one input."""
+    if asked.replay:
+        replay(asked.replay)
+        return table.Row(KIND, 1, 0, 0, 0.0, asked.seed)
+    if reason := missing():
+        return table.nothing_tried(KIND, reason)
+    checks = asked.checks.split(",")
     whole = sum(SHARES.get(name, 8) for name in checks)
-    shares = [-(-words.inputs * SHARES.get(name, 8) // whole) for name in checks]
-    ran = [fuzz(name, share, words.seed) for name, share in zip(checks, shares, strict=True)]
+    shares = [-(-asked.inputs * SHARES.get(name, 8) // whole) for name in checks]
+    ran = [fuzz(name, share, asked.seed) for name, share in zip(checks, shares, strict=True)]
     unclean = [one for one, share in zip(ran, shares, strict=True) if one.failed or one.inputs < share]
     slowest_s = max(one.slowest_s for one in ran)
-    points = sum(one.inputs for one in ran)
-    return table.finish(table.Row(KIND, points, 0, len(unclean), slowest_s, words.seed))
+    return table.Row(KIND, sum(one.inputs for one in ran), 0, len(unclean), slowest_s, asked.seed)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    return table.command(__doc__, KIND, attack, OPTIONS, argv)
 
 
 if __name__ == "__main__":

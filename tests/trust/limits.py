@@ -12,7 +12,6 @@ LimitNOFILE= from 8 on. Watches: the service is in a user namespace of its own, 
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import re
@@ -20,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,14 +27,13 @@ from typing import NamedTuple
 
 from journalkeeper.lab.journald import ARCHIVED, STATE_OFFSET
 from journalkeeper.model.units import parse_size
-from tests.bench.figures import need_a_bed
 from tests.btrfs.journals import Bearing, archive_name, bearing, put
-from tests.guest import base
 from tests.guest.host import Guest
 from tests.guest.steps import archive, eventually, extents, property_of
+from tests.trust import table
 from tests.trust.gate import Gate
-from tests.trust.rights import AGED, QUICK, SERVICE, UNITS, host
-from tests.trust.table import Row, finish
+from tests.trust.rights import AGED, QUICK, RELEASES, SERVICE, UNITS, host
+from tests.trust.tally import Tally
 
 MIB = 1 << 20
 MEMORY = Path("/sys/fs/cgroup/memory")
@@ -306,33 +305,17 @@ def tries(guest: Guest) -> Iterator[Tried]:
     yield watches(place)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    assert __doc__ is not None
-    words = argparse.ArgumentParser(
-        prog="limits", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    words.add_argument("--release", action="append", choices=sorted(base.SYSTEMD), help="default: both")
-    return words
-
-
-def main(argv: Sequence[str]) -> int:
-    """Try each limit; 1 if anything was lost or is not said."""
-    asked = parser().parse_args(argv)
-    found = []
-    for release in asked.release or sorted(base.SYSTEMD):
+def attack(asked: Namespace) -> table.Row:
+    """Try each limit."""
+    tally = Tally("limits", 0)
+    for release in asked.release:
         with host(release) as guest:
             for tried in tries(guest):
-                found.append(tried)
-                bad = [*(f"LOST: {one}" for one in tried.lost), *(f"UNCLEAN: {one}" for one in tried.unclean)]
-                line = f"{release}: {tried.what}: {tried.seen}; done {tried.outage_s:.1f} s after it"
-                sys.stdout.write("\n   ".join([line, *bad]) + "\n")
-                sys.stdout.flush()
-    losses, leftovers = (sum(bool(getattr(one, field)) for one in found) for field in ("lost", "unclean"))
-    worst_s = round(max(one.outage_s for one in found), 1)
-    return finish(Row("limits", len(found), losses, leftovers, worst_s, 0))
+                table.say(f"{release}: {tried.what}: {tried.seen}; done {tried.outage_s:.1f} s after it")
+                found = {"lost": tried.lost, "unclean": tried.unclean}
+                tally.add(f"{release}: {tried.what}", **found, outage_s=tried.outage_s)
+    return tally.row()
 
 
 if __name__ == "__main__":
-    need_a_bed(parser())
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(table.command(__doc__, "limits", attack, RELEASES, on_a_bed=True))

@@ -15,7 +15,6 @@ do a new archive once the volume is back; a last `defrag --now` must leave no ar
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -27,7 +26,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -38,10 +38,11 @@ from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.slowdisk import GO, HOLD, Control, slow_disk
 from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
 from journalkeeper.model import Reason, Result
-from tests.bench.figures import need_a_bed
+from tests.bench.figures import Option
 from tests.btrfs.journals import QUICK, Bearing, archive_name, bearing, extents, put
+from tests.trust import table
 from tests.trust.services import CHECKOUT, Quiet, quiet
-from tests.trust.table import Row, finish
+from tests.trust.tally import Tally
 
 INSIDE, SUBVOLUME = "/var/log/journal", "journal"
 SIZE = "1G"
@@ -485,38 +486,26 @@ def attempt(point: Point) -> Tried:
         return Tried(lost(place, wanted, excused), subject.unclean, subject.outage_s)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    assert __doc__ is not None
-    words = argparse.ArgumentParser(
-        prog="outages", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    words.add_argument("--points", type=int, default=60)
-    words.add_argument("--hang", type=float, default=30.0, help="seconds for which a volume hangs")
-    words.add_argument("--seed", type=int, default=None, help="by default another one each time")
-    words.add_argument("--only", type=int, default=None, help="one point of the seed")
-    return words
+OPTIONS = {
+    "points": Option(60, "that are tried"),
+    "hang": Option(30.0, "seconds for which a volume hangs"),
+    "seed": table.SEED,
+    "only": Option(None, "only this point of the seed, by its number", int),
+}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Try the points of a seed; 1 if anything was lost or left behind."""
-    asked = parser().parse_args(argv)
-    seed = random.SystemRandom().randrange(1 << 32) if asked.seed is None else asked.seed
-    chosen = points(asked.points, seed, asked.hang)
+def attack(asked: Namespace) -> table.Row:
+    """Try the points of a seed."""
+    chosen = points(asked.points, asked.seed, asked.hang)
     if asked.only is not None:
-        chosen = [points(asked.only + 1, seed, asked.hang)[-1]]
-    sys.stdout.write(f"seed {seed}\n")
-    tried = []
+        chosen = [points(asked.only + 1, asked.seed, asked.hang)[-1]]
+    tally = Tally("outages", asked.seed)
     for point in chosen:
-        tried.append(attempt(point))
-        bad = [*(f"LOST: {one}" for one in tried[-1].lost[:5]), *(f"UNCLEAN: {one}" for one in tried[-1].unclean[:5])]
-        sys.stdout.write("\n   ".join([f"{point}: at work after {tried[-1].outage_s:.1f} s", *bad]) + "\n")
-        sys.stdout.flush()
-    losses, leftovers = (sum(bool(one[field]) for one in tried) for field in (0, 1))
-    worst_s = round(max(one.outage_s for one in tried), 1)
-    return finish(Row("outages", len(tried), losses, leftovers, worst_s, seed))
+        tried = attempt(point)
+        table.say(f"{point}: at work after {tried.outage_s:.1f} s")
+        tally.add(f"{point}", **tried._asdict())
+    return tally.row()
 
 
 if __name__ == "__main__":
-    need_a_bed(parser())
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(table.command(__doc__, "outages", attack, OPTIONS, on_a_bed=True))

@@ -18,7 +18,6 @@ a file, or leaves a temporary file or a note. Outage: how long the next run take
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import os
 import pickle
@@ -27,7 +26,7 @@ import shutil
 import struct
 import sys
 import tempfile
-import time
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,7 +34,9 @@ from typing import Final, NamedTuple
 
 from journalkeeper.lab.journald import ARCHIVED
 from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
+from tests.bench.figures import Option
 from tests.btrfs.journals import let_go
+from tests.trust import table
 from tests.trust.cutdisk import Recording
 from tests.trust.scenarios import FIELD, SCENARIOS, SIZE, Marks, record
 from tests.trust.tally import Tally
@@ -187,24 +188,25 @@ def replay(chosen: Sequence[Point], tally: Tally, kept: Path | None) -> None:
             shutil.rmtree(parent / f"{name}-replay", ignore_errors=True)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Try the points that the words ask for; 0 if nothing was lost and nothing left."""
-    parser = argparse.ArgumentParser(prog="python -m tests.trust.powercuts", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--points", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**9)
-    parser.add_argument("--only", choices=SCENARIOS, help="only this scenario")
-    parser.add_argument("--replay", type=int, metavar="K", help="only point K of the seed")
-    parser.add_argument("--recording", type=Path, metavar="DIR", help="the recording that a failed point left")
-    args = parser.parse_args(argv)
-    names = [args.only] if args.only else list(SCENARIOS)
-    chosen = points(args.points, args.seed, names)
-    if args.replay is not None:
-        chosen = [point for point in points(args.replay + 1, args.seed, names) if point.number == args.replay]
-    sys.stderr.write(f"seed {args.seed}\n")
-    tally = Tally("power cuts", f"python -m tests.trust.powercuts --points {args.points} --seed {args.seed}", args.seed)
-    replay(chosen, tally, args.recording)
-    return tally.report()
+OPTIONS: Final = {
+    "points": Option(500, "that are tried"),
+    "seed": table.SEED,
+    "only": Option(None, "only this scenario", str, choices=SCENARIOS),
+    "replay": Option(None, "only this point of the seed, by its number", int),
+    "recording": Option(None, "the directory with the recording that a failed point left", Path),
+}
+
+
+def attack(asked: Namespace) -> table.Row:
+    """Try the points that were asked for."""
+    names = [asked.only] if asked.only else list(SCENARIOS)
+    chosen = points(asked.points, asked.seed, names)
+    if asked.replay is not None:
+        chosen = [point for point in points(asked.replay + 1, asked.seed, names) if point.number == asked.replay]
+    tally = Tally("power cuts", asked.seed)
+    replay(chosen, tally, asked.recording)
+    return tally.row()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(table.command(__doc__, "power cuts", attack, OPTIONS))

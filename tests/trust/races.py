@@ -11,7 +11,6 @@ The seed makes the same choices again, not the same moments.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import hashlib
 import os
@@ -21,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,12 +33,12 @@ from journalkeeper.journald.names import is_leftover
 from journalkeeper.lab import bed
 from journalkeeper.lab.journald import SIGNAL_SYNC, PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, run
+from tests.bench.figures import Option
 from tests.btrfs.journals import QUICK, is_nocow
 from tests.trust import table
 from tests.trust.services import CHECKOUT, WATCHDOG_S, Quiet, quiet
 
 KIND: Final = "races"
-ROTATIONS: Final = 1000
 SETTINGS: Final = ("SystemMaxUse=12G", "SystemMaxFiles=0", "SystemKeepFree=1M", "SystemMaxFileSize=64M")
 """By itself this journald removes nothing: what vacuum may remove was read before."""
 
@@ -242,8 +242,7 @@ class Race:
                 self.killed(dice)
             self.journald.rotate()
             if number % 50 == 49:
-                sys.stdout.write(f"{number + 1} rotations, {self.sent:,} messages, {dict(self.acts)}\n")
-                sys.stdout.flush()
+                table.say(f"{number + 1} rotations, {self.sent:,} messages, {dict(self.acts)}")
             if self.unclean or not service.lives:
                 return number + 1
         return count
@@ -269,11 +268,11 @@ class Race:
         return found + [path for path in self.files() if mtime_note.NAME in os.listxattr(path)]
 
 
-def race(rotations: int, seed: int) -> table.Row:
+def race(asked: Namespace) -> table.Row:
     """Let all of them race for so many rotations."""
     with ExitStack() as stack:
         volume = stack.enter_context(ScratchVolume("16G"))
-        one = Race(volume, seed)
+        one = Race(volume, asked.seed)
         stack.callback(one.journald.stop)
         service = stack.enter_context(quiet(volume.base, one.top, config=QUICK, watchdog_s=WATCHDOG_S))
         try:
@@ -283,7 +282,7 @@ def race(rotations: int, seed: int) -> table.Row:
                     (one.defragment, 0.2), (one.reader, 1.0), (one.logger, LOG_REST_S),
                 ):  # fmt: skip
                     actors.enter_context(one.actor(act.__name__, act, rest_s))
-                done = one.rotations(rotations, service)
+                done = one.rotations(asked.rotations, service)
         except (RuntimeError, OSError) as error:
             ended = one.journald.process.poll() if one.journald.process else "stopped"
             one.unclean.append(f"rotations: {error}; journald's exit status is {ended}")
@@ -293,22 +292,13 @@ def race(rotations: int, seed: int) -> table.Row:
         outage_s = max(0.0, service.silence_s - WATCHDOG_S / 2)
         outcomes = Counter(found[1] for line in service.lines if (found := OUTCOME.search(line)))
     lost = sorted((set(range(one.sent)) - one.witnessed) | one.gone)
-    sys.stdout.write(f"{one.sent:,} messages, {dict(one.acts)}, {nocow} files NOCOW at the end\n")
-    sys.stdout.write(f"the service: {dict(outcomes)}\n")
-    for sentence in [*one.unclean, *([f"lost: {lost[:10]} and so on, {len(lost)} of them"] if lost else [])]:
-        sys.stdout.write(f"{sentence}\n")
-    return table.Row(KIND, done, len(lost), len(one.unclean), round(outage_s, 1), seed)
+    table.say(f"{one.sent:,} messages, {dict(one.acts)}, {nocow} files NOCOW at the end")
+    table.say(f"the service: {dict(outcomes)}")
+    entries = [f"entry {number}" for number in lost]
+    return table.judged(KIND, done, asked.seed, lost=entries, unclean=one.unclean, outage_s=outage_s)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Race once; 0 if nothing was lost and nothing left."""
-    parser = argparse.ArgumentParser(prog="python -m tests.trust.races")
-    parser.add_argument("--rotations", type=int, default=ROTATIONS, help="(%(default)s)")
-    parser.add_argument("--seed", type=int, default=table.fresh_seed())
-    words = parser.parse_args(argv)
-    reason = bed.missing()
-    return table.skipped(KIND, reason) if reason else table.finish(race(words.rotations, words.seed))
-
+OPTIONS: Final = {"rotations": Option(1000, "of journald"), "seed": table.SEED}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(table.command(__doc__, KIND, race, OPTIONS, missing=bed.missing))

@@ -9,13 +9,13 @@ archive is rewritten and whole, and nothing of ours is left. The seed makes the 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import signal
 import sys
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,13 +31,13 @@ from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import Report
+from tests.bench.figures import Option
 from tests.btrfs.journals import Bearing, archive_name, bearing, put
 from tests.trust import table
 from tests.trust.owner import Owner
 from tests.trust.test_boundary import CONTENT
 
 KIND: Final = "remote"
-OPERATIONS: Final = 20_000
 OWNER: Final = 998
 MACHINE: Final = "0123456789abcdef" * 2
 CONFIG: Final = Config().model_copy(
@@ -192,7 +192,7 @@ def wide_mask() -> Iterator[None]:
         os.umask(before)
 
 
-def attack(operations: int, seed: int) -> table.Row:
+def attack(asked: Namespace) -> table.Row:
     """Let the owner loose for so many operations."""
     with ExitStack() as stack:
         stack.enter_context(wide_mask())
@@ -201,7 +201,7 @@ def attack(operations: int, seed: int) -> table.Row:
         place = scene(volume.mountpoint)
         before = [touched(path) for path in place.victims]
         service = Service(place, volume.base / "state")
-        owner = Attack(place, operations, seed)
+        owner = Attack(place, asked.operations, asked.seed)
         number = 0
         while owner.goes_on():
             if service.counts["runs"] % 20 == 0:
@@ -215,22 +215,13 @@ def attack(operations: int, seed: int) -> table.Row:
     service.unclean += [f"{name}: changed, and it is outside of remote/" for name in changed]
     service.unclean += [said.failed] if said.failed else []
     lost = [*said.lost, *(f"{name}: not whole" for name in torn)]
-    sys.stdout.write(f"{said.operations:,} operations, {dict(service.counts)}\n")
-    for sentence in [*lost, *service.unclean]:
-        sys.stdout.write(f"{sentence}\n")
-    outage_s = round(service.longest_s, 1)
-    return table.Row(KIND, said.operations, len(lost), len(service.unclean), outage_s, seed)
+    table.say(f"{said.operations:,} operations, {dict(service.counts)}")
+    return table.judged(
+        KIND, said.operations, asked.seed, lost=lost, unclean=service.unclean, outage_s=service.longest_s
+    )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Attack once; 0 if nothing was lost and nothing left."""
-    parser = argparse.ArgumentParser(prog="python -m tests.trust.remote")
-    parser.add_argument("--operations", type=int, default=OPERATIONS, help="(%(default)s)")
-    parser.add_argument("--seed", type=int, default=table.fresh_seed())
-    words = parser.parse_args(argv)
-    reason = volumes.missing()
-    return table.skipped(KIND, reason) if reason else table.finish(attack(words.operations, words.seed))
-
+OPTIONS: Final = {"operations": Option(20_000, "of the owner's"), "seed": table.SEED}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(table.command(__doc__, KIND, attack, OPTIONS, missing=volumes.missing))

@@ -14,7 +14,6 @@ failed or of which no call was seen count as unclean.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -22,18 +21,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tests.bench.figures import need_a_bed
+from tests.bench.figures import Option
 from tests.btrfs.journals import archive_name, put
 from tests.guest import base
 from tests.guest.host import Guest
 from tests.guest.steps import INSTALL, archive, eventually, extents, lend_checkout, property_of
+from tests.trust import table
 from tests.trust.gate import Gate
-from tests.trust.table import Row, finish
 
 SERVICE, DEFRAG, SHUTDOWN = "journalkeeper.service", "journalkeeper-defrag.service", "journalkeeper-shutdown.service"
 MEASURE = "journalkeeper-measure@.service"
@@ -327,12 +327,14 @@ def host(release: str) -> Iterator[Guest]:
         yield guest
 
 
-def main(argv: Sequence[str]) -> int:
-    """Take the census; 1 if something was refused or left undone."""
-    asked = parser().parse_args(argv)
+RELEASES: Final = {"release": Option(sorted(base.SYSTEMD), "of Debian", str, many=True, choices=sorted(base.SYSTEMD))}
+
+
+def attack(asked: Namespace) -> table.Row:
+    """Take the census."""
     unclean = points = 0
     began_s = time.monotonic()
-    for release in asked.release or sorted(base.SYSTEMD):
+    for release in asked.release:
         with host(release) as guest, tempfile.TemporaryDirectory() as place:
             tracer = Tracer(Path(place))
             with Gate(guest, UNITS, tracer.attach):
@@ -356,21 +358,10 @@ def main(argv: Sequence[str]) -> int:
                 lines.append(
                     guest.run("journalctl", "--quiet", "--output=short-precise", "--unit=journalkeeper*").stdout
                 )
-            sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.write(f"in {time.monotonic() - began_s:.0f} s\n")
-    return finish(Row("rights", points, 0, unclean, 0.0, 0))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    assert __doc__ is not None
-    words = argparse.ArgumentParser(
-        prog="rights", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    words.add_argument("--release", action="append", choices=sorted(base.SYSTEMD), help="default: both")
-    return words
+            table.say("\n".join(lines))
+    table.say(f"in {time.monotonic() - began_s:.0f} s")
+    return table.Row("rights", points, 0, unclean, 0.0, 0)
 
 
 if __name__ == "__main__":
-    need_a_bed(parser())
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(table.command(__doc__, "rights", attack, RELEASES, on_a_bed=True))

@@ -12,7 +12,6 @@ every few seconds; those of the last third may not lie above those of the third 
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import re
@@ -22,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -33,10 +33,11 @@ from journalkeeper.bus import names
 from journalkeeper.history.record import Record
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.volume import run
-from tests.bench.figures import need_a_bed
+from tests.bench.figures import Option
 from tests.btrfs.journals import QUICK, archive_name
 from tests.bus import Daemon, PrivateBus, RawClient, raw_call
-from tests.trust.table import Row, finish
+from tests.trust import table
+from tests.trust.table import Row
 
 INSIDE = Path("/var/log/journal")
 SETTINGS = ("SystemMaxFileSize=8M", "SystemMaxFiles=12", "SystemKeepFree=1M")
@@ -248,8 +249,8 @@ def lost(place: Bed, sent: int, rotations: int) -> list[str]:
     return found + [line for line in checked.stderr.splitlines() if "FAIL" in line]
 
 
-def soak(seed: int, minutes: float, say: Callable[[str], object]) -> tuple[Row, list[Figures], list[str]]:
-    """Do it; the verdict, the figures, and what is wrong in sentences."""
+def soak(seed: int, minutes: float) -> tuple[Row, list[Figures]]:
+    """Do it; the verdict, and the figures."""
     with ExitStack() as stack:
         place = stack.enter_context(bed(*SETTINGS, size="6G", sync_interval="1s"))
         bus = stack.enter_context(PrivateBus())
@@ -264,7 +265,7 @@ def soak(seed: int, minutes: float, say: Callable[[str], object]) -> tuple[Row, 
                 time.sleep(min(EVERY_S, left_s))
                 figures.append(taken(going, base / "state", began_s))
                 if len(figures) % 10 == 0:
-                    say(str(figures[-1]))
+                    table.say(str(figures[-1]))
         unclean = going.troubles + growth(figures)
         if going.slowest_s > OUTAGE_S:
             unclean.append(f"a caller waited for {going.slowest_s:.1f} s")
@@ -280,39 +281,19 @@ def soak(seed: int, minutes: float, say: Callable[[str], object]) -> tuple[Row, 
         unclean += sorted(mistakes)
         place.journald.sync()
         gone = lost(place, going.sent, going.counts.get("rotate", 0))
-        say(f"{going.counts}, {going.sent} messages")
+        table.say(f"{going.counts}, {going.sent} messages")
         points = sum(going.counts.values())
-        verdict = Row("soak", points, len(gone), len(unclean), going.slowest_s, seed)
-        return verdict, figures, [*(f"LOST: {one}" for one in gone[:10]), *(f"UNCLEAN: {one}" for one in unclean)]
+        verdict = table.judged("soak", points, seed, lost=gone, unclean=unclean, outage_s=going.slowest_s)
+        return verdict, figures
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    assert __doc__ is not None
-    words = argparse.ArgumentParser(
-        prog="soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    words.add_argument("--minutes", type=float, default=8.0)
-    words.add_argument("--seed", type=int, default=None, help="by default another one each time")
-    return words
+OPTIONS = {"minutes": Option(8.0, "that it lasts"), "seed": table.SEED}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Soak it; 1 if anything was lost, left behind or grew."""
-    asked = parser().parse_args(argv)
-    seed = random.SystemRandom().randrange(1 << 32) if asked.seed is None else asked.seed
-
-    def say(text: str) -> None:
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
-
-    say(f"seed {seed}")
-    verdict, _, wrong = soak(seed, asked.minutes, say)
-    for line in wrong:
-        say(line)
-    return finish(verdict)
+def attack(asked: Namespace) -> Row:
+    """Soak it."""
+    return soak(asked.seed, asked.minutes)[0]
 
 
 if __name__ == "__main__":
-    need_a_bed(parser())
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(table.command(__doc__, "soak", attack, OPTIONS, on_a_bed=True))

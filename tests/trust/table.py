@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What an attack comes to: one row of the table in journalkeeper-trust(7), the last line of what its module prints."""
+"""What an attack comes to, one row of the table in journalkeeper-trust(7), and the command that ends by printing it."""
 
 from __future__ import annotations
 
 import json
 import secrets
 import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from tests.bench.figures import Option, need_a_bed, parser
+
 SEEDS: Final = 1 << 31
+SHOWN: Final = 50
+"""Sentences of each sort that are printed."""
 
 
 class Row(NamedTuple):
@@ -36,16 +42,60 @@ def fresh_seed() -> int:
     return secrets.randbelow(SEEDS)
 
 
+def say(text: str) -> None:
+    """Print a line at once: who reads it may be another process."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def finish(row: Row) -> int:
     """Print the row; the exit status."""
-    sys.stdout.write(f"{json.dumps(row._asdict())}\n")
-    sys.stdout.flush()
+    say(json.dumps(row._asdict()))
     return 0 if row.fine else 1
 
 
-def skipped(kind: str, reason: str) -> int:
-    """Print why nothing was tried; the exit status."""
-    return finish(Row(kind, 0, 0, 0, 0.0, 0, reason))
+def judged(kind: str, points: int, seed: int, *, lost: Sequence[str] = (), unclean: Sequence[str] = (),
+           outage_s: float = 0.0) -> Row:  # fmt: skip
+    """The row of sentences on what was lost and what is wrong; the first of them are printed."""
+    for word, sentences in (("LOST", lost), ("UNCLEAN", unclean)):
+        for sentence in sentences[:SHOWN]:
+            say(f"{word}: {sentence}")
+    return Row(kind, points, len(lost), len(unclean), round(outage_s, 1), seed)
+
+
+def nothing_tried(kind: str, reason: str) -> Row:
+    """The row of a kind that cannot be tried here."""
+    return Row(kind, 0, 0, 0, 0.0, 0, reason)
+
+
+SEED: Final = Option(None, "of all that is left to chance (default: another one each time)", int)
+
+
+def command(
+    doc: str | None,
+    kind: str,
+    attack: Callable[[Namespace], Row],
+    options: Mapping[str, Option],
+    argv: Sequence[str] | None = None,
+    *,
+    missing: Callable[[], str | None] = lambda: None,
+    on_a_bed: bool = False,
+) -> int:
+    """The command of a kind: one attack, as its options say; the exit status.
+
+    Where something is `missing` nothing is tried, and that is the row. An attack `on_a_bed` makes one, in a mount
+    namespace of its own: where that cannot be, the command fails.
+    """
+    words = parser(doc, options)
+    asked = words.parse_args(argv)
+    if on_a_bed:
+        need_a_bed(words)
+    if reason := missing():
+        return finish(nothing_tried(kind, reason))
+    if "seed" in options:
+        asked.seed = fresh_seed() if asked.seed is None else asked.seed
+        say(f"seed {asked.seed}")
+    return finish(attack(asked))
 
 
 def parse(text: str) -> Row:

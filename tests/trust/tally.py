@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.trust.table import Row, finish
+from tests.trust.table import Row
 
 MANY: Final = 100
 """Points from one word about the progress to the next."""
@@ -22,7 +22,6 @@ class Tally:
     """
 
     kind: str
-    command: str
     seed: int
     points: int = 0
     lost: dict[str, str] = field(default_factory=dict)
@@ -40,10 +39,7 @@ class Tally:
         if self.points % MANY == 0:
             sys.stderr.write(f"{self.points:,} points\n")
 
-    def report(self) -> int:
-        """Print the row for people and for the table on stdout; 1 if anything was lost or left, else 0."""
-        outage = f"{self.worst_outage_s:.1f} s"
-        row = (self.kind, f"{self.points:,}", f"{len(self.lost)}", f"{len(self.unclean)}", outage, self.command)
-        sys.stdout.write(" | ".join(row) + "\n")
-        outage_s = round(self.worst_outage_s, 3)
-        return finish(Row(self.kind, self.points, len(self.lost), len(self.unclean), outage_s, self.seed))
+    def row(self) -> Row:
+        """What they come to."""
+        outage_s = round(self.worst_outage_s, 1)
+        return Row(self.kind, self.points, len(self.lost), len(self.unclean), outage_s, self.seed)

@@ -23,7 +23,7 @@ needs_fuse = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="this ke
 
 def tried(scenario: str, count: int) -> Tally:
     """So many points of a scenario."""
-    tally = Tally("power cuts", "", SEED)
+    tally = Tally("power cuts", SEED)
     powercuts.replay(powercuts.points(count, SEED, [scenario]), tally, None)
     assert tally.points == count
     return tally
@@ -51,7 +51,7 @@ def test_what_is_not_there_is_found(tmp_path: Path) -> None:
     replay.marks.entries.append((replay.marks.ended, count + 1))
     replay.marks.rows.append((0, 1000))
     replay.marks.whole["state/lock"] = Whole("", 0, (0, 0), 0, 0, {}, 0, ())
-    tally = Tally("power cuts", "", SEED)
+    tally = Tally("power cuts", SEED)
     try:
         replay.examine(powercuts.Point(0, "rotation", 0, 1.0, torn=False, seed=""), tally)
     finally:

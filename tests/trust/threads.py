@@ -12,7 +12,6 @@ that nobody expects, and SIGTERM, amid calls, must end the service soon.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -21,6 +20,7 @@ import shutil
 import signal
 import sys
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
@@ -37,7 +37,7 @@ from journalkeeper.observe.observer import Observer
 from journalkeeper.wire import records
 from journalkeeper.wire.field import properties
 from tests import bus as beds
-from tests.bench.figures import need_a_bed
+from tests.bench.figures import Option
 from tests.btrfs.journals import QUICK, archive_name
 from tests.bus import Daemon, PrivateBus
 from tests.trust import table
@@ -363,8 +363,8 @@ async def _stressed(place: Bed, bus: PrivateBus, daemon: Daemon, seed: int, seco
     return stress
 
 
-def stress(seconds: float, seed: int, say: Callable[[str], object]) -> table.Row:
-    """Do it; the verdict. What is wrong is said in sentences."""
+def stress(asked: Namespace) -> table.Row:
+    """Do it; the verdict."""
     with ExitStack() as stack:
         place = stack.enter_context(bed(*SETTINGS, size="2G", sync_interval="1s"))
         bus = stack.enter_context(PrivateBus())
@@ -372,37 +372,16 @@ def stress(seconds: float, seed: int, say: Callable[[str], object]) -> table.Row
         base = place.volume.base / "service"
         words: dict[str, Any] = {"wrapper": place.journald.inside, "module": "tests.trust.switching"}
         daemon = stack.enter_context(Daemon(base, None, bus, GOOD, **words))
-        done = asyncio.run(_stressed(place, bus, daemon, seed, seconds))
+        done = asyncio.run(_stressed(place, bus, daemon, asked.seed, asked.seconds))
         unclean = done.unclean + judged(daemon.log())
         with Record(base / "state", read_only=True) as record:
             outcomes = Counter(entry.outcome.reason for entry in record.history())
         unclean += [f"{reason} in the record" for reason in outcomes if "internal" in reason]
-    say(f"{dict(done.acts)}; {dict(Counter(done.removed.values()))} jobs; {dict(outcomes)}")
-    for one in unclean:
-        say(f"UNCLEAN: {one}")
-    return table.Row(KIND, sum(done.acts.values()), 0, len(unclean), round(done.slowest_s, 1), seed)
+    table.say(f"{dict(done.acts)}; {dict(Counter(done.removed.values()))} jobs; {dict(outcomes)}")
+    return table.judged(KIND, sum(done.acts.values()), asked.seed, unclean=unclean, outage_s=done.slowest_s)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Stress it once; 0 if all is clean."""
-    words = parser().parse_args(argv)
-
-    def say(text: str) -> None:
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
-
-    reason = beds.missing()
-    return table.skipped(KIND, reason) if reason else table.finish(stress(words.seconds, words.seed, say))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    words = argparse.ArgumentParser(prog="python -m tests.trust.threads")
-    words.add_argument("--seconds", type=float, default=60.0, help="(%(default)s)")
-    words.add_argument("--seed", type=int, default=table.fresh_seed())
-    return words
-
+OPTIONS: Final = {"seconds": Option(60.0, "that it lasts"), "seed": table.SEED}
 
 if __name__ == "__main__":
-    need_a_bed(parser())
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(table.command(__doc__, KIND, stress, OPTIONS, missing=beds.missing, on_a_bed=True))
