@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Journal files of a few entries, made by hand: two fields an entry, in arrays of four entries each and then more."""
+"""Journal files made by hand: headers of any content, files of no entry, and files of a few.
+
+An entry has two fields; entry arrays have four entries each and then more.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,35 @@ from typing import Final
 from journalkeeper.journald.entries import ARRAY, COMPACT, COMPACT_DATA_BYTES, DATA_BYTES, ENTRY_BYTES, OBJECT, SOURCE
 
 HEADER_BYTES: Final = 272
+LEAST_HEADER_BYTES: Final = 208
+FILE_BYTES: Final = 8 << 20
+"""journald's files are whole steps of 8 MiB."""
+
+FIELDS: Final = {
+    "state": 16, "file_id": 24, "machine_id": 40, "tail_boot_id": 56, "seqnum_id": 72, "header_size": 88, "arena": 96,
+    "data_table": 104, "data_table_size": 112, "field_table": 120, "field_table_size": 128, "tail_object": 136,
+    "objects": 144, "entries": 152, "tail_seqnum": 160, "head_seqnum": 168, "entry_array": 176, "head_time": 184,
+    "tail_time": 192, "tail_monotonic": 200,
+}  # fmt: skip
+"""Where each is in a header (struct Header of journal-def.h)."""
+
 FIRST_ARRAY: Final = 4
 MESSAGE: Final = b"MESSAGE=hello"
+
+
+def header(length: int = LEAST_HEADER_BYTES, **fields: int | bytes) -> bytes:
+    """The first bytes of a file: these of FIELDS, and zeros."""
+    data = bytearray(length)
+    data[:8] = b"LPKSHHRH"
+    for name, value in fields.items():
+        given = value if isinstance(value, bytes) else value.to_bytes(1 if name == "state" else 8, "little")
+        data[FIELDS[name] : FIELDS[name] + len(given)] = given
+    return bytes(data)
+
+
+def without_entries(state: int = 2, size_bytes: int = FILE_BYTES) -> bytes:
+    """The first block of such a file, archived by default, which every check of the header passes."""
+    return header(4096, state=state, header_size=LEAST_HEADER_BYTES, arena=size_bytes - LEAST_HEADER_BYTES)
 
 
 class _File:
@@ -59,8 +89,9 @@ def journal(entries: Sequence[tuple[int, int, bytes | None]], *, compact: bool =
             struct.pack_into("<Q", file.data, before + OBJECT.size, place)
         first, before = first or place, place
         at, length = at + length, length * 2
-    struct.pack_into("<8sII", file.data, 0, b"LPKSHHRH", 0, COMPACT if compact else 0)
-    struct.pack_into("<QQ", file.data, 88, HEADER_BYTES, len(file.data) - HEADER_BYTES)
-    struct.pack_into("<Q", file.data, 152, len(places))
-    struct.pack_into("<Q", file.data, 176, first)
+    arena = len(file.data) - HEADER_BYTES
+    file.data[:HEADER_BYTES] = header(
+        HEADER_BYTES, header_size=HEADER_BYTES, arena=arena, entries=len(places), entry_array=first
+    )
+    struct.pack_into("<I", file.data, 12, COMPACT if compact else 0)
     return bytes(file.data)

@@ -14,7 +14,6 @@ divided by the number of looks.
 from __future__ import annotations
 
 import os
-import struct
 import sys
 import time
 from collections.abc import Callable
@@ -26,14 +25,12 @@ from journalkeeper.lab.volume import ScratchVolume
 from tests import bus as beds
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, show
 from tests.bus import PrivateBus
+from tests.small_journal import FILE_BYTES, without_entries
 from tests.trust.services import Quiet, quiet
 
 MACHINE = "0123456789abcdef" * 2
 PER_DIRECTORY = 7000
 """Fewer than are looked at in one directory (layout.MOST_FILES)."""
-
-HEADER_BYTES, DATA_BYTES, FILE_BYTES = 208, 4096, 8 << 20
-"""journald's files are whole steps of 8 MiB; these are mostly holes."""
 
 EVENT_MS = 10.0
 MEMORY_MIB = 192
@@ -58,12 +55,9 @@ class Cost(NamedTuple):
 
 
 def make(path: Path) -> None:
-    """A finished journal file of no entries."""
-    content = bytearray(DATA_BYTES)
-    content[:8], content[16] = b"LPKSHHRH", 2
-    struct.pack_into("<QQ", content, 88, HEADER_BYTES, FILE_BYTES - HEADER_BYTES)
+    """A finished journal file of no entries, mostly a hole."""
     with path.open("wb") as file:
-        file.write(content)
+        file.write(without_entries())
         file.truncate(FILE_BYTES)
 
 

@@ -14,7 +14,6 @@ import os
 import random
 import select
 import shutil
-import struct
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -36,25 +35,17 @@ from journalkeeper.policy.plan import finished, plan
 from journalkeeper.service import watch as watching
 from journalkeeper.service.watch import Change, Watch
 from tests.btrfs.journals import archive_name
+from tests.small_journal import FILE_BYTES, without_entries
 
 pytestmark = pytest.mark.root
 
 CHANGES = int(os.environ.get("JOURNALKEEPER_RANDOM_CHANGES", "600"))
 SEED = int(os.environ.get("JOURNALKEEPER_RANDOM_SEED", "1"))
 MACHINE = "0123456789abcdef0123456789abcdef"
-HEADER_BYTES, FILE_BYTES = 208, 8 << 20
 FICLONE = 0x40049409
 MINUTE_US = 60_000_000
 
 REQUEST = Request(upkeep=True)
-
-
-def content(state: int) -> bytes:
-    """The first block of a journal file of no entries."""
-    block = bytearray(4096)
-    block[:8], block[16] = b"LPKSHHRH", state
-    struct.pack_into("<QQ", block, 88, HEADER_BYTES, FILE_BYTES - HEADER_BYTES)
-    return bytes(block)
 
 
 def settle(path: Path) -> None:
@@ -68,7 +59,7 @@ def settle(path: Path) -> None:
 
 def make(path: Path, state: int = 2) -> None:
     with path.open("wb") as file:
-        file.write(content(state))
+        file.write(without_entries(state))
         file.truncate(FILE_BYTES)
     settle(path)
 
@@ -135,7 +126,7 @@ class World:
         path = self.file("system.journal", "user-*.journal", "remote-*.journal")
         if path is not None:
             with path.open("r+b") as file:
-                os.pwrite(file.fileno(), content(self.random.choice([0, 1]))[:17], 0)
+                os.pwrite(file.fileno(), without_entries(self.random.choice([0, 1]))[:17], 0)
                 os.pwrite(file.fileno(), b"x" * 4096, 4096 * self.random.randrange(1, 1000))
             settle(path)
 
@@ -143,7 +134,7 @@ class World:
         path = self.file("system.journal", "user-*.journal", "remote-*.journal")
         if path is not None:
             with path.open("r+b") as file:
-                os.pwrite(file.fileno(), content(2)[:17], 0)
+                os.pwrite(file.fileno(), without_entries(2)[:17], 0)
             settle(path)
             path.rename(self.fresh(path.parent))
 
@@ -442,7 +433,9 @@ def test_what_another_process_rewrote_is_looked_at_again(place: Path, tmp_path: 
     """`journalkeeper defrag -D` beside the service: neither inotify nor stat tells of it, the record does."""
     (place / MACHINE).mkdir()
     path = place / MACHINE / archive_name(1)
-    path.write_bytes(content(2) + b"".join(os.urandom(2048) + bytes(2048) for _ in range(FILE_BYTES // 4096 - 1)))
+    path.write_bytes(
+        without_entries(2) + b"".join(os.urandom(2048) + bytes(2048) for _ in range(FILE_BYTES // 4096 - 1))
+    )
     settle(path)
     time.sleep(1.1)  # as above
     config = Config.model_validate(

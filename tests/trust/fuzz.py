@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from journalkeeper.bus import names
 from tests.bench.figures import Option
 from tests.bus import raw_call
-from tests.small_journal import journal
+from tests.small_journal import header, journal
 from tests.trust import table
 from tests.trust.parsers import CHECKS
 
@@ -40,9 +40,11 @@ MEMORY_MIB: Final = 2048
 SHARES: Final[Mapping[str, int]] = {"configuration": 1, "fiemap": 4, "value": 4}
 """How many of the inputs a parser gets, beside 8: what takes longer gets fewer."""
 
-_HEADER = struct.pack(
-    "<8s8xB7x16s16s16x16s15Q", b"LPKS" + b"HHRH", 1, b"f" * 16, b"m" * 16, b"s" * 16,
-    256, 8388352, 5632, 3634448, 272, 5328, 4_000_000, 900, 200, 1200, 1001, 3640080, 1 << 50, 1 << 50, 0,
+_HEADER = header(
+    state=1, file_id=b"f" * 16, machine_id=b"m" * 16, seqnum_id=b"s" * 16, header_size=256, arena=8388352,
+    data_table=5632, data_table_size=3634448, field_table=272, field_table_size=5328, tail_object=4_000_000,
+    objects=900, entries=200, tail_seqnum=1200, head_seqnum=1001, entry_array=3640080, head_time=1 << 50,
+    tail_time=1 << 50,
 )  # fmt: skip
 _CONFIGURATION = b"""[Watch]
 SettleSec=10min

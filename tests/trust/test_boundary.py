@@ -38,13 +38,9 @@ from journalkeeper.service.watch import Change, Watch
 from tests import hosts
 from tests.btrfs.journals import archive_name, put
 from tests.hosts import MACHINE
+from tests.small_journal import without_entries
 
-HEADER_SIZE, ARENA_SIZE = 208, (1 << 20) - 208
-CONTENT = (
-    (b"LPKS" + b"HHRH" + bytes(8) + b"\x02").ljust(88, b"\0")
-    + HEADER_SIZE.to_bytes(8, "little")
-    + ARENA_SIZE.to_bytes(8, "little")
-).ljust(HEADER_SIZE + ARENA_SIZE, b"\0")
+CONTENT = without_entries(size_bytes=1 << 20).ljust(1 << 20, b"\0")
 """An archive without entries that every check of the header passes."""
 
 
