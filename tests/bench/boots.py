@@ -46,11 +46,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from journalkeeper.lab.volume import disk_bytes, extents
-from tests.bench.figures import MIB
+from tests.bench import figures
+from tests.bench.figures import MIB, side_by_side
 from tests.guest.host import Guest, missing
 from tests.guest.steps import INSTALL, lend_checkout
 
@@ -322,8 +322,7 @@ def added(text: str) -> Strategy:
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures.parser(__doc__)
     parser.add_argument("strategy", nargs="*", help=f"which ones, or {ALL} (default: {' '.join(DEFAULT)})")
     parser.add_argument("--add", action="append", default=[], type=added, metavar="NAME:KEY=VALUE[::KEY=VALUE]",
                         help="one more; keys: setup, after, between, before, nocow=yes, source=DIR")  # fmt: skip
@@ -361,9 +360,8 @@ def main() -> int:
         parser.error(f"no strategy {unknown[0]}; there are: {' '.join(known)}")
     rounds = Rounds(words.release, words.boots, words.flushes, words.messages, words.iops, words.end, size,
                     words.retention, words.rest, words.interval, words.snapshots)  # fmt: skip
-    with ThreadPoolExecutor(words.jobs) as pool:
-        done = pool.map(lambda name: attempt(known[name], rounds), names)
-        results = {name: life for name, life in zip(names, done, strict=True) if life is not None}
+    done = side_by_side(names, lambda name: attempt(known[name], rounds), words.jobs)
+    results = {name: life for name, life in done.items() if life is not None}
     if words.json:
         print(json.dumps({name: {"boots": [boot._asdict() for boot in boots], "disk_bytes": used_bytes}
                           for name, (boots, used_bytes) in results.items()}))  # fmt: skip

@@ -24,7 +24,6 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +31,8 @@ from journalkeeper.lab.volume import extents
 from journalkeeper.model.units import parse_span_us
 from tests.bench import boots
 from tests.bench.boots import Rounds, Strategy, prepare
-from tests.bench.figures import Figure, at_most, mib, parser, show
+from tests.bench.figures import Figure, Option, add_options, at_most, mib, parser, show, side_by_side
+from tests.bench.service import CONFIG
 from tests.guest.host import Guest, missing
 
 DAY_S = 86400
@@ -47,6 +47,15 @@ before it has found the file OFFLINE, for which it looks each minute. On a host 
 
 ROTATIONS_PER_DAY, ROTATIONS_MOST = 4, 1000
 """The default of RotationsPerDay=, and the most that it may be."""
+
+HOSTS = {
+    "release": Option("bookworm", "of Debian"),
+    "messages": Option(40, "a flush"),
+    "interval": Option("2s", "SyncIntervalSec="),
+    "config": CONFIG,
+    "jobs": Option(2, "hosts at the same time"),
+}
+"""The options of benches of guests that live through many flushes."""
 
 ARMS = {"stock": ("", True), "datacow": (boots.DATACOW, False)}
 """The configuration, and whether the journal is NOCOW from the start."""
@@ -175,23 +184,18 @@ def main() -> int:
     """Measure and print."""
     words = parser(__doc__)
     words.add_argument("arm", nargs="*", help=f"which hosts (default: {' '.join(ARMS)})")
-    words.add_argument("--release", default="bookworm", help="of Debian (default: %(default)s)")
     words.add_argument("--flushes", type=int, default=FLUSHES, help="(default: %(default)s)")
-    words.add_argument("--messages", type=int, default=40, help="a flush (default: %(default)s)")
-    words.add_argument("--interval", default="2s", help="SyncIntervalSec= (default: %(default)s)")
     words.add_argument("--pause", type=float, default=0.5, help="seconds after a flush (default: %(default)s)")
     words.add_argument("--quiet", type=float, default=QUIET_S, help="seconds before the day (default: %(default)s)")
     words.add_argument("--parts", type=int, default=12, help="of the day, after which extents are counted")
-    words.add_argument("--config", default="", type=lambda text: text.replace("\\n", "\n"), help="lines beside ours")
-    words.add_argument("--jobs", type=int, default=2, help="hosts at the same time (default: %(default)s)")
+    add_options(words, HOSTS)
     asked = words.parse_args()
     names = asked.arm or list(ARMS)
     if not set(names) <= ARMS.keys():
         words.error(f"there are: {' '.join(ARMS)}")
     if reason := missing():
         words.exit(1, f"day: {reason}\n")
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        found = dict(zip(names, pool.map(lambda name: live(asked, name), names), strict=True))
+    found = side_by_side(names, lambda name: live(asked, name), asked.jobs)
     notes = [f"{asked.release}, {asked.flushes} flushes of {asked.messages}, SyncIntervalSec={asked.interval}"]
     for name, day in found.items():
         notes += [f"{name}: extents of the active file {' '.join(map(str, day.extents))}", *tool_lines(day.outcomes)]

@@ -24,11 +24,12 @@ from typing import NamedTuple
 from journalkeeper.lab.volume import ScratchVolume
 from tests import bus as beds
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, show
+from tests.btrfs.journals import archive_name
 from tests.bus import PrivateBus
+from tests.hosts import MACHINE
 from tests.small_journal import FILE_BYTES, without_entries
 from tests.trust.services import Quiet, quiet
 
-MACHINE = "0123456789abcdef" * 2
 PER_DIRECTORY = 7000
 """Fewer than are looked at in one directory (layout.MOST_FILES)."""
 
@@ -61,9 +62,9 @@ def make(path: Path) -> None:
         file.truncate(FILE_BYTES)
 
 
-def name(number: int, stem: str = "remote-host") -> str:
+def name(number: int) -> str:
     """What systemd-journal-remote calls an archive."""
-    return f"{stem}@{MACHINE}-{number:016x}-{number:016x}.journal"
+    return archive_name(number, "remote-host")
 
 
 def fill(top: Path, files: int) -> Path:

@@ -18,7 +18,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,38 +26,25 @@ from typing import Any
 
 from journalkeeper.lab.bed import Bed, bed
 from tests.bench.figures import Figure, at_least, count_is, engine, need_a_bed, parser, run, show
+from tests.patience import eventually
+from tests.repeated import repeated
 
 WORD = "numbered message"
 PATIENCE_S = 30.0
 
 
 class Logger:
-    """Logs numbered messages, from a thread while it is entered."""
+    """Logs numbered messages."""
 
-    def __init__(self, place: Bed, rate: int) -> None:
+    def __init__(self, place: Bed) -> None:
         self._place = place
-        self._pause_s = 1 / rate
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._go_on)
         self.sent = 0
 
-    def log(self, messages: int) -> None:
+    def log(self, messages: int = 1) -> None:
         """Log so many."""
         for _ in range(messages):
             self._place.journald.log(f"{WORD} {self.sent}")
             self.sent += 1
-
-    def _go_on(self) -> None:
-        while not self._stop.wait(self._pause_s):
-            self.log(1)
-
-    def __enter__(self) -> Logger:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 def nocow_archives(place: Bed, logger: Logger, archives: int, messages: int) -> list[Path]:
@@ -98,17 +84,15 @@ def read(output: Path) -> collections.Counter[int]:
 
 def wait_for(output: Path, wanted: int) -> None:
     """Wait until the reader has so many messages, or does not get there in time."""
-    deadline = time.monotonic() + PATIENCE_S
-    while len(read(output)) < wanted and time.monotonic() < deadline:
-        time.sleep(0.1)
+    eventually(lambda: len(read(output)) >= wanted, PATIENCE_S, pause_s=0.1)
 
 
-def follow(place: Bed, logger: Logger, output: Path) -> list[dict[str, Any]]:
+def follow(place: Bed, logger: Logger, rate: int, output: Path) -> list[dict[str, Any]]:
     """Have the journal followed while everything in it is rewritten; the outcomes."""
     defrag = engine("defrag", "--now", "-j", "-D", os.fspath(place.directory))
     with following(place, output):
         wait_for(output, 1)  # and no more: some archives are rewritten while they are read
-        with logger:
+        with repeated(logger.log, lambda: 1 / rate):
             time.sleep(0.2)
             outcomes = list(json.loads(run(*defrag))["outcomes"])
             time.sleep(0.2)
@@ -129,11 +113,11 @@ def main() -> int:
             words.exit(1, f"{words.prog}: {tool} is not installed\n")
     with bed("SystemMaxFileSize=16M", "SystemMaxUse=800M") as place:
         os.environ["STATE_DIRECTORY"] = os.fspath(place.volume.base / "state")
-        logger = Logger(place, asked.rate)
+        logger = Logger(place)
         archives = nocow_archives(place, logger, asked.archives, asked.messages)
         place.journald.age(30)
         before = logger.sent
-        outcomes = follow(place, logger, place.volume.base / "read")
+        outcomes = follow(place, logger, asked.rate, place.volume.base / "read")
         seen = read(place.volume.base / "read")
         nocow = sum("C" in run("lsattr", path).split()[0] for path in archives)
     became = collections.Counter(f"{outcome['action']} {outcome['result']}" for outcome in outcomes)

@@ -9,33 +9,32 @@ files by being killed. Each is copied, torn into extents where it is datacow, to
 namespace's directory and to remote/, and every file is given an owner, a mode, an ACL,
 xattrs and a time of its own. Then `journalkeeper defrag --now` runs twice over all of them.
 
-The content of a file is the SHA-256 of `journalctl -o export`. That NOCOW files are
-checksummed afterwards is what the inode's flags say (btrfs inspect-internal dump-tree) and
-what a scrub finds without a checksum.
+The content of a file is all its bytes, and where its holes are; its access time must stay, too. That
+NOCOW files are checksummed afterwards is what the inode's flags say (btrfs inspect-internal dump-tree)
+and what a scrub finds without a checksum.
 """
 
 from __future__ import annotations
 
 import array
 import collections
-import hashlib
 import json
 import os
 import re
 import shutil
 import socket
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.journald import ONLINE
 from journalkeeper.lab.volume import ScratchVolume, disk_bytes
 from tests.bench.figures import Figure, at_least, count_is, engine, mib, need_a_bed, parser, run, show
+from tests.btrfs.journals import bearing
 
 BLOCK = 4096
 USER, REMOTE = 1000, 997
@@ -44,18 +43,6 @@ FORMS = ("datacow", "nocow")
 SECOND_NS = 1_000_000_000
 EPOCH_NS = 1_700_000_000_123_456_789
 NODATASUM = "NODATASUM"
-
-
-class Bearing(NamedTuple):
-    """All of a file that must be the same afterwards."""
-
-    export: str
-    size_bytes: int
-    owner: tuple[int, int]
-    mode: int
-    mtime_ns: int
-    acl: str
-    xattrs: tuple[tuple[str, bytes], ...]
 
 
 def log_as_user(place: Bed, messages: int) -> None:
@@ -148,31 +135,6 @@ def dress(kinds: dict[Path, str]) -> None:
         os.setxattr(path, "trusted.bench", os.urandom(20))
         os.setxattr(path, "security.bench", os.urandom(20))
         os.utime(path, ns=(EPOCH_NS, EPOCH_NS - number * SECOND_NS))
-
-
-def bearing(path: Path) -> Bearing:
-    """What a file bears now."""
-    status = path.stat()
-    return Bearing(
-        export(path),
-        status.st_size,
-        (status.st_uid, status.st_gid),
-        status.st_mode,
-        status.st_mtime_ns,
-        run("getfacl", "--absolute-names", "--numeric", path),
-        tuple((name, os.getxattr(path, name)) for name in sorted(os.listxattr(path))),
-    )
-
-
-def export(path: Path) -> str:
-    """SHA-256 of all that a reader gets."""
-    words = ["journalctl", "--quiet", "--output=export", "--file", os.fspath(path)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as reader:
-        assert reader.stdout is not None  # a pipe was asked for
-        digest = hashlib.file_digest(reader.stdout, "sha256")  # type: ignore[arg-type] # it reads
-    if reader.returncode:
-        raise RuntimeError(f"{path}: journalctl cannot read it")
-    return digest.hexdigest()
 
 
 def defrag(place: Bed) -> list[dict[str, Any]]:

@@ -7,9 +7,7 @@ tracefs has journald's fsyncs and strace the service's writes, so what overlaps 
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -27,17 +25,18 @@ from journalkeeper.probe.base import at_the_end
 from tests.bench.archive import slowed
 from tests.bench.figures import run, timed
 from tests.bench.service import (
-    OUR_CALLS,
     PATIENCE_S,
     PIECES,
     STATE,
     Call,
-    Service,
     age,
     calls,
     every_second,
     fsyncs,
+    serving,
 )
+from tests.patience import eventually
+from tests.repeated import repeated
 
 SETTINGS: Final = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE: Final = "12G"
@@ -169,9 +168,7 @@ def _starved(place: Bed, asked: Namespace) -> AbstractContextManager[object]:
 
 def _after_the_last_flush(place: Bed, interval_s: float) -> None:
     """Wait until what was logged is flushed, and for a whole interval more."""
-    deadline = time.monotonic() + 3 * interval_s + 30
-    while place.journald.state() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    eventually(lambda: not place.journald.state(), 3 * interval_s + 30, pause_s=0.1)
     time.sleep(interval_s)
 
 
@@ -222,29 +219,13 @@ def whole_life(one: Life) -> Life:
 def traced(config: str) -> Beside:
     """The service under strace."""
 
-    def beside(place: Bed) -> Service:
-        return Service(place, config, wrapper=(*OUR_CALLS, "-o", f"{place.volume.base / 'ours'}"))
-
-    return beside
+    return lambda place: serving(place, config, trace=place.volume.base / "ours")
 
 
-@contextmanager
-def defragmenting(place: Bed) -> Iterator[None]:
+def defragmenting(place: Bed) -> AbstractContextManager[None]:
     """btrfs-progs at the active file, again and again."""
-    stop = threading.Event()
-    words = ["btrfs", "filesystem", "defragment", "-f", str(place.journald.active)]
-
-    def go_on() -> None:
-        while not stop.is_set():
-            subprocess.run(words, check=True, capture_output=True)
-
-    thread = threading.Thread(target=go_on)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    words = ("btrfs", "filesystem", "defragment", "-f", place.journald.active)
+    return repeated(lambda: run(*words), lambda: 0)
 
 
 @contextmanager
@@ -253,11 +234,9 @@ def made_whole(place: Bed, config: str) -> Iterator[None]:
 
     Raises: RuntimeError if it does not.
     """
-    active, deadline = place.journald.active, time.monotonic() + PATIENCE_S
+    active = place.journald.active
     torn = extents(active)
-    with Service(place, config):
-        while extents(active) > torn / 10:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"the service left {extents(active)} of {torn} extents")
-            time.sleep(1)
+    with serving(place, config):
+        if not eventually(lambda: extents(active) <= torn / 10, PATIENCE_S, pause_s=1):
+            raise RuntimeError(f"the service left {extents(active)} of {torn} extents")
         yield

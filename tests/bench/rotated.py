@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +26,8 @@ from journalkeeper.lab.journald import ARCHIVED, STATE_OFFSET
 from journalkeeper.lab.volume import disk_bytes, drop_caches
 from journalkeeper.model.errors import KeeperError
 from tests.bench.figures import Figure, at_most, count_is, engine, mib, need_a_bed, parser, run, show
-from tests.bench.service import DATACOW, INSIDE, STATE, Service
+from tests.bench.service import DATACOW, INSIDE, STATE, serving
+from tests.patience import eventually
 
 SIZES = ("8M", "16M", "32M", "64M", "128M")
 LIMIT = 0.35
@@ -103,10 +103,8 @@ def by_service(_place: Bed, case: Case, path: Path, state: Path) -> str:
     if case.cold:
         drop_caches()
     known_as = f"{INSIDE}/{path.parent.name}/{path.name}"
-    deadline = time.monotonic() + PATIENCE_S
-    while not (said := outcome(state, known_as)).startswith("done") and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return said or "nothing"
+    eventually(lambda: outcome(state, known_as).startswith("done"), PATIENCE_S, pause_s=0.2)
+    return outcome(state, known_as) or "nothing"
 
 
 def outcome(state: Path, path: str) -> str:
@@ -133,7 +131,7 @@ def trial(case: Case, number: int) -> list[Found]:
         fresh = rotations(place, case)
         some = itertools.islice(fresh, (number + 1) // 2)
         found += [compacted(place, case, "command", path) for path in some]
-        with Service(place, CONFIG):
+        with serving(place, CONFIG):
             some = itertools.islice(fresh, number // 2)
             found += [compacted(place, case, "service", path) for path in some]
     return found

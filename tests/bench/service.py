@@ -11,18 +11,16 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import socket
-import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.volume import extents
-from tests.bench.figures import REPOSITORY, Option, engine, run
+from tests.bench.figures import REPOSITORY, Option, run
+from tests.trust.services import Quiet, quiet
 
 INSIDE = "/var/log/journal"
 STATE = "state"
@@ -50,83 +48,22 @@ def _lines(text: str) -> str:
 CONFIG: Final = Option("", "lines of journalkeeper.conf beside those of the bench, with \\n", _lines)
 
 
-class Service:
-    """`journalkeeper daemon` beside the journald of `place`; `wrapper` is a command to run it under, as strace.
-
-    `alive` is how often it has fed its watchdog.
-    """
-
-    def __init__(self, place: Bed, config: str = DATACOW, *, wrapper: tuple[str, ...] = ()) -> None:
-        base = place.volume.base
-        (base / "journalkeeper.conf").write_text(config)
-        self.alive = 0
-        self._ready = threading.Event()
-        self._wrapped = bool(wrapper)
-        self._ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._ear.bind(os.fspath(base / "notify"))
-        self._output = (base / "service.log").open("wb")
-        status = os.fstat(self._output.fileno())
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.fspath(REPOSITORY),
-            "STATE_DIRECTORY": f"{INSIDE}/{STATE}",
-            "NOTIFY_SOCKET": os.fspath(base / "notify"),
-            "WATCHDOG_USEC": str(WATCHDOG_S * 1_000_000),
-            "JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}",  # its stderr is a stream to journald, as in a unit
-        }
-        words = engine("daemon", "-D", INSIDE, "--config", os.fspath(base / "journalkeeper.conf"))
-        self._process = subprocess.Popen(
-            [*place.journald.inside, *wrapper, *confined(), *words], env=environment, stderr=self._output
-        )
-        self._hearing = threading.Thread(target=self._hear, daemon=True)
-        self._hearing.start()
-
-    def _hear(self) -> None:
-        while message := self._ear.recv(65536):
-            lines = message.decode().splitlines()
-            self.alive += lines.count("WATCHDOG=1")
-            if any(line.startswith("STATUS=") for line in lines):
-                self._ready.set()
-
-    @property
-    def pid(self) -> int:
-        """The process of the service itself, without what it runs under."""
-        pid = self._process.pid
-        if not self._wrapped:
-            return pid
-        (inner,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return int(inner)
-
-    def looked(self) -> Self:
-        """Wait until it watches and has looked at everything once.
-
-        Raises: RuntimeError with what it said if it does not.
-        """
-        deadline = time.monotonic() + PATIENCE_S
-        while not self._ready.wait(0.1):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the service did not come up: {self.said()}")
-        return self
-
-    def said(self) -> str:
-        """What it wrote to stderr, which is not what it logs."""
-        return Path(self._output.name).read_text()
-
-    def __enter__(self) -> Self:
-        return self.looked()
-
-    def __exit__(self, *_: object) -> None:
-        """End it as its unit does; kill it if that takes longer than a unit would wait."""
-        try:
-            os.kill(self.pid, 15)
-            self._process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._ear.shutdown(socket.SHUT_RDWR)
-        self._hearing.join()
-        self._ear.close()
-        self._output.close()
+@contextmanager
+def serving(place: Bed, config: str = DATACOW, *, trace: Path | None = None) -> Iterator[Quiet]:
+    """`journalkeeper daemon` beside the journald of `place`; its system calls are in `trace`."""
+    strace = () if trace is None else (*OUR_CALLS, "-o", os.fspath(trace))
+    with quiet(
+        place.volume.base,
+        Path(INSIDE),
+        config=config,
+        enter=(*place.journald.inside, *strace, *confined()),
+        state=Path(INSIDE, STATE),
+        watchdog_s=WATCHDOG_S,
+        bus="",
+        traced=trace is not None,
+        to_journald=True,
+    ) as service:
+        yield service
 
 
 class Use(NamedTuple):
@@ -148,7 +85,7 @@ def use(pid: int) -> Use:
     return Use(wakes, cpu_ns / 1e9, pages * os.sysconf("SC_PAGESIZE"))
 
 
-def settled(service: Service, quiet_s: float = 5.0) -> None:
+def settled(service: Quiet, quiet_s: float = 5.0) -> None:
     """Wait until the service has slept for so long.
 
     Raises: RuntimeError if it does not come to rest.
@@ -159,7 +96,7 @@ def settled(service: Service, quiet_s: float = 5.0) -> None:
         time.sleep(quiet_s)
         if use(service.pid).wakes == before:
             return
-    raise RuntimeError(f"the service does not come to rest: {service.said()}")
+    raise RuntimeError(f"the service does not come to rest: {service.lines}")
 
 
 class Call(NamedTuple):

@@ -13,11 +13,10 @@ import os
 import random
 import statistics
 import subprocess
-import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,12 +27,12 @@ from journalkeeper.config.directives import Config
 from journalkeeper.journald import opening
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.journald import OFFLINE, PrivateJournald
-from journalkeeper.lab.slowdisk import Control, slow_disk
-from journalkeeper.lab.volume import PREFIX, ScratchVolume
+from journalkeeper.lab.slowdisk import Control
 from tests.bench.archive import slowed
-from tests.bench.figures import REPOSITORY, Figure, Option, at_least, at_most, engine, run, show
+from tests.bench.figures import REPOSITORY, Figure, Option, at_least, at_most, engine, show
 from tests.bench.loaded import SETTINGS, SIZE
 from tests.bench.service import OUR_CALLS, PIECES, STATE, Call, calls, fsyncs
+from tests.slow_volume import on_slow_disk
 
 FLUSHES = 10
 CONFIG = "[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n[Budget]\nBytesPerDay=infinity\n"
@@ -66,15 +65,8 @@ Slowed = Callable[[], AbstractContextManager[None]]
 @contextmanager
 def serial(asked: Namespace) -> Iterator[tuple[Bed, Slowed]]:
     """A bed on a disk that does one I/O after the other."""
-    with ExitStack() as stack:
-        base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
-        image = base / "disk0.img"
-        for words in (("truncate", "-s", SIZE), ("mkfs.btrfs", "-q", "-d", "single")):
-            run(*words, image)
-        disk = stack.enter_context(slow_disk(image))
-        scratch = stack.enter_context(ScratchVolume(base=base))
-        journald = stack.enter_context(PrivateJournald(scratch.mountpoint, settings=SETTINGS))
-        yield Bed(scratch, journald), lambda: _slow(disk, asked.iops)
+    with on_slow_disk(SIZE) as (volume, disk), PrivateJournald(volume.mountpoint, settings=SETTINGS) as journald:
+        yield Bed(volume, journald), lambda: _slow(disk, asked.iops)
 
 
 @contextmanager

@@ -29,8 +29,8 @@ sys.exit(main())
 pytestmark = pytest.mark.root
 
 
-def figures(bench: str, *words: str) -> dict[str, tuple[str, str]]:
-    """Each row that `bench` prints: its name, the figure, and "met", "MISSED" or "" where nothing was asked."""
+def printed(bench: str, *words: str) -> str:
+    """What a bench prints."""
     command = [sys.executable, "-m", f"tests.bench.{bench}", *words]
     done = subprocess.run(
         command,
@@ -39,13 +39,19 @@ def figures(bench: str, *words: str) -> dict[str, tuple[str, str]]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr
-    table = done.stdout.partition("measured")[2]
+    return done.stdout
+
+
+def figures(bench: str, *words: str) -> dict[str, tuple[str, str]]:
+    """Each row that `bench` prints: its name, the figure, and "met", "MISSED" or "" where nothing was asked."""
+    said = printed(bench, *words)
+    table = said.partition("measured")[2]
     rows = (re.split(r" {2,}", line) for line in table.splitlines()[1:])
     found = {row[0]: (row[1], row[3] if len(row) > 3 else "") for row in rows if len(row) > 1}
-    assert all(re.match(r"-?[\d.]", measured) for measured, _ in found.values()), done.stdout
+    assert all(re.match(r"-?[\d.]", measured) for measured, _ in found.values()), said
     return found
 
 
@@ -116,9 +122,7 @@ def test_flushes_compares_with_and_without_the_service_and_sees_what_overlaps() 
 
 def test_flushes_draws_a_curve() -> None:
     words = ("curve", "--minutes", "0.1", "--extents", "200", "--interval", "3", "--jobs", "3", *QUICK)
-    command = [sys.executable, "-m", "tests.bench.windows", *words]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=300)
-    rows = [line.split() for line in done.stdout.partition("ExtentsPerMiB  ")[2].splitlines()[1:]]
+    rows = [line.split() for line in printed("windows", *words).partition("ExtentsPerMiB  ")[2].splitlines()[1:]]
     assert [row[0] for row in rows] == ["4", "8", "16", "32", "64", "128"]
     assert {len(row) for row in rows} == {5}
 
@@ -198,14 +202,11 @@ def test_bus_times_calls_and_the_chunks_beside_them() -> None:
 
 @pytest.mark.parametrize("bench", BENCHES)
 def test_each_bench_says_what_it_does(bench: str) -> None:
-    command = [sys.executable, "-m", f"tests.bench.{bench}", "--help"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert f"sudo python -m tests.bench.{bench}" in done.stdout
+    assert f"sudo python -m tests.bench.{bench}" in printed(bench, "--help")
 
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_each_arm_says_what_it_measures(arm: str) -> None:
-    command = [sys.executable, "-m", "tests.bench.windows", arm, "--help"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert (ARMS[arm].measure.__doc__ or "").partition("\n")[0] in done.stdout
-    assert all(f"--{name}" in done.stdout for name in ARMS[arm].options)
+    said = printed("windows", arm, "--help")
+    assert (ARMS[arm].measure.__doc__ or "").partition("\n")[0] in said
+    assert all(f"--{name}" in said for name in ARMS[arm].options)

@@ -4,25 +4,19 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.bench.figures import REPOSITORY
+from tests.bench.test_bench_smoke import printed
 from tests.guest.host import missing
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 
 
-def printed(bench: str, *words: str) -> str:
-    """What a bench prints."""
+@pytest.fixture(autouse=True)
+def guests() -> None:
     if reason := missing():
         pytest.skip(reason)
-    command = [sys.executable, "-m", f"tests.bench.{bench}", *words]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=500)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_boots_takes_snapshots_between_flushes_and_compares_with_rotation_and_with_the_untouched_host() -> None:

@@ -31,13 +31,12 @@ import sys
 import time
 from argparse import Namespace
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from journalkeeper.lab.volume import disk_bytes
 from tests.bench.boots import STRATEGIES, Boot, Rounds, cold_boot, prepare
-from tests.bench.day import DAY_S, SIZE, hurried, outcomes, tool, tool_lines, tools
-from tests.bench.figures import Figure, at_most, count_is, mib, parser, show
+from tests.bench.day import DAY_S, HOSTS, SIZE, hurried, outcomes, tool, tool_lines, tools
+from tests.bench.figures import Figure, add_options, at_most, count_is, mib, parser, show, side_by_side
 from tests.guest.host import Guest, missing
 
 HOURS = 24
@@ -168,23 +167,18 @@ def main() -> int:
     known = [one.name for one in STRATEGIES]
     words = parser(__doc__)
     words.add_argument("strategy", nargs="*", help="of tests.bench.boots (default: service)")
-    words.add_argument("--release", default="bookworm", help="of Debian (default: %(default)s)")
     words.add_argument("--days", type=int, default=7, help="(default: %(default)s)")
     words.add_argument("--flushes", type=int, default=12, help="an hour (default: %(default)s)")
-    words.add_argument("--messages", type=int, default=40, help="a flush (default: %(default)s)")
     words.add_argument("--rest", type=float, default=5, help="seconds after an hour's flushes (default: %(default)s)")
-    words.add_argument("--interval", default="2s", help="SyncIntervalSec= (default: %(default)s)")
     words.add_argument("--iops", type=int, default=150, help="of the disk during a boot; 0 for as many as it has")
-    words.add_argument("--config", default="", type=lambda text: text.replace("\\n", "\n"), help="lines beside ours")
-    words.add_argument("--jobs", type=int, default=2, help="hosts at the same time (default: %(default)s)")
+    add_options(words, HOSTS)
     asked = words.parse_args()
     names = asked.strategy or ["service"]
     if unknown := [name for name in names if name not in known]:
         words.error(f"no strategy {unknown[0]}; there are: {' '.join(known)}")
     if reason := missing():
         words.exit(1, f"week: {reason}\n")
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        found = dict(zip(names, pool.map(lambda name: live(asked, name), names), strict=True))
+    found = side_by_side(names, lambda name: live(asked, name), asked.jobs)
     said = [f"{asked.release}, {asked.days} days of 24 x {asked.flushes} flushes, {asked.iops} IOPS at boots"]
     show("A week", [*said, *(line for name, week in found.items() for line in notes(name, week))], figures(found))
     return 0

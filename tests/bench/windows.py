@@ -59,7 +59,8 @@ from tests.bench.loaded import (
     traced,
     whole_life,
 )
-from tests.bench.service import CONFIG, DATACOW, Service, age, every_second, settled, use
+from tests.bench.service import CONFIG, DATACOW, age, every_second, serving, settled, use
+from tests.trust.services import Quiet
 
 
 def flushes(asked: Namespace) -> None:
@@ -173,7 +174,7 @@ def intake(asked: Namespace) -> None:
     The loop is `btrfs filesystem defragment -f` of the active file, again and again.
     """
     beside: dict[str, Beside] = {
-        "with": lambda place: Service(place, DATACOW + asked.config),
+        "with": lambda place: serving(place, DATACOW + asked.config),
         "without": alone,
         "defrag": defragmenting,
     }
@@ -247,12 +248,12 @@ PAST_S: Final = 3.0
 """How long after a flush is due it has been looked for."""
 
 
-def used(service: Service, seconds: float) -> Phase:
+def used(service: Quiet, seconds: float) -> Phase:
     """Watch the service for so long."""
-    before, alive = use(service.pid), service.alive
+    before, alive = use(service.pid), len(service.alive_s)
     each = [use(service.pid).resident_bytes for _ in every_second(seconds)]
     after = use(service.pid)
-    return Phase(after.wakes - before.wakes - (service.alive - alive), after.cpu_s - before.cpu_s, each)
+    return Phase(after.wakes - before.wakes - (len(service.alive_s) - alive), after.cpu_s - before.cpu_s, each)
 
 
 def growth_bytes(resident_bytes: list[int]) -> int:
@@ -272,7 +273,7 @@ def quiet(asked: Namespace) -> None:
     """
     seconds = asked.minutes * 60
     with flushing(asked.interval) as place:
-        with Service(place, DATACOW + asked.config) as service:
+        with serving(place, DATACOW + asked.config) as service:
             age(place, asked.extents)
             settled(service)
             # The service's last line is a message, too: until its flush is past, the host is not idle.

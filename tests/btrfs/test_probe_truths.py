@@ -21,7 +21,7 @@ import threading
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -29,11 +29,11 @@ from typing import NamedTuple
 import pytest
 
 from journalkeeper.lab.bed import Bed, bed
-from journalkeeper.lab.slowdisk import Control, slow_disk
-from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
+from journalkeeper.lab.slowdisk import Control
 from journalkeeper.probe import fsync, intake, stream, syslog
 from journalkeeper.probe.base import Measurement, Target
 from journalkeeper.report.distribution import Series
+from tests.slow_volume import on_slow_disk
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -177,18 +177,6 @@ def _capacity(place: Bed) -> int:
     raise AssertionError
 
 
-@contextmanager
-def on_slow_disk() -> Iterator[tuple[Path, Control]]:
-    """A directory on a btrfs whose disk does as it is told."""
-    with ExitStack() as stack:
-        base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
-        image = base / "disk0.img"
-        for words in (("truncate", "-s", "1G"), ("mkfs.btrfs", "-q", "-d", "single")):
-            run(*words, image)
-        disk = stack.enter_context(slow_disk(image))
-        yield stack.enter_context(ScratchVolume(base=base)).mountpoint, disk
-
-
 def _fsyncs(place: Path, monkeyed: Callable[[Measurement], None], seconds: float, rate: float) -> Series:
     """The first part of the fsync probe, alone on the volume."""
     asked = Namespace(directory=str(place), rate=rate, seconds=seconds, who=None)
@@ -272,16 +260,16 @@ def test_what_the_stopper_knows_is_what_the_probe_says(place: Bed, truth: Callab
 
 @pytest.mark.parametrize("truth", ON_DISK, ids=lambda one: one.__name__)
 def test_what_the_disk_knows_is_what_the_probe_says(truth: Callable[[Path, Control], Truth]) -> None:
-    with on_slow_disk() as (where, disk):
-        soon(lambda: truth(where, disk))
+    with on_slow_disk("1G") as (slow, disk):
+        soon(lambda: truth(slow.mountpoint, disk))
 
 
 def by_hand() -> None:
     """Each truth ten times, and the lot printed."""
-    with bed("SystemMaxFileSize=128M", "SystemMaxUse=512M") as made, on_slow_disk() as (where, disk):
+    with bed("SystemMaxFileSize=128M", "SystemMaxUse=512M") as made, on_slow_disk("1G") as (slow, disk):
         attempts = {truth.__name__: partial(truth, made) for truth in ON_BED}
-        attempts |= {truth.__name__: partial(truth, where, disk) for truth in ON_DISK}
-        attempts["at 500 IOPS"] = partial(counted_fsyncs, where, disk, 500)
+        attempts |= {truth.__name__: partial(truth, slow.mountpoint, disk) for truth in ON_DISK}
+        attempts["at 500 IOPS"] = partial(counted_fsyncs, slow.mountpoint, disk, 500)
         for name, attempt in attempts.items():
             tries = [attempt() for _ in range(10)]
             off = " ".join(f"{one.measured / one.true:.3f}" for one in tries)

@@ -33,6 +33,7 @@ from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, raw_call
 from tests.patience import eventually
 from tests.trust import server as made
 from tests.trust import table
+from tests.trust.services import memory_kib
 
 KIND: Final = "bus"
 FILES: Final = 200
@@ -231,8 +232,7 @@ class Served:
         return self._log.read_text(errors="replace")
 
     def rss_kib(self) -> int:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")))
+        return memory_kib(self.process.pid)
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)

@@ -141,15 +141,17 @@ class Host:
         """Archives that are no longer what they were."""
         return [f"{path.name} changed" for path, before in self.borne.items() if kept(path) != before]
 
+    def said(self, since: str, *which: str) -> list[str]:
+        """What the service's unit logged, or what matches `which`."""
+        words = ("journalctl", "--quiet", "--output=cat", f"--since={since}", *(which or (f"--unit={SERVICE}",)))
+        return self.guest.run(*words, check=False).stdout.splitlines()
+
     def troubles(self, since: str) -> list[str]:
         """What the service said that it never should have."""
-        said = self.guest.run(
-            "journalctl", "--quiet", "--output=cat", f"--unit={SERVICE}", f"--since={since}", check=False
-        ).stdout
-        return [line for line in said.splitlines() if "Traceback" in line or "internal-error" in line]
+        return [line for line in self.said(since) if "Traceback" in line or "internal-error" in line]
 
     def now(self) -> str:
-        """For `troubles`."""
+        """For `said`."""
         return self.guest.shell("date '+%F %T'").strip()
 
 
@@ -225,7 +227,7 @@ def descriptors(place: Host, number: int) -> Tried:
 
         eventually(settled, 20)
         state = property_of(guest, SERVICE, "SubState")
-        seen = "all done" if place.mended(path) else f"{state}: {said(place, since)}"
+        seen = "all done" if place.mended(path) else f"{state}: {last_words(place, since)}"
         guest.run("systemctl", "stop", SERVICE)
     outage_s = again(place, [path], unclean)
     if seen.endswith(": "):
@@ -233,13 +235,9 @@ def descriptors(place: Host, number: int) -> Tried:
     return Tried(f"descriptors {number}", seen, place.lost(), unclean + place.troubles(since), outage_s)
 
 
-def said(place: Host, since: str) -> str:
-    """The service's last words."""
-    match = ("SYSLOG_IDENTIFIER=journalkeeper", "_UID=0")
-    lines = place.guest.run(
-        "journalctl", "--quiet", "--output=cat", f"--since={since}", *match, check=False
-    ).stdout.splitlines()
-    return lines[-1] if lines else ""
+def last_words(place: Host, since: str) -> str:
+    """The last line that any of its processes logged."""
+    return (place.said(since, "SYSLOG_IDENTIFIER=journalkeeper", "_UID=0") or [""])[-1]
 
 
 def watches(place: Host) -> Tried:
@@ -251,7 +249,7 @@ def watches(place: Host) -> Tried:
         allow(pid, 0)
         directory = guest.journal.with_name(f"{guest.machine_id}.limited")
         directory.mkdir()
-        if not eventually(lambda: "max_user_watches" in said_all(place, since), 30):
+        if not eventually(lambda: _named("max_user_watches", place, since), 30):
             unclean.append("a refused watch was not said")
         path = place.put()
         if not eventually(lambda: place.mended(path), 120):
@@ -259,17 +257,15 @@ def watches(place: Host) -> Tried:
         allow(pid, 1000)
         directory.rmdir()
         directory.mkdir()
-        if not eventually(lambda: "watched again" in said_all(place, since), 90):
+        if not eventually(lambda: _named("watched again", place, since), 90):
             unclean.append("not watched again when it may")
         directory.rmdir()
     guest.run("systemctl", "restart", SERVICE)
     return Tried("watches", "refused and taken again", place.lost(), unclean + place.troubles(since))
 
 
-def said_all(place: Host, since: str) -> str:
-    """All that the service said."""
-    words = ("journalctl", "--quiet", "--output=cat", f"--since={since}", f"--unit={SERVICE}")
-    return place.guest.run(*words, check=False).stdout
+def _named(words: str, place: Host, since: str) -> bool:
+    return any(words in line for line in place.said(since))
 
 
 def host_pid(guest: Guest, inner: int) -> int:

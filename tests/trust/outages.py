@@ -23,8 +23,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -35,14 +33,18 @@ from typing import Any, NamedTuple
 
 from journalkeeper.history.record import Record
 from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.lab.slowdisk import GO, HOLD, Control, slow_disk
-from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
+from journalkeeper.lab.slowdisk import GO, HOLD
+from journalkeeper.lab.volume import run
 from journalkeeper.model import Reason, Result
 from tests.bench.figures import Option
 from tests.btrfs.journals import QUICK, Bearing, archive_name, bearing, extents, put
+from tests.patience import eventually
+from tests.repeated import repeated
+from tests.slow_volume import on_slow_disk
 from tests.trust import table
 from tests.trust.services import CHECKOUT, Quiet, quiet
 from tests.trust.tally import Tally
+from tests.trust.wholeness import verify_failures
 
 INSIDE, SUBVOLUME = "/var/log/journal", "journal"
 SIZE = "1G"
@@ -124,40 +126,24 @@ def points(count: int, seed: int, hang_s: float) -> list[Point]:
 
 
 class Load:
-    """Messages `load 0`, `load 1`, ... while it lasts; `sent` is how many journald took."""
+    """Messages `load 0`, `load 1`, ...; `sent` is how many journald took."""
 
     def __init__(self, journald: PrivateJournald) -> None:
         self._journald = journald
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._send, daemon=True)
         self.sent = 0
-        self._thread.start()
 
-    def _send(self) -> None:
-        while not self._end.wait(0.03):
-            try:
-                self._journald.log(f"load {self.sent}")
-            except (OSError, RuntimeError):
-                return  # journald was killed with its volume
-            self.sent += 1
-
-    def stop(self) -> None:
-        """No more; where journald hangs this waits for it."""
-        self._end.set()
-        self._thread.join()
+    def log(self) -> None:
+        """One more; where journald hangs this waits for it."""
+        self._journald.log(f"load {self.sent}")
+        self.sent += 1
 
 
 class Place:
     """The disk, its volume and the journald on it, in whose mounts the service is."""
 
     def __init__(self, stack: ExitStack, *, record_inside: bool, quota: bool) -> None:
-        self.base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
-        volume = self.base / "volume"
-        volume.mkdir()
-        run("truncate", "-s", SIZE, volume / "disk0.img")
-        run("mkfs.btrfs", "-q", volume / "disk0.img")
-        self.disk: Control = stack.enter_context(slow_disk(volume / "disk0.img"))
-        self.volume = stack.enter_context(ScratchVolume(base=volume))
+        self.volume, self.disk = stack.enter_context(on_slow_disk(SIZE))
+        self.base = self.volume.base
         if quota:
             run("btrfs", "quota", "enable", self.top)
         self.directory = self.top / SUBVOLUME
@@ -306,12 +292,8 @@ class Subject:
 
     def wait(self, true: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
         """Note what does not come true in time."""
-        end_s = time.monotonic() + timeout_s
-        while not true():
-            if time.monotonic() > end_s:
-                self.unclean.append(what)
-                return
-            time.sleep(0.05)
+        if not eventually(true, timeout_s, pause_s=0.05):
+            self.unclean.append(what)
 
     @contextmanager
     def service(self) -> Iterator[Quiet]:
@@ -455,11 +437,7 @@ def lost(place: Place, wanted: dict[str, int], excused: tuple[str, ...] = ()) ->
     for word, count in wanted.items():
         there = {int(number) for number in re.findall(rf"(?m)^{word} (\d+)$", said)}
         found += [f"{word} {number} is gone" for number in range(count) if number not in there]
-    checked = subprocess.run(
-        ("journalctl", "--verify", "--directory", journal), capture_output=True, text=True, check=False
-    )
-    failed = [line for line in checked.stderr.splitlines() if "FAIL" in line]
-    return found + [line for line in failed if not any(mark in line for mark in excused)]
+    return found + [line for line in verify_failures(journal) if not any(mark in line for mark in excused)]
 
 
 def attempt(point: Point) -> Tried:
@@ -468,13 +446,16 @@ def attempt(point: Point) -> Tried:
         place = Place(stack, record_inside=point.record_inside, quota=point.fault is Fault.QUOTA)
         place.mark()
         load, subject = Load(place.journald), Subject(place, point)
-        try:
+
+        def stopped(error: Exception) -> None:
+            if not isinstance(error, OSError | RuntimeError):  # journald was killed with its volume
+                subject.unclean.append(f"the load: {error!r}")
+
+        with repeated(load.log, lambda: 0.03, stopped):
             if point.defrag:
                 subject.under_defrag()
             else:
                 subject.under_service()
-        finally:
-            load.stop()
         wanted, excused = {"mark": MARKS}, () if point.fault in SPARED else JOURNALDS_OWN
         if point.fault in SPARED:
             place.journald.sync()

@@ -22,8 +22,8 @@ import threading
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,8 @@ from journalkeeper.lab.journald import SIGNAL_SYNC, PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, run
 from tests.bench.figures import Option
 from tests.btrfs.journals import QUICK, is_nocow
+from tests.patience import eventually
+from tests.repeated import repeated
 from tests.trust import table
 from tests.trust.services import CHECKOUT, WATCHDOG_S, Quiet, quiet
 
@@ -73,7 +75,6 @@ class Race:
         self.snapshots = volume.mountpoint / "snapshots"
         run("btrfs", "subvolume", "create", self.top)
         self.snapshots.mkdir()
-        self.over = threading.Event()
         self.logging = threading.Lock()
         self.unclean: list[str] = []
         self.acts: Counter[str] = Counter()
@@ -185,26 +186,19 @@ class Race:
         """A command that must come to its end, whatever it says of files that go while it reads."""
         subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300, check=False)
 
-    @contextmanager
-    def actor(self, name: str, act: Callable[[random.Random], None], rest_s: float) -> Iterator[None]:
-        """Somebody who does one thing again and again, with a rest of random length, until it is over."""
+    def actor(self, act: Callable[[random.Random], None], rest_s: float) -> AbstractContextManager[None]:
+        """Somebody who does one thing again and again, with a rest of random length."""
+        name = act.__name__
         dice = self.dice(name)
 
         def go() -> None:
-            try:
-                while not self.over.wait(dice.expovariate(1 / rest_s)):
-                    act(dice)
-                    self.acts[name] += 1
-            except Exception as error:  # noqa: BLE001 - a thread that ends by anything is told of
-                self.unclean.append(f"{name}: {type(error).__name__}: {error}")
+            act(dice)
+            self.acts[name] += 1
 
-        thread = threading.Thread(target=go, name=name)
-        thread.start()
-        try:
-            yield
-        finally:
-            self.over.set()
-            thread.join()
+        def failed(error: Exception) -> None:
+            self.unclean.append(f"{name}: {type(error).__name__}: {error}")
+
+        return repeated(go, lambda: dice.expovariate(1 / rest_s), failed)
 
     # messages and rotations
 
@@ -252,10 +246,8 @@ class Race:
     def look_back(self, service: Quiet) -> None:
         """All that is left is read and verified, after the service had time to end what it began."""
         self.journald.stop()
-        deadline = time.monotonic() + SETTLE_S
-        while (left := self.leftovers()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        self.unclean += [f"{path}: left behind" for path in left]
+        eventually(lambda: not self.leftovers(), SETTLE_S, pause_s=0.1)
+        self.unclean += [f"{path}: left behind" for path in self.leftovers()]
         self.unclean += [line for line in service.lines if any(word in line for word in BAD_WORDS)]
         if not service.lives:
             self.unclean.append(f"the service ended: {service.lines[-3:]}")
@@ -281,7 +273,7 @@ def race(asked: Namespace) -> table.Row:
                     (one.keeper, 1.0), (one.vacuum, 3.0), (one.snapshot, 0.5), (one.balance, 5.0),
                     (one.defragment, 0.2), (one.reader, 1.0), (one.logger, LOG_REST_S),
                 ):  # fmt: skip
-                    actors.enter_context(one.actor(act.__name__, act, rest_s))
+                    actors.enter_context(one.actor(act, rest_s))
                 done = one.rotations(asked.rotations, service)
         except (RuntimeError, OSError) as error:
             ended = one.journald.process.poll() if one.journald.process else "stopped"

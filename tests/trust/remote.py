@@ -33,13 +33,13 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import Report
 from tests.bench.figures import Option
 from tests.btrfs.journals import Bearing, archive_name, bearing, put
+from tests.hosts import MACHINE
 from tests.trust import table
 from tests.trust.owner import Owner
 from tests.trust.test_boundary import CONTENT
 
 KIND: Final = "remote"
 OWNER: Final = 998
-MACHINE: Final = "0123456789abcdef" * 2
 CONFIG: Final = Config().model_copy(
     update={
         "watch": Watch(settle_us=0, nocow_settle_us=0),

@@ -18,9 +18,11 @@ from pathlib import Path
 
 from journalkeeper.history.record import Record
 from journalkeeper.history.rows import Entry
+from journalkeeper.lab.bed import Bed
 from journalkeeper.model import Outcome
 from journalkeeper.service.daily_log import Say
 from journalkeeper.service.log import Event
+from tests.bus import Daemon, PrivateBus
 
 CHECKOUT = Path(__file__).parents[2]
 ALIVE = "WATCHDOG=1"
@@ -37,29 +39,38 @@ def listener(said: list[str]) -> Say:
     return say
 
 
+def memory_kib(pid: int, field: str = "VmRSS") -> int:
+    """The memory that a process has, by proc_pid_status(5)."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1])
+
+
 class Quiet:
     """A running `journalkeeper daemon` without a bus.
 
-    `lines` is what it logged, `said` what systemd would have heard, `alive_s` when it fed its watchdog
-    (by time.monotonic); its record is below `state`.
+    `said` is what systemd would have heard, `alive_s` when it fed its watchdog (by time.monotonic); its record is
+    below `state`. `traced`: the process that was started only watches it, as strace(1) does.
     """
 
-    def __init__(self, top: Path, process: subprocess.Popen[str], ear: socket.socket, state: Path) -> None:
+    def __init__(
+        self, top: Path, process: subprocess.Popen[bytes], ear: socket.socket, state: Path, log: Path, *, traced: bool
+    ) -> None:
         self.top = top
         self.state = state
-        self.lines: list[str] = []
         self.said: list[str] = []
         self.alive_s: list[float] = []
         self._process = process
         self._ear = ear
-        self._threads = [threading.Thread(target=one, daemon=True) for one in (self._read, self._hear)]
-        for thread in self._threads:
-            thread.start()
+        self._log = log
+        self._traced = traced
+        self._hearing = threading.Thread(target=self._hear, daemon=True)
+        self._hearing.start()
 
-    def _read(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self.lines.append(line.rstrip("\n"))
+    @property
+    def lines(self) -> list[str]:
+        """What it wrote to stderr: its log, unless that goes to journald."""
+        return self._log.read_text(errors="replace").splitlines()
 
     def _hear(self) -> None:
         while message := self._ear.recv(65536).decode():
@@ -75,8 +86,12 @@ class Quiet:
 
     @property
     def pid(self) -> int:
-        """Its process."""
-        return self._process.pid
+        """Its process, without what it runs under."""
+        pid = self._process.pid
+        if not self._traced:
+            return pid
+        (inner,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(inner)
 
     @property
     def status(self) -> int | None:
@@ -85,26 +100,24 @@ class Quiet:
 
     def signal(self, number: signal.Signals) -> None:
         """Send it one, if it runs."""
-        self._process.send_signal(number)
+        if self.lives:
+            os.kill(self.pid, number)
 
     def stop(self, timeout_s: float = 60) -> int:
         """End it by SIGTERM, if it runs; its exit status.
 
         Raises: subprocess.TimeoutExpired.
         """
-        self._process.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float = 60) -> int:
         """Until it has ended; its exit status. Raises: subprocess.TimeoutExpired."""
         status = self._process.wait(timeout_s)
-        if not self._threads:
-            return status
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
-            last.sendto(b"", self._ear.getsockname())
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+        if self._hearing.is_alive():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
+                last.sendto(b"", self._ear.getsockname())
+            self._hearing.join()
         return status
 
     @property
@@ -114,20 +127,16 @@ class Quiet:
 
     def cpu_s(self) -> float:
         """The processor time that it has used."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def peak_kib(self) -> int:
         """The most memory that it has had."""
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
-        assert found is not None
-        return int(found[1])
+        return memory_kib(self.pid, "VmHWM")
 
     def rss_kib(self) -> int:
         """The memory that it has now."""
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
-        assert found is not None
-        return int(found[1])
+        return memory_kib(self.pid)
 
     def descriptors(self) -> int:
         """How many it has open now."""
@@ -169,18 +178,23 @@ def quiet(
     config: str = "",
     enter: tuple[str, ...] = (),
     state: Path | None = None,
-    watchdog_s: float | None = None,
+    watchdog_s: float = WATCHDOG_S,
     may_fail: bool = False,
     bus: str | None = None,
+    traced: bool = False,
+    to_journald: bool = False,
 ) -> Iterator[Quiet]:
     """A service over `top` that has looked once; `enter` are words that run a command elsewhere, as nsenter(1).
 
-    Its state directory is `base`/state, unless another is given; there is no bus, unless by its address.
+    Its state directory is `base`/state, unless another is given; there is no bus, unless by its address ("": that of
+    where it runs). Its log is
+    `Quiet.lines`, or goes `to_journald` as a unit's. It is `traced` if `enter` has strace(1) in it.
 
     Raises: AssertionError if it ends before that, or not with 0 unless it `may_fail`.
     """
-    ear_path = base / f"notify-{os.urandom(4).hex()}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+    own = os.urandom(4).hex()
+    ear_path, log = base / f"notify-{own}", base / f"log-{own}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear, log.open("wb") as output:
         ear.bind(os.fspath(ear_path))
         written = base / "journalkeeper.conf"
         written.write_text(config)
@@ -189,17 +203,35 @@ def quiet(
             "STATE_DIRECTORY": os.fspath(state or base / "state"),
             "PYTHONPATH": os.fspath(CHECKOUT),
             "NOTIFY_SOCKET": os.fspath(ear_path),
-            "DBUS_SYSTEM_BUS_ADDRESS": bus or f"unix:path={base}/none",
-            "WATCHDOG_USEC": f"{WATCHDOG_S * 1e6:.0f}",
+            "DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={base}/none" if bus is None else bus,
+            "WATCHDOG_USEC": f"{watchdog_s * 1e6:.0f}",
             "PYTHONFAULTHANDLER": "1",  # where it was when the kernel ended it
         }
-        if watchdog_s is not None:
-            environment["WATCHDOG_USEC"] = f"{round(watchdog_s * 1e6)}"
+        if to_journald:
+            stream = os.fstat(output.fileno())
+            environment["JOURNAL_STREAM"] = f"{stream.st_dev}:{stream.st_ino}"
         words = [*enter, sys.executable, "-m", "journalkeeper", "daemon", "-D", f"{top}", "--config", f"{written}"]
-        with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True, errors="replace") as process:
-            service = Quiet(top, process, ear, state or base / "state")
+        with subprocess.Popen(words, env=environment, stderr=output) as process:
+            service = Quiet(top, process, ear, state or base / "state", log, traced=traced)
             try:
                 assert service.eventually(service.looked, 120), service.lines
                 yield service
             finally:
-                assert service.stop() == 0 or may_fail, service.lines
+                try:
+                    status = service.stop()
+                except subprocess.TimeoutExpired:
+                    service.signal(signal.SIGKILL)  # or its end is waited for without one
+                    raise
+                assert status == 0 or may_fail, service.lines
+
+
+@contextmanager
+def on_a_bus(
+    place: Bed, directory: Path | None, config: str, *, module: str = "journalkeeper"
+) -> Iterator[tuple[PrivateBus, Daemon]]:
+    """A private bus with a polkitd, and on it a service in the mounts of the journald of `place`."""
+    with PrivateBus() as bus:
+        bus.start_polkit()
+        base = place.volume.base / "service"
+        with Daemon(base, directory, bus, config, wrapper=place.journald.inside, module=module) as daemon:
+            yield bus, daemon

@@ -17,13 +17,12 @@ import random
 import re
 import signal
 import statistics
-import subprocess
 import sys
 import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,8 +35,11 @@ from journalkeeper.lab.volume import run
 from tests.bench.figures import Option
 from tests.btrfs.journals import QUICK, archive_name
 from tests.bus import Daemon, PrivateBus, RawClient, raw_call
+from tests.repeated import repeated
 from tests.trust import table
+from tests.trust.services import on_a_bus
 from tests.trust.table import Row
+from tests.trust.wholeness import verify_failures
 
 INSIDE = Path("/var/log/journal")
 SETTINGS = ("SystemMaxFileSize=8M", "SystemMaxFiles=12", "SystemKeepFree=1M")
@@ -86,7 +88,6 @@ class Soak:
         self.sent = 0
         self._seed = seed
         self._end = threading.Event()
-        self._threads: list[threading.Thread] = []
 
     @contextmanager
     def going(self) -> Iterator[None]:
@@ -95,26 +96,24 @@ class Soak:
             (self.load, 0.02), (self.rotate, 6), (self.snapshot, 9), (self.call, 0.4), (self.hang_on, 7),
             (self.intrude, 0.7), (self.reload, 5),
         )  # fmt: skip
-        for work, every_s in works:
-            self._threads.append(threading.Thread(target=self._repeat, args=(work, every_s), daemon=True))
-            self._threads[-1].start()
-        try:
+        with ExitStack() as stack:
+            for work, every_s in works:
+                stack.enter_context(self._repeated(work, every_s))
+            stack.callback(self._end.set)  # before them: who hangs on lets go
             yield
-        finally:
-            self._end.set()
-            for thread in self._threads:
-                thread.join()
 
-    def _repeat(self, work: Callable[[random.Random], None], every_s: float) -> None:
+    def _repeated(self, work: Callable[[random.Random], None], every_s: float) -> AbstractContextManager[None]:
         name = work.__name__
         dice = random.Random(f"{self._seed}-{name}")  # noqa: S311 - repeatable is the point
-        while not self._end.wait(every_s * dice.uniform(0.5, 1.5)):
+
+        def act() -> None:
             self.counts[name] = self.counts.get(name, 0) + 1
-            try:
-                work(dice)
-            except Exception as error:  # noqa: BLE001 - a thread that ends by anything is told of
-                self.troubles.append(f"{name}: {error!r:.200}")
-                return
+            work(dice)
+
+        def rest_s() -> float:
+            return every_s * dice.uniform(0.5, 1.5)
+
+        return repeated(act, rest_s, lambda error: self.troubles.append(f"{name}: {error!r:.200}"))
 
     def load(self, dice: random.Random) -> None:
         """A message; a burst of a hundred now and then."""
@@ -243,27 +242,22 @@ def lost(place: Bed, sent: int, rotations: int) -> list[str]:
     archives = len(list(journal.glob("*@*.journal*")))
     if archives < min(rotations - 1, KEPT):
         found.append(f"{archives} archives are there after {rotations} rotations")
-    checked = subprocess.run(
-        ("journalctl", "--verify", "--directory", journal), capture_output=True, text=True, check=False
-    )
-    return found + [line for line in checked.stderr.splitlines() if "FAIL" in line]
+    return found + verify_failures(journal)
 
 
 def soak(seed: int, minutes: float) -> tuple[Row, list[Figures]]:
     """Do it; the verdict, and the figures."""
     with ExitStack() as stack:
         place = stack.enter_context(bed(*SETTINGS, size="6G", sync_interval="1s"))
-        bus = stack.enter_context(PrivateBus())
-        bus.start_polkit()
-        base = place.volume.base / "service"
-        daemon = stack.enter_context(Daemon(base, INSIDE, bus, CONFIG, wrapper=place.journald.inside))
+        bus, daemon = stack.enter_context(on_a_bus(place, INSIDE, CONFIG))
+        state = daemon.config.parent / "state"
         going = Soak(place, bus, daemon, seed)
         figures: list[Figures] = []
         began_s = time.monotonic()
         with going.going():
             while (left_s := began_s + 60 * minutes - time.monotonic()) > 0 and daemon.process.poll() is None:
                 time.sleep(min(EVERY_S, left_s))
-                figures.append(taken(going, base / "state", began_s))
+                figures.append(taken(going, state, began_s))
                 if len(figures) % 10 == 0:
                     table.say(str(figures[-1]))
         unclean = going.troubles + growth(figures)
@@ -276,7 +270,7 @@ def soak(seed: int, minutes: float) -> tuple[Row, list[Figures]]:
             unclean.append("SIGTERM took longer than its unit waits")
         if "Traceback" in daemon.log():
             unclean.append(f"a traceback: {daemon.log()[-300:]}")
-        with Record(base / "state", read_only=True) as record:
+        with Record(state, read_only=True) as record:
             mistakes = {entry.outcome.detail for entry in record.history() if "internal" in entry.outcome.reason}
         unclean += sorted(mistakes)
         place.journald.sync()

@@ -24,15 +24,12 @@ from journalkeeper.service.backoff import CpuShare
 from journalkeeper.service.snapshot import Snapshot
 from journalkeeper.wire import records
 from journalkeeper.wire.field import document, from_properties
+from tests.btrfs.journals import archive_name as archive
+from tests.hosts import MACHINE
 from tests.trust.services import Quiet, quiet
 
 NAMES = 20_000
 WATCHED_S = 20.0
-ID = "0123456789abcdef" * 2
-
-
-def archive(number: int, stem: str = "system") -> str:
-    return f"{stem}@{ID}-{number:016x}-{number:016x}.journal"
 
 
 def fill(directory: Path, names: int, stem: str) -> None:
@@ -190,7 +187,7 @@ def test_a_change_during_the_rest_is_looked_at_after_it(crowd: Quiet) -> None:
     for number in range(3):
         (crowd.top / "remote" / f"{number}.journal").touch()
         time.sleep(0.3)
-    own = crowd.top / ID
+    own = crowd.top / MACHINE
     own.mkdir()
     (own / "system.journal").write_bytes(b"no journal")
     assert crowd.eventually(lambda: crowd.files() == MOST_FILES + 2, 60), crowd.said

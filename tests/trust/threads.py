@@ -38,19 +38,16 @@ from journalkeeper.wire import records
 from journalkeeper.wire.field import properties
 from tests import bus as beds
 from tests.bench.figures import Option
-from tests.btrfs.journals import QUICK, archive_name
+from tests.btrfs.journals import archive_name
 from tests.bus import Daemon, PrivateBus
+from tests.hosts import MACHINE
 from tests.trust import table
+from tests.trust.services import on_a_bus
+from tests.trust.soak import CONFIG, INSIDE, WRONG
 
 KIND: Final = "threads"
-INSIDE: Final = "/var/log/journal"
-OURS: Final = "0123456789abcdef" * 2
-"""The directory whose files the test changes."""
-
 SETTINGS: Final = ("SystemMaxFileSize=1M", "SystemMaxFiles=12", "SystemKeepFree=1M")
-GOOD: Final = QUICK + "[Budget]\nBytesPerDay=infinity\nRotationsPerDay=1000\n[History]\nMaxRows=1000\n"
-OTHER: Final = GOOD.replace("[Watch]\n", f"[Watch]\nDirectories={INSIDE}\nDirectories={INSIDE}/{OURS}\n")
-WRONG: Final = "[Defrag]\nArchived=perhaps\n"
+OTHER: Final = CONFIG.replace("[Watch]\n", f"[Watch]\nDirectories={INSIDE}\nDirectories={INSIDE}/{MACHINE}\n")
 
 NAMES: Final = 150
 """So many that a change which got lost is not soon followed by another of the same name."""
@@ -81,7 +78,7 @@ class Files:
 
     def __init__(self, top: Path, content: bytes, dice: random.Random) -> None:
         self.top = top
-        self.place = top / OURS
+        self.place = top / MACHINE
         self.place.mkdir()
         self._content = content
         self._dice = dice
@@ -222,7 +219,7 @@ class Stress:
 
     async def reload(self, dice: random.Random) -> None:
         """The configuration as it was or with another directory, or a wrong one; by a signal, and then by a call."""
-        config = dice.choice((GOOD, OTHER, OTHER, WRONG))
+        config = dice.choice((CONFIG, OTHER, OTHER, WRONG))
         await self._reloaded(config, signals=dice.randrange(3))
 
     async def _reloaded(self, config: str, signals: int = 0) -> None:
@@ -260,7 +257,7 @@ class Stress:
         end_s, number, round_s = time.monotonic() + seconds, 0, min(ROUND_S, seconds)
         while not self.unclean and (number == 0 or time.monotonic() < end_s):
             await self._together(wild, WILD * round_s, number)
-            await self._reloaded(GOOD)
+            await self._reloaded(CONFIG)
             await self._together(calm, (1 - WILD) * round_s, -1 - number)
             await self._same()
             number += 1
@@ -367,14 +364,10 @@ def stress(asked: Namespace) -> table.Row:
     """Do it; the verdict."""
     with ExitStack() as stack:
         place = stack.enter_context(bed(*SETTINGS, size="2G", sync_interval="1s"))
-        bus = stack.enter_context(PrivateBus())
-        bus.start_polkit()
-        base = place.volume.base / "service"
-        words: dict[str, Any] = {"wrapper": place.journald.inside, "module": "tests.trust.switching"}
-        daemon = stack.enter_context(Daemon(base, None, bus, GOOD, **words))
+        bus, daemon = stack.enter_context(on_a_bus(place, None, CONFIG, module="tests.trust.switching"))
         done = asyncio.run(_stressed(place, bus, daemon, asked.seed, asked.seconds))
         unclean = done.unclean + judged(daemon.log())
-        with Record(base / "state", read_only=True) as record:
+        with Record(daemon.config.parent / "state", read_only=True) as record:
             outcomes = Counter(entry.outcome.reason for entry in record.history())
         unclean += [f"{reason} in the record" for reason in outcomes if "internal" in reason]
     table.say(f"{dict(done.acts)}; {dict(Counter(done.removed.values()))} jobs; {dict(outcomes)}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import subprocess
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -94,6 +95,13 @@ def differences(wanted: Whole, path: Path, *, finished: bool) -> list[str]:
         for field in Whole._fields
         if getattr(wanted, field) != getattr(found, field)
     ]
+
+
+def verify_failures(journal: Path) -> list[str]:
+    """What `journalctl --verify` finds wrong in a directory."""
+    words = ("journalctl", "--verify", "--directory", journal)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return [line for line in done.stderr.splitlines() if "FAIL" in line]
 
 
 class NextRun(NamedTuple):
