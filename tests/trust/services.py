@@ -111,6 +111,14 @@ class Quiet:
         self.signal(signal.SIGTERM)
         return self.wait(timeout_s)
 
+    def end(self) -> int:
+        """The same, and kill it if it does not end: nobody waits for it for ever."""
+        try:
+            return self.stop()
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGKILL)
+            raise
+
     def wait(self, timeout_s: float = 60) -> int:
         """Until it has ended; its exit status. Raises: subprocess.TimeoutExpired."""
         status = self._process.wait(timeout_s)
@@ -217,12 +225,7 @@ def quiet(
                 assert service.eventually(service.looked, 120), service.lines
                 yield service
             finally:
-                try:
-                    status = service.stop()
-                except subprocess.TimeoutExpired:
-                    service.signal(signal.SIGKILL)  # or its end is waited for without one
-                    raise
-                assert status == 0 or may_fail, service.lines
+                assert service.end() == 0 or may_fail, service.lines
 
 
 @contextmanager
