@@ -200,9 +200,7 @@ def _directory(context: Context) -> int:
         directory.Place(
             now_us=host.now_us,
             instance=one,
-            files=tuple(
-                file for file in host.files if file.path.rpartition("/")[0] == one.directory and file.problem is None
-            ),
+            files=tuple(file for file in host.files if file.directory == one.directory and file.problem is None),
             window=windows.get(one.name),
             decided=decided if isinstance(decided, Unknown) else decided.get(one.directory),
         )

@@ -66,6 +66,11 @@ class Boot(NamedTuple):
     said_flush_us: int | None = None
     flushed_entries: int | None = None
 
+    @property
+    def waited_us(self) -> int | None:
+        """How long it waited for the flush: the unit's time, else what journald itself says."""
+        return self.said_flush_us if self.flush_us is None else self.flush_us
+
 
 class Intake(NamedTuple):
     """One message that a program sent by /dev/log or the native socket: when journald took it, and after what wait."""
