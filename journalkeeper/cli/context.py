@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from journalkeeper.cli import backend
 from journalkeeper.cli.output import Output
+from journalkeeper.cli.times import parse_time_us
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
 from journalkeeper.model import Host, Plan, Request
-from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 
@@ -56,6 +57,13 @@ class Context:
         if given is None:
             return validation.from_assignments(files.assignments("journalkeeper.conf", subdir=""))
         return validation.from_assignments(files.parse_file(given))
+
+    def time_us(self, text: str | None) -> int | None:
+        """What --since= or --until= says. Raises: UsageError."""
+        try:
+            return None if text is None else parse_time_us(text, self.now_us)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
     def engine(self) -> EngineLike:
         """The engine, with the configuration, -D, and for root what files occupy on disk.

@@ -12,10 +12,10 @@ import signal
 import textwrap
 from contextlib import ExitStack
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.progress import on_terminal
-from journalkeeper.cli.table import Column, Row, render
+from journalkeeper.cli.table import Column
 from journalkeeper.cli.text import shown
 from journalkeeper.lab import bed, compare
 from journalkeeper.lab.volume import isolate
@@ -59,10 +59,15 @@ EXTENTS_LEAST, EXTENTS_MOST = 100, 15_000
 IOPS_LEAST, IOPS_MOST = 10, 1_000_000
 FREE_BYTES = 1 << 30
 
-_COLUMNS = (
-    Column("STRATEGY"),
-    *(Column(title, right=True) for title in ("FLUSH", "LAST 10", "ALL", "EXTENTS", "DISK", "WRITTEN")),
-    Column("SUMS"),
+_COLUMNS: Final[tuple[Column[compare.Row], ...]] = (
+    Column("STRATEGY", lambda row: row.strategy),
+    Column("FLUSH", lambda row: f"{row.flush_s:.2f} s", right=True),
+    Column("LAST 10", lambda row: f"{row.last_s:.2f} s", right=True),
+    Column("ALL", lambda row: f"{row.read_s:.2f} s", right=True),
+    Column("EXTENTS", lambda row: f"{row.extents:,}", right=True),
+    Column("DISK", lambda row: format_size(row.disk_bytes), right=True),
+    Column("WRITTEN", lambda row: format_size(row.written_bytes), right=True),
+    Column("SUMS", lambda row: "yes" if row.checksummed else "no"),
 )
 
 
@@ -144,20 +149,7 @@ def _document(place: str, iops: int, compared: compare.Compared) -> dict[str, ob
 
 
 def _lines(place: str, iops: int, compared: compare.Compared, output: Output) -> list[str]:
-    rows = [
-        Row(
-            (
-                row.strategy,
-                *(f"{seconds:.2f} s" for seconds in (row.flush_s, row.last_s, row.read_s)),
-                f"{row.extents:,}",
-                format_size(row.disk_bytes),
-                format_size(row.written_bytes),
-                "yes" if row.checksummed else "no",
-            )
-        )
-        for row in compared.rows
-    ]
-    lines = render(_COLUMNS, rows, legend=output.legend, colours=output.colours)
+    lines = output.table(_COLUMNS, compared.rows)
     if output.legend:
         speed = f"{iops} IOPS" if iops else "as fast as the disk is"
         text = f"{compared.flushes} flushes of 40 messages each in {compare.DAYS} days, on {shown(place)}, {speed}."
