@@ -157,16 +157,17 @@ def run(args: argparse.Namespace, context: Context) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup(1) leaves it
             signal.signal(number, signal.default_int_handler)
-    with importlib.import_module(f"journalkeeper.probe.{probe.name}").measured(args) as found:
-        every = Every(args.every, found) if args.every and output.json == "off" else None
-        try:
-            for _ in found.steps:
-                if every is not None:
-                    output.lines(every.rows(), paged=False)
-        except KeyboardInterrupt:
-            found.notes.append(INTERRUPTED)
-        finally:
-            found.steps.close()
+    steps = importlib.import_module(f"journalkeeper.probe.{probe.name}").measured(args)
+    found = next(steps)
+    every = Every(args.every, found) if args.every and output.json == "off" else None
+    try:
+        for _ in steps:
+            if every is not None:
+                output.lines(every.rows(), paged=False)
+    except KeyboardInterrupt:
+        found.notes.append(INTERRUPTED)
+    finally:
+        steps.close()
     interrupted = INTERRUPTED in found.notes
     verdict = report.verdict([series for series in found.series if found.judged(series)], limit)
     if output.json != "off":
