@@ -7,8 +7,6 @@ A signal ends it at a chunk border, and it always says what it did.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
 from journalkeeper.cli import plan as plans
@@ -23,7 +21,6 @@ from journalkeeper.cli.rights import refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import Column, stacked, wrapped
 from journalkeeper.model import Outcome, Reason, Request, Result
-from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.wire.documents import defrag_document, disk_sums
@@ -90,14 +87,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 def _execute(asked: Request, context: Context) -> _Ran:
     """Whoever does it, the progress is shown here, and a signal asks to stop."""
-    with ExitStack() as stack:
-        draw: Callable[[Progress], None] = _ignore
-        hint = ""
-        if context.output.json == "off":
-            line = on_terminal()
-            if line is not None:
-                draw = stack.enter_context(line)
-                hint = "\nStopping after this chunk."
+    with on_terminal(context.output) as draw:
+        hint = "\nStopping after this chunk." if draw.seen else ""
         service = context.service(asked)
         if service is not None:
             with service, for_terminal(), Interrupts(hint) as stop:
@@ -107,10 +98,6 @@ def _execute(asked: Request, context: Context) -> _Ran:
             report = engine.run(asked, on_progress=draw, stop=stop)
             stopped = stop() and len(report.outcomes) < len(report.plan.actions)
             return _Ran(report, defrag_document(report), stopped)
-
-
-def _ignore(_: Progress) -> None:
-    """Nobody reads along."""
 
 
 def _lines(report: Report, output: Output) -> list[str]:

@@ -12,7 +12,7 @@ from journalkeeper.cli.times import shown_time
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted
-from journalkeeper.report.evidence import Evidence, Journal, Unknown
+from journalkeeper.report.evidence import DOCTOR_ENTRIES, Evidence, Journal, Unknown, Wanted
 from journalkeeper.report.finding import Finding, Severity, Verdict, judged
 from journalkeeper.report.rules import RULES
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
-    from journalkeeper.gather.evidence import Wanted
 
 DESCRIPTION = """\
 Says what is wrong or risky with the journal of this host, by the files, the record, the
@@ -55,8 +54,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Look, judge, and say it."""
-    from journalkeeper.gather.evidence import DOCTOR_ENTRIES, Wanted  # noqa: PLC0415 - as in `gathered`
-
     wanted = Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US)
     evidence = gathered(context, wanted)
     verdict = judged(evidence, RULES)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import textwrap
-from contextlib import ExitStack
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.progress import on_terminal
 from journalkeeper.cli.table import Column
 from journalkeeper.cli.text import shown
 from journalkeeper.lab import bed, compare
-from journalkeeper.lab.volume import isolate
+from journalkeeper.lab.volume import isolate, raise_on_signals
 from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.units import format_size
 
@@ -90,12 +87,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
         raise (NeedsRootError if not context.privileged else KeeperError)(f"no scratch volume: {reason}")
     isolate()
     place = os.path.abspath(args.place)
-    with ExitStack() as stack:
-        line = on_terminal() if context.output.json == "off" else None
-        tell = stack.enter_context(line).tell if line is not None else _ignore
-        _raise_on_signals()
+    with on_terminal(context.output) as line:
+        raise_on_signals()
         try:
-            compared = compare.compare(place, args.extents, args.iops, tell)
+            compared = compare.compare(place, args.extents, args.iops, line.tell)
         except (RuntimeError, OSError) as error:
             if shutil.disk_usage(place).free < FREE_BYTES // 64:
                 raise KeeperError(f"{place}: no space left on the device") from error
@@ -119,24 +114,6 @@ def _check(args: argparse.Namespace) -> None:
     free = shutil.disk_usage(args.place).free
     if free < FREE_BYTES:
         raise KeeperError(f"{args.place}: {format_size(free)} are free, {format_size(FREE_BYTES)} are needed")
-
-
-def _raise_on_signals() -> None:
-    """Let every signal that ends a command unmount and remove everything on the way out, once."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    for number in numbers:
-        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup(1) has it
-            signal.signal(number, interrupt)
-
-
-def _ignore(_: str) -> None:
-    """Nobody reads along."""
 
 
 def _document(place: str, iops: int, compared: compare.Compared) -> dict[str, object]:

@@ -62,7 +62,9 @@ def render(
 
     `colour` is what a row has on a terminal. Without rows there are no lines.
     """
-    titles = [(tuple(column.title for column in columns), _UNDERLINE)] if legend and rows else []
+    if not rows:
+        return []
+    titles = [(tuple(column.title for column in columns), _UNDERLINE)] if legend else []
     everything = [*titles, *((tuple(column.cell(row) for column in columns), colour(row)) for row in rows)]
     longest = [max(map(len, cells)) for cells in zip(*(cells for cells, _ in everything), strict=True)]
     widths = _fitted(columns, longest, width)

@@ -216,17 +216,17 @@ def _measure(place: Bed, strategy: Strategy, iops: int, tell: Tell) -> Row:
     written = volume.written_bytes()
     tell("the flush of a boot")
     journald.boot(BOOT_MESSAGES)
-    flush_s = _slow_s(volume, iops, journald.flush)
+    flush_s = slow_s(volume, iops, journald.flush)
     return Row(strategy.name, flush_s, last_s, read_s, counted, found, used, written, not nocow)
 
 
 def _cold_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
     """The seconds of `work` with nothing of the volume in memory."""
     volume.remount()
-    return _slow_s(volume, iops, work)
+    return slow_s(volume, iops, work)
 
 
-def _slow_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
+def slow_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
     """The seconds of `work` with the device limited to `iops` if not 0, journalctl itself being in memory."""
     run("journalctl", "--version")
     if iops:

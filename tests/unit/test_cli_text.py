@@ -83,6 +83,10 @@ def test_without_a_legend_the_heading_neither_shows_nor_widens() -> None:
     assert render(COLUMNS, ROWS[:1], legend=False, colours=False) == ["7  a"]
 
 
+def test_without_rows_there_is_no_table() -> None:
+    assert render(WIDE, [], legend=True, colours=True, width=80) == []
+
+
 def test_colours_enclose_the_line_and_change_no_width() -> None:
     lines = render(COLUMNS, ROWS, legend=True, colours=True, colour=lambda row: "31" if row is ROWS[0] else "")
     assert lines == ["\x1b[4m EXTENTS  PATH\x1b[0m", "\x1b[31m       7  a\x1b[0m", "12345678  bb"]
