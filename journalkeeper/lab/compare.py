@@ -149,7 +149,7 @@ def compare(directory: str, wanted: int, iops: int, tell: Tell) -> Compared:
                 if iops:  # it says now if it cannot
                     place.volume.throttle(iops)
                     place.volume.throttle(0)
-                flushes = _age_untouched(place, wanted, says)
+                flushes = age_untouched(place, wanted, says)
             else:
                 _live(place, strategy, flushes, says)
             rows.append(_measure(place, strategy, iops, says))
@@ -160,7 +160,7 @@ def _say(tell: Tell, name: str, what: str) -> None:
     tell(f"{name}: {what}")
 
 
-def _age_untouched(place: Bed, wanted: int, tell: Tell) -> int:
+def age_untouched(place: Bed, wanted: int, tell: Tell) -> int:
     """Flush until the active file has `wanted` extents; how many flushes, so many that days have equally many."""
     flushes = count = 0
     while count < wanted:

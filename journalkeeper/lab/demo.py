@@ -18,12 +18,11 @@ from typing import NamedTuple
 
 from . import bed as beds
 from .bed import Bed
-from .compare import slow_s
+from .compare import age_untouched, slow_s
 from .volume import disk_bytes, drop_caches, extents, raise_on_signals
 
 MIB = 1 << 20
 SETTINGS = ("SystemMaxFileSize=256M", "SystemMaxUse=1G")
-FLUSHES_A_STEP = 20
 ASKED = ("--archived", "--now")
 """A file archived less than a minute ago is left alone otherwise: journald may still be at it."""
 
@@ -74,14 +73,13 @@ def look(bed: Bed, path: Path, iops: int) -> Look:
 
 def age(bed: Bed, wanted: int) -> Path:
     """Log and flush until the active file has `wanted` extents, then let journald archive it."""
-    flushes = count = 0
-    while count < wanted:
-        bed.journald.age(FLUSHES_A_STEP)
-        flushes += FLUSHES_A_STEP
-        count = extents(bed.journald.active)
+
+    def tell(what: str) -> None:
         if sys.stdout.isatty():
-            sys.stdout.write(f"\r  {flushes} flushes, {count} extents ")
+            sys.stdout.write(f"\r  {what} ")
             sys.stdout.flush()
+
+    flushes, count = age_untouched(bed, wanted, tell), extents(bed.journald.active)
     archive = bed.journald.rotate()
     # journald keeps an archive mapped for some time, and mapped pages are not dropped from memory
     bed.journald.stop()
