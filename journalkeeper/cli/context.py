@@ -7,9 +7,8 @@ import argparse
 import os
 import stat
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from journalkeeper.bus import names
 from journalkeeper.cli import backend
@@ -17,10 +16,8 @@ from journalkeeper.cli.output import Output
 from journalkeeper.cli.times import parse_time_us
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
-from journalkeeper.model import Host, Plan, Request
+from journalkeeper.model import Request
 from journalkeeper.model.errors import KeeperError, UsageError
-from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report
 
 if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
@@ -28,19 +25,10 @@ if TYPE_CHECKING:
     from journalkeeper.engine import Engine
 
 
-class EngineLike(Protocol):
-    """The part of engine.Engine that commands use."""
-
-    def look(self, request: Request) -> Host: ...
-    def plan(self, request: Request) -> Plan: ...
-    def judged(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]: ...
-    def run(self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]) -> Report: ...
-
-
 class Context:
     """One run of a command. `engine` stands in for the engine that the configuration asks for."""
 
-    def __init__(self, args: argparse.Namespace, output: Output, engine: EngineLike | None = None) -> None:
+    def __init__(self, args: argparse.Namespace, output: Output, engine: Engine | None = None) -> None:
         self._args = args
         self._engine = engine
         self.output = output
@@ -67,7 +55,7 @@ class Context:
         except ValueError as error:
             raise UsageError(str(error)) from error
 
-    def engine(self) -> EngineLike:
+    def engine(self) -> Engine:
         """The engine, with the configuration, -D, and for root what files occupy on disk.
 
         Raises: as `config`; KeeperError for a -D that is no directory; PermissionError (EACCES).

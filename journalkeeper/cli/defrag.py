@@ -12,12 +12,11 @@ from typing import Any, Final, NamedTuple
 from journalkeeper.cli import plan as plans
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.interrupts import Interrupts
-from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.outcomes import COLOURS, COLUMNS, PATH, sizes, span
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.polkit_agent import for_terminal
 from journalkeeper.cli.progress import on_terminal
-from journalkeeper.cli.rights import refuse_if_all_unreadable
+from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import Column, stacked, wrapped
 from journalkeeper.model import Outcome, Reason, Request, Result

@@ -41,6 +41,9 @@ WIDTH: Final = 80
 RECENT_US: Final = 7 * DAY_US
 """How far back the record is read: what failed before is over, or fails again."""
 
+JOURNAL: Final = ("entries", "oldest_us", "complete", "events", "events_oldest_us", "events_complete")
+"""What -j says of the journal, by the names of Journal."""
+
 _COLOURS: Final = {Severity.PROBLEM: RED, Severity.ADVICE: YELLOW}
 
 
@@ -106,16 +109,7 @@ def document(verdict: Verdict, journal: Journal | Unknown) -> dict[str, object]:
         ],
         "passed": list(verdict.passed),
         "unknown": [{"rule": rule, "why": why} for rule, why in verdict.unknown],
-        "journal": None
-        if isinstance(journal, Unknown)
-        else {
-            "entries": journal.entries,
-            "oldest_us": journal.oldest_us,
-            "complete": journal.complete,
-            "events": journal.events,
-            "events_oldest_us": journal.events_oldest_us,
-            "events_complete": journal.events_complete,
-        },
+        "journal": None if isinstance(journal, Unknown) else {name: getattr(journal, name) for name in JOURNAL},
     }
 
 

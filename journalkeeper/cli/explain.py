@@ -8,9 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from journalkeeper.btrfs import disk, fiemap
-from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.output import DEFAULT_COLUMNS, columns
-from journalkeeper.cli.rights import refuse_if_all_unreadable
+from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
 from journalkeeper.model.errors import KeeperError

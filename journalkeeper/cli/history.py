@@ -9,8 +9,8 @@ import stat
 from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.outcomes import COLOURS, COLUMNS, PATH, sizes
+from journalkeeper.cli.refusals import complain_of_named
 from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import Column, stacked
 from journalkeeper.cli.text import shown

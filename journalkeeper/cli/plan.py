@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.output import Output
-from journalkeeper.cli.rights import refuse_if_all_unreadable
+from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import GREEN, GREY, Column, stacked, wrapped
 from journalkeeper.cli.text import shown

@@ -7,8 +7,7 @@ import argparse
 from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.named import complain_of_named
-from journalkeeper.cli.rights import refuse_if_all_unreadable
+from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
 from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import RED, Column, wrapped
 from journalkeeper.cli.text import shown

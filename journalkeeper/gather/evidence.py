@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from journalkeeper.bus.unit_states import units
 from journalkeeper.config import Config
@@ -23,18 +23,14 @@ from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US
 from journalkeeper.report.evidence import Evidence, Look, Recorded, Unknown, Wanted
 
+if TYPE_CHECKING:
+    from journalkeeper.engine import Engine
+
 SNAPSHOTS_US: Final = 30 * DAY_US
 """As long as in a plan: a rewrite beside a snapshot is evidence that snapshots are taken of a journal."""
 
 ELSEWHERE: Final = Unknown("-D names a journal that this machine's journald does not write")
 UNASKED: Final = Unknown("not asked for")
-
-
-class Engine(Protocol):
-    """The part of engine.Engine that is asked."""
-
-    def look(self, request: Request) -> Host: ...
-    def judged(self, request: Request) -> tuple[Host, Plan]: ...
 
 
 def gather(

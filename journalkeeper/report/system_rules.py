@@ -115,8 +115,7 @@ def keeper_starved(evidence: Evidence) -> Finding | None:
     reasons = sorted({wait.reason for wait in waits})
     have = f"{counted(len(waits), 'file')} {'has' if len(waits) == 1 else 'have'} waited"
     sentence = f"{have} for up to {format_span(oldest_us)}: {named(reasons)}."
-    remedy: tuple[str, ...] = ("journalkeeper plan",)
-    remedy += ("journalkeeper defrag --now",)
+    remedy = ("journalkeeper plan", "journalkeeper defrag --now")
     facts: Facts = {"files": len(waits), "oldest_us": oldest_us, "reasons": reasons}
     severity = Severity.PROBLEM if oldest_us >= STARVED_US else Severity.ADVICE
     return Finding("keeper-starved", severity, facts, sentence, remedy)
