@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from journalkeeper.config import Config
@@ -35,6 +36,7 @@ from journalkeeper.model import (
     Result,
 )
 from journalkeeper.model.errors import NeedsRootError
+from journalkeeper.model.finished import FinishedFile
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US
@@ -193,8 +195,6 @@ class Engine:
                     on_outcome(done.outcome)
                 notices += tried(lambda: record.end_run(run, now_us()))
             notices += self._looked_back(record, host, (chosen, outcomes), whole=not request.paths, rarely=watching)
-            if watching:
-                host, chosen = self._finished(host, chosen)
             if publisher is not None:
                 notices += tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
         waiting = tuple(self._waiting.values()) if self._waiting and watching else ()
@@ -212,21 +212,11 @@ class Engine:
             directory, _, name = path.rpartition("/")
             self.changes.add(directory, [name])
 
-    def _others_worked(self, record: Record) -> bool:
-        """Whether another process worked on files since our last run: what we know of those is forgotten."""
+    def _forget_others_work(self, record: Record) -> None:
+        """Forget what is known of files that another process worked on since our last run."""
         known, self._known_run = self._known_run, record.newest_run()
-        if known is None or known == self._known_run:
-            return False
-        paths = record.worked_on_after(known if known < self._known_run else 0)  # of a new record all are new
-        self._forget(paths)
-        return bool(paths)
-
-    def _finished(self, host: Host, chosen: Plan) -> tuple[Host, Plan]:
-        """The same with the files apart that need no new judgement until they change."""
-        out = self._incremental.finish(finished(host, chosen, self._config))
-        files = tuple(file for file in host.files if file.path not in out)
-        skipped = tuple(skip for skip in chosen.skipped if skip.path not in out)
-        return host._replace(files=files, finished=out), chosen._replace(skipped=skipped)
+        if known is not None and known != self._known_run:
+            self._forget(record.worked_on_after(known if known < self._known_run else 0))  # of a new record all are new
 
     def _wait(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
         """Know since when files wait; the record, of which each commit costs 14 I/Os, keeps waits of an hour.
@@ -253,10 +243,9 @@ class Engine:
     def _looked(self, stack: ExitStack, request: Request, *, watching: bool) -> tuple[Seen, Record, list[str]]:
         """What there is, with the record, which `stack` closes, and what is to be said of that."""
         there = self._there(watching=watching or self._follows)
-        seen = self._see(request, there, watching=watching)
         record, notices = self._opened_record(stack)
-        if self._others_worked(record) and watching:
-            seen = self._see(request, there, watching=True)
+        self._forget_others_work(record)
+        seen = self._see(request, there, record if watching else None)
         return seen, record, notices
 
     def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
@@ -288,13 +277,17 @@ class Engine:
         if not rarely or time.monotonic() - self._pruned_s >= DAY_S:
             self._pruned_s = time.monotonic()
             if whole:
-                there = {(file.device, file.inode) for file in host.all_files}
-                there |= {(instance.device, instance.inode) for instance in host.instances}
-                self._refused = {key: refusal for key, refusal in self._refused.items() if key in there}
+                files = ((file.device, file.inode) for file in host.all_files)
+                directories = ((instance.device, instance.inode) for instance in host.instances)
+                there = (key for key in chain(files, directories) if key in self._refused)
+                self._refused = {key: self._refused[key] for key in there}
             record.prune(now_us(), history.keep_us, host, max_rows=history.max_rows)
 
-    def _see(self, request: Request, directories: tuple[str, ...], *, watching: bool = False) -> Seen:
-        """What there is of `request`. The paths of who follows flushes come from the bus: links are not followed."""
+    def _see(self, request: Request, directories: tuple[str, ...], record: Record | None = None) -> Seen:
+        """What there is of `request`; by a `record` files are judged at once, and those apart that are finished.
+
+        The paths of who follows flushes come from the bus: links are not followed.
+        """
         now = now_us()
         if request.paths and self._follows:
             everything = self._timed(self._observer.look(directories, now_us=now))
@@ -305,10 +298,9 @@ class Engine:
             return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
         if request.paths:
             return self._timed(self._observer.look_at(map(resolved, request.paths), now_us=now))
-        if watching:
-            if self._record_removed():
-                self._incremental.judge_anew()
-            seen = self._incremental.look(directories, now_us=now, changed=self.changes.take())
+        if record is not None:
+            judge = partial(self._finished, record, request)
+            seen = self._incremental.look(directories, now_us=now, changed=self.changes.take(), judge=judge)
         else:
             seen = self._observer.look(directories, now_us=now)
         if seen.files and not seen.finished and all(file.problem is Reason.UNREADABLE for file in seen.files):
@@ -334,20 +326,29 @@ class Engine:
         """When to ask `flush_passed`, by CLOCK_MONOTONIC; None: not before something happens."""
         return self.flushes.next_look_us(self._config.window.margin_us + self._piece_times.longest_us())
 
-    def _host(self, seen: Seen, record: Record) -> Host:
-        now = now_us()
+    def _finished(self, record: Record, request: Request, seen: Seen) -> list[FinishedFile]:
+        """The files of `seen` that need no new judgement until they change."""
+        host = Host(now_us(), seen.files, seen.instances, seen.volumes, self._past(seen, record), 0)
+        return finished(host, request, self._config)
+
+    def _past(self, seen: Seen, record: Record) -> dict[tuple[int, int], Past]:
+        """The last rewrite of each file."""
         past: dict[tuple[int, int], Past] = {}
         for volume in seen.volumes:
             here = [file.inode for file in seen.files if file.device == volume.device]
             known = record.past((volume.uuid, volume.subvolume), here)
             past |= {(volume.device, inode): row for inode, row in known.items()}
+        return past
+
+    def _host(self, seen: Seen, record: Record) -> Host:
+        now = now_us()
         written = record.written_since(now - DAY_US, now)
         return Host(
             now_us=now,
             files=seen.files,
             instances=seen.instances,
             volumes=seen.volumes,
-            past=past,
+            past=self._past(seen, record),
             written_bytes=written,
             refused=dict(self._refused),
             rotations=record.rotations_since(now - DAY_US, now),
