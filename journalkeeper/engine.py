@@ -322,6 +322,10 @@ class Engine:
         self.flushes.look_again()
         return self.flushes.passed()
 
+    def next_whole_look_us(self) -> int:
+        """When a run of the service looks at everything though nothing happened, by CLOCK_REALTIME."""
+        return self._observer.opens_shared_us
+
     def next_flush_look_us(self) -> int | None:
         """When to ask `flush_passed`, by CLOCK_MONOTONIC; None: not before something happens."""
         return self.flushes.next_look_us(self._config.window.margin_us + self._piece_times.longest_us())

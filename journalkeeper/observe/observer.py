@@ -121,7 +121,12 @@ class Observer:
 
     def opens_shared(self, now_us: int) -> bool:
         """Whether a look at everything would open shared files again: once a day, or when the clock was set back."""
-        return not self.shared_us <= now_us < self.shared_us + SHARED_US
+        return not self.shared_us <= now_us < self.opens_shared_us
+
+    @property
+    def opens_shared_us(self) -> int:
+        """From when on it would."""
+        return self.shared_us + SHARED_US
 
     def look(self, tops: Iterable[str], *, now_us: int, sift: Sift = lambda seen: seen.files) -> Seen:
         """Every journal file below the directories `tops`, less those that `sift` leaves out.

@@ -467,12 +467,15 @@ def test_a_run_of_the_service_leaves_finished_files_out_and_a_plan_has_them(plac
     def run() -> Report:
         return engine.run(REQUEST, on_progress=lambda _: None, stop=lambda: False, origin=DAEMON)
 
+    began_us, due_us = time.time_ns() // 1000, []
     for _ in range(2):
         report = run()
         assert report.host is not None
+        due_us.append(engine.next_whole_look_us() - DAY_US)
         assert (report.host.files, len(report.host.finished), report.plan.skipped) == ((), 3, ())
         assert engine.status(report.host, report.plan, ()).files == 3
     assert engine._observer.opened == 3
+    assert began_us <= due_us[0] == due_us[1], "the second run did not look at everything"
     assert [skip.reason for skip in engine.plan(REQUEST).skipped] == [Reason.IDEAL] * 3
     (place / MACHINE / archive_name(3)).write_bytes(b"no journal")
     engine.changes.add(str(place / MACHINE), [archive_name(3)])
