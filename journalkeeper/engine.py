@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from journalkeeper.config import Config
@@ -35,6 +36,7 @@ from journalkeeper.model import (
     Result,
 )
 from journalkeeper.model.errors import NeedsRootError
+from journalkeeper.model.finished import FinishedFile
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US
@@ -177,7 +179,7 @@ class Engine:
             lock = stack.enter_context(state.lock(self.state_directory))
             record, notices = self._opened_record(stack)
             self._forget_what_others_did(record)
-            seen = self._see(request, self._there(watching=watching or self._follows), watching=watching)
+            seen = self._see(request, self._there(watching=watching or self._follows), record if watching else None)
             host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
             again, stopped = partial(self._planned_again, host, request), _either(stop, lock)
             worker = Runner(self._config, self.flushes, self._piece_times, hurry=request.now, stop=stopped, again=again)
@@ -195,8 +197,6 @@ class Engine:
                     on_outcome(done.outcome)
                 notices += tried(lambda: record.end_run(run, now_us()))
             notices += self._looked_back(record, host, (chosen, outcomes), whole=not request.paths, rarely=watching)
-            if watching:
-                host, chosen = self._finished(host, chosen)
             if publisher is not None:
                 notices += tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
         waiting = tuple(self._waiting.values()) if self._waiting and watching else ()
@@ -219,13 +219,6 @@ class Engine:
         known, self._known_run = self._known_run, record.newest_run()
         if known is not None and known != self._known_run:
             self._forget(record.worked_on_after(known if known < self._known_run else 0))  # of a new record all are new
-
-    def _finished(self, host: Host, chosen: Plan) -> tuple[Host, Plan]:
-        """The same with the files apart that need no new judgement until they change."""
-        out = self._incremental.finish(finished(host, chosen, self._config))
-        files = tuple(file for file in host.files if file.path not in out)
-        skipped = tuple(skip for skip in chosen.skipped if skip.path not in out)
-        return host._replace(files=files, finished=out), chosen._replace(skipped=skipped)
 
     def _wait(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
         """Know since when files wait; the record, of which each commit costs 14 I/Os, keeps waits of an hour.
@@ -274,13 +267,17 @@ class Engine:
         if not rarely or time.monotonic() - self._pruned_s >= DAY_S:
             self._pruned_s = time.monotonic()
             if whole:
-                there = {(file.device, file.inode) for file in host.all_files}
-                there |= {(instance.device, instance.inode) for instance in host.instances}
-                self._refused = {key: refusal for key, refusal in self._refused.items() if key in there}
+                files = ((file.device, file.inode) for file in host.all_files)
+                directories = ((instance.device, instance.inode) for instance in host.instances)
+                there = (key for key in chain(files, directories) if key in self._refused)
+                self._refused = {key: self._refused[key] for key in there}
             record.prune(now_us(), history.keep_us, host, max_rows=history.max_rows)
 
-    def _see(self, request: Request, directories: tuple[str, ...], *, watching: bool = False) -> Seen:
-        """What there is of `request`. The paths of who follows flushes come from the bus: links are not followed."""
+    def _see(self, request: Request, directories: tuple[str, ...], record: Record | None = None) -> Seen:
+        """What there is of `request`; by a `record` files are judged at once, and those apart that are finished.
+
+        The paths of who follows flushes come from the bus: links are not followed.
+        """
         now = now_us()
         if request.paths and self._follows:
             everything = self._timed(self._observer.look(directories, now_us=now))
@@ -291,8 +288,9 @@ class Engine:
             return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
         if request.paths:
             return self._timed(self._observer.look_at(map(resolved, request.paths), now_us=now))
-        if watching:
-            seen = self._incremental.look(directories, now_us=now, changed=self.changes.take())
+        if record is not None:
+            judge = partial(self._finished, record, request)
+            seen = self._incremental.look(directories, now_us=now, changed=self.changes.take(), judge=judge)
         else:
             seen = self._observer.look(directories, now_us=now)
         if seen.files and not seen.finished and all(file.problem is Reason.UNREADABLE for file in seen.files):
@@ -314,24 +312,37 @@ class Engine:
         self.flushes.look_again()
         return self.flushes.passed()
 
+    def next_whole_look_us(self) -> int:
+        """When a run of the service looks at everything though nothing happened, by CLOCK_REALTIME."""
+        return self._observer.opens_shared_us
+
     def next_flush_look_us(self) -> int | None:
         """When to ask `flush_passed`, by CLOCK_MONOTONIC; None: not before something happens."""
         return self.flushes.next_look_us(self._config.window.margin_us + self._piece_times.longest_us())
 
-    def _host(self, seen: Seen, record: Record) -> Host:
-        now = now_us()
+    def _finished(self, record: Record, request: Request, seen: Seen) -> list[FinishedFile]:
+        """The files of `seen` that need no new judgement until they change."""
+        host = Host(now_us(), seen.files, seen.instances, seen.volumes, self._past(seen, record), 0)
+        return finished(host, request, self._config)
+
+    def _past(self, seen: Seen, record: Record) -> dict[tuple[int, int], Past]:
+        """The last rewrite of each file."""
         past: dict[tuple[int, int], Past] = {}
         for volume in seen.volumes:
             here = [file.inode for file in seen.files if file.device == volume.device]
             known = record.past((volume.uuid, volume.subvolume), here)
             past |= {(volume.device, inode): row for inode, row in known.items()}
+        return past
+
+    def _host(self, seen: Seen, record: Record) -> Host:
+        now = now_us()
         written = record.written_since(now - DAY_US, now)
         return Host(
             now_us=now,
             files=seen.files,
             instances=seen.instances,
             volumes=seen.volumes,
-            past=past,
+            past=self._past(seen, record),
             written_bytes=written,
             refused=dict(self._refused),
             rotations=record.rotations_since(now - DAY_US, now),

@@ -19,7 +19,7 @@ from journalkeeper.model import Request
 from journalkeeper.model.errors import NoSuchJobError
 from journalkeeper.service.job import Job
 from journalkeeper.service.jobs import Jobs
-from journalkeeper.service.snapshot import Snapshot
+from journalkeeper.service.snapshot import Findings, Snapshot
 
 Values = dict[str, Variant]
 
@@ -31,12 +31,16 @@ OURS: Final = {interface.name: interface for interface in (contract.MANAGER, con
 
 
 class Objects:
-    """The objects of a service, by its `snapshot` and `jobs`."""
+    """The objects of a service, by its `snapshot` and `jobs`.
+
+    `awaited`: somebody asked for files before the first look was over.
+    """
 
     def __init__(self, snapshot: Callable[[], Snapshot], jobs: Jobs) -> None:
         self._snapshot = snapshot
         self._jobs = jobs
         self._manager: Values | None = None
+        self.awaited = False
 
     def changed(self) -> None:
         """What was true is no longer."""
@@ -55,11 +59,11 @@ class Objects:
     def children(self, path: str) -> Iterator[str]:
         """The names right below a path."""
         if path == names.MANAGER_PATH:
-            found = self._snapshot().findings
+            found = self._findings()
             yield from ["file"] if found is not None and any(True for _ in found.files) else []
             yield from ["job"] if self._jobs.queue else []
         elif path in {names.FILE_PATHS, names.JOB_PATHS}:
-            found = self._snapshot().findings
+            found = self._findings()
             files = () if found is None or path == names.JOB_PATHS else found.files
             jobs = self._jobs.queue if path == names.JOB_PATHS else ()
             yield from (names.file_path(one).rpartition("/")[2] for one in files)
@@ -87,16 +91,22 @@ class Objects:
 
     def objects(self, reads: Reads) -> Iterator[tuple[str, dict[str, Values]]]:
         """What the manager manages: every file and job, each with its properties by interface, for one who `reads`."""
-        found = self._snapshot().findings
+        found = self._findings()
         for path in () if found is None else found.files:
             plain = None if found is None else properties.file_of(found, path, reads)
             yield names.file_path(path), {names.FILE: variants(contract.FILE, plain or {})}
         for job in self._jobs.queue:
             yield names.job_path(job.number), {names.JOB: job_values(job)}
 
+    def _findings(self) -> Findings | None:
+        """What there is of files, for somebody who asks."""
+        found = self._snapshot().findings
+        self.awaited = self.awaited or found is None
+        return found
+
     def _file(self, path: str, reads: Reads) -> dict[str, object] | None:
         named = names.file_named(path) if path.startswith(names.FILE_PATHS) else None
-        found = self._snapshot().findings
+        found = None if named is None else self._findings()
         return None if named is None or found is None else properties.file_of(found, named, reads)
 
     def _job(self, path: str) -> Job | None:

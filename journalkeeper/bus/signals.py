@@ -2,6 +2,8 @@
 """Signals: events are sent at once, changed properties a few times a second.
 
 A property is sent when it differs from what was sent last, whatever happened in between.
+The files that the first look finds are sent only where somebody has asked for files before: all others get
+them when they ask.
 """
 
 from __future__ import annotations
@@ -129,7 +131,8 @@ class Signals:
                     self._jobs[number] = job, values
                     self._differ(names.job_path(number), names.JOB, said, values)
             old, self._findings = self._findings, self._snapshot().findings
-            if self._findings is not None and self._findings is not old:
+            first = old is None and not self._objects.awaited
+            if self._findings is not None and self._findings is not old and not first:
                 for number, _ in enumerate(self._files(old, self._findings), 1):
                     if number % AT_ONCE == 0:
                         await self._drained()

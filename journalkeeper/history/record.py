@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from journalkeeper.history import samples
 from journalkeeper.history.counters import Counters
@@ -57,6 +57,10 @@ def _sum(number: str, lowest: int = 0) -> str:
 WRITTEN = _sum("bytes_written")
 BEFORE, AFTER = _sum("extents_before"), _sum("extents_after")
 FREED = _sum("disk_bytes_before - disk_bytes_after", -COUNT_LIMIT)
+
+THESE: Final = "uuid = ? AND subvolume = ? AND inode IN (SELECT value FROM json_each(?))"
+SEEN: Final = f"UPDATE rewrites SET seen_us = ? WHERE {THESE} AND abs(seen_us - ?) >= ?"  # noqa: S608 - our words
+"""The rewrites of these files, last seen a day ago, are not to be forgotten."""
 
 T = TypeVar("T")
 
@@ -185,17 +189,6 @@ class Record:
                 _inserted(connection, table, row)
 
         self._database.write(keep)
-
-    def _unseen(self, now_us: int, host: Host) -> list[tuple[int, str, int, int]]:
-        """The rewritten files in `host` whose last sighting is a day old: they are not to be forgotten."""
-        there = {(file.device, file.inode) for file in host.all_files}
-        old = "SELECT inode FROM rewrites WHERE uuid = ? AND subvolume = ? AND abs(seen_us - ?) >= ?"
-        return [
-            (now_us, volume.uuid, volume.subvolume, inode)
-            for volume in host.volumes
-            for (inode,) in self._rows(old, (volume.uuid, volume.subvolume, now_us, DAY_US))
-            if (volume.device, inode) in there
-        ]
 
     def written_since(self, when_us: int, until_us: int | None = None) -> int:
         """The bytes that were written after `when_us`, for the budget.
@@ -341,7 +334,7 @@ class Record:
         The past of a file is forgotten when the file was not among those of `host` for that long, however
         old it is: an archive is rewritten once.
         """
-        seen = [] if host is None else self._unseen(now_us, host)
+        files, volumes = ((), ()) if host is None else (host.all_files, host.volumes)
         rules = [("rewrites", "seen_us < ?", now_us - keep_us), ("runs", "began_us < ?", now_us - keep_us)]
         rules += [(table, "when_us < ?", now_us - keep_us) for table in ("outcomes", "totals", "samples")]
         if max_rows is not None:
@@ -349,9 +342,9 @@ class Record:
             rules += [(table, f"id <= (SELECT max(id) FROM {table}) - ?", max_rows) for table in tables]  # noqa: S608 - our words
 
         def forget(connection: Connection) -> None:
-            connection.executemany(
-                "UPDATE rewrites SET seen_us = ? WHERE uuid = ? AND subvolume = ? AND inode = ?", seen
-            )
+            for volume in volumes:
+                inodes = json.dumps([file.inode for file in files if file.device == volume.device])
+                connection.execute(SEEN, (now_us, volume.uuid, volume.subvolume, inodes, now_us, DAY_US))
             for table, condition, value in rules:
                 connection.execute(f"DELETE FROM {table} WHERE {condition}", (value,))  # noqa: S608 - our words
 

@@ -6,18 +6,25 @@ it out unless its name is among those that changed. With the finished files it s
 everything would see, and becomes one where that is not sure: at first, when events were lost, once a day,
 when the clock was set back, and where directories or volumes are not what they were. The one of the day finds
 what inotify does not tell: a second name in another directory, the deletion of a snapshot.
+
+Files are judged as soon as their directory was looked at: of 100,000 only those of one directory, and what is not
+finished, are in memory with all that a plan makes of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from journalkeeper.journald import layout
 from journalkeeper.journald.names import classify
+from journalkeeper.model import JournalFile
 from journalkeeper.model.errors import NotBtrfsError
-from journalkeeper.model.finished import NONE_FINISHED, Finished, FinishedFile, Sums
+from journalkeeper.model.finished import NONE_FINISHED, FinishedFile, Sums
 from journalkeeper.observe.changes import Names
 from journalkeeper.observe.observer import Observer, Seen
+
+Judge = Callable[[Seen], Iterable[FinishedFile]]
+"""Says which of the files that were seen need no new judgement until they change."""
 
 
 class IncrementalObserver:
@@ -29,11 +36,11 @@ class IncrementalObserver:
         self._last: Seen | None = None
         self._last_us = self._shared_us = 0
 
-    def look(self, tops: Iterable[str], *, now_us: int, changed: Names | None) -> Seen:
-        """Every journal file below `tops`, finished ones apart, where the names that `changed` since the last look
-        are known; None: any may have.
+    def look(self, tops: Iterable[str], *, now_us: int, changed: Names | None, judge: Judge) -> Seen:
+        """Every journal file below `tops`, those apart that are finished, as `judge` says or said.
 
-        Raises: as Observer.look.
+        `changed` are the names that changed since the last look; None: any may have.
+        Raises: as Observer.look; what `judge` raises.
         """
         if now_us < self._last_us:
             self.judge_anew()  # what changed long ago may be young now
@@ -41,27 +48,18 @@ class IncrementalObserver:
         observer = self._observer
         seen = None
         if last is not None and changed is not None and observer.shared_us == self._shared_us:
-            seen = None if observer.opens_shared(now_us) else self._some(last, changed, now_us)
+            seen = None if observer.opens_shared(now_us) else self._some(last, changed, now_us, judge)
         if seen is None:
-            seen = self._everything(tops, last, now_us)
+            seen = self._everything(tops, last, now_us, judge)
         self._last, self._last_us, self._shared_us = seen, now_us, observer.shared_us
         return seen
-
-    def finish(self, files: Iterable[FinishedFile]) -> Finished:
-        """Leave these files of the last look out until they change; all that are left out from now on."""
-        known = [one for one in files if self._observer.keeps(one.file)]
-        self._finished = self._finished.changed(came=known)
-        if self._last is not None and known:
-            left = tuple(file for file in self._last.files if file.path not in self._finished)
-            self._last = self._last._replace(files=left)
-        return self._finished
 
     def judge_anew(self) -> None:
         """Leave no file out: what they were judged by is gone."""
         self._finished = NONE_FINISHED
         self._last = None
 
-    def _some(self, last: Seen, changed: Names, now_us: int) -> Seen | None:
+    def _some(self, last: Seen, changed: Names, now_us: int, judge: Judge) -> Seen | None:
         """What is not finished, and the names that `changed`; None where only a look at everything can tell."""
         names: dict[str, set[str]] = {one.directory: set(changed.get(one.directory, ())) for one in last.instances}
         if changed.keys() - names.keys():
@@ -78,28 +76,46 @@ class IncrementalObserver:
             seen = self._observer.look_into(names, now_us=now_us)
         except (OSError, NotBtrfsError):
             return None
-        seen = seen._replace(finished=self._finished)
-        return seen if _alike(last, seen) and _complete(seen, changed) else None
+        if _places(seen) != _places(last):
+            return None
+        files = self._unfinished(seen, judge)
+        seen = seen._replace(files=files, finished=self._finished)
+        return seen if _complete(seen, changed) else None
 
-    def _everything(self, tops: Iterable[str], last: Seen | None, now_us: int) -> Seen:
-        """A look at everything; what did not change is finished still."""
-        seen = self._observer.look(tops, now_us=now_us)
-        if last is None or not _alike(last, seen):
+    def _everything(self, tops: Iterable[str], last: Seen | None, now_us: int, judge: Judge) -> Seen:
+        """A look at everything; what did not change, in a directory that did not, is finished still."""
+        if last is None:
             self.judge_anew()
+        known = set() if last is None else _places(last)
+
+        def sift(seen: Seen) -> tuple[JournalFile, ...]:
+            if _places(seen) <= known:
+                seen = seen._replace(files=tuple(file for file in seen.files if not self._has(file)))
+            return self._unfinished(seen, judge)
+
+        seen = self._observer.look(tops, now_us=now_us, sift=sift)
         gone = [path for path, one in self._finished.items() if not self._observer.keeps(one.file)]
         self._finished = self._finished.changed(gone=gone)
-        files = tuple(file for file in seen.files if file.path not in self._finished)
-        return seen._replace(files=files, finished=self._finished)
+        return seen._replace(finished=self._finished)
+
+    def _has(self, file: JournalFile) -> bool:
+        """Whether this row is of a finished file, and not one that was made since."""
+        known = self._finished.get(file.path)
+        return known is not None and known.file is file
+
+    def _unfinished(self, seen: Seen, judge: Judge) -> tuple[JournalFile, ...]:
+        """The files of `seen` that `judge` does not finish."""
+        if not seen.files:
+            return ()
+        came = [one for one in judge(seen) if self._observer.keeps(one.file)]
+        self._finished = self._finished.changed(gone=[file.path for file in seen.files], came=came)
+        return tuple(file for file in seen.files if file.path not in self._finished)
 
 
-def _alike(before: Seen, now: Seen) -> bool:
-    """Whether directories and volumes are those of before, but for the space that is left."""
-
-    def same(seen: Seen) -> tuple[object, object]:
-        directories = {(one.directory, one.device, one.inode) for one in seen.instances}
-        return directories, {(one.device, one.uuid, one.subvolume, one.options) for one in seen.volumes}
-
-    return same(before) == same(now)
+def _places(seen: Seen) -> set[tuple[object, ...]]:
+    """Which directories these are, and on which volumes, but for the space that is left."""
+    volumes = {one.device: (one.uuid, one.subvolume, one.options) for one in seen.volumes}
+    return {(one.directory, one.device, one.inode, volumes[one.device]) for one in seen.instances}
 
 
 def _complete(seen: Seen, changed: Mapping[str, frozenset[str]]) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Final, NamedTuple
@@ -62,6 +62,10 @@ class Seen(NamedTuple):
     finished: Finished = NONE_FINISHED
 
 
+Sift = Callable[[Seen], tuple[JournalFile, ...]]
+"""Of a look at one directory the files that the look at everything is to have."""
+
+
 class _Where(NamedTuple):
     """An open directory and its st_dev."""
 
@@ -78,6 +82,11 @@ class _Gathered:
         self.volumes: dict[int, Volume] = {}
         self.leftovers: list[str] = []
 
+    def of(self, directory: str, files: Iterable[JournalFile]) -> Seen:
+        """What was seen of one directory: these files."""
+        instances = tuple(one for one in self.instances.values() if one.directory == directory)
+        return Seen(tuple(files), instances, tuple(self.volumes[one.device] for one in instances), ())
+
     def seen(self) -> Seen:
         noted = [file.path for file in self.files if file.mtime_noted]
         volumes, leftovers = tuple(self.volumes.values()), (*self.leftovers, *noted)
@@ -93,31 +102,42 @@ class Observer:
     def __init__(self, root: str = "/", *, with_disk_bytes: bool = False) -> None:
         self._root = root
         self._with_disk_bytes = with_disk_bytes
-        self._kept: dict[str, JournalFile] = {}
+        self._kept: dict[str, dict[str, JournalFile]] = {}
         self.shared_us = -SHARED_US
         self.opened = 0
 
     def forget(self, paths: Iterable[str]) -> None:
         """Open these again at the next look."""
         for path in paths:
-            self._kept.pop(path, None)
+            self._kept_in(path.rpartition("/")[0]).pop(path, None)
 
     def keeps(self, row: JournalFile) -> bool:
         """Whether the file was still there and as in its `row` when it was looked at last, and a second before."""
-        return self._kept.get(row.path) is row
+        return self._kept_in(row.directory).get(row.path) is row
+
+    def _kept_in(self, directory: str) -> dict[str, JournalFile]:
+        """The rows that hold while the file has the same stat, by path."""
+        return self._kept.setdefault(directory, {})
 
     def opens_shared(self, now_us: int) -> bool:
         """Whether a look at everything would open shared files again: once a day, or when the clock was set back."""
-        return not self.shared_us <= now_us < self.shared_us + SHARED_US
+        return not self.shared_us <= now_us < self.opens_shared_us
 
-    def look(self, tops: Iterable[str], *, now_us: int) -> Seen:
-        """Every journal file below the directories `tops`.
+    @property
+    def opens_shared_us(self) -> int:
+        """From when on it would."""
+        return self.shared_us + SHARED_US
 
-        Raises: NotBtrfsError; FileError if a top is missing or may not be read.
+    def look(self, tops: Iterable[str], *, now_us: int, sift: Sift = lambda seen: seen.files) -> Seen:
+        """Every journal file below the directories `tops`, less those that `sift` leaves out.
+
+        Raises: NotBtrfsError; FileError if a top is missing or may not be read; what `sift` raises.
         """
         if self.opens_shared(now_us):
             self.shared_us = now_us
-            self._kept = {path: row for path, row in self._kept.items() if not row.extents.shared_bytes}
+            for kept in self._kept.values():
+                for path in [path for path, row in kept.items() if row.extents.shared_bytes]:
+                    del kept[path]
         gathered = _Gathered()
         foreign: list[NotBtrfsError] = []
         for top in tops:
@@ -131,20 +151,20 @@ class Observer:
                 if place.path in gathered.instances:
                     continue  # below two of the tops
                 try:
-                    gathered.files += self._below(place, now_us, gathered)
+                    rows = self._below(place, now_us, gathered)
                 except NotBtrfsError as error:
                     foreign.append(error)
-                    gathered.files.append(file_row.directory_problem(place, Reason.NOT_BTRFS, str(error)))
+                    rows = [file_row.directory_problem(place, Reason.NOT_BTRFS, str(error))]
                 except OSError as error:
-                    gathered.files.append(
-                        file_row.directory_problem(place, file_row.reason(error), os.strerror(error.errno or 0))
-                    )
+                    why = file_row.reason(error)
+                    rows = [file_row.directory_problem(place, why, os.strerror(error.errno or 0))]
+                kept = self._kept_in(place.path)
+                self._kept[place.path] = {row.path: row for row in rows if kept.get(row.path) is row}
+                there = (row for row in rows if row.problem is not Reason.VANISHED)
+                gathered.files += sift(gathered.of(place.path, there))
         if foreign and not gathered.volumes:
             raise foreign[0]
-        gathered.files = [file for file in gathered.files if file.problem is not Reason.VANISHED]
-        kept = [file.path for file in gathered.files if file.path in self._kept]
-        if len(kept) < len(self._kept):  # a copy of 100,000 entries takes 10 MiB
-            self._kept = {path: self._kept[path] for path in kept}
+        self._kept = {directory: kept for directory, kept in self._kept.items() if directory in gathered.instances}
         return gathered.seen()
 
     def _below(self, place: Directory, now_us: int, gathered: _Gathered) -> list[JournalFile]:
@@ -228,6 +248,7 @@ class Observer:
     ) -> list[JournalFile]:
         """The rows of names in one directory, in their order, AT_ONCE files being open at a time."""
         rows: list[JournalFile] = []
+        kept = self._kept_in(place.path)
         for start in range(0, len(names), AT_ONCE):
             opened: list[Opened] = []
             try:
@@ -245,10 +266,10 @@ class Observer:
                 completed = survey.completed(opened, with_disk_bytes=self._with_disk_bytes)
                 for one, row in zip(opened, completed, strict=True):
                     rows[one.number] = row
-                    self._kept.pop(row.path, None)
+                    kept.pop(row.path, None)
                     known = row.problem in KEPT_PROBLEMS and not row.mtime_noted
                     if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > COARSE_NS:
-                        self._kept[row.path] = row
+                        kept[row.path] = row
             finally:
                 for one in opened:
                     os.close(one.fd)
@@ -273,7 +294,7 @@ class Observer:
                 return file_row.problem(
                     place, name, kind, Reason.NOT_BTRFS, "something else is mounted on this name"
                 ), None
-            kept = self._kept.get(f"{place.path}/{name}")
+            kept = self._kept_in(place.path).get(f"{place.path}/{name}")
             if kept is not None and _unchanged(kept, status):
                 return kept, None
             self.opened += 1
@@ -291,8 +312,8 @@ class Observer:
 
 def _unchanged(file: JournalFile, status: os.stat_result) -> bool:
     """Whether a file still has the stat that it had when it was opened."""
-    now = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_nlink)
-    return now == (file.inode, file.size_bytes, file.mtime_ns, file.ctime_ns, file.links)
+    now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_nlink)
+    return now == (file.device, file.inode, file.size_bytes, file.mtime_ns, file.ctime_ns, file.links)
 
 
 def resolved(given: str) -> str:

@@ -44,10 +44,7 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     skipped: list[Skip] = []
     put_off: list[Action] = []
     for case in all_cases:
-        answer = guarded(partial(_judged, case))
-        if isinstance(answer, InternalError):
-            answer = Skip(case.file.path, Reason.INTERNAL_ERROR, answer.detail), None
-        skip, action = answer
+        skip, action = _answer(case)
         if skip is not None:
             skipped.append(skip)
         if action is not None:
@@ -69,6 +66,14 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     return Plan(windows, (*of_directories, *affordable), left, syncs=syncs)
 
 
+def _answer(case: Case) -> tuple[Skip | None, Action | None]:
+    """The same as _judged in one file's turn: no file ends the plan of the others."""
+    answer = guarded(partial(_judged, case))
+    if isinstance(answer, InternalError):
+        return Skip(case.file.path, Reason.INTERNAL_ERROR, answer.detail), None
+    return answer
+
+
 def _judged(case: Case) -> tuple[Skip | None, Action | None]:
     """Why not to work on one file, and what to do about it: with both, what pays is put off."""
     against, proposal = vetoes(case), propose(case)
@@ -82,22 +87,32 @@ def _judged(case: Case) -> tuple[Skip | None, Action | None]:
     return (None if later is None else later._replace(puts_off=True)), proposal
 
 
-def finished(host: Host, made: Plan, config: Config) -> list[FinishedFile]:
-    """The files of `host` that need no new judgement until they change: what `made`, its plan, says of them lasts.
+def finished(host: Host, request: Request, config: Config) -> list[FinishedFile]:
+    """The files of `host` that need no new judgement until they change: what each plan says of them is the same.
+
+    Of `host` only the time, the files, where they are and their past count.
+    """
+    host = host._replace(files=tuple(file for file in host.files if _changes_with_an_event(file, host.now_us)))
+    answers = ((case.file, *_answer(case)) for case in cases(host, request, config)[1])
+    return [
+        FinishedFile(file, skip, is_fragmented(file, None, config))
+        for file, skip, action in answers
+        if skip is not None
+        and action is None
+        and skip.reason in LASTING
+        and skip.until_us is None
+        and not skip.puts_off
+    ]
+
+
+def _changes_with_an_event(file: JournalFile, now_us: int) -> bool:
+    """Whether inotify tells of each change that a judgement of the file depends on.
 
     Active files change without an event, and so does an archive until journald says in it that it is one: it writes
     by a mapping, which inotify does not tell of. A change in the future, by a clock that was set back, is one to come.
     """
-    lasting = {skip.path: skip for skip in made.skipped if skip.reason in LASTING and not skip.puts_off}
-    return [
-        FinishedFile(file, lasting[file.path], is_fragmented(file, None, config))
-        for file in host.files
-        if file.path in lasting
-        and lasting[file.path].until_us is None
-        and (file.kind is Kind.UNCLEAN or (file.kind is Kind.ARCHIVED and file.state is State.ARCHIVED))
-        and file.problem is None
-        and file.ctime_ns // 1000 <= host.now_us
-    ]
+    at_rest = file.kind is Kind.UNCLEAN or (file.kind is Kind.ARCHIVED and file.state is State.ARCHIVED)
+    return at_rest and file.problem is None and file.ctime_ns // 1000 <= now_us
 
 
 def _lasts(skip: Skip) -> bool:

@@ -264,7 +264,7 @@ class Daemon:
         self._mailbox.post(self._found(engine, report, (*reached, *filter(None, [self._watch_problem]))))
         if engine.flush_passed():
             return 0.0
-        return _wait_s(report)
+        return _wait_s(report, engine.next_whole_look_us())
 
     def _found(self, engine: Engine, report: Report, limits: tuple[str, ...]) -> Message:
         """What a run over everything found, for the loop."""
@@ -327,10 +327,11 @@ def _earliest(*moments_s: float | None) -> float | None:
     return min((moment_s for moment_s in moments_s if moment_s is not None), default=None)
 
 
-def _wait_s(report: Report) -> float:
-    """After how many seconds another plan can differ though nothing happens: a day, for a look at everything."""
+def _wait_s(report: Report, whole_us: int) -> float:
+    """After how many seconds another plan can differ though nothing happens; at `whole_us` everything is looked at."""
     wake_us = report.plan.wake_at_us
-    waits = [DAY_S] if wake_us is None else [(wake_us - now_us()) / 1e6, DAY_S]
+    wakes_us = [whole_us] if wake_us is None else [wake_us, whole_us]
+    waits = [(min(wakes_us) - now_us()) / 1e6, DAY_S]  # no later, where the clock was set back meanwhile
     undone = [outcome for outcome in report.outcomes if outcome.result is not Result.DONE]
     waits += [RETRY_S if outcome.reason in PASSING else AGAIN_US / 1e6 for outcome in undone]
     return min(waits)

@@ -211,14 +211,17 @@ def test_one_path_is_one_file(
 def test_files_appear_and_vanish_as_objects(
     bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
 ) -> None:
+    def objects() -> Any:
+        return busctl(bus, "call", names.BUS_NAME, names.MANAGER_PATH, names.OBJECT_MANAGER, "GetManagedObjects")
+
     serve()
     with Ear(bus) as ear:
+        assert objects() == [{}]
         path = put(machine, journal_bytes)
         added = ear.until("InterfacesAdded")[-1]["payload"]["data"]
         assert added[0] == names.file_path(f"{path}")
         assert added[1][names.FILE]["Path"]["data"] == f"{path}"
-        objects = busctl(bus, "call", names.BUS_NAME, names.MANAGER_PATH, names.OBJECT_MANAGER, "GetManagedObjects")
-        assert list(objects[0]) == [names.file_path(f"{path}")]
+        assert list(objects()[0]) == [names.file_path(f"{path}")]
         assert read(bus, "Size", names.file_path(f"{path}"), names.FILE) == len(journal_bytes)
         path.unlink()
         assert ear.until("InterfacesRemoved")[-1]["payload"]["data"] == [names.file_path(f"{path}"), [names.FILE]]

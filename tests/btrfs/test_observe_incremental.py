@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs.volume import volume
 from journalkeeper.config import Config
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.journald import layout
@@ -28,6 +29,7 @@ from journalkeeper.model import Host, JournalFile, Past, Plan, Reason, Refusal, 
 from journalkeeper.model.finished import FinishedFile
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US
+from journalkeeper.observe import observer
 from journalkeeper.observe.changes import Changes, Names
 from journalkeeper.observe.incremental import IncrementalObserver
 from journalkeeper.observe.observer import Observer, Seen
@@ -77,6 +79,8 @@ class World:
         self.whole = Observer()
         self.looker = Observer()
         self.incremental = IncrementalObserver(self.looker)
+        self.judged: list[str] = []
+        self.judged_together: list[set[str]] = []
         self.left_out = 0
         self.config = Config.model_validate({"nocow": {"nocow": "no"}})
         for name in (MACHINE, "remote"):
@@ -251,9 +255,22 @@ class World:
             self.loop.run_until_complete(asyncio.sleep(watching.COALESCE_S))
 
     def looked(self, changed: Names | None = None) -> tuple[int, int]:
-        """Of how many files a look has a row, and how many it left out."""
-        seen = self.incremental.look([str(self.top)], now_us=self.now_us(), changed=changed)
-        return len(seen.files), len(seen.finished)
+        """How many files a look has judged, and how many it did without."""
+        seen = self.look(self.now_us(), changed)
+        files = len(seen.files) + len(seen.finished)
+        return len(self.judged), files - len(self.judged)
+
+    def look(self, now_us: int, changed: Names | None) -> Seen:
+        """What the incremental look sees; `judged` are then the files that it asked about, `judged_together` has the
+        directories of each question."""
+        self.judged, self.judged_together = [], []
+
+        def judge(seen: Seen) -> list[FinishedFile]:
+            self.judged += [file.path for file in seen.files]
+            self.judged_together.append({file.directory for file in seen.files})
+            return finished(self.host(seen, seen, now_us), REQUEST, self.config)
+
+        return self.incremental.look([str(self.top)], now_us=now_us, changed=changed, judge=judge)
 
     def host(self, seen: Seen, like: Seen, now_us: int) -> Host:
         """With the space that was seen by another look a moment before."""
@@ -264,18 +281,17 @@ class World:
         """Look and plan in both ways."""
         self.told()
         now_us = self.now_us()
-        some = self.incremental.look([str(self.top)], now_us=now_us, changed=self.changes.take())
+        some = self.look(now_us, self.changes.take())
         whole = self.whole.look([str(self.top)], now_us=now_us)
         assert differences(files(some), files(whole)) == []
         assert sorted(some.leftovers) == sorted(whole.leftovers)
         assert [one.directory for one in some.instances] == [one.directory for one in whole.instances]
-        host = self.host(some, whole, now_us)
-        by_some, by_whole = (plan(one, REQUEST, self.config) for one in (host, self.host(whole, whole, now_us)))
+        hosts = (self.host(some, whole, now_us), self.host(whole, whole, now_us))
+        by_some, by_whole = (plan(host, REQUEST, self.config) for host in hosts)
         assert by_some.windows == by_whole.windows
         assert by_some.actions == by_whole.actions
         assert skips(by_some, some.finished.values()) == skips(by_whole)
-        self.left_out += len(some.finished)
-        self.incremental.finish(finished(host, by_some, self.config))
+        self.left_out += len(some.finished.keys() - set(self.judged))
 
 
 def files(seen: Seen) -> dict[str, JournalFile]:
@@ -384,6 +400,31 @@ def test_after_the_record_was_lost_every_file_is_judged_anew(quiet: World) -> No
     assert quiet.looked({}) == (4, 0)
 
 
+def test_files_of_one_directory_are_judged_at_a_time(quiet: World) -> None:
+    paths = list(quiet.top.glob("*/*.journal"))
+    for number, path in enumerate(paths):
+        path.rename(quiet.top / ("remote" if number % 2 else MACHINE) / path.name)
+    quiet.incremental.judge_anew()
+    assert quiet.looked() == (4, 0)
+    assert sorted(map(tuple, quiet.judged_together)) == [(f"{quiet.top}/{MACHINE}",), (f"{quiet.top}/remote",)]
+
+
+def test_a_directory_that_comes_has_no_other_judged_anew(quiet: World) -> None:
+    directory = quiet.top / f"{MACHINE}.late"
+    directory.mkdir()
+    make(quiet.fresh(directory))
+    quiet.told()
+    assert quiet.looked(quiet.changes.take()) == (1, 4)
+
+
+def test_on_a_volume_with_other_options_every_file_is_judged_anew(
+    quiet: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observer, "volume", lambda fd: volume(fd)._replace(options=("ro",)))
+    assert quiet.looked({}) == (4, 0)
+    assert quiet.looked() == (4, 0), "as none is finished while it cannot be written"
+
+
 @pytest.mark.parametrize(("most", "too_many"), [(4, []), (3, [Reason.TOO_MANY])])
 def test_more_files_than_are_looked_at_are_found(
     quiet: World, monkeypatch: pytest.MonkeyPatch, most: int, too_many: list[Reason]
@@ -396,7 +437,7 @@ def test_more_files_than_are_looked_at_are_found(
     monkeypatch.setattr(layout, "MOST_FILES", most)
     for _ in range(2):
         quiet.compare()
-        seen = quiet.incremental.look([str(quiet.top)], now_us=quiet.now_us(), changed={})
+        seen = quiet.look(quiet.now_us(), {})
         assert [file.problem for file in seen.files if file.problem] == too_many
         quiet.delete()
         quiet.create()
@@ -417,12 +458,15 @@ def test_a_run_of_the_service_leaves_finished_files_out_and_a_plan_has_them(plac
     def run() -> Report:
         return engine.run(REQUEST, on_progress=lambda _: None, stop=lambda: False, origin=DAEMON)
 
+    began_us, due_us = time.time_ns() // 1000, []
     for _ in range(2):
         report = run()
         assert report.host is not None
+        due_us.append(engine.next_whole_look_us() - DAY_US)
         assert (report.host.files, len(report.host.finished), report.plan.skipped) == ((), 3, ())
         assert engine.status(report.host, report.plan, ()).files == 3
     assert engine._observer.opened == 3
+    assert began_us <= due_us[0] == due_us[1], "the second run did not look at everything"
     assert [skip.reason for skip in engine.plan(REQUEST).skipped] == [Reason.IDEAL] * 3
     (place / MACHINE / archive_name(3)).write_bytes(b"no journal")
     engine.changes.add(str(place / MACHINE), [archive_name(3)])

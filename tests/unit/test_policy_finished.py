@@ -43,12 +43,12 @@ ROWS = [
 @pytest.mark.parametrize(("file", "config", "lasts"), ROWS)
 def test_what_lasts_until_the_file_changes(file: JournalFile, config: Config, *, lasts: bool) -> None:
     host = hosts.host(file)
-    assert [one.file for one in finished(host, plan(host, UPKEEP, config), config)] == ([file] if lasts else [])
+    assert [one.file for one in finished(host, UPKEEP, config)] == ([file] if lasts else [])
 
 
 def apart(host: Host, config: Config) -> Host:
     """The same host with its finished files apart."""
-    out = NONE_FINISHED.changed(came=finished(host, plan(host, UPKEEP, config), config))
+    out = NONE_FINISHED.changed(came=finished(host, UPKEEP, config))
     assert out, "or nothing is compared"
     return host._replace(files=tuple(file for file in host.files if file.path not in out), finished=out)
 

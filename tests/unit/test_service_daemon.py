@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""When the service looks again though nothing happened."""
+
+from __future__ import annotations
+
+import pytest
+
+from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
+from journalkeeper.model.run import Report
+from journalkeeper.model.units import DAY_US, HOUR_US, SECOND_US
+from journalkeeper.policy.deferral import AGAIN_US
+from journalkeeper.service import daemon
+from journalkeeper.service.backoff import RETRY_S
+
+NOW_US = 1_700_000_000 * SECOND_US
+FAILED = Outcome("/j/a", Verb.COMPRESS, Result.FAILED, Reason.IO_ERROR, 9, 9, None, None, 0, 1.0)
+
+
+def put_off(until_us: int | None) -> Skip:
+    return Skip("/j/a", Reason.SETTLING, "", until_us)
+
+
+@pytest.mark.parametrize(
+    ("skipped", "outcomes", "whole_us", "wait_s"),
+    [
+        ((), (), NOW_US + DAY_US, 86_400),
+        ((), (), NOW_US + HOUR_US, 3600),  # the last look at everything was 23 hours ago
+        ((put_off(None),), (), NOW_US + HOUR_US, 3600),
+        ((put_off(NOW_US + SECOND_US),), (), NOW_US + HOUR_US, 1),
+        ((put_off(NOW_US + 2 * HOUR_US),), (), NOW_US + HOUR_US, 3600),
+        ((), (), NOW_US + 365 * DAY_US, 86_400),  # the clock was set back
+        ((), (FAILED,), NOW_US + DAY_US, AGAIN_US / SECOND_US),
+        ((), (FAILED._replace(reason=Reason.PRESSURE),), NOW_US + DAY_US, RETRY_S),
+        ((), (FAILED._replace(result=Result.DONE),), NOW_US + DAY_US, 86_400),
+    ],
+)
+def test_the_first_moment_at_which_something_can_be_due(
+    monkeypatch: pytest.MonkeyPatch,
+    skipped: tuple[Skip, ...],
+    outcomes: tuple[Outcome, ...],
+    whole_us: int,
+    wait_s: float,
+) -> None:
+    monkeypatch.setattr(daemon, "now_us", lambda: NOW_US)
+    report = Report(Plan((), (), skipped), outcomes, 0, 0.0, ())
+    assert daemon._wait_s(report, whole_us) == wait_s
