@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.cli.program import run
 from journalkeeper.gather import journal as gathering
 from journalkeeper.gather.journal import journal
 from journalkeeper.journald.journalctl import JournalctlError
 from journalkeeper.report.evidence import Dropped, Ended, Intake, Journal, Line, Unknown
+from tests.adapters.command import Typed
 
 NOW_US = 1_795_350_000_000_000
 BOOT = "a" * 32
@@ -248,9 +248,7 @@ def test_without_a_journalctl_nothing_is_known(monkeypatch: pytest.MonkeyPatch, 
     assert "cannot be run" in found.why
 
 
-def test_doctor_ends_with_journalctls_words(says: Says, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_ends_with_journalctls_words(says: Says, tmp_path: Path, typed: Typed) -> None:
     says(end="kill -15 $$")
-    assert run(["doctor", "-D", str(tmp_path)]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == "journalkeeper: journalctl broke off: killed by signal 15\n"
+    line = "journalkeeper: journalctl broke off: killed by signal 15\n"
+    assert typed("doctor", "-D", f"{tmp_path}") == (1, "", line)
