@@ -11,7 +11,7 @@ from journalkeeper.config import Budget, Config, Defrag, Nocow
 from journalkeeper.model import GIB, MIB, Host, Instance, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Verb
 from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
 from journalkeeper.policy.plan import plan, with_now
-from tests.hosts import DEVICE, DIRECTORY, NAME, NOW_US, extents, file, host, instance, past, volume
+from tests.hosts import DEVICE, DIRECTORY, NAME, NOW_US, extents, file, host, instance, known, volume
 
 UPKEEP = Request(upkeep=True)
 KEEP_DATACOW = Config(nocow=Nocow(nocow="no"))
@@ -110,7 +110,7 @@ def test_nothing_is_rotated_for_nocow_where_that_changes_nothing(given: Host) ->
 
 def test_a_file_that_came_of_a_rotation_is_not_rotated_again_for_being_datacow() -> None:
     one = active()
-    found = decided(host(one, instances=(young(),), past={(DEVICE, one.inode): past(one, verb=Verb.ROTATE)}))
+    found = decided(host(one, instances=(young(),), past=known(one, verb=Verb.ROTATE)))
     assert rotations(found) == []
     assert said(found) == [
         (Reason.NOT_TAKEN, "no rotation: system.journal came of a rotation and is datacow all the same")
@@ -119,7 +119,7 @@ def test_a_file_that_came_of_a_rotation_is_not_rotated_again_for_being_datacow()
 
 def test_what_came_of_a_rotation_is_compacted_as_an_archive_all_the_same() -> None:
     one = file(extents=extents(3000))
-    found = decided(host(one, instances=(young(),), past={(DEVICE, one.inode): past(one, verb=Verb.ROTATE)}))
+    found = decided(host(one, instances=(young(),), past=known(one, verb=Verb.ROTATE)))
     assert [action.path for action in found.actions] == [one.path]
 
 
