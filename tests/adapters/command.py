@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A command line as it is typed, run in this process; conftest.py has the fixture."""
+"""Commands: this program's in this process (conftest.py has the fixture), and other programs."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 
 class Said(NamedTuple):
@@ -29,3 +34,17 @@ class Said(NamedTuple):
 
 Typed = Callable[..., Said]
 """Runs the words, with `engine` in place of the host's."""
+
+
+def need(*programs: str) -> None:
+    """Skip where a program is not installed; tests/run installs them."""
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed (tests/run installs it)")
+
+
+def ran(*words: str | Path, check: bool = False, **more: Any) -> subprocess.CompletedProcess[str]:
+    """A program that has ended, with what it wrote, and well with `check`; `more` is for subprocess.run()."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False, **more)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done

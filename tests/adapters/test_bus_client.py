@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +30,7 @@ from journalkeeper.history import state
 from journalkeeper.model import Reason, Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.progress import Progress
-from tests.adapters.command import Typed
+from tests.adapters.command import Typed, ran
 from tests.bus import REPOSITORY, FakePeer, PrivateBus, reply
 
 JOB = names.job_path(7)
@@ -420,5 +419,5 @@ def test_without_a_service_that_ever_was_no_bus_is_asked(bus: PrivateBus, tmp_pa
     environment = {**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": bus.address, "PYTHONPATH": f"{REPOSITORY}"}
     environment.pop("STATE_DIRECTORY", None)
     words = [sys.executable, "-c", program, os.fspath(tmp_path / "none"), "status"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    done = ran(*words, env=environment)
     assert (done.returncode, done.stderr) == (0, "")

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from journalkeeper.config.validation import from_assignments
 from journalkeeper.model import GIB, JournalFile, Kind, Request, Rotation
 from journalkeeper.policy.plan import plan
 from tests import documents, hosts
+from tests.adapters.command import need, ran
 from tests.documents import CHECKOUT, HOW, By, Command, Here, how, in_markdown, in_page, row
 
 README = (CHECKOUT / "README.md").read_text()
@@ -89,10 +88,8 @@ def test_what_is_a_command_in_a_document_and_that_nobody_runs_those() -> None:
 def test_what_is_typed_in_the_checkout_ends_well(command: Command) -> None:
     who = how(command)
     assert isinstance(who, Here)
-    if shutil.which(who.needs) is None:
-        pytest.skip(f"{who.needs} is not here (tests/run borrows it)")
-    line = command.text.removeprefix("sudo ")
-    done = subprocess.run(["sh", "-c", line], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    need(who.needs)
+    done = ran("sh", "-c", command.text.removeprefix("sudo "), cwd=CHECKOUT)
     assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
 
 
@@ -102,9 +99,7 @@ BENCHES = [one for one in documents.commands() if one.text.startswith("python -m
 @pytest.mark.parametrize("command", BENCHES, ids=lambda command: command.text)
 def test_a_bench_that_a_page_names_takes_those_words(command: Command) -> None:
     _, _, module, *words = command.text.split()
-    known = subprocess.run(
-        [sys.executable, "-m", module, "--help"], cwd=CHECKOUT, capture_output=True, text=True, check=True
-    ).stdout
+    known = ran(sys.executable, "-m", module, "--help", check=True, cwd=CHECKOUT).stdout
     assert [word for word in words if word.startswith("--") and word.partition("=")[0] not in known] == []
 
 
