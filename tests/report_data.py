@@ -6,19 +6,7 @@ from __future__ import annotations
 import random
 
 from journalkeeper.history.rows import Entry, Sample, Totals
-from journalkeeper.model import (
-    Action,
-    Host,
-    JournalFile,
-    Kind,
-    Outcome,
-    Plan,
-    Reason,
-    Result,
-    Skip,
-    State,
-    Verb,
-)
+from journalkeeper.model import Action, Host, JournalFile, Kind, Outcome, Plan, Reason, Result, Skip, State, Verb
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report.evidence import Boot, Evidence, Intake, Journal, Look, Recorded, Unknown
 from tests import hosts

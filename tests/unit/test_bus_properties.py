@@ -8,19 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from journalkeeper.bus import contract, options, properties
-from journalkeeper.model import (
-    Host,
-    Kind,
-    Outcome,
-    Plan,
-    Reason,
-    Request,
-    Result,
-    Skip,
-    State,
-    Verb,
-    Window,
-)
+from journalkeeper.model import Host, Kind, Outcome, Plan, Reason, Request, Result, Skip, State, Verb, Window
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
