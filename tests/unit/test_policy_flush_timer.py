@@ -32,10 +32,6 @@ def timer(interval_us: int = MINUTES_5) -> FlushTimer:
     return made
 
 
-def generation(number: int) -> Generations:
-    return Generations(number, number)
-
-
 def offline(made: FlushTimer, at_us: int, *present: int) -> bool:
     made.ask()
     return made.offline(frozenset(present or (FILE,)), at_us)
@@ -43,7 +39,7 @@ def offline(made: FlushTimer, at_us: int, *present: int) -> bool:
 
 def online(made: FlushTimer, at_us: int, block: int | None, file: int = FILE, number: int = 7) -> bool:
     made.ask()
-    return made.online({file: block}, at_us, generation(number))
+    return made.online({file: block}, at_us, Generations(number, number))
 
 
 def flushed(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> FlushTimer:
