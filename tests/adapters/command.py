@@ -35,6 +35,9 @@ class Said(NamedTuple):
 Typed = Callable[..., Said]
 """Runs the words, with `engine` in place of the host's."""
 
+Says = Callable[..., None]
+"""Has journalctl say these entries, with `events`, `rest`, `end` and `stderr`."""
+
 
 def need(*programs: str) -> None:
     """Skip where a program is not installed; tests/run installs them."""

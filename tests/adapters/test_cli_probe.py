@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from journalkeeper.journald.journalctl import wait_us
 from journalkeeper.model.errors import UsageError
 from journalkeeper.probe import syslog
 from journalkeeper.probe.intake import Intake
-from tests.adapters.command import Typed
+from tests.adapters.command import Says, Typed
 from tests.adapters.pages import PAGES, make
 
 SECOND = 1_000_000
@@ -128,21 +125,6 @@ def entry(taken_us: int, wait_us: int | None = 1000, **fields: str) -> dict[str,
     return {**times, **source, "_TRANSPORT": "syslog", "MESSAGE": "m", "PRIORITY": "6", **fields}
 
 
-@pytest.fixture
-def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Have a journalctl that says these entries."""
-
-    def hold(*entries: dict[str, str], status: int = 0) -> None:
-        (tmp_path / "entries").write_text("".join(f"{json.dumps(one)}\n" for one in entries))
-        program = tmp_path / "journalctl"
-        program.write_text(f"#!/bin/sh\necho \"$@\" >{tmp_path}/asked\ncat {tmp_path}/entries\n"
-                           f"[ {status} = 0 ] || echo 'no such boot' >&2\nexit {status}\n")  # fmt: skip
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-    return hold
-
-
 def intake(*entries: dict[str, str]) -> Intake:
     found = Intake()
     for one in entries:
@@ -206,8 +188,8 @@ def test_the_cause_of_a_stall_is_what_journald_did_meanwhile(
     assert line.endswith(f": {cause}")
 
 
-def test_a_journal_becomes_text_and_json(journal: Callable[..., None], typed: Typed, tmp_path: Path) -> None:
-    journal(*(entry(SECOND * n, 200_000 if n == 9 else 1000, _SYSTEMD_UNIT="a\x1b.service") for n in range(1, 31)))
+def test_a_journal_becomes_text_and_json(says: Says, typed: Typed, tmp_path: Path) -> None:
+    says(*(entry(SECOND * n, 200_000 if n == 9 else 1000, _SYSTEMD_UNIT="a\x1b.service") for n in range(1, 31)))
     words = ("probe", "intake", "-D", f"{tmp_path}", "--since=2026-01-01")
     found = typed(*words, "-j").document
     assert (tmp_path / "asked").read_text().split()[-1].startswith("--since=@1767")
@@ -226,10 +208,8 @@ def test_a_journal_becomes_text_and_json(journal: Callable[..., None], typed: Ty
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_a_document_has_the_keys_that_the_page_describes(
-    journal: Callable[..., None], typed: Typed, tmp_path: Path
-) -> None:
-    journal(entry(SECOND))
+def test_a_document_has_the_keys_that_the_page_describes(says: Says, typed: Typed, tmp_path: Path) -> None:
+    says(entry(SECOND))
     document = typed("probe", "intake", "-j").document
     page = (make(tmp_path / "made") / PAGES[0]).read_text()
     paragraph = page[page.index("\n.B probe\n") : page.index("\n.B check-config\n")].replace("\\-", "-")
@@ -237,8 +217,8 @@ def test_a_document_has_the_keys_that_the_page_describes(
     assert {key for key in keys if key not in paragraph} == set()
 
 
-def test_what_journalctl_refuses_is_said(journal: Callable[..., None], typed: Typed) -> None:
-    journal(status=1)
+def test_what_journalctl_refuses_is_said(says: Says, typed: Typed) -> None:
+    says(end="exit 1", stderr="no such boot\n")
     assert typed("probe", "intake", "--boot") == (1, "", "journalkeeper: journalctl: no such boot\n")
 
 
