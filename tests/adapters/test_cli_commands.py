@@ -40,17 +40,10 @@ from tests.adapters.command import Typed
 FILE = hosts.file(
     Kind.ACTIVE,
     path="/j/abc/system.journal",
-    device=49,
-    inode=258,
-    instance="abc",
     state=State.ONLINE,
     size_bytes=45 << 20,
-    allocated_bytes=45 << 20,
     disk_bytes=89 << 20,
     extents=hosts.extents(9_447, 45 << 20),
-    entries=12,
-    head_time_us=1,
-    tail_time_us=2,
 )
 ALL = (Range(0, 45 << 20, 9_447),)
 ACTION = Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, FILE, ALL, 45 << 20, 9_447, 360, "zstd")
