@@ -217,6 +217,14 @@ def test_a_document_has_the_keys_that_the_page_describes(says: Says, typed: Type
     assert {key for key in keys if key not in paragraph} == set()
 
 
+def test_a_signal_that_nohup_has_ignored_stays_so(says: Says, typed: Typed) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    says(entry(SECOND))
+    assert typed("probe", "intake").status == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+
+
 def test_what_journalctl_refuses_is_said(says: Says, typed: Typed) -> None:
     says(end="exit 1", stderr="no such boot\n")
     assert typed("probe", "intake", "--boot") == (1, "", "journalkeeper: journalctl: no such boot\n")
