@@ -7,11 +7,12 @@ It judges by the same code that the engine starts with.
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.table import GREY, Column, Row, render
+from journalkeeper.cli.table import GREY, Column
 from journalkeeper.cli.text import shown
-from journalkeeper.config.validation import describe
+from journalkeeper.config.validation import Shown, describe
 from journalkeeper.model.errors import ConfigError
 
 DESCRIPTION = """\
@@ -27,7 +28,11 @@ examples:
 exit status:
   0 the configuration is right, 1 it is not, 2 wrong usage"""
 
-_COLUMNS = (Column("SECTION"), Column("KEY"), Column("VALUE"))
+_COLUMNS: Final[tuple[Column[Shown], ...]] = (
+    Column("SECTION", lambda value: f"[{value.section}]"),
+    Column("KEY", lambda value: value.key),
+    Column("VALUE", lambda value: shown(value.value)),
+)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -52,16 +57,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
         return 0
     if args.quiet:
         return 0
-    rows = [
-        Row((f"[{value.section}]", value.key, shown(value.value)), GREY if value.default else "") for value in values
-    ]
-    lines = render(_COLUMNS, rows, legend=output.legend, colours=output.colours)
+    lines = output.table(_COLUMNS, values, lambda value: GREY if value.default else "")
     changed = sum(not value.default for value in values)
-    output.lines(
-        [*lines, "", f"The configuration is right; {changed} of {len(values)} values differ from the default."]
-        if output.legend
-        else lines
-    )
+    if output.legend:
+        lines += ["", f"The configuration is right; {changed} of {len(values)} values differ from the default."]
+    output.lines(lines)
     return 0
 
 

@@ -7,17 +7,17 @@ import argparse
 import os
 import stat
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
+from journalkeeper.bus import names
 from journalkeeper.cli import backend
 from journalkeeper.cli.output import Output
+from journalkeeper.cli.times import parse_time_us
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
-from journalkeeper.model import Host, Plan, Request
-from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report
+from journalkeeper.model import Request
+from journalkeeper.model.errors import KeeperError, UsageError
 
 if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
@@ -25,19 +25,10 @@ if TYPE_CHECKING:
     from journalkeeper.engine import Engine
 
 
-class EngineLike(Protocol):
-    """The part of engine.Engine that commands use."""
-
-    def look(self, request: Request) -> Host: ...
-    def plan(self, request: Request) -> Plan: ...
-    def judged(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]: ...
-    def run(self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]) -> Report: ...
-
-
 class Context:
     """One run of a command. `engine` stands in for the engine that the configuration asks for."""
 
-    def __init__(self, args: argparse.Namespace, output: Output, engine: EngineLike | None = None) -> None:
+    def __init__(self, args: argparse.Namespace, output: Output, engine: Engine | None = None) -> None:
         self._args = args
         self._engine = engine
         self.output = output
@@ -57,7 +48,14 @@ class Context:
             return validation.from_assignments(files.assignments("journalkeeper.conf", subdir=""))
         return validation.from_assignments(files.parse_file(given))
 
-    def engine(self) -> EngineLike:
+    def time_us(self, text: str | None) -> int | None:
+        """What --since= or --until= says. Raises: UsageError."""
+        try:
+            return None if text is None else parse_time_us(text, self.now_us)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    def engine(self) -> Engine:
         """The engine, with the configuration, -D, and for root what files occupy on disk.
 
         Raises: as `config`; KeeperError for a -D that is no directory; PermissionError (EACCES).
@@ -84,8 +82,16 @@ class Context:
         )
 
     def running(self) -> Service | None:
-        """The running service, to be closed; None if there is none, or another host's journal is meant."""
-        return None if self._engine is not None else backend.running(self._args, self.state_directory)
+        """The running service, to be closed; None if there is none, or another host's journal is meant.
+
+        A bus is asked only where a bus and a service could be there.
+        """
+        could_be = names.bus_address() is not None and backend.could_be_there(self.state_directory)
+        if self._engine is not None or not could_be or not self.means_service():
+            return None
+        from journalkeeper.bus.client import Service  # noqa: PLC0415 - pages are made without dbus-fast
+
+        return Service.find()
 
     def needed(self) -> Service:
         """The running service, to be closed. Raises: KeeperError if there is none."""
@@ -96,20 +102,24 @@ class Context:
 
     def means_service(self) -> bool:
         """Whether the command line is about this host's service: no -D, no --config, no state of its own."""
-        return backend.is_meant(self._args, self.state_directory)
+        given = self._args.directory is not None or self._args.config is not None
+        return not given and self.state_directory == state.DEFAULT
 
     def service(self, asked: Request) -> Service | None:
         """The running service if `asked` is for it to do, to be closed; None if it is for `engine`.
 
+        It does what is about its own directories, which are ours by the configuration that it shares with us.
         Raises: as `config`.
         """
-        if self._engine is not None:
+        service = self.running() if backend.can_be_asked(asked) else None
+        if service is None:
             return None
-        return backend.for_request(asked, self._args, self.state_directory, self._watched)
-
-    def _watched(self) -> tuple[str, ...]:
-        """The directories that the configuration names."""
-        return self.config().watch.directories
+        with ExitStack() as stack:
+            stack.enter_context(service)
+            if not backend.keeps(service, asked, lambda: self.config().watch.directories):
+                return None
+            stack.pop_all()
+        return service
 
     def record(self) -> Record:
         """The record, to be read. Raises: NeedsRootError without the right to; KeeperError if it is damaged."""

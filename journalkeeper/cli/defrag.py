@@ -7,24 +7,19 @@ A signal ends it at a chunk border, and it always says what it did.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from journalkeeper.cli import plan as plans
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.interrupts import Interrupts
-from journalkeeper.cli.named import complain_of_named
-from journalkeeper.cli.outcomes import COLOURS, sizes, span
+from journalkeeper.cli.outcomes import COLOURS, COLUMNS, PATH, sizes, span
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.polkit_agent import for_terminal
 from journalkeeper.cli.progress import on_terminal
-from journalkeeper.cli.rights import refuse_if_all_unreadable
+from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
-from journalkeeper.cli.table import Column, Row, render, stacked, wrapped
-from journalkeeper.cli.text import shown
+from journalkeeper.cli.table import Column, stacked, wrapped
 from journalkeeper.model import Outcome, Reason, Request, Result
-from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.wire.documents import defrag_document, disk_sums
@@ -45,15 +40,10 @@ exit status:
   0 done, also if there was nothing to do; 1 something failed or was interrupted, or a PATH
   does not exist or is no journal; 2 wrong usage"""
 
-_COLUMNS = (
-    Column("ACTION"),
-    Column("RESULT"),
-    Column("REASON"),
-    Column("EXTENTS", right=True),
-    Column("DISK", right=True),
-    Column("WRITTEN", right=True),
-    Column("TIME", right=True),
-    Column("PATH", gives="path"),
+_COLUMNS: Final[tuple[Column[Outcome], ...]] = (
+    *COLUMNS,
+    Column("TIME", lambda outcome: span(outcome.duration_s), right=True),
+    PATH,
 )
 
 
@@ -96,14 +86,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 def _execute(asked: Request, context: Context) -> _Ran:
     """Whoever does it, the progress is shown here, and a signal asks to stop."""
-    with ExitStack() as stack:
-        draw: Callable[[Progress], None] = _ignore
-        hint = ""
-        if context.output.json == "off":
-            line = on_terminal()
-            if line is not None:
-                draw = stack.enter_context(line)
-                hint = "\nStopping after this chunk."
+    with on_terminal(context.output) as draw:
+        hint = "\nStopping after this chunk." if draw.seen else ""
         service = context.service(asked)
         if service is not None:
             with service, for_terminal(), Interrupts(hint) as stop:
@@ -115,13 +99,8 @@ def _execute(asked: Request, context: Context) -> _Ran:
             return _Ran(report, defrag_document(report), stopped)
 
 
-def _ignore(_: Progress) -> None:
-    """Nobody reads along."""
-
-
 def _lines(report: Report, output: Output) -> list[str]:
-    rows = [_row(outcome) for outcome in report.outcomes]
-    table = render(_COLUMNS, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
+    table = output.table(_COLUMNS, report.outcomes, lambda outcome: COLOURS[outcome.result])
     skipped = report.plan.skipped
     listed = tuple(skip for skip in skipped if skip.reason not in plans.FINE)
     blocks = [table, plans.skipped_lines(listed, output), plans.fine(skipped, listed)]
@@ -130,22 +109,6 @@ def _lines(report: Report, output: Output) -> list[str]:
         blocks += [plans.glossary([*odd, *(skip.reason for skip in listed)], output.width)]
         blocks += [wrapped(_footer(report), output.width)]
     return stacked(blocks)
-
-
-def _row(outcome: Outcome) -> Row:
-    return Row(
-        (
-            outcome.action,
-            outcome.result,
-            outcome.reason,
-            f"{outcome.extents_before} -> {outcome.extents_after}",
-            sizes(outcome.disk_bytes_before, outcome.disk_bytes_after),
-            format_size(outcome.bytes_written),
-            span(outcome.duration_s),
-            shown(outcome.path),
-        ),
-        COLOURS[outcome.result],
-    )
 
 
 def _footer(report: Report) -> str:

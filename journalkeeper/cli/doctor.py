@@ -12,7 +12,7 @@ from journalkeeper.cli.times import shown_time
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted
-from journalkeeper.report.evidence import Evidence, Journal, Unknown
+from journalkeeper.report.evidence import DOCTOR_ENTRIES, Evidence, Journal, Unknown, Wanted
 from journalkeeper.report.finding import Finding, Severity, Verdict, judged
 from journalkeeper.report.rules import RULES
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
-    from journalkeeper.gather.evidence import Wanted
 
 DESCRIPTION = """\
 Says what is wrong or risky with the journal of this host, by the files, the record, the
@@ -42,6 +41,9 @@ WIDTH: Final = 80
 RECENT_US: Final = 7 * DAY_US
 """How far back the record is read: what failed before is over, or fails again."""
 
+JOURNAL: Final = ("entries", "oldest_us", "complete", "events", "events_oldest_us", "events_complete")
+"""What -j says of the journal, by the names of Journal."""
+
 _COLOURS: Final = {Severity.PROBLEM: RED, Severity.ADVICE: YELLOW}
 
 
@@ -55,8 +57,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Look, judge, and say it."""
-    from journalkeeper.gather.evidence import DOCTOR_ENTRIES, Wanted  # noqa: PLC0415 - as in `gathered`
-
     wanted = Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US)
     evidence = gathered(context, wanted)
     verdict = judged(evidence, RULES)
@@ -109,16 +109,7 @@ def document(verdict: Verdict, journal: Journal | Unknown) -> dict[str, object]:
         ],
         "passed": list(verdict.passed),
         "unknown": [{"rule": rule, "why": why} for rule, why in verdict.unknown],
-        "journal": None
-        if isinstance(journal, Unknown)
-        else {
-            "entries": journal.entries,
-            "oldest_us": journal.oldest_us,
-            "complete": journal.complete,
-            "events": journal.events,
-            "events_oldest_us": journal.events_oldest_us,
-            "events_complete": journal.events_complete,
-        },
+        "journal": None if isinstance(journal, Unknown) else {name: getattr(journal, name) for name in JOURNAL},
     }
 
 

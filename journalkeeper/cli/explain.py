@@ -8,9 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from journalkeeper.btrfs import disk, fiemap
-from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.output import DEFAULT_COLUMNS, columns
-from journalkeeper.cli.rights import refuse_if_all_unreadable
+from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
 from journalkeeper.model.errors import KeeperError
@@ -200,9 +199,7 @@ def _directory(context: Context) -> int:
         directory.Place(
             now_us=host.now_us,
             instance=one,
-            files=tuple(
-                file for file in host.files if file.path.rpartition("/")[0] == one.directory and file.problem is None
-            ),
+            files=tuple(file for file in host.files if file.directory == one.directory and file.problem is None),
             window=windows.get(one.name),
             decided=decided if isinstance(decided, Unknown) else decided.get(one.directory),
         )

@@ -6,19 +6,18 @@ from __future__ import annotations
 import argparse
 import os
 import stat
+from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.named import complain_of_named
-from journalkeeper.cli.outcomes import COLOURS, sizes
-from journalkeeper.cli.output import Output
+from journalkeeper.cli.outcomes import COLOURS, COLUMNS, PATH, sizes
+from journalkeeper.cli.refusals import complain_of_named
 from journalkeeper.cli.selection import absolute, add_paths
-from journalkeeper.cli.table import Column, Row, render, stacked
+from journalkeeper.cli.table import Column, stacked
 from journalkeeper.cli.text import shown
-from journalkeeper.cli.times import parse_time_us, shown_time
+from journalkeeper.cli.times import shown_time
 from journalkeeper.history.rows import Entry, Sample
 from journalkeeper.journald.names import classify
-from journalkeeper.model import Reason, Request, Result
-from journalkeeper.model.errors import UsageError
+from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.wire.documents import disk_sums, entry_document
 from journalkeeper.wire.field import document
@@ -40,23 +39,23 @@ exit status:
   0 done, also if nothing is recorded; 1 the record cannot be read, or a PATH is not in it and does
   not exist or is no journal; 2 wrong usage"""
 
-_OUTCOMES = (
-    Column("TIME"),
-    Column("BY"),
-    Column("ACTION"),
-    Column("RESULT"),
-    Column("REASON"),
-    Column("EXTENTS", right=True),
-    Column("DISK", right=True),
-    Column("WRITTEN", right=True),
-    Column("PATH", gives="path"),
+_SAMPLES: Final[tuple[Column[Sample], ...]] = (
+    Column("TIME", lambda sample: shown_time(sample.when_us)),
+    Column("EXTENTS", lambda sample: str(sample.extents), right=True),
+    Column("IDEAL", lambda sample: str(sample.ideal_extents), right=True),
+    Column("SIZE", lambda sample: format_size(sample.size_bytes), right=True),
+    Column("PATH", lambda sample: shown(sample.path), gives="path"),
 )
-_SAMPLES = (
-    Column("TIME"),
-    Column("EXTENTS", right=True),
-    Column("IDEAL", right=True),
-    Column("SIZE", right=True),
-    Column("PATH", gives="path"),
+
+
+def _of_entry(column: Column[Outcome]) -> Column[Entry]:
+    return Column(column.title, lambda entry: column.cell(entry.outcome), column.right, column.gives)
+
+
+_ENTRIES: Final[tuple[Column[Entry], ...]] = (
+    Column("TIME", lambda entry: shown_time(entry.when_us)),
+    Column("BY", lambda entry: entry.origin or "-"),
+    *map(_of_entry, (*COLUMNS, PATH)),
 )
 
 
@@ -69,7 +68,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the record's rows."""
-    since_us, until_us = _time_us(args.since, context), _time_us(args.until, context)
+    since_us, until_us = context.time_us(args.since), context.time_us(args.until)
     paths = absolute(args.paths or ([args.directory] if args.directory else []))
     with context.record() as record:
         entries = record.history(paths, since_us, until_us)
@@ -89,7 +88,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
             }
         )
         return status
-    blocks = [_entries(entries, output), _samples(samples, output)]
+    coloured = output.table(_ENTRIES, entries, lambda entry: COLOURS[entry.outcome.result])
+    blocks = [coloured, output.table(_SAMPLES, samples)]
     if output.legend:
         blocks.append([_footer(entries, samples)])
     output.lines(stacked(blocks))
@@ -107,52 +107,6 @@ def _problem(path: str) -> Reason | None:
     if not stat.S_ISREG(mode):
         return Reason.NOT_REGULAR
     return Reason.NOT_JOURNAL if classify(os.path.basename(path)) is None else None
-
-
-def _time_us(text: str | None, context: Context) -> int | None:
-    if text is None:
-        return None
-    try:
-        return parse_time_us(text, context.now_us)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-
-
-def _entries(entries: list[Entry], output: Output) -> list[str]:
-    rows = [
-        Row(
-            (
-                shown_time(when_us),
-                origin or "-",
-                outcome.action,
-                outcome.result,
-                outcome.reason,
-                f"{outcome.extents_before} -> {outcome.extents_after}",
-                sizes(outcome.disk_bytes_before, outcome.disk_bytes_after),
-                format_size(outcome.bytes_written),
-                shown(outcome.path),
-            ),
-            COLOURS[outcome.result],
-        )
-        for when_us, origin, outcome in entries
-    ]
-    return render(_OUTCOMES, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
-
-
-def _samples(samples: list[Sample], output: Output) -> list[str]:
-    rows = [
-        Row(
-            (
-                shown_time(sample.when_us),
-                str(sample.extents),
-                str(sample.ideal_extents),
-                format_size(sample.size_bytes),
-                shown(sample.path),
-            )
-        )
-        for sample in samples
-    ]
-    return render(_SAMPLES, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
 
 
 def _footer(entries: list[Entry], samples: list[Sample]) -> str:

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import textwrap
-from contextlib import ExitStack
-from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.progress import on_terminal
-from journalkeeper.cli.table import Column, Row, render
+from journalkeeper.cli.table import Column
 from journalkeeper.cli.text import shown
 from journalkeeper.lab import bed, compare
-from journalkeeper.lab.volume import isolate
+from journalkeeper.lab.volume import isolate, raise_on_signals
 from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.units import format_size
 
@@ -59,10 +56,15 @@ EXTENTS_LEAST, EXTENTS_MOST = 100, 15_000
 IOPS_LEAST, IOPS_MOST = 10, 1_000_000
 FREE_BYTES = 1 << 30
 
-_COLUMNS = (
-    Column("STRATEGY"),
-    *(Column(title, right=True) for title in ("FLUSH", "LAST 10", "ALL", "EXTENTS", "DISK", "WRITTEN")),
-    Column("SUMS"),
+_COLUMNS: Final[tuple[Column[compare.Row], ...]] = (
+    Column("STRATEGY", lambda row: row.strategy),
+    Column("FLUSH", lambda row: f"{row.flush_s:.2f} s", right=True),
+    Column("LAST 10", lambda row: f"{row.last_s:.2f} s", right=True),
+    Column("ALL", lambda row: f"{row.read_s:.2f} s", right=True),
+    Column("EXTENTS", lambda row: f"{row.extents:,}", right=True),
+    Column("DISK", lambda row: format_size(row.disk_bytes), right=True),
+    Column("WRITTEN", lambda row: format_size(row.written_bytes), right=True),
+    Column("SUMS", lambda row: "yes" if row.checksummed else "no"),
 )
 
 
@@ -85,12 +87,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
         raise (NeedsRootError if not context.privileged else KeeperError)(f"no scratch volume: {reason}")
     isolate()
     place = os.path.abspath(args.place)
-    with ExitStack() as stack:
-        line = on_terminal() if context.output.json == "off" else None
-        tell = stack.enter_context(line).tell if line is not None else _ignore
-        _raise_on_signals()
+    with on_terminal(context.output) as line:
+        raise_on_signals()
         try:
-            compared = compare.compare(place, args.extents, args.iops, tell)
+            compared = compare.compare(place, args.extents, args.iops, line.tell)
         except (RuntimeError, OSError) as error:
             if shutil.disk_usage(place).free < FREE_BYTES // 64:
                 raise KeeperError(f"{place}: no space left on the device") from error
@@ -116,24 +116,6 @@ def _check(args: argparse.Namespace) -> None:
         raise KeeperError(f"{args.place}: {format_size(free)} are free, {format_size(FREE_BYTES)} are needed")
 
 
-def _raise_on_signals() -> None:
-    """Let every signal that ends a command unmount and remove everything on the way out, once."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    for number in numbers:
-        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup(1) has it
-            signal.signal(number, interrupt)
-
-
-def _ignore(_: str) -> None:
-    """Nobody reads along."""
-
-
 def _document(place: str, iops: int, compared: compare.Compared) -> dict[str, object]:
     return {
         "directory": place,
@@ -144,20 +126,7 @@ def _document(place: str, iops: int, compared: compare.Compared) -> dict[str, ob
 
 
 def _lines(place: str, iops: int, compared: compare.Compared, output: Output) -> list[str]:
-    rows = [
-        Row(
-            (
-                row.strategy,
-                *(f"{seconds:.2f} s" for seconds in (row.flush_s, row.last_s, row.read_s)),
-                f"{row.extents:,}",
-                format_size(row.disk_bytes),
-                format_size(row.written_bytes),
-                "yes" if row.checksummed else "no",
-            )
-        )
-        for row in compared.rows
-    ]
-    lines = render(_COLUMNS, rows, legend=output.legend, colours=output.colours)
+    lines = output.table(_COLUMNS, compared.rows)
     if output.legend:
         speed = f"{iops} IOPS" if iops else "as fast as the disk is"
         text = f"{compared.flushes} flushes of 40 messages each in {compare.DAYS} days, on {shown(place)}, {speed}."

@@ -11,14 +11,18 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from journalkeeper.cli.pager import page
+from journalkeeper.cli.table import Column, render, uncoloured
 from journalkeeper.cli.text import shown, switched
 from journalkeeper.model.errors import KeeperError
 
 DEFAULT_COLUMNS, DEFAULT_LINES = 80, 24
 """Of a terminal that does not tell."""
+
+T = TypeVar("T")
 
 
 class Output:
@@ -54,6 +58,12 @@ class Output:
             return
         if lines:
             write("\n".join(lines))
+
+    def table(
+        self, columns: tuple[Column[T], ...], rows: Sequence[T], colour: Callable[[T], str] = uncoloured
+    ) -> list[str]:
+        """The lines of a table as `render`."""
+        return render(columns, rows, legend=self.legend, colours=self.colours, width=self.width, colour=colour)
 
     def note(self, text: str) -> None:
         """One line on stderr beside the answer."""

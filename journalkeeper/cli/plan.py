@@ -14,11 +14,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.named import complain_of_named
 from journalkeeper.cli.output import Output
-from journalkeeper.cli.rights import refuse_if_all_unreadable
+from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
-from journalkeeper.cli.table import GREEN, GREY, Column, Row, render, stacked, wrapped
+from journalkeeper.cli.table import GREEN, GREY, Column, stacked, wrapped
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.cli.waits import waits
@@ -44,20 +43,48 @@ exit status:
   0 done; 1 something cannot be read or is not on btrfs, or a PATH does not exist or is no journal;
   2 wrong usage"""
 
-_ACTIONS = (
-    Column("ACTION"),
-    Column("REASON"),
-    Column("EXTENTS", right=True),
-    Column("EXPECTED", right=True),
-    Column("WRITES", right=True),
-    Column("SAVES", right=True),
-    Column("RANGE"),
-    Column("PATH", gives="path"),
+
+def _saves(action: dict[str, Any]) -> str:
+    """What is estimated; a service of an older version does not say."""
+    if "read_seconds_saved" not in action:
+        return "-"
+    return f"~{_seconds(action['read_seconds_saved'])} ~{format_size(action['disk_bytes_saved'])}"
+
+
+def _seconds(seconds: float) -> str:
+    """A span to the second, or what is left of one."""
+    return format_span(round(seconds * 1e3) * 1000)
+
+
+def _range(action: dict[str, Any]) -> str:
+    """Which part of the file: all that has extents, one part, or how many; none for what is done to a directory."""
+    ranges = action["ranges"]
+    if not ranges:
+        return "-"
+    if sum(one["extents"] for one in ranges) >= action["extents_before"]:
+        return "all"
+    if len(ranges) == 1:
+        return f"{format_size(ranges[0]['length'])} at {format_size(ranges[0]['offset'])}"
+    return f"{len(ranges)} ranges"
+
+
+_ACTIONS: Final[tuple[Column[dict[str, Any]], ...]] = (
+    Column("ACTION", lambda action: str(action["action"])),
+    Column("REASON", lambda action: str(action["reason"])),
+    Column("EXTENTS", lambda action: str(action["extents_before"]), right=True),
+    Column("EXPECTED", lambda action: str(action["extents_expected"]), right=True),
+    Column("WRITES", lambda action: format_size(action["bytes_to_write"]), right=True),
+    Column("SAVES", _saves, right=True),
+    Column("RANGE", _range),
+    Column("PATH", lambda action: shown(action["path"]), gives="path"),
+)
+_SKIPPED: Final[tuple[Column[Skip], ...]] = (
+    Column("SKIPPED", lambda skip: skip.reason),
+    Column("DETAIL", lambda skip: shown(skip.detail) or "-", gives="text"),
+    Column("PATH", lambda skip: shown(skip.path), gives="path"),
 )
 FINE: Final = frozenset({Reason.IDEAL, Reason.RECORDED})
 """Nothing is to be done about these files, now or later."""
-
-_SKIPPED = (Column("SKIPPED"), Column("DETAIL", gives="text"), Column("PATH", gives="path"))
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +108,11 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
         output.document(document)
         return status
     listed = skipped if verbose or asked.paths else tuple(skip for skip in skipped if skip.reason not in FINE)
-    blocks = [_actions(document["actions"], output), skipped_lines(listed, output), fine(skipped, listed)]
+    blocks = [
+        output.table(_ACTIONS, document["actions"], lambda _: GREEN),
+        skipped_lines(listed, output),
+        fine(skipped, listed),
+    ]
     if output.legend:
         blocks.append(glossary((skip.reason for skip in listed), output.width))
         windows = [_window(instance, window) for instance, window in document["window"].items()]
@@ -115,8 +146,7 @@ def _document(asked: Request, context: Context) -> dict[str, Any]:
 
 def skipped_lines(skipped: tuple[Skip, ...], output: Output) -> list[str]:
     """A table of what is left alone, empty if nothing is."""
-    rows = [Row((skip.reason, shown(skip.detail) or "-", shown(skip.path)), GREY) for skip in skipped]
-    return render(_SKIPPED, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
+    return output.table(_SKIPPED, skipped, lambda _: GREY)
 
 
 def glossary(reasons: Iterable[Reason], width: int | None = None) -> list[str]:
@@ -124,50 +154,6 @@ def glossary(reasons: Iterable[Reason], width: int | None = None) -> list[str]:
     occurring = set(reasons)
     listed = [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]
     return [line for sentence in listed for line in wrapped(sentence, width)]
-
-
-def _actions(actions: list[dict[str, Any]], output: Output) -> list[str]:
-    rows = [
-        Row(
-            (
-                action["action"],
-                action["reason"],
-                str(action["extents_before"]),
-                str(action["extents_expected"]),
-                format_size(action["bytes_to_write"]),
-                _saves(action),
-                _range(action),
-                shown(action["path"]),
-            ),
-            GREEN,
-        )
-        for action in actions
-    ]
-    return render(_ACTIONS, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
-
-
-def _saves(action: dict[str, Any]) -> str:
-    """What is estimated; a service of an older version does not say."""
-    if "read_seconds_saved" not in action:
-        return "-"
-    return f"~{_seconds(action['read_seconds_saved'])} ~{format_size(action['disk_bytes_saved'])}"
-
-
-def _seconds(seconds: float) -> str:
-    """A span to the second, or what is left of one."""
-    return format_span(round(seconds * 1e3) * 1000)
-
-
-def _range(action: dict[str, Any]) -> str:
-    """Which part of the file: all that has extents, one part, or how many; none for what is done to a directory."""
-    ranges = action["ranges"]
-    if not ranges:
-        return "-"
-    if sum(one["extents"] for one in ranges) >= action["extents_before"]:
-        return "all"
-    if len(ranges) == 1:
-        return f"{format_size(ranges[0]['length'])} at {format_size(ranges[0]['offset'])}"
-    return f"{len(ranges)} ranges"
 
 
 def _window(instance: str, window: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import argparse
 import importlib
 import json
 import signal
+import sys
 import textwrap
 import time
 from collections import Counter
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.cli.parser import Help, common
-from journalkeeper.cli.table import Column, Row, render, stacked
+from journalkeeper.cli.table import Column, stacked
 from journalkeeper.cli.text import elided
-from journalkeeper.cli.times import parse_time_us, shown_time
+from journalkeeper.cli.times import shown_time
 from journalkeeper.model.errors import FileError, NeedsRootError, UsageError
 from journalkeeper.model.units import INFINITY_US, counted, parse_span_us
 from journalkeeper.report import distribution as report
@@ -147,24 +148,26 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if probe.needs_root and not context.privileged:
         raise NeedsRootError(probe.needs_root)
     before = earlier(args.against, probe.name)
-    if getattr(args, "since", None):
-        args.since = f"@{time_us(args.since, context) / 1e6:.6f}"
+    since_us = context.time_us(getattr(args, "since", None) or None)
+    if since_us is not None:
+        args.since = f"@{since_us / 1e6:.6f}"
     limit_us = probe.limit_us or context.config().window.intake_delay_max_us
     limit = report.Limit(limit_us * 1000, probe.limit_source)
     output = context.output
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup(1) leaves it
             signal.signal(number, signal.default_int_handler)
-    with importlib.import_module(f"journalkeeper.probe.{probe.name}").measured(args) as found:
-        every = Every(args.every, found) if args.every and output.json == "off" else None
-        try:
-            for _ in found.steps:
-                if every is not None:
-                    output.lines(every.rows(), paged=False)
-        except KeyboardInterrupt:
-            found.notes.append(INTERRUPTED)
-        finally:
-            found.steps.close()
+    steps = importlib.import_module(f"journalkeeper.probe.{probe.name}").measured(args)
+    found = next(steps)
+    every = Every(args.every, found) if args.every and output.json == "off" else None
+    try:
+        for _ in steps:
+            if every is not None:
+                output.lines(every.rows(), paged=False)
+    except KeyboardInterrupt:
+        found.notes.append(INTERRUPTED)
+    finally:
+        steps.close()
     interrupted = INTERRUPTED in found.notes
     verdict = report.verdict([series for series in found.series if found.judged(series)], limit)
     if output.json != "off":
@@ -241,13 +244,13 @@ def document(
 def text(found: Measurement, before: dict[str, Any], verdict: str, output: Output) -> list[list[str]]:
     """The blocks: verdict, distributions, the table, what was not seen, and what else there is to say."""
     columns = (*found.columns, "ratio") if before else found.columns
-    heads = tuple(Column(column.upper(), right=column not in WORDS) for column in columns)
-    rows = [Row(cells) for series in found.series for cells in _cells(series, columns, before)]
+    table = tuple(Column(name.upper(), _cell(name), right=name not in WORDS) for name in columns)
+    rows = [words for series in found.series for words in _words(series, before)]
     drawn = [series for series in found.series if series.planned_ns is not None] or found.series[:1]
     blocks = [textwrap.wrap(verdict, WIDTH)]
     if "name" in columns:
         blocks += [[series.name, *report.rows(series.waits_ns())] for series in drawn if series.began_ns]
-    blocks.append(render(heads, rows, legend=output.legend, colours=output.colours) if rows else [])
+    blocks.append(output.table(table, rows))
     floor = report.statistics(found.floor.waits_ns())
     least, most = report.shown(floor["p50"]), report.shown(floor["worst"])
     notes = [*found.notes, *_unobserved(found), f"The instrument's own floor, on a sink: p50 {least}, worst {most}."]
@@ -255,8 +258,13 @@ def text(found: Measurement, before: dict[str, Any], verdict: str, output: Outpu
     return [*blocks, [line for note in notes for line in wrapper.wrap(note)] if output.legend else []]
 
 
-def _cells(series: report.Series, columns: tuple[str, ...], before: dict[str, Any]) -> list[tuple[str, ...]]:
-    """The row of a series; below it, of an open loop, that of the calls' own times."""
+def _cell(column: str) -> Callable[[dict[str, str]], str]:
+    width = sys.maxsize if column == "file" else NAME_WIDTH
+    return lambda words: elided(words.get(column, "-"), width)
+
+
+def _words(series: report.Series, before: dict[str, Any]) -> list[dict[str, str]]:
+    """The words of the row of a series; below it, of an open loop, that of the calls' own times."""
     found = [(series.name, report.statistics(series.waits_ns()))]
     if series.planned_ns is not None:
         found.append(("  from the call on", report.statistics(series.took_ns)))
@@ -264,8 +272,7 @@ def _cells(series: report.Series, columns: tuple[str, ...], before: dict[str, An
     for name, values in found:
         words = {key: report.shown(value) for key, value in values.items()} | series.labels
         words |= {"name": name, "count": str(values["count"]), "ratio": report.ratio(values, before.get(name))}
-        cells = ((column, words.get(column, "-")) for column in columns)
-        lines.append(tuple(word if column == "file" else elided(word, NAME_WIDTH) for column, word in cells))
+        lines.append(words)
     return lines
 
 
@@ -281,14 +288,3 @@ def _unobserved(found: Measurement) -> list[str]:
         f"Not observed: {counted(len(spans), 'span')} of a second or more without a sample, {report.shown(total)} "
         f"in all, the longest {report.shown(ended - began)} from {when}."
     ]
-
-
-def time_us(text: str, context: Context) -> int:
-    """A time that an option says.
-
-    Raises: UsageError.
-    """
-    try:
-        return parse_time_us(text, context.now_us)
-    except ValueError as error:
-        raise UsageError(str(error)) from error

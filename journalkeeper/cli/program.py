@@ -12,17 +12,21 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from journalkeeper.cli.commands import COMMANDS, Command
-from journalkeeper.cli.context import Context, EngineLike
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output, complain, flush
 from journalkeeper.cli.parser import parse
 from journalkeeper.model.errors import ConfigError, FileError, KeeperError, NeedsRootError, UsageError
 
+if TYPE_CHECKING:
+    from journalkeeper.engine import Engine
+
 DONE, FAILED, USAGE = 0, 1, 2
 
 
-def run(words: Sequence[str], engine: EngineLike | None = None) -> int:
+def run(words: Sequence[str], engine: Engine | None = None) -> int:
     """Do what `words` ask for and return the exit status; `engine` in place of the host's engine."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -36,7 +40,7 @@ def run(words: Sequence[str], engine: EngineLike | None = None) -> int:
         return FAILED
 
 
-def _run(words: Sequence[str], engine: EngineLike | None) -> int:
+def _run(words: Sequence[str], engine: Engine | None) -> int:
     try:
         args = parse(words)
     except UsageError as error:

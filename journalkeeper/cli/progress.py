@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Self, TextIO
 
-from journalkeeper.cli.output import DEFAULT_COLUMNS, terminal_size
+from journalkeeper.cli.output import DEFAULT_COLUMNS, Output, terminal_size
 from journalkeeper.cli.text import elided, shown
 from journalkeeper.model import MIB
 from journalkeeper.model.progress import Progress
@@ -23,9 +23,10 @@ _ERASE = "\r\x1b[K"
 
 
 class ProgressLine:
-    """Draws Progress on `stream`; as a context it erases itself at the end."""
+    """Draws Progress on `stream`, if there is one; as a context it erases itself at the end."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: TextIO | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seen = stream is not None
         self._stream = stream
         self._clock = clock
         self._start_s: float | None = None
@@ -60,8 +61,9 @@ class ProgressLine:
             self._write(_ERASE + text[: _columns() - 1])
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        if self._stream is not None:
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def rate_bytes_per_s(done_bytes: int, elapsed_s: float) -> float:
@@ -81,11 +83,10 @@ def line(progress: Progress, rate: float, columns: int) -> str:
     return f"{text}  {elided(shown(progress.path), room)}" if room > 0 else text[: columns - 1]
 
 
-def on_terminal() -> ProgressLine | None:
-    """A line on stderr, or None where nobody would see it or it could not be erased."""
-    if os.environ.get("TERM") in {None, "dumb"} or sys.stderr is None or not sys.stderr.isatty():
-        return None
-    return ProgressLine(sys.stderr)
+def on_terminal(output: Output) -> ProgressLine:
+    """A line on stderr, which draws nothing where nobody would see it or it could not be erased."""
+    dumb = os.environ.get("TERM") in {None, "dumb"} or sys.stderr is None or not sys.stderr.isatty()
+    return ProgressLine(None if dumb or output.json != "off" else sys.stderr)
 
 
 def _columns() -> int:

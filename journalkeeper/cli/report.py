@@ -15,6 +15,7 @@ from journalkeeper.cli.doctor import gathered
 from journalkeeper.cli.text import shown
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.units import format_size
+from journalkeeper.report.evidence import REPORT_ENTRIES, Wanted
 from journalkeeper.report.finding import judged
 from journalkeeper.report.page import page
 from journalkeeper.report.rules import RULES
@@ -49,8 +50,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Write the page."""
-    from journalkeeper.gather.evidence import REPORT_ENTRIES, Wanted  # noqa: PLC0415 - as in `gathered`
-
     path = os.path.abspath(args.output)
     with _directory(path) as dir_fd:
         refuse(path, dir_fd, force=args.force)

@@ -11,7 +11,7 @@ from journalkeeper.cli.doctor import WIDTH, gathered
 from journalkeeper.gather.machine import RETENTION
 from journalkeeper.journald import conf
 from journalkeeper.model.errors import FileError, KeeperError, UsageError
-from journalkeeper.report.evidence import Evidence, Unknown
+from journalkeeper.report.evidence import Evidence, Unknown, Wanted
 from journalkeeper.report.retention import Retention, dropin, retention, sentence
 
 if TYPE_CHECKING:
@@ -58,8 +58,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
         else:
             output.lines(wrap(text, WIDTH, break_on_hyphens=False), paged=False)
         return 0
-    from journalkeeper.gather.evidence import Wanted  # noqa: PLC0415 - as in `doctor`
-
     evidence = gathered(context, Wanted(args.directory, entries=0, since_us=context.now_us))
     found = retention(evidence)
     if isinstance(found, Unknown):

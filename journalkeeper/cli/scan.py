@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.named import complain_of_named
-from journalkeeper.cli.rights import refuse_if_all_unreadable
+from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
 from journalkeeper.cli.selection import absolute, add_paths
-from journalkeeper.cli.table import RED, Column, Row, render, wrapped
+from journalkeeper.cli.table import RED, Column, wrapped
 from journalkeeper.cli.text import shown
 from journalkeeper.model import JournalFile, Request
 from journalkeeper.model.units import counted, format_size
@@ -33,15 +33,30 @@ exit status:
   0 done; 1 something cannot be read or is not on btrfs, or a PATH does not exist or is no journal;
   2 wrong usage"""
 
-_COLUMNS = (
-    Column("KIND"),
-    Column("STATE"),
-    Column("EXTENTS", right=True),
-    Column("IDEAL", right=True),
-    Column("SIZE", right=True),
-    Column("DISK", right=True),
-    Column("FLAGS"),
-    Column("PATH", gives="path"),
+
+def _flags(file: JournalFile) -> str:
+    flags = [
+        word
+        for word, is_so in (
+            (file.problem, file.problem),
+            ("compressed", file.compressed),
+            ("nocow", file.nocow),
+            ("shared", file.extents.shared_bytes),
+        )
+        if word and is_so
+    ]
+    return ",".join(flags) or "-"
+
+
+_COLUMNS: Final[tuple[Column[JournalFile], ...]] = (
+    Column("KIND", lambda file: file.kind),
+    Column("STATE", lambda file: file.state),
+    Column("EXTENTS", lambda file: str(file.extents.total), right=True),
+    Column("IDEAL", lambda file: str(file.ideal_extents), right=True),
+    Column("SIZE", lambda file: format_size(file.size_bytes), right=True),
+    Column("DISK", lambda file: "-" if file.disk_bytes is None else format_size(file.disk_bytes), right=True),
+    Column("FLAGS", _flags),
+    Column("PATH", lambda file: shown(file.path), gives="path"),
 )
 
 
@@ -60,10 +75,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if output.json != "off":
         output.document([document(FILE, file) for file in host.files])
         return status
-    rows = [_row(file) for file in sorted(host.files, key=_worst)]
-    lines = render(_COLUMNS, rows, legend=output.legend, colours=output.colours, width=output.width) if rows else []
+    files = sorted(host.files, key=_worst)
+    lines = output.table(_COLUMNS, files, lambda file: RED if file.problem else "")
     if output.legend:
-        lines += ["", *wrapped(_footer(host.files), output.width)] if rows else ["No journal files found."]
+        lines += ["", *wrapped(_footer(host.files), output.width)] if files else ["No journal files found."]
     output.lines(lines)
     return status
 
@@ -71,36 +86,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def _worst(file: JournalFile) -> tuple[bool, int, str]:
     """Sort key: what cannot be judged, then what has the most extents beyond the ideal."""
     return (not file.problem, file.ideal_extents - file.extents.total, file.path)
-
-
-def _row(file: JournalFile) -> Row:
-    return Row(
-        (
-            file.kind,
-            file.state,
-            str(file.extents.total),
-            str(file.ideal_extents),
-            format_size(file.size_bytes),
-            "-" if file.disk_bytes is None else format_size(file.disk_bytes),
-            _flags(file),
-            shown(file.path),
-        ),
-        RED if file.problem else "",
-    )
-
-
-def _flags(file: JournalFile) -> str:
-    flags = [
-        word
-        for word, is_so in (
-            (file.problem, file.problem),
-            ("compressed", file.compressed),
-            ("nocow", file.nocow),
-            ("shared", file.extents.shared_bytes),
-        )
-        if word and is_so
-    ]
-    return ",".join(flags) or "-"
 
 
 def _footer(files: tuple[JournalFile, ...]) -> str:

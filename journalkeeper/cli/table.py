@@ -7,7 +7,8 @@ A table is text; whoever prints it decides about colour, legend and pager.
 from __future__ import annotations
 
 import textwrap
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from journalkeeper.cli.text import elided
 
@@ -22,22 +23,25 @@ LEAST_TEXT: Final = 20
 _GAP: Final = "  "
 
 
-class Column(NamedTuple):
-    """A heading, the side that its cells lean to, and what may be done to them where the table is too wide.
+T = TypeVar("T")
+
+
+class Column(NamedTuple, Generic[T]):
+    """A heading, its cell of what a row is about, escaped, the side that cells lean to, and what may be done to them
+    where the table is too wide.
 
     A "path" is shortened in its middle, a "text" is wrapped. The longest column should come last: it is not padded.
     """
 
     title: str
+    cell: Callable[[T], str]
     right: bool = False
     gives: Literal["", "path", "text"] = ""
 
 
-class Row(NamedTuple):
-    """One line's cells, already escaped, and the colour it has on a terminal."""
-
-    cells: tuple[str, ...]
-    colour: str = ""
+def uncoloured(_: object) -> str:
+    """The colour of a row that has none."""
+    return ""
 
 
 def paint(text: str, colour: str, *, enabled: bool) -> str:
@@ -46,16 +50,29 @@ def paint(text: str, colour: str, *, enabled: bool) -> str:
 
 
 def render(
-    columns: tuple[Column, ...], rows: list[Row], *, legend: bool, colours: bool, width: int | None = None
+    columns: tuple[Column[T], ...],
+    rows: Sequence[T],
+    *,
+    legend: bool,
+    colours: bool,
+    width: int | None = None,
+    colour: Callable[[T], str] = uncoloured,
 ) -> list[str]:
-    """The lines of a table of at most `width` columns if it can be done, its headings first if there is a legend."""
-    titles = tuple(column.title for column in columns)
-    everything = [titles, *(row.cells for row in rows)] if legend else [row.cells for row in rows]
-    widths = _fitted(columns, [max(map(len, cells)) for cells in zip(*everything, strict=True)], width)
-    lines = [paint(line, _UNDERLINE, enabled=colours) for line in _lines(columns, widths, titles)] if legend else []
-    for row in rows:
-        lines += [paint(line, row.colour, enabled=colours) for line in _lines(columns, widths, row.cells)]
-    return lines
+    """A line for each of `rows`, in at most `width` columns if it can be done, the headings first if there is a legend.
+
+    `colour` is what a row has on a terminal. Without rows there are no lines.
+    """
+    if not rows:
+        return []
+    titles = [(tuple(column.title for column in columns), _UNDERLINE)] if legend else []
+    everything = [*titles, *((tuple(column.cell(row) for column in columns), colour(row)) for row in rows)]
+    longest = [max(map(len, cells)) for cells in zip(*(cells for cells, _ in everything), strict=True)]
+    widths = _fitted(columns, longest, width)
+    return [
+        paint(line, painted, enabled=colours)
+        for cells, painted in everything
+        for line in _lines(columns, widths, cells)
+    ]
 
 
 def stacked(blocks: list[list[str]]) -> list[str]:
@@ -71,7 +88,7 @@ def wrapped(text: str, width: int | None) -> list[str]:
     return [text] if width is None else textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
 
-def _fitted(columns: tuple[Column, ...], widths: list[int], width: int | None) -> list[int]:
+def _fitted(columns: tuple[Column[Any], ...], widths: list[int], width: int | None) -> list[int]:
     """The widths that columns have in a table of `width`: paths give first, then sentences."""
     fitted = list(widths)
     for gives, least in (("path", LEAST_PATH), ("text", LEAST_TEXT)):
@@ -82,7 +99,7 @@ def _fitted(columns: tuple[Column, ...], widths: list[int], width: int | None) -
     return fitted
 
 
-def _lines(columns: tuple[Column, ...], widths: list[int], cells: tuple[str, ...]) -> list[str]:
+def _lines(columns: tuple[Column[Any], ...], widths: list[int], cells: tuple[str, ...]) -> list[str]:
     """One row: a line, or several where a sentence is wrapped."""
     parts = [_cut(column, width, cell) for column, width, cell in zip(columns, widths, cells, strict=True)]
     return [
@@ -94,7 +111,7 @@ def _lines(columns: tuple[Column, ...], widths: list[int], cells: tuple[str, ...
     ]
 
 
-def _cut(column: Column, width: int, cell: str) -> list[str]:
+def _cut(column: Column[Any], width: int, cell: str) -> list[str]:
     if len(cell) <= width or not column.gives:
         return [cell]
     if column.gives == "text":
@@ -103,5 +120,5 @@ def _cut(column: Column, width: int, cell: str) -> list[str]:
     return [name if len(name) <= width else elided(name[2:], width)]
 
 
-def _padded(column: Column, width: int, text: str) -> str:
+def _padded(column: Column[Any], width: int, text: str) -> str:
     return text.rjust(width) if column.right else text.ljust(width)

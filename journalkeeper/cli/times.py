@@ -46,10 +46,10 @@ def _parsed(text: str, now_us: int) -> int | None:
     if epoch := _EPOCH.fullmatch(text):
         return int(epoch[1]) * SECOND_US + _micros(epoch[2])
     if text[:1] in {"-", "+"}:
-        return now_us + (1 if text[0] == "+" else -1) * _span_us(text[1:])
+        return now_us + (1 if text[0] == "+" else -1) * parse_span_us(text[1:].strip())
     for word, sign in ((" ago", -1), (" left", 1)):
         if text.endswith(word):
-            return now_us + sign * _span_us(text.removesuffix(word))
+            return now_us + sign * parse_span_us(text.removesuffix(word).strip())
     return _calendar(text, now_us)
 
 
@@ -76,8 +76,3 @@ def _micros(fraction: str | None) -> int:
 def _epoch_us(moment: datetime) -> int:
     """A naive time is local (datetime.timestamp)."""
     return round(moment.timestamp()) * SECOND_US
-
-
-def _span_us(text: str) -> int:
-
-    return parse_span_us(text.strip())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final
 
 from journalkeeper.bus.unit_states import units
 from journalkeeper.config import Config
@@ -21,34 +21,16 @@ from journalkeeper.model import Host, Plan, Reason, Request
 from journalkeeper.model.errors import FileError, KeeperError, NotBtrfsError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US
-from journalkeeper.report.evidence import Evidence, Look, Recorded, Unknown
+from journalkeeper.report.evidence import Evidence, Look, Recorded, Unknown, Wanted
 
-DOCTOR_ENTRIES: Final = 50_000
-REPORT_ENTRIES: Final = 200_000
+if TYPE_CHECKING:
+    from journalkeeper.engine import Engine
+
 SNAPSHOTS_US: Final = 30 * DAY_US
 """As long as in a plan: a rewrite beside a snapshot is evidence that snapshots are taken of a journal."""
 
 ELSEWHERE: Final = Unknown("-D names a journal that this machine's journald does not write")
 UNASKED: Final = Unknown("not asked for")
-
-
-class Engine(Protocol):
-    """The part of engine.Engine that is asked."""
-
-    def look(self, request: Request) -> Host: ...
-    def judged(self, request: Request) -> tuple[Host, Plan]: ...
-
-
-class Wanted(NamedTuple):
-    """What is to be looked at: `directory` is that of -D, None for this host's own.
-
-    `entries` are read of the journal, the newest; 0 leaves it out. `since_us` is how far back the record is read.
-    """
-
-    directory: str | None = None
-    entries: int = DOCTOR_ENTRIES
-    since_us: int | None = None
-    plan: bool = False
 
 
 def gather(
@@ -62,7 +44,7 @@ def gather(
 ) -> Evidence:
     """All that is wanted. Raises: KeeperError if journalctl breaks off."""
     record = _recorded(state_directory, wanted, now_us)
-    look, plan = _looked(engine, wanted, record, state_directory, now_us)
+    look, plan = _looked(engine, wanted, record, now_us)
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
     namespaces = tuple(one.namespace for one in instances if one.namespace)
@@ -82,7 +64,7 @@ def gather(
 
 
 def _looked(
-    engine: Engine, wanted: Wanted, record: Recorded | Unknown, state_directory: str, now_us: int
+    engine: Engine, wanted: Wanted, record: Recorded | Unknown, now_us: int
 ) -> tuple[Look | Unknown, Plan | Unknown]:
     """What the engine sees, and its plan where that is wanted."""
     plan: Plan | Unknown = UNASKED
@@ -90,7 +72,8 @@ def _looked(
         if wanted.plan and not isinstance(record, Unknown):
             host, plan = engine.judged(Request(upkeep=True))
         else:
-            host = engine.look(Request())._replace(unshared=_unshared(record, state_directory, now_us))
+            unshared = frozenset[str]() if isinstance(record, Unknown) else record.unshared
+            host = engine.look(Request())._replace(unshared=unshared)
     except NotBtrfsError as error:
         return Look(Host(now_us, (), (), (), {}, 0), foreign=(error.path,)), UNASKED
     except KeeperError as error:
@@ -114,14 +97,6 @@ def _leftovers(host: Host) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _unshared(record: Recorded | Unknown, state_directory: str, now_us: int) -> frozenset[str]:
-    """The directories in which something was rewritten beside a snapshot, as in a plan."""
-    if isinstance(record, Unknown):
-        return frozenset()
-    with closing(Record(state_directory, read_only=True)) as opened:
-        return opened.unshared_since(now_us - SNAPSHOTS_US)
-
-
 def _recorded(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | Unknown:
     """What the record says of the wanted time and directory."""
     try:
@@ -139,6 +114,7 @@ def _recorded(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | U
                 totals=tuple(totals),
                 last_run=record.last_run(),
                 waiting=tuple(record.waiting().values()),
+                unshared=record.unshared_since(now_us - SNAPSHOTS_US),
                 ignored=record.ignored,
             )
     except FileNotFoundError:

@@ -14,14 +14,13 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from journalkeeper.journald.header import MAGIC
 from journalkeeper.model.units import U64_MAX
 
-HEADER_BYTES: Final = 208
 HEADER: Final = struct.Struct("<8sII136xQ16xQ")
 """Signature, compatible and incompatible flags, n_entries, the offset of the first entry array."""
 
 COMPACT: Final = 1 << 4
-MAGIC: Final = b"LPKSHHRH"
 OBJECT: Final = struct.Struct("<BB6xQ")
 """Of each object: its type, its flags (of data: how it is compressed), its size with this."""
 

@@ -17,9 +17,9 @@ from journalkeeper.model import Header, State
 HEADER_BYTES = 208
 """The part that every version has (HEADER_SIZE_MIN), and all that is read here."""
 
+MAGIC = b"LPKSHHRH"
 STATE_OFFSET = 16
 
-_MAGIC = b"LPKSHHRH"
 _STATES = (State.OFFLINE, State.ONLINE, State.ARCHIVED)
 _OBJECT_HEADER_BYTES = 16
 _TIME_LIMIT_US = 1 << 55
@@ -45,7 +45,7 @@ def parse(data: bytes, size_bytes: int) -> Header:
         header_size, arena_size, data_table, data_table_size, field_table, field_table_size,
         tail_object, objects, entries, tail_seqnum, head_seqnum, entry_array, head_time, tail_time,
     ) = _LAYOUT.unpack_from(data)  # fmt: skip
-    if magic != _MAGIC:
+    if magic != MAGIC:
         raise HeaderError("no journal file: wrong magic")
     if state >= len(_STATES):
         raise HeaderError(f"unknown state {state}")

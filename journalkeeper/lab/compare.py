@@ -149,7 +149,7 @@ def compare(directory: str, wanted: int, iops: int, tell: Tell) -> Compared:
                 if iops:  # it says now if it cannot
                     place.volume.throttle(iops)
                     place.volume.throttle(0)
-                flushes = _age_untouched(place, wanted, says)
+                flushes = age_untouched(place, wanted, says)
             else:
                 _live(place, strategy, flushes, says)
             rows.append(_measure(place, strategy, iops, says))
@@ -160,7 +160,7 @@ def _say(tell: Tell, name: str, what: str) -> None:
     tell(f"{name}: {what}")
 
 
-def _age_untouched(place: Bed, wanted: int, tell: Tell) -> int:
+def age_untouched(place: Bed, wanted: int, tell: Tell) -> int:
     """Flush until the active file has `wanted` extents; how many flushes, so many that days have equally many."""
     flushes = count = 0
     while count < wanted:
@@ -216,17 +216,17 @@ def _measure(place: Bed, strategy: Strategy, iops: int, tell: Tell) -> Row:
     written = volume.written_bytes()
     tell("the flush of a boot")
     journald.boot(BOOT_MESSAGES)
-    flush_s = _slow_s(volume, iops, journald.flush)
+    flush_s = slow_s(volume, iops, journald.flush)
     return Row(strategy.name, flush_s, last_s, read_s, counted, found, used, written, not nocow)
 
 
 def _cold_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
     """The seconds of `work` with nothing of the volume in memory."""
     volume.remount()
-    return _slow_s(volume, iops, work)
+    return slow_s(volume, iops, work)
 
 
-def _slow_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
+def slow_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
     """The seconds of `work` with the device limited to `iops` if not 0, journalctl itself being in memory."""
     run("journalctl", "--version")
     if iops:

@@ -11,25 +11,20 @@ import argparse
 import hashlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
 from . import bed as beds
 from .bed import Bed
-from .volume import disk_bytes, drop_caches, extents
+from .compare import age_untouched, slow_s
+from .volume import disk_bytes, drop_caches, extents, raise_on_signals
 
 MIB = 1 << 20
 SETTINGS = ("SystemMaxFileSize=256M", "SystemMaxUse=1G")
-FLUSHES_A_STEP = 20
 ASKED = ("--archived", "--now")
 """A file archived less than a minute ago is left alone otherwise: journald may still be at it."""
-
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Look(NamedTuple):
@@ -49,14 +44,6 @@ def say(text: str = "") -> None:
     sys.stdout.flush()
 
 
-def stop(number: int, _frame: FrameType | None) -> None:
-    """End by way of every `with` that is open; further signals wait until that is done."""
-    for other in INTERRUPTS:
-        signal.signal(other, signal.SIG_IGN)
-    # no word here: a handler may run in the middle of a write, and files are not re-entrant
-    raise SystemExit(128 + number)
-
-
 def entries(path: Path) -> str:
     """SHA-256 of everything that a reader gets from the file."""
     export = ["journalctl", "--file", os.fspath(path), "--output=export", "--quiet", "--no-pager"]
@@ -73,16 +60,8 @@ def entries(path: Path) -> str:
 def cold_read_s(bed: Bed, path: Path, iops: int) -> float:
     """Seconds that `journalctl` takes to show the whole file with nothing in memory, at `iops` if not 0."""
     drop_caches()
-    # journalctl itself is not what we measure
-    subprocess.run(["journalctl", "--version"], stdout=subprocess.DEVNULL, check=True)
-    if iops:
-        bed.volume.throttle(iops)
-    began = time.monotonic()
-    subprocess.run(["journalctl", "--file", path, "--quiet", "--no-pager"], stdout=subprocess.DEVNULL, check=True)
-    took = time.monotonic() - began
-    if iops:
-        bed.volume.throttle(0)
-    return took
+    words = ("journalctl", "--file", os.fspath(path), "--quiet", "--no-pager")
+    return slow_s(bed.volume, iops, lambda: subprocess.run(words, stdout=subprocess.DEVNULL, check=True))
 
 
 def look(bed: Bed, path: Path, iops: int) -> Look:
@@ -94,14 +73,13 @@ def look(bed: Bed, path: Path, iops: int) -> Look:
 
 def age(bed: Bed, wanted: int) -> Path:
     """Log and flush until the active file has `wanted` extents, then let journald archive it."""
-    flushes = count = 0
-    while count < wanted:
-        bed.journald.age(FLUSHES_A_STEP)
-        flushes += FLUSHES_A_STEP
-        count = extents(bed.journald.active)
+
+    def tell(what: str) -> None:
         if sys.stdout.isatty():
-            sys.stdout.write(f"\r  {flushes} flushes, {count} extents ")
+            sys.stdout.write(f"\r  {what} ")
             sys.stdout.flush()
+
+    flushes, count = age_untouched(bed, wanted, tell), extents(bed.journald.active)
     archive = bed.journald.rotate()
     # journald keeps an archive mapped for some time, and mapped pages are not dropped from memory
     bed.journald.stop()
@@ -209,13 +187,12 @@ def main(argv: list[str] | None = None) -> int:
     if reason is not None:
         sys.stderr.write(f"cannot show it here: {reason}\n")
         return 1
-    for number in INTERRUPTS:
-        signal.signal(number, stop)
+    raise_on_signals()
     try:
         return show(words.directory, words.extents, words.iops)
-    except SystemExit:
+    except KeyboardInterrupt as interrupt:
         sys.stderr.write("\ninterrupted: the volume, its journald and all files are gone again\n")
-        raise
+        return 128 + int(interrupt.args[0])
     except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
         sys.stderr.write(f"the demonstration failed: {error}\n")
         return 1

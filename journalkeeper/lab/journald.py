@@ -16,15 +16,18 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
+
+from journalkeeper.journald.header import STATE_OFFSET
 
 from . import traffic
 from .volume import own_mounts, run
 
 JOURNALD = ("/usr/lib/systemd/systemd-journald", "/lib/systemd/systemd-journald")
-STATE_OFFSET, OFFLINE, ONLINE, ARCHIVED = 16, 0, 1, 2
+OFFLINE, ONLINE, ARCHIVED = 0, 1, 2
 ENTRIES_OFFSET = 152
+"""Of n_entries in struct Header (systemd, journal-def.h)."""
+
 SETTINGS = (
     "Storage=persistent",
     "RateLimitBurst=0",
@@ -88,6 +91,15 @@ def machine_id() -> str | None:
     except FileNotFoundError:
         return None
     return text if len(text) == 32 else None
+
+
+def _number(path: Path, offset: int, length: int) -> int:
+    """A number in a file's header; 0 while journald is still making the file."""
+    try:
+        with path.open("rb") as file:
+            return int.from_bytes(os.pread(file.fileno(), length, offset), "little")
+    except FileNotFoundError:
+        return 0
 
 
 class PrivateJournald:
@@ -180,6 +192,8 @@ class PrivateJournald:
         # the process is in the host's namespace at first: never mistake the host's socket for ours
         if not (root / "journald.conf.d/lab.conf").exists():
             return False
+        if not self.wrapper and not self._takes_signals():
+            return False
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             channel.connect(os.fspath(root / "journal/socket"))
@@ -188,6 +202,12 @@ class PrivateJournald:
             return False
         self._socket = channel
         return True
+
+    def _takes_signals(self) -> bool:
+        """Whether journald has blocked its signals, to read them: before, which its socket may be, each one ends it."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
+        return bool(int(mask, 16) >> (SIGNAL_ROTATE - 1) & 1)
 
     def log(self, message: str, **fields: str) -> None:
         """Send one message by the native protocol; blocks as any logger would.
@@ -221,21 +241,11 @@ class PrivateJournald:
 
     def state(self) -> int:
         """The state byte of the active file; OFFLINE while journald is still making one."""
-        try:
-            with open(self.active, "rb") as file:
-                header = os.pread(file.fileno(), 1, STATE_OFFSET)
-        except FileNotFoundError:
-            return OFFLINE
-        return header[0] if header else OFFLINE
+        return _number(self.active, STATE_OFFSET, 1)
 
     def entries(self) -> int:
         """How many entries the active file has; 0 while journald is still making one."""
-        try:
-            with open(self.active, "rb") as file:
-                count = os.pread(file.fileno(), 8, ENTRIES_OFFSET)
-        except FileNotFoundError:
-            return 0
-        return int(struct.unpack("<Q", count)[0]) if len(count) == 8 else 0
+        return _number(self.active, ENTRIES_OFFSET, 8)
 
     def age(self, flushes: int, messages: int = 40) -> None:
         """Let the active file live through `flushes` real flushes of `messages` messages each."""
@@ -262,8 +272,7 @@ class PrivateJournald:
             ]
             if not fresh or not self.active.exists():
                 return False
-            with open(fresh[0], "rb") as file:
-                return os.pread(file.fileno(), 1, STATE_OFFSET)[0] == ARCHIVED
+            return _number(fresh[0], STATE_OFFSET, 1) == ARCHIVED
 
         self._wait(archived, "journald did not rotate")
         return fresh[0]
@@ -277,12 +286,7 @@ class PrivateJournald:
         """Start journald as it is before a boot's flush, with `messages` messages in the runtime journal."""
         self.start(flushed=False)
         self._log(messages)
-
-        def taken() -> bool:
-            with self.runtime.open("rb") as file:
-                return int(struct.unpack("<Q", os.pread(file.fileno(), 8, ENTRIES_OFFSET))[0]) >= messages
-
-        self._wait(taken, "journald did not take the messages")
+        self._wait(lambda: _number(self.runtime, ENTRIES_OFFSET, 8) >= messages, "journald did not take the messages")
 
     def flush(self) -> None:
         """Have journald move its runtime journal to `directory`, as systemd-journal-flush.service does in a boot."""
@@ -323,7 +327,5 @@ class PrivateJournald:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

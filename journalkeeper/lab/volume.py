@@ -19,7 +19,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
+from types import FrameType
 from typing import Self
 
 PREFIX = "journalkeeper-lab-"
@@ -40,6 +40,7 @@ ISOLATED = "JOURNALKEEPER_LAB_ISOLATED"
 """The id of the process that `isolate` has put into a mount namespace of its own."""
 
 SECTOR_BYTES = 512
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHARED_CHROOT = "this chroot shares its mounts: `mount --bind ROOT ROOT` before entering it"
 THROTTLES = ("read_iops_device", "write_iops_device")
 DISKS = {"single": 1, "dup": 1, "raid1": 2, "raid10": 4}
@@ -92,6 +93,23 @@ def isolate() -> None:
     os.environ[ISOLATED] = str(os.getpid())
     sys.stdout.flush()
     os.execvp(alone[0], [*alone, "--", sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - a list of words
+
+
+def raise_on_signals() -> None:
+    """Let every signal that ends a command unmount and remove everything on the way out, once.
+
+    It raises KeyboardInterrupt with the signal's number; further ones wait until that is done.
+    """
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        for other in INTERRUPTS:
+            signal.signal(other, signal.SIG_IGN)
+        # no word here: a handler may run in the middle of a write, and files are not re-entrant
+        raise KeyboardInterrupt(number)
+
+    for number in INTERRUPTS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup(1) has it
+            signal.signal(number, interrupt)
 
 
 def missing() -> str | None:
@@ -173,7 +191,7 @@ class ScratchVolume:
 
         Detaching a device in use marks it LO_FLAGS_AUTOCLEAR (Source: losetup(8), --detach).
         """
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
         try:  # a device that was set up and is not yet detached would stay
             device = run("losetup", "--find", "--show", image).strip()
             self.devices.append(device)
@@ -290,9 +308,7 @@ class ScratchVolume:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

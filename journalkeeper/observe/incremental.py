@@ -107,7 +107,7 @@ def _complete(seen: Seen, changed: Mapping[str, frozenset[str]]) -> bool:
     not take for a journal's directory."""
     counts = {one.directory: seen.finished.sums.get(one.directory, Sums()).files for one in seen.instances}
     for file in seen.files:
-        counts[file.path.rpartition("/")[0]] += 1
+        counts[file.directory] += 1
     return all(
         count <= layout.MOST_FILES and (count or not changed.get(directory)) for directory, count in counts.items()
     )

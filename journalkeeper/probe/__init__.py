@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Measurements of one's own host: a question each, answered with every value that was seen.
 
-A probe is a module with `measured(asked)`, a context manager that yields a Measurement. What it
-starts, makes or stops is undone by the end of the block, and after a SIGKILL by a watcher.
+A probe is a module with `measured(asked)`, a generator that yields one Measurement as it begins and
+again as that grows. What it starts, makes or stops is undone when it ends or is closed, and after a
+SIGKILL by a watcher.
 """

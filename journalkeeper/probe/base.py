@@ -30,17 +30,14 @@ FLOOR_SAMPLES, FLOOR_RATE = 50, 200
 SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for root only
 
 
-Steps: TypeAlias = Generator[None, None, None]
-
-
-def nothing() -> Steps:
-    """No steps."""
-    yield from ()
+def wall_ns() -> int:
+    """What makes CLOCK_REALTIME of CLOCK_MONOTONIC now."""
+    return time.time_ns() - time.monotonic_ns()
 
 
 @dataclass
 class Measurement:
-    """What a probe has seen so far. `steps` goes on with it, a sample or a moment at a time.
+    """What a probe has seen so far.
 
     `floor` is what the same calls take on a sink of ours; `columns` the words of its table; `faults` say
     why the figures cannot be trusted; `judged` which series the verdict is about. `wall_ns` added to the
@@ -52,14 +49,12 @@ class Measurement:
     columns: tuple[str, ...] = ("name", "count", "p50", "p90", "p99", "p99.9", "worst")
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    wall_ns: int = 0
-    steps: Steps = field(default_factory=nothing)
+    wall_ns: int = field(default_factory=wall_ns)
     judged: Callable[[Series], bool] = lambda _: True
 
 
-def wall_ns() -> int:
-    """What makes CLOCK_REALTIME of CLOCK_MONOTONIC now."""
-    return time.time_ns() - time.monotonic_ns()
+Steps: TypeAlias = Generator[Measurement, None, None]
+"""The measurement, a sample or a moment later each time."""
 
 
 def schedule(rate: float, count: int) -> Iterator[int]:
@@ -79,6 +74,22 @@ def sample(series: Series, planned_ns: Iterable[int], call: Callable[[], object]
         call()
         series.add(began_ns, time.monotonic_ns() - began_ns, planned)
         yield
+
+
+class Lines:
+    """The whole lines that have come from a descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.ended = False
+        self._rest = b""
+
+    def take(self) -> list[bytes]:
+        """Those since the last time. Raises: OSError; BlockingIOError."""
+        chunk = os.read(self.fd, 1 << 20)
+        self.ended = not chunk
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return lines
 
 
 def floor(call: Callable[[], object]) -> Series:

@@ -21,7 +21,6 @@ from journalkeeper.btrfs import inode, volume
 from journalkeeper.lab.journald import machine_id
 from journalkeeper.probe import who
 from journalkeeper.probe.base import Measurement, Steps, floor, sample, schedule, scratch
-from journalkeeper.probe.base import wall_ns as wall
 from journalkeeper.report.distribution import Series
 
 BLOCK: Final = b"x" * 4096
@@ -39,22 +38,30 @@ def journal_directory(asked: Namespace) -> str:
     return own if os.path.isdir(own) else directory
 
 
-@contextmanager
-def measured(asked: Namespace) -> Iterator[Measurement]:
+def measured(asked: Namespace) -> Steps:
     """Sync a file of ours as `asked` says, or with --who watch whoever syncs."""
     if asked.who is not None:
-        with who.measured(asked) as found:
-            yield found
+        yield from who.measured(asked)
         return
-    with scratch(journal_directory(asked)) as place:
-        path, other = f"{place}/synced", f"{place}/written"
+    with (
+        scratch(journal_directory(asked)) as place,
+        open(f"{place}/synced", "wb", buffering=0) as file,
+        open(os.memfd_create("floor"), "wb", buffering=0) as sink,
+    ):
         names = [f"fsync, writer {share:.0%} busy" if share else "fsync alone" for share in BUSY]
-        found = Measurement([Series(name, planned=True) for name in names], _sink(), wall_ns=wall())
-        with open(path, "wb", buffering=0) as file:
-            _synced(file.fileno())  # the first one logs the new directory, too
-            found.notes.append(f"{place}: {_kind(file.fileno())}, {len(BLOCK)} bytes and an fsync at a time")
-            found.steps = _steps(asked, found, file.fileno(), other)
-            yield found
+        found = Measurement([Series(name, planned=True) for name in names], floor(lambda: _synced(sink.fileno())))
+        fd = file.fileno()
+        _synced(fd)  # the first one logs the new directory, too
+        found.notes.append(f"{place}: {_kind(fd)}, {len(BLOCK)} bytes and an fsync at a time")
+        yield found
+        for share, series in zip(BUSY, found.series, strict=True):
+            count, began_s = max(1, round(asked.rate * asked.seconds)), time.monotonic()
+            with writer(f"{place}/written", share) as took_s:
+                for _ in sample(series, schedule(asked.rate, count), lambda: _synced(fd)):
+                    yield found
+                if share:
+                    busy = sum(took_s) / (time.monotonic() - began_s)
+                    found.notes.append(f"{series.name}: the writer was at work for {busy:.1%} of the time")
 
 
 def _kind(fd: int) -> str:
@@ -65,28 +72,9 @@ def _kind(fd: int) -> str:
     return "NOCOW" if inode.is_nocow(fd) else "datacow"
 
 
-def _steps(asked: Namespace, found: Measurement, fd: int, other: str) -> Steps:
-    for share, series in zip(BUSY, found.series, strict=True):
-        count, began_s = max(1, round(asked.rate * asked.seconds)), time.monotonic()
-        with writer(other, share) as took_s:
-            yield from sample(series, schedule(asked.rate, count), lambda: _synced(fd))
-            if share:
-                busy = sum(took_s) / (time.monotonic() - began_s)
-                found.notes.append(f"{series.name}: the writer was at work for {busy:.1%} of the time")
-
-
 def _synced(fd: int) -> None:
     os.pwrite(fd, BLOCK, 0)
     os.fsync(fd)
-
-
-def _sink() -> Series:
-    """The same calls on a file in memory."""
-    fd = os.memfd_create("floor")
-    try:
-        return floor(lambda: _synced(fd))
-    finally:
-        os.close(fd)
 
 
 @contextmanager

@@ -15,14 +15,13 @@ import time
 from argparse import Namespace
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, Final
 
 from journalkeeper.journald import header, opening
-from journalkeeper.journald.journalctl import FLUSHED, Journalctl, plain, running, wait_us
+from journalkeeper.journald.journalctl import FLUSHED, plain, running, wait_us
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
-from journalkeeper.probe.base import Measurement, Steps, floor
+from journalkeeper.probe.base import Lines, Measurement, Steps, floor
 from journalkeeper.report.distribution import Series, stalls
 from journalkeeper.report.distribution import shown as span
 
@@ -135,44 +134,25 @@ def sink() -> Series:
     return series
 
 
-@contextmanager
-def measured(asked: Namespace) -> Iterator[Measurement]:
+def measured(asked: Namespace) -> Steps:
     """Read the journal that `asked` names."""
     options = [f"--since={asked.since}"] if asked.since else []
     options += ["--boot"] if asked.boot else []
     options += ["--follow", *([] if asked.since or asked.boot else ["--lines=0"])] if asked.follow else []
     with running(FIELDS, *options, directory=asked.directory) as journalctl:
-        intake = Intake()
-        found = Measurement([intake.all], sink(), notes=[NOT_SEEN])
+        intake, lines = Intake(), Lines(journalctl.output.fileno())
+        found = Measurement([intake.all], sink(), notes=[NOT_SEEN], wall_ns=0)
         found.judged = lambda series: series is intake.all
-        found.steps = _steps(journalctl, intake, found, asked.directory or "/var/log/journal")
         yield found
-
-
-def _steps(journalctl: Journalctl, intake: Intake, found: Measurement, directory: str) -> Steps:
-    try:
-        for line in _lines(journalctl.output.fileno()):
-            if line:
-                intake.take(plain(line))
-            yield
-        if journalctl.status():
-            raise KeeperError(f"journalctl: {journalctl.said()}")
-    finally:
-        found.series += sorted(intake.units.values(), key=lambda one: (-max(one.waits_ns()), one.name))
-        found.notes += intake.causes(rotations_us(directory))
-        if intake.unclear:
-            found.notes.append(f"{intake.unclear} entries left out: the clock was set while they waited")
-
-
-def _lines(fd: int) -> Iterator[bytes]:
-    """The lines that come from `fd`; an empty one when a moment has brought none."""
-    rest = b""
-    while True:
-        if not select.select([fd], [], [], MOMENT_S)[0]:
-            yield b""
-            continue
-        chunk = os.read(fd, 1 << 20)
-        if not chunk:
-            return
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from whole
+        try:
+            while not lines.ended:
+                for line in lines.take() if select.select([lines.fd], [], [], MOMENT_S)[0] else ():
+                    intake.take(plain(line))
+                yield found
+            if journalctl.status():
+                raise KeeperError(f"journalctl: {journalctl.said()}")
+        finally:
+            found.series += sorted(intake.units.values(), key=lambda one: (-max(one.waits_ns()), one.name))
+            found.notes += intake.causes(rotations_us(asked.directory or "/var/log/journal"))
+            if intake.unclear:
+                found.notes.append(f"{intake.unclear} entries left out: the clock was set while they waited")

@@ -7,6 +7,7 @@ journald waits before it tells readers of new entries (250 ms).
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import socket
@@ -14,12 +15,12 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final
 
 from journalkeeper.journald.journalctl import plain
-from journalkeeper.probe.base import PATIENCE_S, SCRATCH, Measurement, Steps, Target, floor, scratch, target
+from journalkeeper.probe.base import PATIENCE_S, SCRATCH, Lines, Measurement, Steps, Target, floor, scratch, target
 from journalkeeper.report.distribution import Series, largest_gap, shown
 
 SHELL: Final = """
@@ -41,20 +42,8 @@ PRODUCERS: Final = {
 }
 STAMP_BYTES: Final = len("1795349999123456789 000000 \n")
 MOMENT_S: Final = 0.1
-
-
-class Follower:
-    """A reader's output, and what its lines tell of each program."""
-
-    def __init__(self, reader: subprocess.Popen[bytes]) -> None:
-        self.fd = reader.stdout.fileno() if reader.stdout else -1
-        self._rest = b""
-
-    def lines(self) -> tuple[int, list[bytes]]:
-        """The whole lines that have come, and when."""
-        chunk = os.read(self.fd, 1 << 20)
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        return time.time_ns(), lines
+COLUMNS: Final = ("program", "way", "rate", "gap", "lost", "p50", "p99", "worst")
+FOLLOW: Final = ("--quiet", "--follow", "--no-tail", "--output=json", "--output-fields=MESSAGE,SYSLOG_IDENTIFIER")
 
 
 class Line:
@@ -64,14 +53,18 @@ class Line:
         self.read = Series(f"{name}, {way}", {"program": name, "way": way})
         self.numbers: set[int] = set()
 
-    def take(self, message: str, ended_ns: int) -> int | None:
-        """One line; when it was written. None if it is not one of ours, or was read before."""
+    def take(self, message: str, ended_ns: int) -> bool:
+        """One line; False if it is not one of ours, or was read before."""
         stamp, number, *_ = [*message.split(" ", 2), "", ""]
         if not (stamp.isdecimal() and number.isdecimal()) or int(number) in self.numbers:
-            return None
+            return False
         self.numbers.add(int(number))
         self.read.add(int(stamp), ended_ns - int(stamp))
-        return int(stamp)
+        return True
+
+    def take_line(self, line: bytes, read_ns: int) -> None:
+        """One line of a file."""
+        self.take(line.decode(errors="replace"), read_ns)
 
     def reported(self, count: int) -> None:
         """Put into the row what is no percentile."""
@@ -84,79 +77,80 @@ class Line:
         }
 
 
-@contextmanager
-def measured(asked: Namespace) -> Iterator[Measurement]:
-    """Have the programs write, and follow them."""
-    with target(host=asked.host, directory=asked.directory) as where, ExitStack() as stack:
-        directory = stack.enter_context(scratch(SCRATCH, "-stream"))
-        with open(f"{directory}/floor", "w+b", buffering=0) as file:
-            sink = floor(lambda: (file.write(b"x"), file.seek(0), file.read(1), file.seek(0)))
-        columns = ("program", "way", "rate", "gap", "lost", "p50", "p99", "worst")
-        found = Measurement([], sink, columns)
-        found.judged = lambda series: "lost" in series.labels
-        found.steps = steps(where, asked, found, directory, stack)
-        yield found
+def measured(asked: Namespace) -> Steps:
+    """Have the programs write to a journald and to files, and follow them."""
+    with target(host=asked.host, directory=asked.directory) as where:
+        yield from at(where, asked)
 
 
-def steps(where: Target, asked: Namespace, found: Measurement, place: str, stack: ExitStack) -> Steps:
+def at(where: Target, asked: Namespace) -> Steps:
+    """The measurement at one journald."""
     count = max(1, round(asked.rate * asked.seconds))
     words = (str(count), str(1 / asked.rate), str(max(0, asked.size - STAMP_BYTES)))
     journals, files = ({name: Line(name, way) for name in PRODUCERS} for way in ("journald", "file"))
-    ours = {f"journalkeeper-{os.getpid()}-{name.replace(' ', '')}": name for name in PRODUCERS}
     own = {name: Line(name, "journald to reader").read for name in PRODUCERS}
-    found.series += [series for name in PRODUCERS for series in (journals[name].read, own[name], files[name].read)]
-    followers, files_of = {}, {}
-    for name in PRODUCERS:
-        files_of[name] = os.open(f"{place}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
-        stack.callback(os.close, files_of[name])
-        followers[Follower(_started(["tail", "--follow", "--lines=+1", f"{place}/{name}"], stack))] = files[name]
-    tags = [f"--identifier={tag}" for tag in ours]
-    json_words = ["--output=json", "--output-fields=MESSAGE,SYSLOG_IDENTIFIER"]
-    journal = Follower(_started([*where.journalctl, "--quiet", "--follow", "--no-tail", *json_words, *tags], stack))
-    producers = [
-        _started([*argv, *words], stack, output)
-        for (name, argv), tag in zip(PRODUCERS.items(), ours, strict=True)
-        for output in (_stream(where, tag, stack), files_of[name])
-    ]
-    ready = selectors.DefaultSelector()
-    for follower in (journal, *followers):
-        ready.register(follower.fd, selectors.EVENT_READ, follower)
-    until_s: float | None = None
-    try:
-        while until_s is None or time.monotonic() < until_s:
-            for key, _ in ready.select(MOMENT_S):
-                read_ns, lines = key.data.lines()
-                for line in lines if key.data is not journal else ():
-                    followers[key.data].take(line.decode(errors="replace"), read_ns)
-                for entry in map(plain, lines if key.data is journal else ()):
-                    name, taken_ns = ours[entry["SYSLOG_IDENTIFIER"]], int(entry["__REALTIME_TIMESTAMP"]) * 1000
-                    if journals[name].take(entry["MESSAGE"], taken_ns) is not None:
-                        own[name].add(taken_ns, read_ns - taken_ns)
-            yield
-            every = [*journals.values(), *files.values()]
-            if until_s is None and all(producer.poll() is not None for producer in producers):
-                until_s = time.monotonic() + PATIENCE_S
-            if all(len(line.numbers) == count for line in every):
-                break
-    finally:
-        ready.close()
-        for line in (*journals.values(), *files.values()):
-            line.reported(count)
+    tags = {f"journalkeeper-{os.getpid()}-{name.replace(' ', '')}": name for name in PRODUCERS}
+    every = [*journals.values(), *files.values()]
+
+    def take_entry(line: bytes, read_ns: int) -> None:
+        entry = plain(line)
+        name, taken_ns = tags[entry["SYSLOG_IDENTIFIER"]], int(entry["__REALTIME_TIMESTAMP"]) * 1000
+        if journals[name].take(entry["MESSAGE"], taken_ns):
+            own[name].add(taken_ns, read_ns - taken_ns)
+
+    with scratch(SCRATCH, "-stream") as place, ExitStack() as stack, selectors.DefaultSelector() as ready:
+        with open(f"{place}/floor", "w+b", buffering=0) as file:
+            sink = floor(lambda: (file.write(b"x"), file.seek(0), file.read(1), file.seek(0)))
+        rows = [series for name in PRODUCERS for series in (journals[name].read, own[name], files[name].read)]
+        found = Measurement(rows, sink, COLUMNS, wall_ns=0, judged=lambda series: "lost" in series.labels)
+        yield found
+        outputs = {name: stack.enter_context(open(f"{place}/{name}", "ab", buffering=0)) for name in PRODUCERS}
+        for name in PRODUCERS:
+            _follow(["tail", "--follow", "--lines=+1", f"{place}/{name}"], files[name].take_line, ready, stack)
+        _follow([*where.journalctl, *FOLLOW, *(f"--identifier={tag}" for tag in tags)], take_entry, ready, stack)
+        producers = [
+            _started([*PRODUCERS[name], *words], stack, output)
+            for tag, name in tags.items()
+            for output in (_stream(where, tag, stack), outputs[name].fileno())
+        ]
+        until_s = math.inf
+        try:
+            while time.monotonic() < until_s and any(len(line.numbers) < count for line in every):
+                for key, _ in ready.select(MOMENT_S):
+                    lines, take = key.data
+                    came, read_ns = lines.take(), time.time_ns()
+                    for line in came:
+                        take(line, read_ns)
+                yield found
+                if until_s == math.inf and all(producer.poll() is not None for producer in producers):
+                    until_s = time.monotonic() + PATIENCE_S
+        finally:
+            for one in every:
+                one.reported(count)
 
 
-def _started(words: list[str], stack: ExitStack, output: object = subprocess.PIPE) -> subprocess.Popen[bytes]:
+def _follow(
+    words: list[str], take: Callable[[bytes, int], None], ready: selectors.BaseSelector, stack: ExitStack
+) -> None:
+    """Have each line that a command writes taken when it has come."""
+    reader = _started(words, stack)
+    lines = Lines(reader.stdout.fileno() if reader.stdout else -1)
+    ready.register(lines.fd, selectors.EVENT_READ, (lines, take))
+
+
+def _started(words: list[str], stack: ExitStack, output: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
     """A command that ends with the stack; one of Python's keeps lines back as it does by default."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    process = subprocess.Popen(words, stdout=output, stdin=subprocess.DEVNULL, env=environment)  # type: ignore[call-overload] # a file
+    process = subprocess.Popen(words, stdout=output, stdin=subprocess.DEVNULL, env=environment)
     stack.enter_context(process)
     stack.callback(process.kill)
-    return process  # type: ignore[no-any-return] # as above
+    return process
 
 
-def _stream(where: Target, identifier: str, stack: ExitStack) -> socket.socket:
+def _stream(where: Target, identifier: str, stack: ExitStack) -> int:
     """A program's stdout as journald takes it: sd_journal_stream_fd(3), at any journald's socket."""
     channel = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     channel.connect(os.fspath(where.sockets / "stdout"))
     channel.shutdown(socket.SHUT_RD)
     channel.sendall(f"{identifier}\n\n6\n0\n0\n0\n0\n".encode())
-    return channel
+    return channel.fileno()

@@ -13,7 +13,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from itertools import repeat, takewhile
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,6 @@ from journalkeeper.journald.journalctl import plain
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_span
 from journalkeeper.probe.base import PATIENCE_S, Measurement, Steps, Target, at_the_end, floor, sample, schedule, target
-from journalkeeper.probe.base import wall_ns as wall
 from journalkeeper.report.distribution import Series
 
 IDENTIFIER: Final = "journalkeeper-probe"
@@ -82,35 +81,30 @@ def allowed(asked: Namespace) -> int:
     return count
 
 
-@contextmanager
-def measured(asked: Namespace) -> Iterator[Measurement]:
+def measured(asked: Namespace) -> Steps:
     """Log as `asked` says to the journald that it names."""
     if asked.host and asked.starve is not None:
         raise UsageError("--starve is not for the host's journald; leave out --host")
     count = allowed(asked)
     with target(host=asked.host, directory=asked.directory) as where:
-        yield at(where, asked, count)
+        yield from at(where, asked, count)
 
 
-def at(where: Target, asked: Namespace, count: int) -> Measurement:
+def at(where: Target, asked: Namespace, count: int) -> Steps:
     """The measurement at one journald."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with near, far:
         sink = floor(lambda: (near.send(datagram(asked.size)), far.recv(asked.size)))
-    series = [Series(f"until {end}", planned=not asked.flat_out) for end in ("sent", "journald took it")]
-    found = Measurement(series, sink, wall_ns=wall())
-    found.steps = _steps(where, asked, found, count)
-    return found
-
-
-def _steps(where: Target, asked: Namespace, found: Measurement, count: int) -> Steps:
-    sent, taken = found.series
+    sent, taken = (Series(f"until {end}", planned=not asked.flat_out) for end in ("sent", "journald took it"))
+    found = Measurement([sent, taken], sink)
+    yield found
     logger = Logger(where.sockets / "dev-log")
     planned = _flat_out(asked.seconds, count) if asked.flat_out else schedule(asked.rate, count)
     words = (sys.executable, "-m", "journalkeeper.probe.starve", str(where.pid), str(asked.starve))
     try:
         with nullcontext() if asked.starve is None else at_the_end(*words):
-            yield from sample(sent, planned, lambda: logger.send(datagram(asked.size, len(sent.took_ns))))
+            for _ in sample(sent, planned, lambda: logger.send(datagram(asked.size, len(sent.took_ns)))):
+                yield found
     except OSError as error:
         found.faults.append(f"journald ended meanwhile ({error.strerror}): what was sent before is shown")
     finally:

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import inode, volume
+from journalkeeper.journald import opening
 from journalkeeper.lab.volume import own_mounts
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
-from journalkeeper.probe.base import NAME, Measurement, Steps, at_the_end, floor, host_journald
-from journalkeeper.probe.base import wall_ns as wall
+from journalkeeper.probe.base import NAME, Lines, Measurement, Steps, at_the_end, floor, host_journald
 from journalkeeper.report.distribution import Series
 
 TRACEFS: Final = "/sys/kernel/tracing"
@@ -56,6 +56,7 @@ ENTER: Final = re.compile(rf"sys_({'|'.join(CALLS)})\((?:fd: (0x[0-9a-f]+|[0-9a-
 EXIT: Final = re.compile(rf"sys_({'|'.join(CALLS)}) -> ")
 SYNC_FILE: Final = re.compile(r"btrfs_sync_file: (?P<fsid>\S+): root=(?P<root>\d+)\(.*\) ino=(?P<ino>\d+) ")
 
+COLUMNS: Final = ("process", "thread", "count", "mean", "p99", "worst", "file")
 JOURNALD: Final = "systemd-journal"
 """Whose main thread keeps all loggers waiting; its thread "journal-offline" only those who touch the same pages."""
 
@@ -81,8 +82,9 @@ class Callers:
     """Takes in the lines of a trace: who called what, and for how long."""
 
     def __init__(self) -> None:
-        self.series: dict[tuple[str, str, str], Series] = {}
+        self.found: list[Series] = []
         self.unread = ""
+        self._series: dict[tuple[str, str, str], Series] = {}
         self._under: dict[str, Under] = {}
         self._processes: dict[str, str] = {}
         self._names: dict[tuple[str, str, int], str] = {}
@@ -126,10 +128,11 @@ class Callers:
     def add(self, call: Under, took_us: int) -> None:
         """One call of a process, a thread and a file."""
         key = (call.process, call.thread, call.file)
-        if key not in self.series:
+        if key not in self._series:
             words = dict(zip(("process", "thread", "file"), map(shown, key), strict=True))
-            self.series[key] = Series(" ".join(words.values()), words)
-        self.series[key].add(call.began_us * 1000, took_us * 1000)
+            self._series[key] = Series(" ".join(words.values()), words)
+            self.found.append(self._series[key])
+        self._series[key].add(call.began_us * 1000, took_us * 1000)
 
     def _named(self, call: Under, sync: re.Match[str]) -> Under:
         """The call with the file that btrfs says: its inode is right also where the descriptor was closed at once.
@@ -145,11 +148,8 @@ class Callers:
         tree, points = int(sync["root"]), self._volumes.get(sync["fsid"].lower(), {})
         for point in (points[tree], *points.values()) if tree in points else points.values():
             try:
-                fd = os.open(point, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                try:
+                with opening.directory(point) as fd:
                     name = inode.ino_lookup(fd, tree, number)
-                finally:
-                    os.close(fd)
             except OSError:
                 continue  # deleted, or the volume was unmounted
             path = f"{point.rstrip('/')}/{name}" if points.get(tree) == point else f"?/{name}"
@@ -174,14 +174,11 @@ def _volumes() -> dict[str, dict[int, str]]:
             continue
         point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), fields.split()[4])
         try:
-            fd = os.open(point, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with opening.directory(point) as fd:
+                if os.fstat(fd).st_ino == inode.FIRST_FREE_OBJECTID:
+                    found.setdefault(volume.fs_info(fd)[0], {})[inode.tree_of(fd)] = point
         except OSError:
-            continue  # a file that is mounted on a file
-        try:
-            if os.fstat(fd).st_ino == inode.FIRST_FREE_OBJECTID:
-                found.setdefault(volume.fs_info(fd)[0], {})[inode.tree_of(fd)] = point
-        finally:
-            os.close(fd)
+            continue  # a file that is mounted on a file, or it was unmounted
     return found
 
 
@@ -197,25 +194,20 @@ def instance() -> Iterator[Path]:
         yield Path(f"/proc/{child}/root{TRACEFS}/instances/{name}")
 
 
-@contextmanager
-def measured(asked: Namespace) -> Iterator[Measurement]:
+def measured(asked: Namespace) -> Steps:
     """Watch for as long as `asked.who` says."""
     callers = Callers()
-    columns = ("process", "thread", "count", "mean", "p99", "worst", "file")
-    fd = os.memfd_create("floor")
-    found = Measurement([], floor(lambda: os.fsync(fd)), columns, wall_ns=wall())
+    with open(os.memfd_create("floor"), "wb") as sink:
+        found = Measurement(callers.found, floor(lambda: os.fsync(sink.fileno())), COLUMNS)
     found.judged = lambda series: series.labels["thread"] == series.labels["process"] == JOURNALD
-    os.close(fd)
     with ExitStack() as stack:
         try:
             place = stack.enter_context(instance())
-            pipe = _opened(place, stack)
+            steps = _trace(place, _opened(place, stack), asked.who, callers, found)
         except (KeeperError, OSError) as error:
             found.notes.append(f"No tracefs ({error}): journald alone was looked at, {HZ} times a second, within 5 ms.")
-            found.steps = _looks(host_journald(), asked.who, callers, found)
-        else:
-            found.steps = _trace(place, pipe, asked.who, callers, found)
-        yield found
+            steps = _looks(host_journald(), asked.who, callers, found)
+        yield from steps
 
 
 def _opened(place: Path, stack: ExitStack) -> int:
@@ -236,25 +228,21 @@ def _opened(place: Path, stack: ExitStack) -> int:
 
 
 def _trace(place: Path, pipe: int, length_s: float, callers: Callers, found: Measurement) -> Steps:
-    until_s, rest = time.monotonic() + length_s, ""
+    until_s, lines = time.monotonic() + length_s, Lines(pipe)
     on = True
     try:
         while True:
+            yield found
             if on and time.monotonic() >= until_s:
                 (place / "tracing_on").write_text("0")
                 on = False
             try:
-                text = rest + os.read(pipe, 1 << 16).decode(errors="surrogateescape")
+                for line in lines.take():
+                    callers.take(line.decode(errors="surrogateescape"))
             except BlockingIOError:
                 if not on:
                     break
                 select.select([pipe], [], [], min(0.1, max(0.0, until_s - time.monotonic())))
-            else:
-                *lines, rest = text.split("\n")
-                for line in lines:
-                    callers.take(line)
-                found.series[:] = callers.series.values()
-            yield
     finally:
         if lost := _lost(place) + bool(callers.unread):
             found.faults.append(f"{lost} events were lost: the counts are too low")
@@ -285,6 +273,5 @@ def _looks(pid: int, length_s: float, callers: Callers, found: Measurement) -> S
                 under.setdefault(tid, callers.begun(tid, str(pid), comm, now_us, words[1]))
         for tid in under.keys() - seen:
             callers.add(under[tid], now_us - under.pop(tid).began_us)
-        found.series[:] = callers.series.values()
-        yield
+        yield found
         time.sleep(1 / HZ)

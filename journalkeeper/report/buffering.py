@@ -19,8 +19,8 @@ from shlex import quote
 from typing import Final, NamedTuple
 
 from journalkeeper.model.units import SECOND_US, format_span
-from journalkeeper.report.evidence import Evidence, Line, Process, Stream, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, named
+from journalkeeper.report.evidence import Evidence, Line, Process, Stream
+from journalkeeper.report.finding import Facts, Finding, Severity, known, named
 
 BLOCK: Final = 4096
 GAP_US: Final = SECOND_US
@@ -53,11 +53,9 @@ class Burst(NamedTuple):
     unended: bool
 
 
-def buffered(evidence: Evidence) -> Finding | Unknown | None:
+def buffered(evidence: Evidence) -> Finding | None:
     """A program's standard output reaches the journal in blocks: its messages come late, and all with one time."""
-    journal = evidence.journal
-    if isinstance(journal, Unknown):
-        return journal
+    journal = known(evidence.journal)
     found = [one for one in map(judged_stream, journal.streams) if one is not None]
     if not found:
         return None

@@ -39,11 +39,11 @@ def boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
     extents = _found(shown, [] if record is None else _counts(record))
     since_us = None if record is None else record.first_us
     userspace = svg.Boxes("userspace", _columns([_s(boot.userspace_us) for boot in shown], shown))
-    flush = svg.Boxes("flush", _columns([_s(_flush_us(boot)) for boot in shown], shown))
+    flush = svg.Boxes("flush", _columns([_s(boot.waited_us) for boot in shown], shown))
     gaps = tuple((place + 0.5, "?") for place, boot in enumerate(shown) if _s(boot.userspace_us) is None)
     found = svg.Boxes("extents", _columns(extents, shown))
     lower = tuple((place + 0.5, "?") for place, number in enumerate(extents) if number is None)
-    longest = max([_s(boot.userspace_us) or 0.0 for boot in shown] + [_s(_flush_us(boot)) or 0.0 for boot in shown])
+    longest = max([_s(boot.userspace_us) or 0.0 for boot in shown] + [_s(boot.waited_us) or 0.0 for boot in shown])
     panels = [svg.Panel("seconds", longest, _plain("s"), (userspace, flush, svg.Words("gap", gaps)), height=150)]
     if any(number is not None for number in extents):
         highest = max(number or 0 for number in extents)
@@ -92,16 +92,11 @@ def _boots_notes(known: Sequence[Boot], shown: Sequence[Boot]) -> tuple[str, ...
 def _boots_table(shown: Sequence[Boot], extents: Sequence[int | None]) -> Table:
     newest = list(zip(shown, extents, strict=True))[-MOST_ROWS:]
     rows = [
-        (when(boot.first_us), _seconds(boot.userspace_us), _seconds(_flush_us(boot)), _known(number))
+        (when(boot.first_us), _seconds(boot.userspace_us), _seconds(boot.waited_us), _known(number))
         for boot, number in reversed(newest)
     ]
     part = f"The newest {len(rows)} of {len(shown)} boots" if len(rows) < len(shown) else "Boots, the newest first"
     return Table(part, ("Boot of", "Userspace", "Flush", "Extents found"), tuple(rows))
-
-
-def _flush_us(boot: Boot) -> int | None:
-    """The unit's time, else what journald itself says."""
-    return boot.said_flush_us if boot.flush_us is None else boot.flush_us
 
 
 def _counts(record: Recorded) -> list[tuple[int, str, int]]:

@@ -10,6 +10,7 @@ from journalkeeper.model import Instance, JournalFile, Window
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import DAY_US, INFINITY_US, counted, format_size, format_span
 from journalkeeper.report.evidence import Unknown
+from journalkeeper.report.growth import file_sums
 from journalkeeper.report.story import Decision, decision_lines, facts, window_said
 from journalkeeper.report.text import UNKNOWN, when
 
@@ -47,9 +48,8 @@ def retention(place: Place) -> Retention:
     journald counts allocated bytes against SystemMaxUse=, less where SystemKeepFree= leaves less, and deletes the
     oldest archive beyond the first limit that is reached. Source: journald.conf(5); systemd 252, journal-vacuum.c.
     """
-    files, instance = place.files, place.instance
-    allocated = sum(file.allocated_bytes for file in files)
-    disk = [file.disk_bytes for file in files if file.disk_bytes is not None]
+    files, instance, every = place.files, place.instance, file_sums(place.files)
+    allocated = every.allocated_bytes
     heads = [file.head_time_us for file in files if file.head_time_us]
     tails = [file.tail_time_us for file in files if file.tail_time_us]
     oldest, newest = min(heads, default=None), max(tails, default=None)
@@ -57,9 +57,9 @@ def retention(place: Place) -> Retention:
     span = newest - oldest if oldest is not None and newest is not None and newest > oldest else None
     return Retention(
         files=len(files),
-        size_bytes=sum(file.size_bytes for file in files),
+        size_bytes=every.size_bytes,
         allocated_bytes=allocated,
-        disk_bytes=sum(disk) if len(disk) == len(files) else None,
+        disk_bytes=None if every.unmeasured else every.disk_bytes,
         oldest_us=oldest,
         newest_us=newest,
         max_use_bytes=use,
@@ -117,8 +117,9 @@ def _settings(instance: Instance) -> str:
 
 
 def _files(files: Sequence[JournalFile]) -> str:
-    extents, ideal = sum(file.extents.total for file in files), sum(file.ideal_extents for file in files)
-    return f"{counted(len(files), 'file')}, {counted(extents, 'extent')}, where {ideal:,} would be ideal"
+    every = file_sums(files)
+    found = f"{counted(every.files, 'file')}, {counted(every.extents, 'extent')}"
+    return f"{found}, where {every.ideal_extents:,} would be ideal"
 
 
 def _history(kept: Retention) -> str:

@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from math import inf
 from typing import Any, Final, NamedTuple, TypeVar
 
 STATISTICS: Final = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}
@@ -133,16 +134,12 @@ class Table:
 
 def unobserved(series: Series) -> list[tuple[int, int]]:
     """The spans of GAP_NS and more in which no wait began or was under way."""
-    spans, until = [], None
-    for began, wait in sorted(zip(series.begins_ns(), series.waits_ns(), strict=False)):
-        if until is not None and began - until >= GAP_NS:
-            spans.append((until, began))
-        until = max(until or 0, began + wait)
-    return spans
+    ends = ((ended, began) for (_, ended), (began, _) in pairwise(stalls(series)))
+    return [(ended, began) for ended, began in ends if began - ended >= GAP_NS]
 
 
-def stalls(series: Series, least_ns: int) -> list[tuple[int, int]]:
-    """The spans covered by waits of `least_ns` and more, those that overlap made one."""
+def stalls(series: Series, least_ns: float = -inf) -> list[tuple[int, int]]:
+    """The spans covered by waits, or those of `least_ns` and more, those that overlap made one."""
     found: list[tuple[int, int]] = []
     for began, wait in sorted(zip(series.begins_ns(), series.waits_ns(), strict=False)):
         if wait < least_ns:

@@ -8,7 +8,7 @@ writes them to a terminal or a page escapes them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
 from journalkeeper.history.rows import Entry, Run, Sample, Totals
@@ -16,11 +16,26 @@ from journalkeeper.model import Host, Plan
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.waiting import Wait
 
+DOCTOR_ENTRIES: Final = 50_000
+REPORT_ENTRIES: Final = 200_000
+
 
 class Unknown(NamedTuple):
     """A part that could not be looked at; `why` is a sentence without its full stop."""
 
     why: str
+
+
+class Wanted(NamedTuple):
+    """What is to be looked at: `directory` is that of -D, None for this host's own.
+
+    `entries` are read of the journal, the newest; 0 leaves it out. `since_us` is how far back the record is read.
+    """
+
+    directory: str | None = None
+    entries: int = DOCTOR_ENTRIES
+    since_us: int | None = None
+    plan: bool = False
 
 
 class Look(NamedTuple):
@@ -38,7 +53,8 @@ class Recorded(NamedTuple):
     """What the record holds of the time that was asked for, each part the oldest first.
 
     `first_us` is the oldest row of `entries`, `samples` and `totals`, None if there is none; `ignored` has a sentence
-    on each table with rows that could not be understood.
+    on each table with rows that could not be understood; `unshared` the directories in which something was rewritten
+    beside a snapshot, as in a plan.
     """
 
     first_us: int | None
@@ -48,6 +64,7 @@ class Recorded(NamedTuple):
     last_run: Run | None
     waiting: tuple[Wait, ...]
     ignored: tuple[str, ...] = ()
+    unshared: frozenset[str] = frozenset()
 
 
 class Boot(NamedTuple):
@@ -65,6 +82,11 @@ class Boot(NamedTuple):
     flush_us: int | None = None
     said_flush_us: int | None = None
     flushed_entries: int | None = None
+
+    @property
+    def waited_us(self) -> int | None:
+        """How long it waited for the flush: the unit's time, else what journald itself says."""
+        return self.said_flush_us if self.flush_us is None else self.flush_us
 
 
 class Intake(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from journalkeeper.report.evidence import Evidence, Unknown
 
@@ -39,6 +39,7 @@ class Finding(NamedTuple):
     remedy: tuple[str, ...]
 
 
+T = TypeVar("T")
 Rule = Callable[[Evidence], Finding | Unknown | None]
 
 
@@ -49,6 +50,29 @@ class Verdict(NamedTuple):
     findings: tuple[Finding, ...]
     passed: tuple[str, ...]
     unknown: tuple[tuple[str, str], ...]
+
+
+class UnknownPartError(Exception):
+    """A rule needs a part of the evidence that could not be looked at."""
+
+    def __init__(self, part: Unknown) -> None:
+        super().__init__(part.why)
+        self.part = part
+
+
+def known(part: T | Unknown) -> T:
+    """A part without which a rule has nothing to say. Raises: UnknownPartError."""
+    if isinstance(part, Unknown):
+        raise UnknownPartError(part)
+    return part
+
+
+def answer(rule: Rule, evidence: Evidence) -> Finding | Unknown | None:
+    """What a rule says; where it needs a part that is unknown, that part."""
+    try:
+        return rule(evidence)
+    except UnknownPartError as error:
+        return error.part
 
 
 def word(rule: Rule) -> str:
@@ -62,13 +86,13 @@ def judged(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
     passed: list[str] = []
     unknown: list[tuple[str, str]] = []
     for rule in rules:
-        answer = rule(evidence)
-        if isinstance(answer, Finding):
-            findings.append(answer)
-        elif answer is None:
+        said = answer(rule, evidence)
+        if isinstance(said, Finding):
+            findings.append(said)
+        elif said is None:
             passed.append(word(rule))
         else:
-            unknown.append((word(rule), answer.why))
+            unknown.append((word(rule), said.why))
     findings.sort(key=lambda finding: finding.severity is not Severity.PROBLEM)
     return Verdict(tuple(findings), tuple(passed), tuple(unknown))
 

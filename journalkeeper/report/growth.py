@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from math import ceil
 from typing import Final
 
 from journalkeeper.history.rows import Entry, Totals
 from journalkeeper.model import JournalFile, Kind, Result
+from journalkeeper.model.finished import Sums, sums
 from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_size
 from journalkeeper.report import svg
 from journalkeeper.report.evidence import Recorded
@@ -36,28 +38,25 @@ def growth(record: Recorded, files: Sequence[JournalFile], now_us: int) -> tuple
         moments.append(now_summed(files, now_us))
     notes = left_out(len(record.totals) - len(kept), "note")
     entries = in_time(record.entries, now_us)
-    extents, sizes = _extents(moments, entries), _sizes(moments, entries, disk_sum(files))
+    extents, sizes = _extents(moments, entries), _sizes(moments, entries, disk_sum(file_sums(files)))
     return extents._replace(notes=notes), sizes._replace(notes=notes)
 
 
-def disk_sum(files: Sequence[JournalFile]) -> int | None:
+def file_sums(files: Iterable[JournalFile]) -> Sums:
+    """The numbers of all files together."""
+    return reduce(Sums.plus, (sums(file, fragmented=False) for file in files), Sums())
+
+
+def disk_sum(every: Sums) -> int | None:
     """What the files occupy on the disk, if every file's is known."""
-    known = [file.disk_bytes for file in files if file.disk_bytes is not None]
-    return sum(known) if known and len(known) == len(files) else None
+    return every.disk_bytes if every.files and not every.unmeasured else None
 
 
 def now_summed(files: Sequence[JournalFile], now_us: int) -> Totals:
     """The sums over the files that were looked at."""
-    return Totals(
-        when_us=now_us,
-        instance="",
-        files=len(files),
-        extents=sum(file.extents.total for file in files),
-        ideal_extents=sum(file.ideal_extents for file in files),
-        active_extents=sum(file.extents.total for file in files if file.kind is Kind.ACTIVE),
-        size_bytes=sum(file.size_bytes for file in files),
-        allocated_bytes=sum(file.allocated_bytes for file in files),
-    )
+    every, active = file_sums(files), file_sums(file for file in files if file.kind is Kind.ACTIVE)
+    numbers = (every.files, every.extents, every.ideal_extents, active.extents, every.size_bytes, every.allocated_bytes)
+    return Totals(now_us, "", *numbers)
 
 
 def _extents(moments: Sequence[Totals], entries: Sequence[Entry]) -> Figure:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from journalkeeper.model.units import counted, format_span
 from journalkeeper.report.distribution import quantile
 from journalkeeper.report.evidence import Evidence, Intake, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, named
+from journalkeeper.report.finding import Facts, Finding, Severity, known, named
 
 ENOUGH: Final = 100
 """With fewer messages one in a hundred is none."""
@@ -47,13 +47,11 @@ def waited(intake: Sequence[Intake]) -> Waits | None:
 
 def waits(evidence: Evidence) -> Finding | Unknown | None:
     """Messages wait long for journald, and with them, once its queue is full, the programs that send them."""
-    journal = evidence.journal
-    if isinstance(journal, Unknown):
-        return journal
+    journal = known(evidence.journal)
     found = waited(journal.intake)
     if found is None or found.messages < ENOUGH:
-        known = counted(0 if found is None else found.messages, "message")
-        return Unknown(f"only {known} of those that are kept bear the time at which they were sent")
+        messages = counted(0 if found is None else found.messages, "message")
+        return Unknown(f"only {messages} of those that are kept bear the time at which they were sent")
     if found.p99_us < LATE_US and found.worst_us < STALLED_US:
         return None
     units = [f"{unit or 'no unit'} {format_span(us, 1000)}" for unit, us in found.worst_units]

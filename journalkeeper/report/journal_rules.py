@@ -9,7 +9,7 @@ from typing import Final
 
 from journalkeeper.model.units import DAY_US, SECOND_US, counted, format_span
 from journalkeeper.report.evidence import Boot, Evidence, Journal, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, named
+from journalkeeper.report.finding import Facts, Finding, Severity, known, named
 
 RECENT_US: Final = 7 * DAY_US
 """What was longer ago is over, or happens again."""
@@ -28,9 +28,7 @@ SLOW_US: Final = SECOND_US
 
 def dropped(evidence: Evidence) -> Finding | Unknown | None:
     """Messages never reached the journal: a unit's rate limit, or a kernel buffer that was overwritten."""
-    journal = evidence.journal
-    if isinstance(journal, Unknown):
-        return journal
+    journal = known(evidence.journal)
     lost: Counter[str] = Counter()
     for one in journal.dropped:
         if one.when_us >= evidence.now_us - RECENT_US:
@@ -63,9 +61,9 @@ def journald_ended(evidence: Evidence) -> Finding | Unknown | None:
     journalds = [] if isinstance(units, Unknown) else [unit for unit in units if unit.name.startswith(JOURNALD)]
     restarts = sum(unit.restarts for unit in journalds)
     if not recent and not restarts:
-        if isinstance(journal, Unknown):
-            return journal
-        return units if isinstance(units, Unknown) else _cut_short(evidence, journal)
+        journal = known(journal)
+        known(units)
+        return _cut_short(evidence, journal)
     results = sorted({one.result for one in recent} | {unit.result for unit in journalds if unit.result != "success"})
     number = max(len(recent), restarts)
     why = f" ({named(results)})" if results else ""
@@ -81,16 +79,14 @@ def journald_ended(evidence: Evidence) -> Finding | Unknown | None:
 
 def slow_boot(evidence: Evidence) -> Finding | Unknown | None:
     """Boots wait for the journal: its flush takes more than a fifth of them."""
-    journal = evidence.journal
-    if isinstance(journal, Unknown):
-        return journal
-    timed = [boot for boot in journal.boots if boot.userspace_us and _flush_us(boot) is not None][-BOOTS:]
+    journal = known(evidence.journal)
+    timed = [boot for boot in journal.boots if boot.userspace_us and boot.waited_us is not None][-BOOTS:]
     slow = [boot for boot in timed if _waited_for_flush(boot)]
     if len(slow) < SLOW_BOOTS:
         if len(timed) < SLOW_BOOTS:
             return Unknown(f"only {counted(len(timed), 'boot')} of those that are kept tell how long they took")
         return None
-    worst_us = max(_flush_us(boot) or 0 for boot in slow)
+    worst_us = max(boot.waited_us or 0 for boot in slow)
     sentence = (
         f"{len(slow)} of the last {counted(len(timed), 'boot')} waited for the journal, up to"
         f" {format_span(worst_us, 100_000)} and more than {SLOW_SHARE:.0%} of the time that they took."
@@ -99,19 +95,14 @@ def slow_boot(evidence: Evidence) -> Finding | Unknown | None:
         "boots": len(timed),
         "slow_boots": len(slow),
         "worst_flush_us": worst_us,
-        "its_userspace_us": max((_flush_us(boot) or 0, boot.userspace_us or 0) for boot in slow)[1],
+        "its_userspace_us": max((boot.waited_us or 0, boot.userspace_us or 0) for boot in slow)[1],
     }
     remedy = ("systemctl enable --now journalkeeper.service journalkeeper-shutdown.service",)
     return Finding("slow-boot", Severity.PROBLEM, facts, sentence, remedy)
 
 
-def _flush_us(boot: Boot) -> int | None:
-    """How long a boot waited for the flush: its unit's time, else what journald says."""
-    return boot.said_flush_us if boot.flush_us is None else boot.flush_us
-
-
 def _waited_for_flush(boot: Boot) -> bool:
-    flush_us, userspace_us = _flush_us(boot) or 0, boot.userspace_us or 0
+    flush_us, userspace_us = boot.waited_us or 0, boot.userspace_us or 0
     return flush_us >= SLOW_US and flush_us > SLOW_SHARE * userspace_us
 
 

@@ -21,7 +21,7 @@ from journalkeeper.report import charts, style, svg
 from journalkeeper.report.evidence import Evidence, Unknown
 from journalkeeper.report.figure import Figure, Table
 from journalkeeper.report.finding import Fact, Finding, Verdict
-from journalkeeper.report.growth import disk_sum, growth
+from journalkeeper.report.growth import disk_sum, file_sums, growth
 from journalkeeper.report.text import UNKNOWN, html, seconds, when
 
 MOST_BYTES: Final = 500 << 10
@@ -92,12 +92,11 @@ def _seen(evidence: Evidence) -> str:
     """What there is, in one sentence."""
     if isinstance(evidence.look, Unknown):
         return f"The journal files could not be looked at: {html(evidence.look.why)}."
-    files = evidence.look.host.files
-    extents, ideal = sum(file.extents.total for file in files), sum(file.ideal_extents for file in files)
-    disk = disk_sum(files)
-    said = f"{counted(len(files), 'file')} of {format_size(sum(file.size_bytes for file in files))}"
+    every = file_sums(evidence.look.host.files)
+    disk, extents = disk_sum(every), counted(every.extents, "extent")
+    said = f"{counted(every.files, 'file')} of {format_size(every.size_bytes)}"
     said += f", on disk {UNKNOWN if disk is None else format_size(disk)}"
-    return f"{said}, in {counted(extents, 'extent')} where {ideal:,} would be ideal, at {when(evidence.now_us)}."
+    return f"{said}, in {extents} where {every.ideal_extents:,} would be ideal, at {when(evidence.now_us)}."
 
 
 def _ignored(evidence: Evidence) -> str:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from journalkeeper.model import MIB, Instance, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_size, format_span
 from journalkeeper.report.evidence import Evidence, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity
+from journalkeeper.report.finding import Facts, Finding, Severity, known
 
 ARCHIVES: Final = 2
 """Compacted archives that there must be before their ratio is believed."""
@@ -63,11 +63,9 @@ class Retention(NamedTuple):
         return self.proposed_us / max(1, self.kept_us)
 
 
-def history(evidence: Evidence) -> Finding | Unknown | None:
+def history(evidence: Evidence) -> Finding | None:
     """Compacted archives leave room for a longer history, which journald does not use: it counts uncompressed bytes."""
-    found = retention(evidence)
-    if isinstance(found, Unknown):
-        return found
+    found = known(retention(evidence))
     if found.applied or found.gain < WORTH:
         return None
     facts: Facts = {
@@ -107,9 +105,7 @@ def retention(evidence: Evidence) -> Retention | Unknown:
     if not main:
         return Unknown("no directory that was looked at is written by this machine's main journald")
     instance = main[0]
-    files = [
-        file for file in look.host.files if file.path.rpartition("/")[0] == instance.directory and not file.problem
-    ]
+    files = [file for file in look.host.files if file.directory == instance.directory and not file.problem]
     ratio = _ratio(files)
     if isinstance(ratio, Unknown):
         return ratio

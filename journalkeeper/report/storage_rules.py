@@ -13,7 +13,7 @@ from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, V
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.policy.nocow import judge, snapshots
 from journalkeeper.report.evidence import Evidence, Look, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, named
+from journalkeeper.report.finding import Facts, Finding, Severity, known, named
 
 PINNED_BYTES: Final = 16 * MIB
 """Snapshots that keep less than two of journald's 8 MiB steps are not worth a word."""
@@ -34,11 +34,9 @@ UNSEEN: Final = frozenset({Reason.UNREADABLE, Reason.IO_ERROR, Reason.INTERNAL_E
 """Why a file was not looked at, although it is there."""
 
 
-def volatile(evidence: Evidence) -> Finding | Unknown | None:
+def volatile(evidence: Evidence) -> Finding | None:
     """The journal is kept in memory, or nowhere: it ends with the boot, and there is nothing to keep whole."""
-    storage = evidence.storage
-    if isinstance(storage, Unknown):
-        return storage
+    storage = known(evidence.storage)
     facts: Facts = {"storage": storage.storage, "flushed": "yes" if storage.flushed else "no"}
     if storage.storage in {"volatile", "none"}:
         where = "in memory only" if storage.storage == "volatile" else "nowhere"
@@ -61,11 +59,9 @@ def volatile(evidence: Evidence) -> Finding | Unknown | None:
     return Finding("volatile", Severity.PROBLEM, facts, sentence, tuple(remedy))
 
 
-def not_btrfs(evidence: Evidence) -> Finding | Unknown | None:
+def not_btrfs(evidence: Evidence) -> Finding | None:
     """A journal directory is on another filesystem, where there is nothing to mend."""
-    look = evidence.look
-    if isinstance(look, Unknown):
-        return look
+    look = known(evidence.look)
     if not look.foreign:
         return None
     sentence = f"{named(look.foreign)} is not on btrfs: journalkeeper has nothing to mend there."
@@ -75,9 +71,7 @@ def not_btrfs(evidence: Evidence) -> Finding | Unknown | None:
 
 def nocow_redundant(evidence: Evidence) -> Finding | Unknown | None:
     """A directory is NOCOW on a volume that keeps copies, of which nobody can then tell the good one."""
-    look = evidence.look
-    if isinstance(look, Unknown):
-        return look
+    look = known(evidence.look)
     found = [(one, volume) for one, volume in _placed(look) if volume is not None and one.nocow and volume.redundant]
     if not found:
         return _directories_unseen(look)
@@ -92,9 +86,7 @@ def nocow_redundant(evidence: Evidence) -> Finding | Unknown | None:
 
 def nocow_snapshots(evidence: Evidence) -> Finding | Unknown | None:
     """A directory is NOCOW and snapshots are taken of it, each of which has its data copied on write once more."""
-    look = evidence.look
-    if isinstance(look, Unknown):
-        return look
+    look = known(evidence.look)
     where = [one.directory for one in look.host.instances if one.nocow and snapshots(one, look.host)]
     if not where:
         return _unseen(look)
@@ -107,11 +99,7 @@ def nocow_snapshots(evidence: Evidence) -> Finding | Unknown | None:
 
 def compression_forbids_nocow(evidence: Evidence) -> Finding | Unknown | None:
     """A directory would be made NOCOW, but its compression attribute excludes that."""
-    look, config = evidence.look, evidence.config
-    if isinstance(look, Unknown):
-        return look
-    if isinstance(config, Unknown):
-        return config
+    look, config = known(evidence.look), known(evidence.config)
     where = [
         one.directory
         for one, volume in _placed(look)
@@ -127,17 +115,12 @@ def compression_forbids_nocow(evidence: Evidence) -> Finding | Unknown | None:
 
 def born_datacow(evidence: Evidence) -> Finding | Unknown | None:
     """An active file was made before its directory was NOCOW, and stays copy-on-write until it is rotated."""
-    look = evidence.look
-    if isinstance(look, Unknown):
-        return look
+    look = known(evidence.look)
     nocow = {one.directory for one in look.host.instances if one.nocow}
     paths = [
         file.path
         for file in look.host.files
-        if file.kind is Kind.ACTIVE
-        and file.problem is None
-        and not file.nocow
-        and file.path.rpartition("/")[0] in nocow
+        if file.kind is Kind.ACTIVE and file.problem is None and not file.nocow and file.directory in nocow
     ]
     if not paths:
         return _unseen(look)
@@ -152,9 +135,7 @@ def born_datacow(evidence: Evidence) -> Finding | Unknown | None:
 
 def namespace_datacow(evidence: Evidence) -> Finding | Unknown | None:
     """The directory of a namespace lacks the attribute +C that systemd gives that of the main journal."""
-    look = evidence.look
-    if isinstance(look, Unknown):
-        return look
+    look = known(evidence.look)
     main = {one.device for one in look.host.instances if one.nocow and not one.namespace}
     where = [
         one.directory
@@ -175,9 +156,7 @@ def namespace_datacow(evidence: Evidence) -> Finding | Unknown | None:
 
 def pinned_by_snapshots(evidence: Evidence) -> Finding | Unknown | None:
     """Snapshots keep what journal files hold: deleting a file gives nothing back until they are deleted."""
-    look = evidence.look
-    if isinstance(look, Unknown):
-        return look
+    look = known(evidence.look)
     shared = [file for file in look.host.files if file.extents.shared_bytes]
     total = sum(file.extents.shared_bytes for file in shared)
     if total < PINNED_BYTES:
@@ -213,9 +192,7 @@ def _own_subvolume(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
 
 def unclean(evidence: Evidence) -> Finding | Unknown | None:
     """Files that journald did not close, or that a killed run of ours left behind."""
-    look = evidence.look
-    if isinstance(look, Unknown):
-        return look
+    look = known(evidence.look)
     files = [file for file in look.host.files if file.kind is Kind.UNCLEAN]
     if not files and not look.leftovers:
         return _directories_unseen(look)
@@ -234,9 +211,7 @@ def unclean(evidence: Evidence) -> Finding | Unknown | None:
 
 def damaged(evidence: Evidence) -> Finding | Unknown | None:
     """A file does not begin as a journal file does, or contradicts its header: readers leave out what it held."""
-    look = evidence.look
-    if isinstance(look, Unknown):
-        return look
+    look = known(evidence.look)
     paths = [file.path for file in look.host.files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]
     if not paths:
         return _unseen(look)
@@ -247,9 +222,7 @@ def damaged(evidence: Evidence) -> Finding | Unknown | None:
 
 def no_room(evidence: Evidence) -> Finding | Unknown | None:
     """A volume has no room for a new chunk and little in its old ones, whatever df(1) says."""
-    look = evidence.look
-    if isinstance(look, Unknown):
-        return look
+    look = known(evidence.look)
     for one, volume in _placed(look):
         if volume is None:
             continue
@@ -279,9 +252,7 @@ def no_room(evidence: Evidence) -> Finding | Unknown | None:
 
 def rivals(evidence: Evidence) -> Finding | Unknown | None:
     """Something else rewrites the same files: the mount option autodefrag, btrfsmaintenance's timer, bees."""
-    look, units = evidence.look, evidence.units
-    if isinstance(look, Unknown):
-        return look
+    look, units = known(evidence.look), evidence.units
     found, remedy = [], []
     for one, volume in _placed(look):
         if volume is not None and "autodefrag" in volume.options and "autodefrag" not in found:
@@ -295,7 +266,8 @@ def rivals(evidence: Evidence) -> Finding | Unknown | None:
     if found:
         sentence = f"{named(found)} rewrites what journalkeeper keeps whole, or tears it again: both write for nothing."
         return Finding("rivals", Severity.ADVICE, {"rivals": list(found)}, sentence, tuple(remedy))
-    return units if isinstance(units, Unknown) else _directories_unseen(look)
+    known(units)
+    return _directories_unseen(look)
 
 
 def _placed(look: Look) -> list[tuple[Instance, Volume | None]]:
@@ -324,10 +296,10 @@ def _unseen(look: Look) -> Unknown | None:
 
 def _directories_unseen(look: Look) -> Unknown | None:
     """The same of directories, which everybody may look at on most hosts."""
-    known = {one.directory for one in look.host.instances}
+    seen = {one.directory for one in look.host.instances}
     unseen = [
         file.path
         for file in look.host.files
-        if file.problem in UNSEEN - {Reason.TOO_MANY} and file.path.rpartition("/")[0] not in known
+        if file.problem in UNSEEN - {Reason.TOO_MANY} and file.directory not in seen
     ]
     return Unknown(f"{named(unseen)} could not be looked at; root can") if unseen else None

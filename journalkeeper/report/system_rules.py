@@ -11,7 +11,7 @@ from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted, format_span
 from journalkeeper.model.waiting import long
 from journalkeeper.report.evidence import Evidence, Unit, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, named
+from journalkeeper.report.finding import Facts, Finding, Severity, known, named
 
 ZEROING: Final = frozenset({252, 253})
 """systemd versions whose copy of a NOCOW archive can hold zeros: systemd #24150 and #31222."""
@@ -38,16 +38,11 @@ FAILURES: Final = 3
 
 def faulty_systemd(evidence: Evidence) -> Finding | Unknown | None:
     """This version of systemd can archive a NOCOW file as zeros."""
-    system, look = evidence.system, evidence.look
-    version = system if isinstance(system, Unknown) else system.systemd
-    if isinstance(version, Unknown):
-        return version
+    version = known(known(evidence.system).systemd)
     major = re.match(r"\d+", version)
     if major is None:
         return Unknown(f"systemd's version {version!r} is not understood")
-    if int(major[0]) in ZEROING and isinstance(look, Unknown):
-        return look
-    if int(major[0]) not in ZEROING or isinstance(look, Unknown) or not any(one.nocow for one in look.host.instances):
+    if int(major[0]) not in ZEROING or not any(one.nocow for one in known(evidence.look).host.instances):
         return None
     sentence = (
         f"systemd {version} copies a NOCOW file when it archives it, and after a crash at that moment the copy"
@@ -57,11 +52,9 @@ def faulty_systemd(evidence: Evidence) -> Finding | Unknown | None:
     return Finding("faulty-systemd", Severity.ADVICE, {"systemd": version}, sentence, remedy)
 
 
-def faulty_kernel(evidence: Evidence) -> Finding | Unknown | None:
+def faulty_kernel(evidence: Evidence) -> Finding | None:
     """In this kernel a defragmentation can loop for ever."""
-    system = evidence.system
-    if isinstance(system, Unknown):
-        return system
+    system = known(evidence.system)
     built = BUILT.search(system.build)
     version = system.kernel if built is None else built[0]
     if not LOOPING.match(version):
@@ -73,9 +66,7 @@ def faulty_kernel(evidence: Evidence) -> Finding | Unknown | None:
 
 def short_queue(evidence: Evidence) -> Finding | Unknown | None:
     """The queue of journald's sockets is short: loggers block while journald waits for the disk."""
-    system = evidence.system
-    if isinstance(system, Unknown):
-        return system
+    system = known(evidence.system)
     if system.max_dgram_qlen is None:
         return Unknown("the kernel does not tell net.unix.max_dgram_qlen")
     if system.max_dgram_qlen >= QUEUE:
@@ -90,11 +81,9 @@ def short_queue(evidence: Evidence) -> Finding | Unknown | None:
     return Finding("short-queue", Severity.ADVICE, facts, sentence, remedy)
 
 
-def keeper_down(evidence: Evidence) -> Finding | Unknown | None:
+def keeper_down(evidence: Evidence) -> Finding | None:
     """Nothing keeps the journal in order: the service does not run, nor does the timer that stands in for it."""
-    units = evidence.units
-    if isinstance(units, Unknown):
-        return units
+    units = known(evidence.units)
     service, timer, instead = (_unit(units, name) for name in (SERVICE, TIMER, DEFRAG_TIMER))
     failing = service.active == "failed" or service.sub == "auto-restart"
     running = service.active in {"active", "reloading", "activating"} or timer.sub == "waiting"
@@ -116,11 +105,9 @@ def keeper_down(evidence: Evidence) -> Finding | Unknown | None:
     return Finding("keeper-down", severity, facts, sentence, tuple(remedy))
 
 
-def keeper_starved(evidence: Evidence) -> Finding | Unknown | None:
+def keeper_starved(evidence: Evidence) -> Finding | None:
     """Files with work that pays have waited for more than a day: a budget, a busy disk, a window that never opens."""
-    record = evidence.record
-    if isinstance(record, Unknown):
-        return record
+    record = known(evidence.record)
     waits = long(record.waiting, evidence.now_us)
     if not waits:
         return None
@@ -128,23 +115,21 @@ def keeper_starved(evidence: Evidence) -> Finding | Unknown | None:
     reasons = sorted({wait.reason for wait in waits})
     have = f"{counted(len(waits), 'file')} {'has' if len(waits) == 1 else 'have'} waited"
     sentence = f"{have} for up to {format_span(oldest_us)}: {named(reasons)}."
-    remedy: tuple[str, ...] = ("journalkeeper plan",)
-    remedy += ("journalkeeper defrag --now",)
+    remedy = ("journalkeeper plan", "journalkeeper defrag --now")
     facts: Facts = {"files": len(waits), "oldest_us": oldest_us, "reasons": reasons}
     severity = Severity.PROBLEM if oldest_us >= STARVED_US else Severity.ADVICE
     return Finding("keeper-starved", severity, facts, sentence, remedy)
 
 
-def keeper_failing(evidence: Evidence) -> Finding | Unknown | None:
+def keeper_failing(evidence: Evidence) -> Finding | None:
     """What journalkeeper tried has failed again and again, or the service says that it is degraded."""
-    service, record = evidence.service, evidence.record
+    service = evidence.service
     if isinstance(service, Manager) and service.state == "degraded":
         reason = service.state_reason or "it does not say why"
         sentence = f"The service is degraded: {reason}."
         remedy = ("journalkeeper status", "journalctl -u journalkeeper -n 20")
         return Finding("keeper-failing", Severity.PROBLEM, {"state_reason": reason}, sentence, remedy)
-    if isinstance(record, Unknown):
-        return record
+    record = known(evidence.record)
     failed = [entry.outcome for entry in record.entries if entry.outcome.result is Result.FAILED]
     if len(failed) < FAILURES:
         return None

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.cli.context import EngineLike
 from journalkeeper.cli.program import run
+from journalkeeper.engine import Engine
 from tests import bus as buses
 from tests.adapters.command import Said, Says, Typed
 from tests.bus import PrivateBus
@@ -40,7 +40,7 @@ def bus() -> Iterator[PrivateBus]:
 def typed(capsys: pytest.CaptureFixture[str]) -> Typed:
     """`typed("scan", "-j")` runs a command line and tells its exit status and output."""
 
-    def typed(*words: str, engine: EngineLike | None = None) -> Said:
+    def typed(*words: str, engine: Engine | None = None) -> Said:
         capsys.readouterr()
         status = run(words, engine)
         return Said(status, *capsys.readouterr())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from journalkeeper.engine import Engine
 from journalkeeper.history.record import Record
 from journalkeeper.model import (
     Action,
@@ -53,7 +54,7 @@ SKIP = Skip("/j/abc/b\x1b[2J.journal", Reason.SETTLING, "changed 1s ago")
 PLAN = Plan((Window("abc", open=False, closes_at_us=None, reason="flush-due"),), (ACTION,), (SKIP,))
 
 
-class FakeEngine:
+class FakeEngine(Engine):
     """Answers as told, and remembers what it was asked."""
 
     def __init__(
@@ -81,7 +82,14 @@ class FakeEngine:
     def judged(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
         return self.look(request), self.answer
 
-    def run(self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]) -> Report:
+    def run(
+        self,
+        request: Request,
+        *,
+        on_progress: Callable[[Progress], None],
+        stop: Callable[[], bool],
+        **_others: object,
+    ) -> Report:
         self.look(request)
         on_progress(Progress(1, 1, FILE.path, 0, 45 << 20))
         self.during()

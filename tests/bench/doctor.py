@@ -26,7 +26,7 @@ from tests.programs import Talkers
 
 TIMES = 3
 STARTED = "import sys; from journalkeeper.cli import main; {}sys.exit(main(sys.argv[1:]))"
-WITHOUT = "import journalkeeper.gather.evidence as evidence; evidence.DOCTOR_ENTRIES = 0; "
+WITHOUT = "import journalkeeper.cli.doctor as command; command.DOCTOR_ENTRIES = 0; "
 
 
 def seconds(code: str, directory: Path) -> str:

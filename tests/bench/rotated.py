@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from journalkeeper.history.record import Record
+from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.lab import traffic
 from journalkeeper.lab.bed import Bed, bed
-from journalkeeper.lab.journald import ARCHIVED, STATE_OFFSET
+from journalkeeper.lab.journald import ARCHIVED
 from journalkeeper.lab.volume import disk_bytes, drop_caches
 from journalkeeper.model.errors import KeeperError
 from tests.bench.figures import Figure, at_most, count_is, engine, mib, need_a_bed, parser, run, show

@@ -27,8 +27,9 @@ from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.execute import rotation
 from journalkeeper.journald import control
+from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.journald import ARCHIVED, STATE_OFFSET, PrivateJournald
+from journalkeeper.lab.journald import ARCHIVED, PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Action, Instance, Plan, Reason, Request, Result, Rotation, Verb
 from journalkeeper.observe.observer import Observer

@@ -61,17 +61,18 @@ def instances() -> list[str]:
 
 def watched(during: Callable[[], object]) -> Measurement:
     """What is seen while something is done, and for a moment more."""
-    with who.measured(Namespace(who=60)) as found:
-        thread = threading.Thread(target=during)
-        thread.start()
-        until_s = float("inf")
-        for _ in found.steps:
-            if until_s == float("inf") and not thread.is_alive():
-                until_s = time.monotonic() + MOMENT_S
-            if time.monotonic() > until_s:
-                break
-        found.steps.close()
-        thread.join()
+    steps = who.measured(Namespace(who=60))
+    found = next(steps)
+    thread = threading.Thread(target=during)
+    thread.start()
+    until_s = float("inf")
+    for _ in steps:
+        if until_s == float("inf") and not thread.is_alive():
+            until_s = time.monotonic() + MOMENT_S
+        if time.monotonic() > until_s:
+            break
+    steps.close()
+    thread.join()
     return found
 
 
@@ -117,10 +118,11 @@ def test_events_for_which_there_was_no_room_are_counted_and_fail_the_count(
 ) -> None:
     monkeypatch.setattr(who, "BUFFER_KIB", 4)
     fd = os.open(place / "file", os.O_RDWR | os.O_CREAT)
-    with who.measured(Namespace(who=0.1)) as found:
-        for _ in range(2000):
-            os.fdatasync(fd)
-        ended(found)
+    steps = who.measured(Namespace(who=0.1))
+    next(steps)
+    for _ in range(2000):
+        os.fdatasync(fd)
+    found = ended(steps)
     os.close(fd)
     (fault,) = found.faults
     assert int(re.findall(r"^(\d+) events were lost", fault)[0]) > 1000
@@ -232,8 +234,9 @@ def test_a_starved_journald_keeps_senders_waiting_and_nothing_is_lost(tmp_path: 
 
 
 def test_a_journald_that_dies_is_said_and_what_was_sent_before_is_shown(bed: Bed) -> None:
-    found = syslog.at(at_bed(bed), Namespace(size=200, rate=200, seconds=5, flat_out=False, starve=None), 1000)
-    for number, _ in enumerate(found.steps):
+    steps = syslog.at(at_bed(bed), Namespace(size=200, rate=200, seconds=5, flat_out=False, starve=None), 1000)
+    found = next(steps)
+    for number, _ in enumerate(steps):
         if number == 50:
             bed.journald.kill()
     (fault,) = found.faults
@@ -247,13 +250,14 @@ def test_a_full_volume_ends_the_fsync_probe_with_its_reason_and_without_its_file
     volume = make_volume("128M")
 
     def fill_and_go_on() -> None:
-        with fsync.measured(Namespace(directory=str(volume.mountpoint), rate=100, seconds=1, who=None)) as found:
-            subprocess.run(
-                ["dd", "if=/dev/zero", f"of={volume.mountpoint}/rest", "bs=1M", "conv=fsync"],
-                check=False,
-                stderr=subprocess.DEVNULL,
-            )
-            ended(found)
+        steps = fsync.measured(Namespace(directory=str(volume.mountpoint), rate=100, seconds=1, who=None))
+        next(steps)
+        subprocess.run(
+            ["dd", "if=/dev/zero", f"of={volume.mountpoint}/rest", "bs=1M", "conv=fsync"],
+            check=False,
+            stderr=subprocess.DEVNULL,
+        )
+        ended(steps)
 
     with pytest.raises(FileError) as caught:
         fill_and_go_on()

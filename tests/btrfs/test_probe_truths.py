@@ -32,7 +32,7 @@ from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.slowdisk import Control, slow_disk
 from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
 from journalkeeper.probe import fsync, intake, stream, syslog
-from journalkeeper.probe.base import Measurement, Target
+from journalkeeper.probe.base import Measurement, Steps, Target
 from journalkeeper.report.distribution import Series
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -65,10 +65,9 @@ class Truth(NamedTuple):
         return abs(self.measured - self.true) / self.true
 
 
-def ended(found: Measurement) -> Measurement:
+def ended(steps: Steps) -> Measurement:
     """The whole of a measurement."""
-    for _ in found.steps:
-        pass
+    *_, found = steps
     return found
 
 
@@ -98,12 +97,12 @@ class Stop(NamedTuple):
 def stopped(place: Bed, rate: float, seconds: float = 1.2) -> Stop:
     """The syslog probe at a journald that is stopped for a while."""
     asked = Namespace(size=200, rate=rate, seconds=seconds, flat_out=False, starve=None)
-    found = syslog.at(at_bed(place), asked, round(rate * seconds))
+    steps = syslog.at(at_bed(place), asked, round(rate * seconds))
     words = [sys.executable, "-c", STOPPER, str(place.journald.pid)]
     later = threading.Timer(0.3, lambda: said.append(subprocess.check_output(words, text=True)))
     said: list[str] = []
     later.start()
-    ended(found)
+    found = ended(steps)
     later.join()
     began, ended_ = map(int, said[0].split())
     return Stop(began, ended_, found)
@@ -125,8 +124,7 @@ def intakes_worst(place: Bed) -> Truth:
     """The journal's own longest wait is how long journald was stopped."""
     stop = stopped(place, 100)
     wall = stop.found.wall_ns
-    with intake.measured(Namespace(directory=str(place.directory), since=None, boot=False, follow=False)) as found:
-        ended(found)
+    found = ended(intake.measured(Namespace(directory=str(place.directory), since=None, boot=False, follow=False)))
     begins, waits = found.series[0].began_ns, found.series[0].waits_ns()
     worst = max(wait for at, wait in zip(begins, waits, strict=True) if stop.began_ns <= at - wall <= stop.ended_ns)
     return Truth(worst, stop.length_ns, worst >= stop.ended_ns - first_after(stop) - MS)
@@ -192,10 +190,11 @@ def on_slow_disk() -> Iterator[tuple[Path, Control]]:
 def _fsyncs(place: Path, monkeyed: Callable[[Measurement], None], seconds: float, rate: float) -> Series:
     """The first part of the fsync probe, alone on the volume."""
     asked = Namespace(directory=str(place), rate=rate, seconds=seconds, who=None)
-    with fsync.measured(asked) as found:
-        for _ in itertools.takewhile(lambda _: not found.series[1].began_ns, found.steps):
-            monkeyed(found)
-        found.steps.close()
+    steps = fsync.measured(asked)
+    found = next(steps)
+    for _ in itertools.takewhile(lambda found: not found.series[1].began_ns, steps):
+        monkeyed(found)
+    steps.close()
     return found.series[0]
 
 
@@ -231,11 +230,7 @@ def counted_fsyncs(place: Path, disk: Control, iops: int = 25) -> Truth:
 def burst(place: Bed) -> Truth:
     """A buffered program is heard of when its buffer is full."""
     asked = Namespace(directory=None, host=False, rate=100, size=128, seconds=1.7)
-    found = Measurement([], Series("floor"))
-    with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory())
-        found.steps = stream.steps(at_bed(place), asked, found, directory, stack)
-        ended(found)
+    found = ended(stream.at(at_bed(place), asked))
     (buffered,) = [one for one in found.series if one.name == "python, file"]
     ends = sorted(began + took for began, took in zip(buffered.began_ns, buffered.took_ns, strict=True))
     first = [0, *(number for number in range(1, len(ends)) if ends[number] - ends[number - 1] > 100 * MS)]

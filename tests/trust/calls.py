@@ -36,7 +36,8 @@ from unittest.mock import patch
 from journalkeeper.cli import interrupts
 from journalkeeper.cli.program import run as command
 from journalkeeper.history.record import Record
-from journalkeeper.lab.journald import OFFLINE, STATE_OFFSET, PrivateJournald
+from journalkeeper.journald.header import STATE_OFFSET
+from journalkeeper.lab.journald import OFFLINE, PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.lab.volume import run as tool
 from journalkeeper.model import KIB, Action, Kind, Outcome, Reason, Result, Verb

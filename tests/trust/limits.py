@@ -25,7 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.lab.journald import ARCHIVED, STATE_OFFSET
+from journalkeeper.journald.header import STATE_OFFSET
+from journalkeeper.lab.journald import ARCHIVED
 from journalkeeper.model.units import parse_size
 from tests.bench.figures import need_a_bed
 from tests.btrfs.journals import Bearing, archive_name, bearing, put

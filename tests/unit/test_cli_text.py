@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import os
+from operator import itemgetter
 
 import pytest
 
 from journalkeeper.cli.commands import COMMANDS
-from journalkeeper.cli.table import Column, Row, render, stacked
+from journalkeeper.cli.table import Column, render, stacked
 from journalkeeper.cli.text import elided, shown, switched
 from journalkeeper.model import Reason
 from journalkeeper.model.reasons import SENTENCES
@@ -69,8 +70,9 @@ def test_a_switch_is_systemds_boolean_or_nothing(text: str, *, expected: bool | 
     assert switched(text) is expected
 
 
-COLUMNS = (Column("EXTENTS", right=True), Column("PATH"))
-ROWS = [Row(("7", "a"), "31"), Row(("12345678", "bb"))]
+Cells = tuple[str, ...]
+COLUMNS: tuple[Column[Cells], ...] = (Column("EXTENTS", itemgetter(0), right=True), Column("PATH", itemgetter(1)))
+ROWS: list[Cells] = [("7", "a"), ("12345678", "bb")]
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_nothing_trails() -> None:
@@ -81,12 +83,20 @@ def test_without_a_legend_the_heading_neither_shows_nor_widens() -> None:
     assert render(COLUMNS, ROWS[:1], legend=False, colours=False) == ["7  a"]
 
 
+def test_without_rows_there_is_no_table() -> None:
+    assert render(WIDE, [], legend=True, colours=True, width=80) == []
+
+
 def test_colours_enclose_the_line_and_change_no_width() -> None:
-    lines = render(COLUMNS, ROWS, legend=True, colours=True)
+    lines = render(COLUMNS, ROWS, legend=True, colours=True, colour=lambda row: "31" if row is ROWS[0] else "")
     assert lines == ["\x1b[4m EXTENTS  PATH\x1b[0m", "\x1b[31m       7  a\x1b[0m", "12345678  bb"]
 
 
-WIDE = (Column("N", right=True), Column("DETAIL", gives="text"), Column("PATH", gives="path"))
+WIDE: tuple[Column[Cells], ...] = (
+    Column("N", itemgetter(0), right=True),
+    Column("DETAIL", itemgetter(1), gives="text"),
+    Column("PATH", itemgetter(2), gives="path"),
+)
 LONG = (
     "/var/log/journal/31ea7ebf140d4c22b2e6ec12456206a3/system@33b4169a219a44a68e5d71bb199ed6c6-0000000000000671.journal"
 )
@@ -95,7 +105,7 @@ SENTENCE = "changed 4s ago, and is left alone for another 56s because journald m
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_a_table_fits_its_width_with_paths_cut_and_sentences_wrapped(width: int) -> None:
-    rows = [Row(("1", SENTENCE, LONG)), Row(("2", "short", "/a/b.journal"))]
+    rows: list[Cells] = [("1", SENTENCE, LONG), ("2", "short", "/a/b.journal")]
     lines = render(WIDE, rows, legend=True, colours=False, width=width)
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(line[3:].split("  ")[0].strip() for line in lines[1:]).split())
@@ -104,13 +114,15 @@ def test_a_table_fits_its_width_with_paths_cut_and_sentences_wrapped(width: int)
 
 
 def test_nothing_is_cut_where_a_program_reads() -> None:
-    (line,) = render(WIDE, [Row(("1", SENTENCE, LONG))], legend=False, colours=False, width=None)
+    rows: list[Cells] = [("1", SENTENCE, LONG)]
+    (line,) = render(WIDE, rows, legend=False, colours=False, width=None)
     assert (SENTENCE in line, LONG in line) == (True, True)
 
 
 def test_of_a_path_the_directory_goes_first() -> None:
-    (line,) = render((Column("PATH", gives="path"),), [Row(("/var/log/journal/x/system.journal",))], legend=False,
-                     colours=False, width=25)  # fmt: skip
+    columns: tuple[Column[Cells], ...] = (Column("PATH", itemgetter(0), gives="path"),)
+    rows: list[Cells] = [("/var/log/journal/x/system.journal",)]
+    (line,) = render(columns, rows, legend=False, colours=False, width=25)
     assert line == "…/system.journal"
 
 

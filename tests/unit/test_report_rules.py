@@ -12,6 +12,7 @@ from journalkeeper.model import GIB, MIB, JournalFile, Kind, Reason, Result
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
 from journalkeeper.model.waiting import Wait
+from journalkeeper.report import finding as findings
 from journalkeeper.report.evidence import Boot, Dropped, Ended, Evidence, Look, Storage, Unit, Unknown
 from journalkeeper.report.finding import Finding, Severity, judged, named, word
 from journalkeeper.report.rules import RULES
@@ -27,7 +28,7 @@ SHOP = instance(directory=DIRECTORY_SHOP, name="shop", namespace="shop")
 
 def answer(rule: str, given: Evidence) -> Finding | Unknown | None:
     """What one rule says."""
-    return RULES[WORDS.index(rule)](given)
+    return findings.answer(RULES[WORDS.index(rule)], given)
 
 
 def finding(rule: str, given: Evidence) -> Finding:

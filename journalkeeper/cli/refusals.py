@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Paths that were named and are no journal files.
+"""Files that cannot be read, and paths that were named and are no journal files.
 
-Each is one line on stderr that says what to do next, and the exit status is 1;
-the other paths are done all the same.
+An answer that consists of "could not read it" for every file is an error, not an answer. A path that is
+no journal is one line on stderr that says what to do next, and the exit status is 1; the others are done all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output
 from journalkeeper.model import Reason, Request
+from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.reasons import NO_JOURNAL
 
 NEXT: Final = {
@@ -38,3 +40,18 @@ def complain_of_named(asked: Request, files: Iterable[tuple[str, Reason | None, 
     for line in lines:
         output.note(line)
     return int(bool(lines))
+
+
+def refuse_if_all_unreadable(context: Context, reasons: Sequence[Reason | None]) -> None:
+    """Tell a user who could read some files only; `reasons` has each file's, None where there is none.
+
+    Raises: NeedsRootError if it is all of them.
+    """
+    unreadable = sum(reason is Reason.UNREADABLE for reason in reasons)
+    if context.privileged or not unreadable:
+        return
+    if unreadable == len(reasons):
+        raise NeedsRootError(
+            f"none of {unreadable} files is readable" if unreadable > 1 else "the file is not readable"
+        )
+    context.output.note(f"{unreadable} of {len(reasons)} files are not readable for this user: root sees all, try sudo")
