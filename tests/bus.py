@@ -6,6 +6,7 @@ Nothing of the machine's own bus is touched, and nothing is left behind.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import shutil
@@ -14,13 +15,15 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
-from dbus_fast import Message
+from dbus_fast import Message, MessageType
+from dbus_fast.aio import MessageBus
 
 from tests.patience import eventually
 
@@ -178,6 +181,52 @@ class PrivateBus:
     def has(self, name: str) -> bool:
         """Whether somebody has the name."""
         return self.call("org.freedesktop.DBus", "NameHasOwner", "s", name).stdout.strip() == "b true"
+
+
+class FakePeer:
+    """Has `name` on a bus, in a thread of its own, and answers each method call by `answer`."""
+
+    name: str
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(PATIENCE_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        self._thread.join()
+
+    def end(self) -> None:
+        """Leave the bus, as a service that was killed does; again does nothing."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._ended.set)
+
+    async def _serve(self) -> None:
+        self.loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        self.bus = await MessageBus(self.address).connect()
+        await self.bus.request_name(self.name)
+        self.bus.add_message_handler(self._handle)
+        self._ready.set()
+        await self._ended.wait()
+        self.bus.disconnect()
+
+    def _handle(self, message: Message) -> Message | bool:
+        return self.answer(message) if message.message_type is MessageType.METHOD_CALL else False
+
+    def answer(self, message: Message) -> Message | bool:
+        """What is answered; True for silence."""
+        raise NotImplementedError
+
+
+def reply(message: Message, signature: str, *body: object) -> Message:
+    """An answer to a method call."""
+    return Message.new_method_return(message, signature, list(body))
 
 
 def raw_call(destination: str, path: str, interface: str, member: str, signature: str = "", *body: object) -> bytes:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.lab.bed import Bed
-from tests.adapters.pages import CHECKOUT, PAGES, commands, make, need
+from tests.adapters.command import need
+from tests.adapters.pages import CHECKOUT, PAGES, commands, make
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
