@@ -14,7 +14,6 @@ divided by the number of looks.
 from __future__ import annotations
 
 import os
-import struct
 import sys
 import time
 from collections.abc import Callable
@@ -26,14 +25,12 @@ from journalkeeper.lab.volume import ScratchVolume
 from tests import bus as beds
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, show
 from tests.bus import PrivateBus
+from tests.journal_files import archive_name, put_empty
 from tests.trust.services import Quiet, quiet
 
 MACHINE = "0123456789abcdef" * 2
 PER_DIRECTORY = 7000
 """Fewer than are looked at in one directory (layout.MOST_FILES)."""
-
-HEADER_BYTES, DATA_BYTES, FILE_BYTES = 208, 4096, 8 << 20
-"""journald's files are whole steps of 8 MiB; these are mostly holes."""
 
 EVENT_MS = 10.0
 MEMORY_MIB = 192
@@ -57,21 +54,6 @@ class Cost(NamedTuple):
     peak_mib: float
 
 
-def make(path: Path) -> None:
-    """A finished journal file of no entries."""
-    content = bytearray(DATA_BYTES)
-    content[:8], content[16] = b"LPKSHHRH", 2
-    struct.pack_into("<QQ", content, 88, HEADER_BYTES, FILE_BYTES - HEADER_BYTES)
-    with path.open("wb") as file:
-        file.write(content)
-        file.truncate(FILE_BYTES)
-
-
-def name(number: int, stem: str = "remote-host") -> str:
-    """What systemd-journal-remote calls an archive."""
-    return f"{stem}@{MACHINE}-{number:016x}-{number:016x}.journal"
-
-
 def fill(top: Path, files: int) -> Path:
     """Make so many archives; the directory of the first."""
     remote = top / "remote"
@@ -79,7 +61,7 @@ def fill(top: Path, files: int) -> Path:
         place = number // PER_DIRECTORY
         directory = top / f"{MACHINE}.n{place}" if place else remote
         directory.mkdir(parents=True, exist_ok=True)
-        make(directory / name(number))
+        put_empty(directory / archive_name(number, "remote-host"))
     return remote
 
 
@@ -112,13 +94,17 @@ def measure(files: int, events: int, wholes: int, bus: PrivateBus) -> Cost:
     with ScratchVolume("4G") as volume:
         top = volume.mountpoint / "journal"
         remote = fill(top, files)
-        new, away, there = remote / name(files), volume.mountpoint / "away", top / f"{MACHINE}.late"
+        new, away, there = (
+            remote / archive_name(files, "remote-host"),
+            volume.mountpoint / "away",
+            top / f"{MACHINE}.late",
+        )
         away.mkdir()
-        make(away / name(files + 1))
+        put_empty(away / archive_name(files + 1, "remote-host"))
         os.sync()
         time.sleep(SETTLE_S)
         with quiet(volume.base, top, config=CONFIG, bus=bus.address) as service:
-            comes_and_goes = partial(make, new), new.unlink
+            comes_and_goes = partial(put_empty, new), new.unlink
             calm(service)
             cpu_ms(service, 2, files, comes_and_goes)
             event_ms = cpu_ms(service, events, files, comes_and_goes)

@@ -24,10 +24,9 @@ from journalkeeper.model import MIB, Action, Host, JournalFile, Plan, Reason, Re
 from journalkeeper.model.run import Done
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy.plan import plan
+from tests.journal_files import PAGE
 from tests.patience import eventually
 
-PAGE = 4096
-OLD_NS = 1_600_000_000_123_456_789
 ALWAYS = Config(budget=Budget(bytes_per_day=None, keep_free_bytes=0), defrag=Defrag(min_extents=1, min_reclaim_bytes=0))
 """A configuration by which every gain pays and every byte may be used."""
 
@@ -45,30 +44,6 @@ MarginSec=500ms
 PressureMax=100%
 """
 """The configuration of a service that a test can wait for."""
-
-
-def archive_name(number: int = 1, stem: str = "system") -> str:
-    """The name that journald would give an archive."""
-    return f"{stem}@{'0123456789abcdef' * 2}-{number:016x}-{number:016x}.journal"
-
-
-def put(directory: Path, content: bytes, name: str | None = None, *, nocow: bool = False, torn: bool = True) -> Path:
-    """A journal file with this content; `torn`: every page is an extent of its own."""
-    path = directory / (archive_name() if name is None else name)
-    path.touch()
-    run("chattr", "+C" if nocow else "-C", path)
-    fd = os.open(path, os.O_RDWR)
-    try:
-        os.pwrite(fd, content, 0)
-        os.fsync(fd)
-        if torn and not nocow:
-            for offset in range(0, len(content), 2 * PAGE):
-                os.pwrite(fd, content[offset : offset + PAGE], offset)
-            os.fsync(fd)
-        os.utime(fd, ns=(OLD_NS, OLD_NS + 1))
-    finally:
-        os.close(fd)
-    return path
 
 
 class Bearing(NamedTuple):

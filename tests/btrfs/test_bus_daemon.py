@@ -28,8 +28,9 @@ from journalkeeper.bus import names, signals
 from journalkeeper.bus.connection import Connection
 from journalkeeper.lab.volume import ScratchVolume, drop_caches
 from tests import bus as beds
-from tests.btrfs.journals import QUICK, archive_name, extents, put
+from tests.btrfs.journals import QUICK, extents
 from tests.bus import REPOSITORY, Daemon, PrivateBus, as_nobody
+from tests.journal_files import archive_name, put
 from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]

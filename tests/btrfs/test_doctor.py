@@ -24,7 +24,7 @@ from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB
 from journalkeeper.report.evidence import Journal
 from journalkeeper.report.intake import waited
-from tests.btrfs.journals import archive_name, put
+from tests.journal_files import archive_name, put
 from tests.programs import Talkers
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]

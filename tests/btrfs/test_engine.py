@@ -26,8 +26,9 @@ from journalkeeper.model import KIB, MIB, Outcome, Reason, Request, Result, Verb
 from journalkeeper.model.errors import BusyError, FileError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
-from tests.btrfs.journals import NOW, PAGE, Bearing, archive_name, bearing, export, extents, fill, put
+from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, fill
 from tests.hosts import MACHINE
+from tests.journal_files import archive_name, put, scatter, unclean_name
 
 pytestmark = pytest.mark.root
 
@@ -83,7 +84,7 @@ def test_a_real_journal_of_every_kind(bed: Bed, keep: Keep) -> None:
     bed.journald.age(10)
     run("cp", "--archive", "--reflink=never", datacow, bed.volume.mountpoint / "original")
     nocow = put(bed.journald.journal, datacow.read_bytes(), archive_name(7), nocow=True)
-    unclean = put(bed.journald.journal, datacow.read_bytes(), "system@0000000000000001-0000000000000001.journal~")
+    unclean = put(bed.journald.journal, datacow.read_bytes(), unclean_name())
     broken = put(bed.journald.journal, datacow.read_bytes()[:3000], archive_name(8), torn=False)
     before = {path: bearing(path) for path in (datacow, nocow, unclean, broken)}
     entries = {path: export(path) for path in (datacow, nocow, unclean)}
@@ -218,19 +219,10 @@ SCATTERED = 256 * KIB
 """Extents as long as this the kernel leaves where they are, unless it compresses them."""
 
 
-def scatter(path: Path) -> None:
-    """Have every SCATTERED bytes of a file in an extent of their own, away from their neighbours."""
-    content = path.read_bytes()
-    with path.open("r+b") as file:
-        for offset in range(0, len(content), 2 * SCATTERED):
-            os.pwrite(file.fileno(), content[offset : offset + SCATTERED], offset)
-        os.fsync(file.fileno())
-
-
 def test_a_rewrite_that_the_kernel_made_nothing_of_is_not_repeated(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     """With four extents in each MiB it leaves them all: each is as long as it has to be."""
     active = put(top / MACHINE, journal_bytes, "system.journal", torn=False)
-    scatter(active)
+    scatter(active, SCATTERED)
     before = extents(active)
     config = Config(defrag=Defrag(extents_per_mib=4))
     first = go(keep(config=config))
@@ -242,10 +234,7 @@ def test_a_rewrite_that_the_kernel_made_nothing_of_is_not_repeated(top: Path, ke
     (skip,) = again.plan.skipped
     assert skip.reason is Reason.NO_GAIN
     assert f"{before} extents became {before}" in skip.detail
-    with active.open("r+b") as file:
-        for offset in range(0, MIB, 2 * PAGE):
-            os.pwrite(file.fileno(), journal_bytes[offset : offset + PAGE], offset)
-        os.fsync(file.fileno())
+    scatter(active, end_bytes=MIB)
     assert [one.result for one in go(keep(config=config)).outcomes] == [Result.DONE]
 
 

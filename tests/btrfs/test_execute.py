@@ -17,20 +17,8 @@ from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE
 from journalkeeper.lab.volume import ScratchVolume, disk_bytes, drop_caches, run
 from journalkeeper.model import MIB, Range, Reason, Request, Result, Verb
-from tests.btrfs.journals import (
-    OLD_NS,
-    action,
-    archive_name,
-    bearing,
-    do,
-    export,
-    extents,
-    is_nocow,
-    let_go,
-    look,
-    planned,
-    put,
-)
+from tests.btrfs.journals import action, bearing, do, export, extents, is_nocow, let_go, look, planned
+from tests.journal_files import OLD_NS, archive_name, put
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root

@@ -25,7 +25,8 @@ from journalkeeper.execute import leftovers
 from journalkeeper.lab.volume import ScratchVolume, drop_caches, run
 from journalkeeper.model import KIB, MIB, Reason, Request, Result
 from journalkeeper.observe.observer import Observer
-from tests.btrfs.journals import action, bearing, do, fill, is_nocow, let_go, look, planned, put
+from tests.btrfs.journals import action, bearing, do, fill, is_nocow, let_go, look, planned
+from tests.journal_files import put
 
 pytestmark = pytest.mark.root
 

@@ -17,7 +17,8 @@ from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE, SIGNAL_SYNC
 from journalkeeper.lab.volume import run
 from journalkeeper.model import MIB, Reason, Result, Verb
-from tests.btrfs.journals import OLD_NS, action, archive_name, bearing, do, extents, is_nocow, look, planned, put
+from tests.btrfs.journals import action, bearing, do, extents, is_nocow, look, planned
+from tests.journal_files import OLD_NS, archive_name, put
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root

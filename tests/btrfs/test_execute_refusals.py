@@ -23,12 +23,12 @@ from journalkeeper.execute.verified_file import being_written, loop_files
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Kind, Reason, Request, Result
 from journalkeeper.model.run import Done
-from tests.btrfs.journals import action, archive_name, bearing, do, export, look, planned, put
+from tests.btrfs.journals import action, bearing, do, export, look, planned
 from tests.btrfs.test_execute import with_unwritten
+from tests.journal_files import archive_name, put, unclean_name
 
 pytestmark = pytest.mark.root
 
-UNCLEAN = "system@0000000000000001-0000000000000001.journal~"
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 CAP_CHOWN = 0
 FORMS = pytest.mark.parametrize("nocow", [False, True], ids=["in place", "rewrite"])
@@ -161,7 +161,9 @@ def test_an_archive_that_is_none_any_more_is_in_use(place: Path, journal_bytes: 
 
 
 @pytest.mark.parametrize(
-    ("name", "nocow"), [(archive_name(), True), (UNCLEAN, True), (UNCLEAN, False)], ids=["nocow", "both", "unclean"]
+    ("name", "nocow"),
+    [(archive_name(), True), (unclean_name(), True), (unclean_name(), False)],
+    ids=["nocow", "both", "unclean"],
 )
 def test_a_file_that_is_open_for_writing_is_in_use(place: Path, journal_bytes: bytes, name: str, nocow: bool) -> None:
     path = put(place, journal_bytes, name, nocow=nocow)
@@ -368,7 +370,9 @@ def test_a_snapshot_that_was_taken_since_the_look_is_respected(
 
 def test_kinds_are_as_the_names_say(place: Path, journal_bytes: bytes) -> None:
     """The tables above stand on it."""
-    assert [look(put(place, journal_bytes, name))[0].kind for name in (UNCLEAN, archive_name(), "system.journal")] == [
+    assert [
+        look(put(place, journal_bytes, name))[0].kind for name in (unclean_name(), archive_name(), "system.journal")
+    ] == [
         Kind.UNCLEAN,
         Kind.ARCHIVED,
         Kind.ACTIVE,

@@ -13,8 +13,9 @@ from journalkeeper.btrfs import writeback
 from journalkeeper.execute import inplace
 from journalkeeper.model import GIB, MIB, Reason, Result
 from journalkeeper.model.run import Done
-from tests.btrfs.journals import OLD_NS, action, bearing, do, is_nocow, look, put
+from tests.btrfs.journals import action, bearing, do, is_nocow, look
 from tests.btrfs.test_execute import with_unwritten
+from tests.journal_files import OLD_NS, put
 
 pytestmark = pytest.mark.root
 

@@ -27,7 +27,8 @@ from journalkeeper.observe.intake import Intake
 from journalkeeper.observe.load import others_busy_percent
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.observe.syncs import Syncs
-from tests.btrfs.journals import ALWAYS, put
+from tests.btrfs.journals import ALWAYS
+from tests.journal_files import put
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root

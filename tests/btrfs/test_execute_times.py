@@ -16,10 +16,11 @@ from journalkeeper.engine import Engine
 from journalkeeper.execute import leftovers
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Result
-from tests.btrfs.journals import ALWAYS, NOW, OLD_NS, action, bearing, do, let_go, look, put
+from tests.btrfs.journals import ALWAYS, NOW, action, bearing, do, let_go, look
 from tests.btrfs.test_execute import with_unwritten
 from tests.btrfs.test_execute_failures import before_each_call, killed_before, leftovers_beside
 from tests.hosts import MACHINE
+from tests.journal_files import OLD_NS, put
 
 pytestmark = pytest.mark.root
 

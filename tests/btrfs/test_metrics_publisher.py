@@ -20,8 +20,9 @@ from journalkeeper.metrics.textfile import NAME
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError
 from journalkeeper.model.run import Report
-from tests.btrfs.journals import NOW, archive_name, extents, put
+from tests.btrfs.journals import NOW, extents
 from tests.hosts import MACHINE
+from tests.journal_files import archive_name, put
 
 pytestmark = pytest.mark.root
 

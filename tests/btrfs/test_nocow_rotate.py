@@ -33,7 +33,8 @@ from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Action, Instance, Plan, Reason, Request, Result, Rotation, Verb
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy.plan import plan
-from tests.btrfs.journals import archive_name, do
+from tests.btrfs.journals import do
+from tests.journal_files import archive_name
 
 pytestmark = pytest.mark.root
 

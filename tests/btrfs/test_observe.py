@@ -21,15 +21,16 @@ from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError
 from journalkeeper.observe.observer import COARSE_NS, Observer, Seen, resolved
 from tests.btrfs.conftest import NOBODY
-from tests.btrfs.journals import archive_name, bearing, do, extents, planned, put
+from tests.btrfs.journals import bearing, do, extents, planned
 from tests.hosts import MACHINE
+from tests.journal_files import archive_name, put, unclean_name
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 
 T = TypeVar("T")
 AsNobody = Callable[[Callable[[], T]], T]
-NAMES = ["system.journal", "user-1000.journal", archive_name(), "system@0000000000000001-0000000000000001.journal~"]
+NAMES = ["system.journal", "user-1000.journal", archive_name(), unclean_name()]
 
 
 def now_us() -> int:

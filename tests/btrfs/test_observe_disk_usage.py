@@ -17,7 +17,7 @@ from journalkeeper.btrfs.disk import disk_bytes
 from journalkeeper.journald import opening
 from journalkeeper.lab import volume as lab
 from journalkeeper.observe import disk_usage
-from tests.btrfs.journals import put
+from tests.journal_files import put
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root

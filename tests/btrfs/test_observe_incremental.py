@@ -14,7 +14,6 @@ import os
 import random
 import select
 import shutil
-import struct
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -35,26 +34,17 @@ from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.policy.plan import finished, plan
 from journalkeeper.service import watch as watching
 from journalkeeper.service.watch import Change, Watch
-from tests.btrfs.journals import archive_name
+from tests.hosts import MACHINE
+from tests.journal_files import ARCHIVED, EMPTY_BYTES, MAGIC, PAGE, archive_name, empty, put_empty, scatter
 
 pytestmark = pytest.mark.root
 
 CHANGES = int(os.environ.get("JOURNALKEEPER_RANDOM_CHANGES", "600"))
 SEED = int(os.environ.get("JOURNALKEEPER_RANDOM_SEED", "1"))
-MACHINE = "0123456789abcdef0123456789abcdef"
-HEADER_BYTES, FILE_BYTES = 208, 8 << 20
 FICLONE = 0x40049409
 MINUTE_US = 60_000_000
 
 REQUEST = Request(upkeep=True)
-
-
-def content(state: int) -> bytes:
-    """The first block of a journal file of no entries."""
-    block = bytearray(4096)
-    block[:8], block[16] = b"LPKSHHRH", state
-    struct.pack_into("<QQ", block, 88, HEADER_BYTES, FILE_BYTES - HEADER_BYTES)
-    return bytes(block)
 
 
 def settle(path: Path) -> None:
@@ -66,10 +56,8 @@ def settle(path: Path) -> None:
         os.close(fd)
 
 
-def make(path: Path, state: int = 2) -> None:
-    with path.open("wb") as file:
-        file.write(content(state))
-        file.truncate(FILE_BYTES)
+def make(path: Path, state: int = ARCHIVED) -> None:
+    put_empty(path, state)
     settle(path)
 
 
@@ -135,15 +123,15 @@ class World:
         path = self.file("system.journal", "user-*.journal", "remote-*.journal")
         if path is not None:
             with path.open("r+b") as file:
-                os.pwrite(file.fileno(), content(self.random.choice([0, 1]))[:17], 0)
-                os.pwrite(file.fileno(), b"x" * 4096, 4096 * self.random.randrange(1, 1000))
+                os.pwrite(file.fileno(), empty(self.random.choice([0, 1]))[:17], 0)
+                os.pwrite(file.fileno(), b"x" * PAGE, PAGE * self.random.randrange(1, 1000))
             settle(path)
 
     def archive(self) -> None:
         path = self.file("system.journal", "user-*.journal", "remote-*.journal")
         if path is not None:
             with path.open("r+b") as file:
-                os.pwrite(file.fileno(), content(2)[:17], 0)
+                os.pwrite(file.fileno(), empty()[:17], 0)
             settle(path)
             path.rename(self.fresh(path.parent))
 
@@ -158,9 +146,7 @@ class World:
         """Many extents: an archive that is worth a rewrite."""
         path = self.file("*@*.journal")
         if path is not None:
-            with path.open("r+b") as file:
-                for block in range(0, 200, 2):
-                    os.pwrite(file.fileno(), b"y" * 4096, 4096 + 4096 * block)
+            scatter(path, end_bytes=200 * PAGE)
             settle(path)
 
     def change_attribute(self) -> None:
@@ -189,7 +175,7 @@ class World:
         path = self.file("*@*.journal")
         if path is not None:
             with path.open("r+b") as file:
-                os.pwrite(file.fileno(), self.random.choice([b"LPKSHHRH", b"no magic"]), 0)
+                os.pwrite(file.fileno(), self.random.choice([MAGIC, b"no magic"]), 0)
             settle(path)
 
     def share(self) -> None:
@@ -442,7 +428,7 @@ def test_what_another_process_rewrote_is_looked_at_again(place: Path, tmp_path: 
     """`journalkeeper defrag -D` beside the service: neither inotify nor stat tells of it, the record does."""
     (place / MACHINE).mkdir()
     path = place / MACHINE / archive_name(1)
-    path.write_bytes(content(2) + b"".join(os.urandom(2048) + bytes(2048) for _ in range(FILE_BYTES // 4096 - 1)))
+    path.write_bytes(empty() + b"".join(os.urandom(2048) + bytes(2048) for _ in range(EMPTY_BYTES // PAGE - 1)))
     settle(path)
     time.sleep(1.1)  # as above
     config = Config.model_validate(

@@ -17,8 +17,9 @@ from journalkeeper.model.errors import UsageError
 from journalkeeper.observe import flushes
 from journalkeeper.policy.flush_timer import FlushTimer
 from journalkeeper.service import api
-from tests.btrfs.journals import ALWAYS, NOW, put
+from tests.btrfs.journals import ALWAYS, NOW
 from tests.hosts import MACHINE
+from tests.journal_files import put
 
 pytestmark = pytest.mark.root
 

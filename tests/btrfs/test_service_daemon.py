@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -31,7 +30,6 @@ from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history.record import Record
 from journalkeeper.history.rows import Entry
 from journalkeeper.journald import control, layout
-from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE, PrivateJournald
 from journalkeeper.lab.load import Load
@@ -43,6 +41,7 @@ from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer
 from tests.bench.service import calls
 from tests.btrfs.journals import QUICK
+from tests.journal_files import archive_name, put, put_empty, unclean_name
 from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -175,15 +174,7 @@ class Copies(NamedTuple):
 
     def put(self, number: int = 1, directory: Path | None = None) -> Path:
         """A fragmented copy of the archive."""
-        name = f"system@{'0123456789abcdef' * 2}-{number:016x}-{number:016x}.journal"
-        path = (directory or self.machine) / name
-        with open(path, "wb", buffering=0) as file:
-            file.write(self.content)
-            os.fsync(file.fileno())
-            for offset in range(0, len(self.content), 8192):
-                os.pwrite(file.fileno(), self.content[offset : offset + 4096], offset)
-            os.fsync(file.fileno())
-        return path
+        return put(directory or self.machine, self.content, archive_name(number))
 
 
 @pytest.fixture(scope="module")
@@ -403,7 +394,7 @@ def test_what_it_logs_into_the_journal_that_it_watches_ends_by_itself(
     bed = make_bed(sync_interval="1500ms")
     journald = bed.journald
     journald.age(30)
-    unclean = journald.journal / "system@0000000000000001-0000000000000001.journal~"
+    unclean = journald.journal / unclean_name()
     unclean.write_bytes(journald.active.read_bytes())
     service = serve(INSIDE, inside=journald)
     service.on_line = lambda line: journald.log(line.strip(), SYSLOG_IDENTIFIER="journalkeeper")
@@ -602,16 +593,10 @@ def test_on_another_filesystem_it_waits_for_a_mount(
 def test_as_many_files_as_are_looked_at_are_one_look_and_the_next_opens_none(
     copies: Copies, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    content = bytearray(copies.content[:4096])
-    header_bytes, arena_bytes = struct.unpack_from("<QQ", content, 88)
-    content[STATE_OFFSET] = 2
     os.utime(copies.machine)
     for number in range(layout.MOST_FILES):
-        name = f"system@{'0123456789abcdef' * 2}-{number:016x}-{number:016x}.journal"
-        with open(copies.machine / name, "wb") as file:
-            file.write(content)
-            file.truncate(header_bytes + arena_bytes)
-            os.utime(file.fileno(), (1, 1))
+        put_empty(copies.machine / archive_name(number))
+        os.utime(copies.machine / archive_name(number), (1, 1))
     os.sync()
     engine = Engine(Config(), directories=(f"{copies.machine.parent}",), state_directory=f"{tmp_path / 'state'}")
     took = []

@@ -18,11 +18,11 @@ import pytest
 from journalkeeper.lab.volume import disk_bytes
 from journalkeeper.service.log import Event
 from tests.adapters.test_units import EXPOSURE
-from tests.btrfs.journals import archive_name, put
 from tests.guest import steps
 from tests.guest.conftest import require_guest
 from tests.guest.host import Guest
 from tests.guest.steps import INSTALL, eventually, extents, lend_checkout, property_of
+from tests.journal_files import archive_name, put
 from tests.trust import limits
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.bus import names
 from tests.bus import raw_call
-from tests.small_journal import journal
+from tests.journal_files import journal
 from tests.trust import table
 from tests.trust.parsers import CHECKS
 

@@ -28,10 +28,11 @@ from typing import NamedTuple
 from journalkeeper.lab.journald import ARCHIVED, STATE_OFFSET
 from journalkeeper.model.units import parse_size
 from tests.bench.figures import need_a_bed
-from tests.btrfs.journals import Bearing, archive_name, bearing, put
+from tests.btrfs.journals import Bearing, bearing
 from tests.guest import base
 from tests.guest.host import Guest
 from tests.guest.steps import archive, eventually, extents, property_of
+from tests.journal_files import archive_name, put
 from tests.trust.gate import Gate
 from tests.trust.rights import AGED, QUICK, SERVICE, UNITS, host
 from tests.trust.table import Row, finish

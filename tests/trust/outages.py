@@ -39,7 +39,8 @@ from journalkeeper.lab.slowdisk import GO, HOLD, Control, slow_disk
 from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
 from journalkeeper.model import Reason, Result
 from tests.bench.figures import need_a_bed
-from tests.btrfs.journals import QUICK, Bearing, archive_name, bearing, extents, put
+from tests.btrfs.journals import QUICK, Bearing, bearing, extents
+from tests.journal_files import archive_name, put
 from tests.trust.services import CHECKOUT, Quiet, quiet
 from tests.trust.table import Row, finish
 

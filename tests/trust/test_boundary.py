@@ -36,8 +36,8 @@ from journalkeeper.service.daily_log import DailyLog
 from journalkeeper.service.log import Event
 from journalkeeper.service.watch import Change, Watch
 from tests import hosts
-from tests.btrfs.journals import archive_name, put
 from tests.hosts import MACHINE
+from tests.journal_files import archive_name, put
 
 HEADER_SIZE, ARENA_SIZE = 208, (1 << 20) - 208
 CONTENT = (

@@ -38,8 +38,9 @@ from journalkeeper.wire import records
 from journalkeeper.wire.field import properties
 from tests import bus as beds
 from tests.bench.figures import need_a_bed
-from tests.btrfs.journals import QUICK, archive_name
+from tests.btrfs.journals import QUICK
 from tests.bus import Daemon, PrivateBus
+from tests.journal_files import archive_name
 from tests.trust import table
 
 KIND: Final = "threads"

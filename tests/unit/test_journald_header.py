@@ -13,14 +13,10 @@ import pytest
 from journalkeeper.journald import header
 from journalkeeper.journald.header import HEADER_BYTES, HeaderError, parse
 from journalkeeper.model import Header, State
+from tests import journal_files
 
 SIZE = 8 << 20
 HEADER_SIZE, ARENA = 264, SIZE - 264
-OFFSETS = {
-    "state": 16, "header_size": 88, "arena": 96, "data_table": 104, "data_table_size": 112, "field_table": 120,
-    "field_table_size": 128, "tail_object": 136, "objects": 144, "entries": 152, "tail_seqnum": 160,
-    "head_seqnum": 168, "entry_array": 176, "head_time": 184, "tail_time": 192,
-}  # fmt: skip
 GOOD = {
     "header_size": HEADER_SIZE, "arena": ARENA, "data_table": 5632, "data_table_size": 3_700_000, "field_table": 280,
     "field_table_size": 5328, "tail_object": 4_000_000, "objects": 868, "entries": 83, "tail_seqnum": 84,
@@ -30,12 +26,9 @@ GOOD = {
 
 def made(**changes: int) -> bytes:
     """A header that is right but for `changes`."""
-    data = bytearray(HEADER_SIZE)
-    data[:8] = b"LPKSHHRH"
+    data = bytearray(journal_files.header(HEADER_SIZE, **{**GOOD, **changes}))
     for place, byte in ((24, 0xF1), (40, 0xA1), (56, 0xB0), (72, 0x5E)):
         data[place : place + 16] = bytes([byte]) * 16
-    for field, value in {**GOOD, **changes}.items():
-        struct.pack_into("<B" if field == "state" else "<Q", data, OFFSETS[field], value)
     return bytes(data)
 
 
@@ -141,7 +134,7 @@ def mutated(dice: random.Random) -> tuple[bytes, int]:
             data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
         else:
             extreme = dice.choice((0, 1, 7, 8, 207, SIZE, 1 << 31, 1 << 32, 1 << 63, 2**64 - 1, dice.getrandbits(64)))
-            struct.pack_into("<Q", data, dice.choice(list(OFFSETS.values())), extreme)
+            struct.pack_into("<Q", data, dice.choice(list(journal_files.OFFSETS.values())), extreme)
     if dice.random() < 0.1:
         del data[dice.randrange(len(data)) :]
     return bytes(data), dice.choice((SIZE, SIZE, SIZE, 0, 264, SIZE - 1, dice.getrandbits(64)))
