@@ -7,24 +7,23 @@ Nothing of the machine's own bus is touched, and nothing is left behind.
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Self
 
 from dbus_fast import Message
 
+from tests.nobody import NOBODY
 from tests.patience import eventually
 
-T = TypeVar("T")
 METHOD_RETURN, ERROR = 2, 3
 
 REPOSITORY = Path(__file__).parent.parent
@@ -34,7 +33,6 @@ SYSTEM_CONF = Path("/usr/share/dbus-1/system.conf")
 ACTIONS = "/usr/share/polkit-1/actions"
 RULES = "/usr/share/polkit-1/rules.d"
 POLKITD = ("/usr/lib/polkit-1/polkitd", "/usr/libexec/polkitd", "/usr/libexec/polkit-1/polkitd")
-NOBODY = 65534
 PATIENCE_S = 20.0
 
 CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
@@ -62,31 +60,6 @@ def missing() -> str | None:
 
 def _polkitd() -> str | None:
     return next((path for path in POLKITD if os.access(path, os.X_OK)), None)
-
-
-def as_nobody(function: Callable[[], T], groups: Sequence[int] = ()) -> T:
-    """What `function` returns in a child process that is nobody, in `groups`; what fails there fails here."""
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
-        answer: tuple[bool, object] = (False, "it died")
-        try:
-            os.setgroups(groups)
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            answer = True, function()
-        except BaseException as error:  # noqa: BLE001 - all of it is told to the parent
-            answer = False, f"{type(error).__name__}: {error}"
-        finally:
-            with os.fdopen(writable, "wb") as pipe:
-                pickle.dump(answer, pipe)
-            os._exit(0)
-    os.close(writable)
-    with os.fdopen(readable, "rb") as pipe:
-        well, result = pickle.load(pipe)  # noqa: S301 - from our own child
-    os.waitpid(child, 0)
-    assert well, result
-    return cast("T", result)
 
 
 class PrivateBus:

@@ -11,15 +11,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.config.files import PROJECT_DIRS, assignments, files, parse_file
 from journalkeeper.model.errors import FileError
-
-NOBODY = 65534
+from tests.nobody import being_nobody
 
 
 def put(root: Path, path: str, value: str) -> None:
@@ -154,19 +152,6 @@ def open_tree() -> Iterator[Path]:
         yield Path(name)
 
 
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Root may read everything: be somebody else for a moment."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 @pytest.mark.parametrize(
     "closed", ["etc/systemd/journald.conf", "etc/systemd/journald.conf.d/a.conf", "etc/systemd/journald.conf.d"]
 )
@@ -175,7 +160,7 @@ def test_what_may_not_be_read_is_an_error_that_names_it(open_tree: Path, closed:
     put(open_tree, "etc/systemd/journald.conf.d/a.conf", "a")
     assert values(open_tree) == ["main", "a"]
     os.chmod(open_tree / closed, 0)
-    with as_nobody(), pytest.raises(FileError, match="Permission denied") as caught:
+    with being_nobody(), pytest.raises(FileError, match="Permission denied") as caught:
         values(open_tree)
     os.chmod(open_tree / closed, 0o755)  # noqa: S103, so that it can be removed
     assert (caught.value.path, caught.value.number) == (str(open_tree / closed), errno.EACCES)
@@ -185,7 +170,7 @@ def test_a_directory_that_may_not_be_entered_hides_no_main_file_in_silence(open_
     put(open_tree, "etc/systemd/journald.conf", "main")
     put(open_tree, "usr/lib/systemd/journald.conf", "vendor")
     os.chmod(open_tree / "etc/systemd", 0)
-    with as_nobody(), pytest.raises(FileError) as caught:
+    with being_nobody(), pytest.raises(FileError) as caught:
         values(open_tree)
     os.chmod(open_tree / "etc/systemd", 0o755)  # noqa: S103, so that it can be removed
     assert caught.value.number == errno.EACCES

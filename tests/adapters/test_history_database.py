@@ -26,7 +26,7 @@ from journalkeeper.history.record import Record
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
-from tests.nobody import as_nobody
+from tests.nobody import being_nobody
 
 VOLUME = ("uuid-a", 256)
 
@@ -121,7 +121,7 @@ def test_who_may_only_read_a_half_done_transaction_is_sent_to_root(open_director
     half_done(open_directory)
     for name in os.listdir(open_directory):
         os.chmod(open_directory / name, 0o644)
-    with as_nobody(), pytest.raises(NeedsRootError, match="run it as root"):
+    with being_nobody(), pytest.raises(NeedsRootError, match="run it as root"):
         kept(open_directory)
 
 
@@ -332,7 +332,7 @@ def test_a_directory_in_place_of_the_file_is_told(tmp_path: Path) -> None:
 @needs_root
 def test_nobody_is_sent_to_root_by_a_closed_directory(open_directory: Path) -> None:
     Record(open_directory / "state").close()
-    with as_nobody():
+    with being_nobody():
         for read_only in (True, False):
             with pytest.raises(NeedsRootError, match=r"state/history\.db: .*Permission denied; run it as root"):
                 Record(open_directory / "state", read_only=read_only)
@@ -341,7 +341,7 @@ def test_nobody_is_sent_to_root_by_a_closed_directory(open_directory: Path) -> N
 @needs_root
 def test_nobody_is_sent_to_root_by_a_closed_file(open_directory: Path) -> None:
     Record(open_directory).close()
-    with as_nobody():
+    with being_nobody():
         for read_only in (True, False):
             with pytest.raises(NeedsRootError, match="run it as root"):
                 Record(open_directory, read_only=read_only)
@@ -352,9 +352,9 @@ def test_who_may_read_the_directory_may_read_the_record_while_it_is_written_and_
     with Record(open_directory) as record:
         os.chmod(open_directory / "history.db", 0o644)
         keep(record, 1)
-        with as_nobody():
+        with being_nobody():
             assert kept(open_directory) == [1]
-    with as_nobody():
+    with being_nobody():
         assert kept(open_directory) == [1]
         with Record(open_directory) as record, pytest.raises(NeedsRootError, match="cannot write the record"):
             keep(record, 2)

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Scratch volumes without a journald, and a way to lose root's rights."""
+"""Scratch volumes without a journald, and files on them."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -18,10 +15,6 @@ from journalkeeper.lab.volume import ScratchVolume
 from tests.hosts import MACHINE
 
 PAGE = 4096
-NOBODY = 65534
-PR_SET_DUMPABLE = 4
-
-T = TypeVar("T")
 
 
 @pytest.fixture(scope="session")
@@ -97,41 +90,3 @@ def fragmented(make_file: Callable[..., int]) -> Callable[..., int]:
         return fd
 
     return make
-
-
-@pytest.fixture
-def as_nobody() -> Callable[[Callable[[], T]], T]:
-    """Call a function in a child process that is nobody; its result, or the OSError that it raised."""
-
-    def call(function: Callable[[], T]) -> T:
-        readable, writable = os.pipe()
-        child = os.fork()
-        if child == 0:
-            _be_nobody(function, writable)
-        os.close(writable)
-        with os.fdopen(readable, "rb") as pipe:
-            answer = pipe.read()
-        os.waitpid(child, 0)
-        result: T | OSError = pickle.loads(answer)  # noqa: S301 - from our own child
-        if isinstance(result, OSError):
-            raise result
-        return result
-
-    return call
-
-
-def _be_nobody(function: Callable[[], object], pipe: int) -> None:
-    try:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-        # Whoever gives up root may not look into its own /proc/self until it executes a program, or says so.
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-        result: object
-        try:
-            result = function()
-        except OSError as error:
-            result = error
-        os.write(pipe, pickle.dumps(result))
-    finally:
-        os._exit(0)

@@ -29,8 +29,9 @@ from journalkeeper.bus.connection import Connection
 from journalkeeper.lab.volume import ScratchVolume, drop_caches
 from tests import bus as beds
 from tests.btrfs.journals import QUICK, extents
-from tests.bus import REPOSITORY, Daemon, PrivateBus, as_nobody
+from tests.bus import REPOSITORY, Daemon, PrivateBus
 from tests.journal_files import archive_name, put
+from tests.nobody import as_nobody
 from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]

@@ -20,6 +20,7 @@ from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Stretch
 from journalkeeper.wire import schemas
+from tests.nobody import as_nobody
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -204,7 +205,6 @@ def test_a_record_that_is_damaged_is_unknown_and_the_rest_is_told(commands: Comm
 
 def test_without_rights_what_can_be_told_is_told_and_the_rest_is_unknown(
     commands: Commands,
-    as_nobody: Callable[[Callable[[], int]], int],
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -351,6 +351,6 @@ def test_of_a_compressed_extent_a_share_is_pinned(make_file: MakeFile, place: Pa
     assert disk.pinned_bytes(fd) == pytest.approx(whole / 2, rel=0.01)
 
 
-def test_nobody_learns_of_no_pins(make_file: MakeFile, as_nobody: Callable[..., int | None]) -> None:
+def test_nobody_learns_of_no_pins(make_file: MakeFile) -> None:
     fd = make_file(b"x" * MIB)
     assert as_nobody(lambda: disk.pinned_bytes(fd)) is None

@@ -29,6 +29,7 @@ from journalkeeper.model.run import Report
 from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, fill
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put, scatter, unclean_name
+from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
@@ -437,9 +438,7 @@ def test_the_service_plans_and_works_while_one_of_its_directories_is_away(
     assert what_became(go(engine)) == {path.name: Reason.FRAGMENTED}
 
 
-def test_who_may_read_no_file_is_told_so(
-    top: Path, journal_bytes: bytes, as_nobody: Callable[[Callable[[], str]], str]
-) -> None:
+def test_who_may_read_no_file_is_told_so(top: Path, journal_bytes: bytes) -> None:
     (path,) = archives(top / MACHINE, journal_bytes, 1)
     path.chmod(0o640)
     for parent in path.parents:

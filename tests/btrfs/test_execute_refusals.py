@@ -7,7 +7,6 @@ import ctypes
 import fcntl
 import mmap
 import os
-import pickle
 import signal
 import socket
 import struct
@@ -26,6 +25,7 @@ from journalkeeper.model.run import Done
 from tests.btrfs.journals import action, bearing, do, export, look, planned
 from tests.btrfs.test_execute import with_unwritten
 from tests.journal_files import archive_name, put, unclean_name
+from tests.nobody import as_nobody, in_child
 
 pytestmark = pytest.mark.root
 
@@ -251,9 +251,7 @@ def test_the_lease_is_gone_at_once(place: Path, journal_bytes: bytes) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
 
 
-def test_who_may_not_ask_takes_a_file_for_written(
-    place: Path, journal_bytes: bytes, as_nobody: Callable[[Callable[[], bool]], bool]
-) -> None:
+def test_who_may_not_ask_takes_a_file_for_written(place: Path, journal_bytes: bytes) -> None:
     with open(put(place, journal_bytes), "rb") as file:
         assert not being_written(file.fileno())
         assert as_nobody(lambda: being_written(file.fileno()))
@@ -382,34 +380,20 @@ def test_kinds_are_as_the_names_say(place: Path, journal_bytes: bytes) -> None:
 # rights that are missing
 
 
-def without_cap_chown(work: Callable[[], Done]) -> Done:
-    """Do `work` in a child with root's capabilities but CAP_CHOWN, as the service has none."""
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            header, data = struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
-            libc = ctypes.CDLL(None)
-            libc.capget(header, data)
-            effective, *rest = struct.unpack("=6I", data.raw)
-            libc.capset(header, struct.pack("=6I", effective & ~(1 << CAP_CHOWN), *rest))
-            os.write(writable, pickle.dumps(work()))
-        finally:
-            os._exit(0)
-    os.close(writable)
-    with os.fdopen(readable, "rb") as pipe:
-        answer = pipe.read()
-    os.waitpid(child, 0)
-    done = pickle.loads(answer)  # noqa: S301 - from our own child
-    assert isinstance(done, Done)
-    return done
+def lose_cap_chown() -> None:
+    """Keep root's other capabilities, as the service does."""
+    header, data = struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
+    libc = ctypes.CDLL(None)
+    libc.capget(header, data)
+    effective, *rest = struct.unpack("=6I", data.raw)
+    libc.capset(header, struct.pack("=6I", effective & ~(1 << CAP_CHOWN), *rest))
 
 
 def test_a_copy_that_could_not_be_given_to_its_owner_is_not_written(place: Path, journal_bytes: bytes) -> None:
     path = put(place, journal_bytes, archive_name(stem="remote-host"), nocow=True)
     os.chown(path, 998, 998)
     before, what = bearing(path), action(path)
-    done = without_cap_chown(lambda: do(what))
+    done = in_child(lambda: do(what), lose_cap_chown)
     expect(done, Result.SKIPPED, Reason.FOREIGN_OWNER)
     assert "CAP_CHOWN" in done.outcome.detail
     assert bearing(path) == before

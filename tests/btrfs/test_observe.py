@@ -20,16 +20,15 @@ from journalkeeper.lab.volume import PREFIX, disk_bytes, run
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError
 from journalkeeper.observe.observer import COARSE_NS, Observer, Seen, resolved
-from tests.btrfs.conftest import NOBODY
 from tests.btrfs.journals import bearing, do, extents, planned
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put, unclean_name
+from tests.nobody import as_nobody
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 
 T = TypeVar("T")
-AsNobody = Callable[[Callable[[], T]], T]
 NAMES = ["system.journal", "user-1000.journal", archive_name(), unclean_name()]
 
 
@@ -316,7 +315,7 @@ def readable_for(path: Path, mode: int) -> None:
     path.chmod(mode)
 
 
-def test_files_that_nobody_may_read_have_a_reason(top: Path, as_nobody: AsNobody[list[Reason | None]]) -> None:
+def test_files_that_nobody_may_read_have_a_reason(top: Path) -> None:
     readable_for(top / MACHINE, 0o755)
     for name, mode in zip(NAMES, (0o644, 0o600, 0o640, 0o604), strict=True):
         (top / MACHINE / name).chmod(mode)
@@ -325,20 +324,15 @@ def test_files_that_nobody_may_read_have_a_reason(top: Path, as_nobody: AsNobody
     assert found == [expected[name] for name in sorted(NAMES)]
 
 
-def test_a_reader_who_is_not_the_owner_sees_all_but_disk_bytes(
-    top: Path, as_nobody: AsNobody[list[JournalFile]]
-) -> None:
+def test_a_reader_who_is_not_the_owner_sees_all_but_disk_bytes(top: Path) -> None:
     readable_for(top / MACHINE, 0o755)
     for name in NAMES:
         (top / MACHINE / name).chmod(0o644)
     by_root = list(look(top).files)
     assert as_nobody(lambda: list(look(top, Observer(with_disk_bytes=True)).files)) == by_root
-    assert os.geteuid() != NOBODY
 
 
-def test_a_directory_that_nobody_may_read_is_a_row_and_the_others_go_on(
-    top: Path, journal_bytes: bytes, as_nobody: AsNobody[list[tuple[str, Reason | None]]]
-) -> None:
+def test_a_directory_that_nobody_may_read_is_a_row_and_the_others_go_on(top: Path, journal_bytes: bytes) -> None:
     readable_for(top / MACHINE, 0o755)
     closed = top / f"{MACHINE}.closed"
     closed.mkdir()
