@@ -11,9 +11,7 @@ import shutil
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -217,65 +215,3 @@ class RawClient:
                 found, self.last = found + 1, self._buffer[1]
             self._buffer = self._buffer[length:]
         return found
-
-
-class Daemon:
-    """`journalkeeper daemon` on a directory and, with a `bus`, on that; `lines` is what it says.
-
-    Without a directory it takes those of its configuration. `module` is what is run in place of journalkeeper.
-    """
-
-    def __init__(
-        self,
-        base: Path,
-        directory: Path | None,
-        bus: PrivateBus | None,
-        config: str = "",
-        *,
-        wait: bool = True,
-        wrapper: Sequence[str] = (),
-        module: str = "journalkeeper",
-    ) -> None:
-        base.mkdir(exist_ok=True)
-        self.config = base / "journalkeeper.conf"
-        self.config.write_text(config)
-        self._log = (base / "log").open("w+")
-        environment = {**os.environ, "STATE_DIRECTORY": f"{base / 'state'}", "PYTHONPATH": f"{REPOSITORY}"}
-        environment.pop("NOTIFY_SOCKET", None)
-        environment["DBUS_SYSTEM_BUS_ADDRESS"] = "" if bus is None else bus.address
-        words = [sys.executable, "-m", module, "daemon", "--config", f"{self.config}"]
-        words += [] if directory is None else ["-D", f"{directory}"]
-        self.process = subprocess.Popen([*wrapper, *words], env=environment, stderr=self._log, cwd=base)
-        if bus is not None and wait:
-            assert eventually(lambda: bus.has("org.journalkeeper1")), self.log()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def log(self) -> str:
-        """What it has said."""
-        return Path(self._log.name).read_text()
-
-    def rss_kib(self) -> int:
-        """Its resident size."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")))
-
-    def stop(self) -> int:
-        """End it as systemd would; its exit status."""
-        if self._log.closed:
-            return self.process.returncode
-        if self.process.poll() is None:
-            self.process.terminate()
-        try:
-            status = self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            status = self.process.wait()
-        log = self.log()
-        self._log.close()
-        assert "Traceback" not in log, log
-        return status

@@ -35,7 +35,8 @@ from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.volume import run
 from tests.bench.figures import need_a_bed
 from tests.btrfs.journals import QUICK
-from tests.bus import Daemon, PrivateBus, RawClient, raw_call
+from tests.bus import PrivateBus, RawClient, raw_call
+from tests.daemon import Daemon
 from tests.journal_files import archive_name
 from tests.trust.table import Row, finish
 

@@ -39,7 +39,8 @@ from journalkeeper.wire.field import properties
 from tests import bus as beds
 from tests.bench.figures import need_a_bed
 from tests.btrfs.journals import QUICK
-from tests.bus import Daemon, PrivateBus
+from tests.bus import PrivateBus
+from tests.daemon import Daemon
 from tests.journal_files import archive_name
 from tests.trust import table
 
