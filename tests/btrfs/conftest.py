@@ -7,14 +7,16 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from journalkeeper.config import Config
+from journalkeeper.engine import Engine
 from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume
 from tests.hosts import MACHINE
-
-PAGE = 4096
+from tests.journal_files import PAGE, scatter
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +54,17 @@ def top(place: Path) -> Path:
     return place
 
 
+@pytest.fixture
+def make_engine(tmp_path: Path) -> Callable[..., Engine]:
+    """Make an engine of the directories that are given, with its record in tmp_path; `words` are Engine's."""
+
+    def make(*directories: Path, config: Config | None = None, **words: Any) -> Engine:
+        watched = {"directories": tuple(map(str, directories))} if directories else {}
+        return Engine(config or Config(), **{"state_directory": str(tmp_path / "state"), **watched, **words})
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def journal_bytes(shared_volume: ScratchVolume) -> bytes:
     """What is in an archive of about 5 MiB that a journald wrote."""
@@ -77,16 +90,12 @@ def make_file(place: Path) -> Iterator[Callable[..., int]]:
 
 
 @pytest.fixture
-def fragmented(make_file: Callable[..., int]) -> Callable[..., int]:
+def fragmented(place: Path, make_file: Callable[..., int]) -> Callable[..., int]:
     """Make a file of `pages` pages, each an extent of its own."""
 
     def make(pages: int, name: str = "file") -> int:
-        fd = make_file(bytes(range(1, 256)) * (pages * PAGE // 255 + 1), name)
-        os.ftruncate(fd, pages * PAGE)
-        os.fsync(fd)
-        for page in range(0, pages, 2):
-            os.pwrite(fd, b"second " * 585, page * PAGE)
-        os.fsync(fd)
+        fd = make_file((bytes(range(1, 256)) * (pages * PAGE // 255 + 1))[: pages * PAGE], name)
+        scatter(place / name)
         return fd
 
     return make

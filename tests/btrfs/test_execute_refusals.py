@@ -20,10 +20,9 @@ import pytest
 
 from journalkeeper.execute.verified_file import being_written, loop_files
 from journalkeeper.lab.volume import ScratchVolume, run
-from journalkeeper.model import MIB, Kind, Reason, Request, Result
+from journalkeeper.model import MIB, Reason, Request, Result
 from journalkeeper.model.run import Done
-from tests.btrfs.journals import action, bearing, do, export, look, planned
-from tests.btrfs.test_execute import with_unwritten
+from tests.btrfs.journals import FORMS, action, bearing, do, export, how, look, planned, with_unwritten
 from tests.journal_files import archive_name, put, unclean_name
 from tests.nobody import as_nobody, in_child
 
@@ -31,12 +30,11 @@ pytestmark = pytest.mark.root
 
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 CAP_CHOWN = 0
-FORMS = pytest.mark.parametrize("nocow", [False, True], ids=["in place", "rewrite"])
 
 
 def expect(done: Done, result: Result, reason: Reason) -> None:
     """Nothing was written, for this reason."""
-    assert (done.outcome.result, done.outcome.reason) == (result, reason), done.outcome.detail
+    assert how(done) == (result, reason), done.outcome.detail
     assert done.outcome.detail
     assert done.outcome.bytes_written == 0
 
@@ -313,17 +311,6 @@ def test_a_read_only_subvolume_is_a_failure(place: Path, journal_bytes: bytes, n
 # what the plan already refuses
 
 
-def test_a_lying_header_is_not_worked_on(place: Path, journal_bytes: bytes) -> None:
-    lying = bytearray(journal_bytes)
-    lying[96:104] = (1 << 40).to_bytes(8, "little")
-    assert [skip.reason for skip in planned(put(place, bytes(lying))).skipped] == [Reason.BAD_HEADER]
-
-
-@pytest.mark.parametrize("size", [0, 1, 207, 4096])
-def test_a_truncated_archive_is_not_worked_on(place: Path, journal_bytes: bytes, size: int) -> None:
-    assert [skip.reason for skip in planned(put(place, journal_bytes[:size])).skipped] == [Reason.BAD_HEADER]
-
-
 @FORMS
 @pytest.mark.parametrize(
     "asked", [Request(now=True), Request(now=True, compress="no", allow_unshare=True)], ids=["small", "allowed"]
@@ -364,17 +351,6 @@ def test_a_snapshot_that_was_taken_since_the_look_is_respected(
     what = action(path, Request(now=True, allow_unshare=allow))
     run("btrfs", "subvolume", "snapshot", place / "sub", place / "snapshot")
     expect(do(what), Result.SKIPPED, Reason.SHARED)
-
-
-def test_kinds_are_as_the_names_say(place: Path, journal_bytes: bytes) -> None:
-    """The tables above stand on it."""
-    assert [
-        look(put(place, journal_bytes, name))[0].kind for name in (unclean_name(), archive_name(), "system.journal")
-    ] == [
-        Kind.UNCLEAN,
-        Kind.ARCHIVED,
-        Kind.ACTIVE,
-    ]
 
 
 # rights that are missing

@@ -15,7 +15,7 @@ import random
 import select
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,7 @@ from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.policy.plan import finished, plan
 from journalkeeper.service import watch as watching
 from journalkeeper.service.watch import Change, Watch
+from tests.btrfs.journals import go
 from tests.hosts import MACHINE
 from tests.journal_files import ARCHIVED, EMPTY_BYTES, MAGIC, PAGE, archive_name, empty, put_empty, scatter
 
@@ -45,6 +46,7 @@ FICLONE = 0x40049409
 MINUTE_US = 60_000_000
 
 REQUEST = Request(upkeep=True)
+MakeEngine = Callable[..., Engine]
 
 
 def settle(path: Path) -> None:
@@ -401,16 +403,15 @@ def test_more_files_than_are_looked_at_are_found(
 # a run
 
 
-def test_a_run_of_the_service_leaves_finished_files_out_and_a_plan_has_them(place: Path, tmp_path: Path) -> None:
-    (place / MACHINE).mkdir()
+def test_a_run_of_the_service_leaves_finished_files_out_and_a_plan_has_them(top: Path, make_engine: MakeEngine) -> None:
     for number in range(3):
-        make(place / MACHINE / archive_name(number))
+        make(top / MACHINE / archive_name(number))
     time.sleep(1.1)  # what changed within a second is opened again
     config = Config.model_validate({"watch": {"settle_us": 0, "nocow_settle_us": 0}, "nocow": {"nocow": "no"}})
-    engine = Engine(config, directories=(str(place),), state_directory=str(tmp_path / "state"))
+    engine = make_engine(top, config=config)
 
     def run() -> Report:
-        return engine.run(REQUEST, on_progress=lambda _: None, stop=lambda: False, origin=DAEMON)
+        return go(engine, REQUEST, origin=DAEMON)
 
     for _ in range(2):
         report = run()
@@ -419,55 +420,49 @@ def test_a_run_of_the_service_leaves_finished_files_out_and_a_plan_has_them(plac
         assert engine.status(report.host, report.plan, ()).files == 3
     assert engine._observer.opened == 3
     assert [skip.reason for skip in engine.plan(REQUEST).skipped] == [Reason.IDEAL] * 3
-    (place / MACHINE / archive_name(3)).write_bytes(b"no journal")
-    engine.changes.add(str(place / MACHINE), [archive_name(3)])
+    (top / MACHINE / archive_name(3)).write_bytes(b"no journal")
+    engine.changes.add(str(top / MACHINE), [archive_name(3)])
     assert [skip.reason for skip in run().plan.skipped] == [Reason.BAD_HEADER]
 
 
-def test_what_another_process_rewrote_is_looked_at_again(place: Path, tmp_path: Path) -> None:
+def test_what_another_process_rewrote_is_looked_at_again(top: Path, tmp_path: Path, make_engine: MakeEngine) -> None:
     """`journalkeeper defrag -D` beside the service: neither inotify nor stat tells of it, the record does."""
-    (place / MACHINE).mkdir()
-    path = place / MACHINE / archive_name(1)
+    path = top / MACHINE / archive_name(1)
     path.write_bytes(empty() + b"".join(os.urandom(2048) + bytes(2048) for _ in range(EMPTY_BYTES // PAGE - 1)))
     settle(path)
     time.sleep(1.1)  # as above
     config = Config.model_validate(
         {"watch": {"settle_us": 0}, "nocow": {"nocow": "no"}, "defrag": {"compress": "no", "min_extents": 1000}}
     )
-    service, beside = (
-        Engine(config, directories=(str(place),), state_directory=str(tmp_path / "state")) for _ in range(2)
-    )
-
-    def run(engine: Engine, request: Request, origin: str) -> Report:
-        return engine.run(request, on_progress=lambda _: None, stop=lambda: False, origin=origin)
+    service, beside = (make_engine(top, config=config) for _ in range(2))
 
     def known() -> tuple[Reason, bool]:
-        host = run(service, REQUEST, DAEMON).host
+        host = go(service, REQUEST, origin=DAEMON).host
         assert host is not None
         return host.finished[str(path)].skip.reason, host.finished[str(path)].file.compressed
 
     assert known() == (Reason.IDEAL, False)
     service.changes.take()
-    assert [one.result for one in run(beside, Request(compress="zstd:3"), "defrag").outcomes] == [Result.DONE]
+    assert [one.result for one in go(beside, Request(compress="zstd:3")).outcomes] == [Result.DONE]
     assert known() == (Reason.RECORDED, True)
     opened = service._observer.opened
     assert known() == (Reason.RECORDED, True)
     assert service._observer.opened == opened, "once"
     # A job begins a new record where that was removed.
     (tmp_path / "state" / "history.db").unlink()
-    run(service, Request(), "bus")
+    go(service, Request(), origin="bus")
     assert known()[0] is not Reason.RECORDED
 
 
 @pytest.mark.parametrize("follows", [False, True])
-def test_who_asks_about_one_file_has_no_other_tried_sooner(place: Path, tmp_path: Path, *, follows: bool) -> None:
+def test_who_asks_about_one_file_has_no_other_tried_sooner(
+    top: Path, make_engine: MakeEngine, *, follows: bool
+) -> None:
     """What failed is tried again after an hour, whatever anybody asks for meanwhile, and forgotten with its file."""
-    (place / MACHINE).mkdir()
-    failed, other = (place / MACHINE / archive_name(number) for number in range(2))
+    failed, other = (top / MACHINE / archive_name(number) for number in range(2))
     make(failed)
     make(other)
-    directories, state = (str(place),), str(tmp_path / "state")
-    engine = Engine(Config(), directories=directories, state_directory=state, follows=follows)
+    engine = make_engine(top, follows=follows)
     status = failed.stat()
     key = status.st_dev, status.st_ino
     engine._refused[key] = Refusal(time.time_ns() // 1000, 0, 0, Reason.IO_ERROR, "")
@@ -475,7 +470,7 @@ def test_who_asks_about_one_file_has_no_other_tried_sooner(place: Path, tmp_path
     def asked(request: Request, origin: str = "bus") -> bool:
         """Whether it is still known after a plan and a run."""
         engine.plan(request)
-        engine.run(request, on_progress=lambda _: None, stop=lambda: True, origin=origin)
+        go(engine, request, origin=origin, stop=lambda: True)
         return key in engine._refused
 
     assert asked(Request(paths=(str(other),)))

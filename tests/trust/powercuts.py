@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.lab.journald import ARCHIVED
 from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
-from tests.btrfs.journals import let_go
+from tests.btrfs.faults import let_go
 from tests.trust.cutdisk import Recording
 from tests.trust.scenarios import FIELD, SCENARIOS, SIZE, Marks, record
 from tests.trust.tally import Tally
