@@ -18,11 +18,11 @@ from journalkeeper.btrfs.disk import disk_bytes
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import KIB, MIB
 from journalkeeper.model.compression import Compression
+from tests.journal_files import PAGE
 from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
-PAGE = 4096
 MakeFile = Callable[..., int]
 
 

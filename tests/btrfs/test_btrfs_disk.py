@@ -15,11 +15,11 @@ from journalkeeper.btrfs.disk import disk_bytes
 from journalkeeper.lab import volume as lab
 from journalkeeper.model import MIB
 from journalkeeper.model.compression import Compression
+from tests.journal_files import PAGE
 from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
-PAGE = 4096
 MakeFile = Callable[..., int]
 
 

@@ -16,11 +16,11 @@ from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
 from journalkeeper.lab.volume import ScratchVolume, extents, run
 from journalkeeper.model import MIB, Extents
+from tests.journal_files import PAGE
 from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
-PAGE = 4096
 MakeFile = Callable[..., int]
 
 
