@@ -12,8 +12,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -202,27 +201,16 @@ def test_a_datacow_archive_that_is_kept_open_is_compacted(place: Path, journal_b
     assert bearing(path)._replace(times_ns=before.times_ns) == before
 
 
-@pytest.fixture
-def as_loop() -> Iterator[Callable[[Path], str]]:
-    with ExitStack() as stack:
-
-        def attach(path: Path) -> str:
-            device = run("losetup", "--find", "--show", path).strip()
-            stack.callback(run, "losetup", "--detach", device)
-            return device
-
-        yield attach
-
-
 @FORMS
-def test_a_file_behind_a_loop_device_is_in_use(
-    place: Path, journal_bytes: bytes, as_loop: Callable[[Path], str], nocow: bool
-) -> None:
+def test_a_file_behind_a_loop_device_is_in_use(place: Path, journal_bytes: bytes, nocow: bool) -> None:
     path = put(place, journal_bytes, nocow=nocow)
     before, what = bearing(path), action(path)
-    as_loop(path)
-    assert str(path) in loop_files()
-    expect(do(what), Result.SKIPPED, Reason.IN_USE)
+    device = run("losetup", "--find", "--show", path).strip()
+    try:
+        assert str(path) in loop_files()
+        expect(do(what), Result.SKIPPED, Reason.IN_USE)
+    finally:
+        run("losetup", "--detach", device)
     assert bearing(path) == before
 
 

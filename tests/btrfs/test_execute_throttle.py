@@ -156,7 +156,7 @@ def test_a_plan_waits_for_who_uses_its_own_disk_and_not_for_another(
 
 
 class Asked:
-    """An Throttle for one file of a bed, with what it was made of."""
+    """A Throttle for one file of a bed, with what it was made of."""
 
     def __init__(self, bed: Bed, kind: Kind, *, hurry: bool = False, not_after_us: int | None = None) -> None:
         self.flushes = Flushes()
@@ -178,12 +178,6 @@ class Asked:
 
 
 @pytest.fixture
-def asked() -> Callable[..., Asked]:
-    """Makes them."""
-    return Asked
-
-
-@pytest.fixture
 def short(make_bed: Callable[..., Bed]) -> Bed:
     """A journald that flushes 3 s after the first append, and has one archive and nothing unsynced."""
     bed = make_bed(sync_interval="3s")
@@ -193,13 +187,13 @@ def short(make_bed: Callable[..., Bed]) -> Bed:
     return bed
 
 
-def test_with_nothing_unsynced_an_active_file_is_worked_on(short: Bed, asked: Callable[..., Asked]) -> None:
-    assert asked(short, Kind.ACTIVE).throttle(0) is None
+def test_with_nothing_unsynced_an_active_file_is_worked_on(short: Bed) -> None:
+    assert Asked(short, Kind.ACTIVE).throttle(0) is None
 
 
-def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Bed, asked: Callable[..., Asked]) -> None:
+def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Bed) -> None:
     """The plan saw it OFFLINE and knew no limit: what came after it does."""
-    one = asked(short, Kind.ACTIVE)
+    one = Asked(short, Kind.ACTIVE)
     log_until_online(short.journald, "the timer starts")
     assert one.throttle(0) is None
     assert one.throttle(3_000_000) is Reason.WINDOW_CLOSED
@@ -207,15 +201,15 @@ def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Be
     assert short.journald.state() == ONLINE, "the flush came first"
 
 
-def test_the_plans_own_limit_holds_too(short: Bed, asked: Callable[..., Asked]) -> None:
+def test_the_plans_own_limit_holds_too(short: Bed) -> None:
     soon_us = time.time_ns() // 1000 + 2_000_000
-    one = asked(short, Kind.ACTIVE, not_after_us=soon_us)
+    one = Asked(short, Kind.ACTIVE, not_after_us=soon_us)
     assert one.throttle(0) is None
     assert one.throttle(2_000_000) is Reason.WINDOW_CLOSED
 
 
-def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed, asked: Callable[..., Asked]) -> None:
-    one = asked(short, Kind.ARCHIVED)
+def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed) -> None:
+    one = Asked(short, Kind.ARCHIVED)
     log_until_online(short.journald, "the timer starts")
     one.look(short)
     assert one.throttle(0) is None, "not yet due"
@@ -225,8 +219,8 @@ def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed, asked: Call
     assert one.flushes.passed()
 
 
-def test_a_stop_ends_a_pause(short: Bed, asked: Callable[..., Asked]) -> None:
-    one = asked(short, Kind.ARCHIVED)
+def test_a_stop_ends_a_pause(short: Bed) -> None:
+    one = Asked(short, Kind.ARCHIVED)
     log_until_online(short.journald, "the timer starts")
     one.look(short)
     assert eventually(lambda: one.flushes.due(500_000))
@@ -238,8 +232,8 @@ def test_a_stop_ends_a_pause(short: Bed, asked: Callable[..., Asked]) -> None:
         os.kill(short.journald.pid, signal.SIGCONT)
 
 
-def test_who_is_in_a_hurry_waits_for_no_flush(short: Bed, asked: Callable[..., Asked]) -> None:
-    one = asked(short, Kind.ACTIVE, hurry=True, not_after_us=0)
+def test_who_is_in_a_hurry_waits_for_no_flush(short: Bed) -> None:
+    one = Asked(short, Kind.ACTIVE, hurry=True, not_after_us=0)
     short.journald.log("the timer starts")
     assert one.throttle(10_000_000) is None
 
