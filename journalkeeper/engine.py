@@ -175,7 +175,9 @@ class Engine:
             if publisher is not None:
                 stack.push(publisher.left)
             lock = stack.enter_context(state.lock(self.state_directory))
-            seen, record, notices = self._looked(stack, request, watching=watching)
+            record, notices = self._opened_record(stack)
+            self._forget_what_others_did(record)
+            seen = self._see(request, self._there(watching=watching or self._follows), watching=watching)
             host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
             again, stopped = partial(self._planned_again, host, request), _either(stop, lock)
             worker = Runner(self._config, self.flushes, self._piece_times, hurry=request.now, stop=stopped, again=again)
@@ -212,14 +214,11 @@ class Engine:
             directory, _, name = path.rpartition("/")
             self.changes.add(directory, [name])
 
-    def _others_worked(self, record: Record) -> bool:
-        """Whether another process worked on files since our last run: what we know of those is forgotten."""
+    def _forget_what_others_did(self, record: Record) -> None:
+        """Another process may have worked on files since our last run."""
         known, self._known_run = self._known_run, record.newest_run()
-        if known is None or known == self._known_run:
-            return False
-        paths = record.worked_on_after(known if known < self._known_run else 0)  # of a new record all are new
-        self._forget(paths)
-        return bool(paths)
+        if known is not None and known != self._known_run:
+            self._forget(record.worked_on_after(known if known < self._known_run else 0))  # of a new record all are new
 
     def _finished(self, host: Host, chosen: Plan) -> tuple[Host, Plan]:
         """The same with the files apart that need no new judgement until they change."""
@@ -250,27 +249,14 @@ class Engine:
         actions = plan(host._replace(now_us=now, files=files), request, self._config).actions
         return next((one for one in actions if one.path == action.path), None)
 
-    def _looked(self, stack: ExitStack, request: Request, *, watching: bool) -> tuple[Seen, Record, list[str]]:
-        """What there is, with the record, which `stack` closes, and what is to be said of that."""
-        there = self._there(watching=watching or self._follows)
-        seen = self._see(request, there, watching=watching)
-        record, notices = self._opened_record(stack)
-        if self._others_worked(record) and watching:
-            seen = self._see(request, there, watching=True)
-        return seen, record, notices
-
     def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
         """The record, which `stack` closes, and what is to be said: one that was there must be there still."""
-        removed = self._record_removed()
+        removed = self._record_seen and not os.path.lexists(os.path.join(self.state_directory, NAME))
         if removed:
             self._incremental.judge_anew()
         record = stack.enter_context(Record(self.state_directory))
         self._record_seen = True
         return record, [f"{record.path}: the record was removed; a new one was begun"] if removed else []
-
-    def _record_removed(self) -> bool:
-        """Whether there was a record and is none now."""
-        return self._record_seen and not os.path.lexists(os.path.join(self.state_directory, NAME))
 
     def _looked_back(
         self, record: Record, host: Host, done: tuple[Plan, list[Outcome]], *, whole: bool, rarely: bool
@@ -306,8 +292,6 @@ class Engine:
         if request.paths:
             return self._timed(self._observer.look_at(map(resolved, request.paths), now_us=now))
         if watching:
-            if self._record_removed():
-                self._incremental.judge_anew()
             seen = self._incremental.look(directories, now_us=now, changed=self.changes.take())
         else:
             seen = self._observer.look(directories, now_us=now)

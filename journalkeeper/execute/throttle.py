@@ -64,7 +64,7 @@ class Throttle:
         self._hurry = hurry
         self._stop = stop
         self._syncs = Syncs(action.path)
-        self._intake = Intake(place.actives)
+        self._intake = Intake()
         self._busy_percent: int | None = None
         self._paused_s = 0.0
         self._rested_s = self._entries_s = self._maintenance_s = time.monotonic()
@@ -124,7 +124,7 @@ class Throttle:
         intake_us, doing, busy_percent = None, "", self._busy_percent
         self._busy_percent = None
         if now_s - self._entries_s >= ENTRIES_EVERY_S:
-            self._entries_s, intake_us = now_s, self._intake.worst_us()
+            self._entries_s, intake_us = now_s, self._intake.worst_us(self._place.actives)
         if now_s - self._maintenance_s >= MAINTENANCE_EVERY_S:
             self._maintenance_s, doing = now_s, maintenance(self._place.uuid)
         return Reading(

@@ -47,8 +47,7 @@ class Publisher:
         self._facts = Facts(succeeded=True)
         self._text = ""
         self._written_s = -AGAIN_S
-        self._intake: Intake | None = None
-        self._watched: list[str] = []
+        self._intake = Intake(ENTRIES)
 
     def done(self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, *, watching: bool) -> None:
         """A run came to its end. Only one that is `watching` comes back to see how long messages waited since.
@@ -62,7 +61,7 @@ class Publisher:
             succeeded=True,
             status=status(host, plan, outcomes, self._config),
             last_run_us=None if run is None else run.ended_us or run.began_us,
-            intake_delay_us=self._worst_us(host) if watching else None,
+            intake_delay_us=self._intake.worst_us(written_by_journald(host.files)) if watching else None,
         )
         self._write()
 
@@ -81,13 +80,6 @@ class Publisher:
             self._write()
         except KeeperError as second:
             error.add_note(str(second))  # the run's own error is the one to tell
-
-    def _worst_us(self, host: Host) -> int | None:
-        """The longest that a message waited for journald, of those that came since the last call."""
-        paths = written_by_journald(host.files)
-        if self._intake is None or paths != self._watched:
-            self._intake, self._watched = Intake(paths, entries=ENTRIES), paths
-        return self._intake.worst_us()
 
     def _write(self) -> None:
         text = prometheus.render(self._facts)

@@ -20,41 +20,43 @@ ENTRIES: Final = 16
 
 
 class Intake:
-    """How long messages waited for journald, by the newest `entries` of its active files `paths`.
+    """How long messages waited for journald, by the newest `entries` of active files.
 
-    Nothing stays open between two looks: a file that is deleted must not keep its space.
+    Nothing stays open between two looks: a file that is deleted must not keep its space. Of a file that
+    was not among the last ones nothing counts that came before: it was not our doing.
     """
 
-    def __init__(self, paths: Iterable[str], entries: int = ENTRIES) -> None:
-        self._paths = list(paths)
+    def __init__(self, entries: int = ENTRIES) -> None:
         self._entries = entries
-        self._looked = False
         self._seen: dict[str, tuple[int, int]] = {}
         """Of each file its inode and the number of its newest entry."""
 
-    def worst_us(self) -> int | None:
-        """The longest wait of the entries that came since the last call, of at most `entries`; None without any."""
-        return max(self.waits_us(), default=None)
+    def worst_us(self, paths: Iterable[str]) -> int | None:
+        """The longest wait of the entries in `paths` that came since the last call, of at most `entries`; None
+        without any."""
+        return max(self.waits_us(paths), default=None)
 
-    def waits_us(self) -> list[int]:
-        """The waits of the entries that came since the last call, of at most `entries`."""
-        first, self._looked = not self._looked, True
-        came = [entry for path in self._paths for entry in self._new(path)]
-        # What came before the first call was not our doing.
-        latest = [] if first else sorted(came, key=lambda entry: entry.realtime_us)[-self._entries :]
+    def waits_us(self, paths: Iterable[str]) -> list[int]:
+        """The waits of the entries in `paths` that came since the last call, of at most `entries`."""
+        before, self._seen = self._seen, {}
+        came = [entry for path in paths for entry in self._new(path, before.get(path)) if path in before]
+        latest = sorted(came, key=lambda entry: entry.realtime_us)[-self._entries :]
         waits = [entry.realtime_us - entry.source_us for entry in latest if entry.source_us is not None]
         return [wait for wait in waits if wait >= 0]
 
-    def _new(self, path: str) -> list[Entry]:
-        """The entries of a file that were not there at the last look; none where it cannot be read."""
+    def _new(self, path: str, before: tuple[int, int] | None) -> list[Entry]:
+        """The entries of a file that were not there `before`; none where it cannot be read."""
         directory, _, name = path.rpartition("/")
+        seen, seqnum = before or (0, 0)
         try:
             with opening.directory(directory) as dir_fd, opening.opened(name, dir_fd) as fd:
-                inode, (seen, seqnum) = os.fstat(fd).st_ino, self._seen.get(path, (0, 0))
+                inode = os.fstat(fd).st_ino
                 behind = seqnum if seen == inode else 0
                 came = newest(fd, behind, self._entries)
-        except (OSError, ValueError):
-            return []  # rotated away, or being written just now: the next call reads what there is then
+        except (OSError, ValueError):  # rotated away, or being written just now: the next call reads what there is then
+            if before:
+                self._seen[path] = before
+            return []
         self._seen[path] = inode, came[0].seqnum if came else behind
         return came
 

@@ -20,16 +20,12 @@ class IntakeDelays:
 
     def __init__(self) -> None:
         self._waits: deque[int] = deque(maxlen=KEPT)
-        self._intake = Intake([])
-        self._paths: list[str] = []
+        self._intake = Intake(ENTRIES)
 
     def look(self, files: Iterable[JournalFile]) -> list[int]:
         """Take in what came since the last look; all that are kept, in microseconds.
 
         For the thread that works: it reads the active ones of `files`.
         """
-        paths = written_by_journald(files)
-        if paths != self._paths:
-            self._intake, self._paths = Intake(paths, entries=ENTRIES), paths
-        self._waits.extend(self._intake.waits_us())
+        self._waits.extend(self._intake.waits_us(written_by_journald(files)))
         return list(self._waits)

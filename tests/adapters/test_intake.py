@@ -79,23 +79,23 @@ def test_a_chain_that_leads_back_is_refused() -> None:
 def test_only_what_came_since_the_last_look_counts(tmp_path: Path) -> None:
     active, rows = tmp_path / "system.journal", [row(1, 9_000_000)]
     active.write_bytes(journal(rows))
-    intake = Intake([f"{active}", f"{tmp_path}/none.journal"])
-    assert intake.waits_us() == []
+    intake, paths = Intake(), [f"{active}", f"{tmp_path}/none.journal"]
+    assert intake.waits_us(paths) == []
     rows += [row(2, 300), row(3, -5), (4, NOW_US + 4, None)]
     active.write_bytes(journal(rows))
-    assert intake.waits_us() == [300]
-    assert intake.worst_us() is None
+    assert intake.waits_us(paths) == [300]
+    assert intake.worst_us(paths) is None
 
 
 def test_after_a_rotation_all_of_the_new_file_is_new(tmp_path: Path) -> None:
     active = tmp_path / "system.journal"
     active.write_bytes(journal([row(9)]))
-    intake = Intake([f"{active}"], entries=2)
-    assert intake.waits_us() == []
+    intake, paths = Intake(entries=2), [f"{active}"]
+    assert intake.waits_us(paths) == []
     active.rename(tmp_path / "archive")
-    assert intake.waits_us() == []
+    assert intake.waits_us(paths) == []
     active.write_bytes(journal([row(1, 1), row(2, 2), row(3, 3)]))
-    assert intake.waits_us() == [2, 3]
+    assert intake.waits_us(paths) == [2, 3]
 
 
 @pytest.mark.parametrize("rest", [0, 100, 300, 4096])
@@ -105,10 +105,10 @@ def test_a_file_that_is_cut_short_under_a_look_ends_nobody(tmp_path: Path, rest:
     active.write_bytes(journal([row(number) for number in range(1, 3000)]))
     child = os.fork()
     if child == 0:
-        intake = Intake([f"{active}"])
-        intake.waits_us()
+        intake, paths = Intake(), [f"{active}"]
+        intake.waits_us(paths)
         os.truncate(active, rest)
-        os._exit(len(intake.waits_us()))
+        os._exit(len(intake.waits_us(paths)))
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -117,10 +117,10 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "there/system.journal").write_bytes(journal([row(1)]))
     (tmp_path / "link").symlink_to("there")
     (tmp_path / "system.journal").symlink_to("there/system.journal")
-    intake = Intake([f"{tmp_path}/link/system.journal", f"{tmp_path}/system.journal"])
-    intake.waits_us()
+    intake, paths = Intake(), [f"{tmp_path}/link/system.journal", f"{tmp_path}/system.journal"]
+    intake.waits_us(paths)
     (tmp_path / "there/system.journal").write_bytes(journal([row(1), row(2)]))
-    assert intake.waits_us() == []
+    assert intake.waits_us(paths) == []
 
 
 def test_who_owns_remote_tells_nothing_under_any_name() -> None:

@@ -45,15 +45,15 @@ def after_stall(bed: Bed, seconds: float, intake: Intake) -> int:
         time.sleep(seconds)
     finally:
         os.kill(bed.journald.pid, signal.SIGCONT)
-    return next_delay(intake)
+    return next_delay(bed, intake)
 
 
-def next_delay(intake: Intake) -> int:
+def next_delay(bed: Bed, intake: Intake) -> int:
     """The next delay that is measured: journald takes a message in its own time."""
     worst: list[int] = []
 
     def came() -> bool:
-        worst.extend(delay for delay in [intake.worst_us()] if delay is not None)
+        worst.extend(delay for delay in [intake.worst_us([str(bed.journald.active)])] if delay is not None)
         return bool(worst)
 
     assert eventually(came)
@@ -61,28 +61,27 @@ def next_delay(intake: Intake) -> int:
 
 
 def test_what_a_stall_cost_a_message_is_in_the_journal(bed: Bed) -> None:
-    intake = Intake([str(bed.journald.active)])
+    intake = Intake()
     bed.journald.log("before")
     bed.journald.sync()
-    assert intake.worst_us() is None, "what came before is not our doing"
-    assert intake.worst_us() is None, "nothing came"
+    assert intake.worst_us([str(bed.journald.active)]) is None, "what came before is not our doing"
+    assert intake.worst_us([str(bed.journald.active)]) is None, "nothing came"
     worst_us = after_stall(bed, 0.5, intake)
     assert 400_000 < worst_us < 30_000_000
     bed.journald.log("at once")
-    assert next_delay(intake) < worst_us
+    assert next_delay(bed, intake) < worst_us
 
 
 def test_a_rotation_between_two_looks_is_no_error(bed: Bed) -> None:
-    intake = Intake([str(bed.journald.active)])
-    intake.worst_us()
+    intake = Intake()
+    intake.worst_us([str(bed.journald.active)])
     bed.journald.rotate()
-    intake.worst_us()
+    intake.worst_us([str(bed.journald.active)])
     assert after_stall(bed, 0.3, intake) > 200_000
 
 
 def test_an_active_file_that_is_gone_says_nothing() -> None:
-    intake = Intake(["/nonexistent/system.journal"])
-    assert intake.worst_us() is None
+    assert Intake().worst_us(["/nonexistent/system.journal"]) is None
 
 
 def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
