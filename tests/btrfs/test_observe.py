@@ -239,7 +239,7 @@ def bad_paths(place: Path, journal_bytes: bytes) -> dict[str, tuple[Reason, Path
         "lying of its header": lying(OFFSETS["header_size"]),
         "lying of its arena": lying(OFFSETS["arena"]),
     }
-    made = {what: put(place, content, f"{what}.journal", torn=False) for what, content in bad.items()}
+    made = {what: put(place, content, archive_name(number)) for number, (what, content) in enumerate(bad.items(), 2)}
     return {
         "symbolic link": (Reason.NOT_REGULAR, place / "link.journal"),
         "dangling link": (Reason.NOT_REGULAR, place / "dangling.journal"),
