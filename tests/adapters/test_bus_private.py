@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.bus import contract, names
-from tests.bus import Daemon, PrivateBus
+from tests.bus import PrivateBus
+from tests.daemon import Daemon
 from tests.patience import eventually
 from tests.unit.test_bus_contract import shapes
 

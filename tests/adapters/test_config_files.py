@@ -16,7 +16,7 @@ import pytest
 from journalkeeper.config.files import PROJECT_DIRS, assignments, files, parse_file
 from journalkeeper.model.errors import FileError
 from tests.adapters.command import ran
-from tests.nobody import as_nobody
+from tests.nobody import being_nobody
 
 
 def put(root: Path, path: str, value: str) -> None:
@@ -145,7 +145,7 @@ def test_an_explicit_file_must_exist(tmp_path: Path) -> None:
 
 def without_rights() -> AbstractContextManager[None]:
     """Root may read everything: be somebody else for a moment."""
-    return as_nobody() if os.geteuid() == 0 else nullcontext()
+    return being_nobody() if os.geteuid() == 0 else nullcontext()
 
 
 @pytest.mark.parametrize(

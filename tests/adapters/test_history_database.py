@@ -26,7 +26,7 @@ from journalkeeper.history.record import Record
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
 from tests.hosts import outcome
-from tests.nobody import as_nobody
+from tests.nobody import being_nobody
 
 VOLUME = ("uuid-a", 256)
 
@@ -133,7 +133,7 @@ def test_who_may_only_read_a_half_done_transaction_is_sent_to_root(open_director
     half_done(open_directory)
     for name in os.listdir(open_directory):
         os.chmod(open_directory / name, 0o644)
-    with as_nobody(), pytest.raises(NeedsRootError, match="run it as root"):
+    with being_nobody(), pytest.raises(NeedsRootError, match="run it as root"):
         kept(open_directory)
 
 
@@ -336,7 +336,7 @@ def test_a_directory_in_place_of_the_file_is_told(tmp_path: Path, *, read_only: 
 )
 def test_nobody_is_sent_to_root(open_directory: Path, place: str, says: str, *, read_only: bool) -> None:
     Record(open_directory / place).close()
-    with as_nobody(), pytest.raises(NeedsRootError, match=says):
+    with being_nobody(), pytest.raises(NeedsRootError, match=says):
         Record(open_directory / place, read_only=read_only)
 
 
@@ -345,9 +345,9 @@ def test_who_may_read_the_directory_may_read_the_record_while_it_is_written_and_
     with Record(open_directory) as record:
         os.chmod(open_directory / "history.db", 0o644)
         keep(record, 1)
-        with as_nobody():
+        with being_nobody():
             assert kept(open_directory) == [1]
-    with as_nobody():
+    with being_nobody():
         assert kept(open_directory) == [1]
         with Record(open_directory) as record, pytest.raises(NeedsRootError, match="cannot write the record"):
             keep(record, 2)
