@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from journalkeeper.cli import plan as plans
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.interrupts import Interrupts
-from journalkeeper.cli.outcomes import COLOURS, COLUMNS, PATH, sizes, span
+from journalkeeper.cli.outcomes import COLOURS, COLUMNS, PATH, on_file, sizes, span, subjects
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.polkit_agent import for_terminal
 from journalkeeper.cli.progress import on_terminal
@@ -21,7 +21,7 @@ from journalkeeper.cli.selection import add_selection, request
 from journalkeeper.cli.table import Column, stacked, wrapped
 from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.model.run import Report
-from journalkeeper.model.units import counted, format_size
+from journalkeeper.model.units import format_size
 from journalkeeper.wire.documents import defrag_document, disk_sums
 
 DESCRIPTION = """\
@@ -116,9 +116,12 @@ def _footer(report: Report) -> str:
     if not outcomes:
         return plans.nothing_done(report.plan.skipped)
     tally = [f"{sum(outcome.result is result for outcome in outcomes)} {result}" for result in Result]
-    before = sum(outcome.extents_before for outcome in outcomes)
-    after = sum(outcome.extents_after for outcome in outcomes)
-    text = f"{counted(len(outcomes), 'file')}: {', '.join(tally)}; {before:,} -> {after:,} extents"
+    actions = [outcome.action for outcome in outcomes]
+    text = f"{subjects(actions)}: {', '.join(tally)}"
+    if any(map(on_file, actions)):
+        before = sum(outcome.extents_before for outcome in outcomes)
+        after = sum(outcome.extents_after for outcome in outcomes)
+        text += f"; {before:,} -> {after:,} extents"
     disk = sizes(*disk_sums(outcomes))
     if disk != "-":
         text += f", {disk} on disk"

@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from journalkeeper.cli.context import Context
+from journalkeeper.cli.outcomes import on_file, subjects
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
@@ -44,9 +45,13 @@ exit status:
   2 wrong usage"""
 
 
+def _extents(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda action: str(action[name]) if on_file(action["action"]) else "-"
+
+
 def _saves(action: dict[str, Any]) -> str:
     """What is estimated; a service of an older version does not say."""
-    if "read_seconds_saved" not in action:
+    if "read_seconds_saved" not in action or not on_file(action["action"]):
         return "-"
     return f"~{_seconds(action['read_seconds_saved'])} ~{format_size(action['disk_bytes_saved'])}"
 
@@ -71,8 +76,8 @@ def _range(action: dict[str, Any]) -> str:
 _ACTIONS: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("ACTION", lambda action: str(action["action"])),
     Column("REASON", lambda action: str(action["reason"])),
-    Column("EXTENTS", lambda action: str(action["extents_before"]), right=True),
-    Column("EXPECTED", lambda action: str(action["extents_expected"]), right=True),
+    Column("EXTENTS", _extents("extents_before"), right=True),
+    Column("EXPECTED", _extents("extents_expected"), right=True),
     Column("WRITES", lambda action: format_size(action["bytes_to_write"]), right=True),
     Column("SAVES", _saves, right=True),
     Column("RANGE", _range),
@@ -166,10 +171,14 @@ def _window(instance: str, window: dict[str, Any]) -> str:
 def _footer(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     if not actions:
         return nothing_done(skipped)
+    text = f"{subjects([action['action'] for action in actions])} to do"
+    actions = [action for action in actions if on_file(action["action"])]
+    if not actions:
+        return f"{text}; {left(skipped)}"
     before = sum(action["extents_before"] for action in actions)
     after = sum(action["extents_expected"] for action in actions)
     writes = format_size(sum(action["bytes_to_write"] for action in actions))
-    text = f"{counted(len(actions), 'file')} to do: {before:,} -> {after:,} extents, {writes} to write"
+    text += f": {before:,} -> {after:,} extents, {writes} to write"
     twice = sum(action.get("unshared_bytes", 0) for action in actions)
     if twice:
         text += f", ~{format_size(twice)} of it stored beside snapshots"

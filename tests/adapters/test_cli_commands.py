@@ -158,6 +158,42 @@ def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(ty
     )
 
 
+DIRECTORY = "/j/abc"
+SET_NOCOW = Action(DIRECTORY, Verb.SET_NOCOW, Reason.NO_REDUNDANCY, FILE, (), 0, 0, 0, "")
+NOCOW_SET = Outcome(DIRECTORY, Verb.SET_NOCOW, Result.DONE, Reason.NO_REDUNDANCY, 0, 0, None, None, 0, 0.002)
+
+
+@pytest.mark.parametrize(
+    ("actions", "says"),
+    [
+        ((SET_NOCOW,), "1 directory to do; 1 file left alone.\n"),
+        ((SET_NOCOW, SET_NOCOW), "2 directories to do; 1 file left alone.\n"),
+        ((SET_NOCOW, ACTION), "1 file and 1 directory to do: 9,447 -> 360 extents, 45.0M to write; saves"),
+    ],
+)
+def test_plan_counts_directories_as_such_and_gives_them_no_extents(
+    actions: tuple[Action, ...], says: str, typed: Typed
+) -> None:
+    out = typed("plan", engine=FakeEngine(plan=PLAN._replace(actions=actions))).out
+    assert f"\n{says}" in out
+    assert "set-nocow no-redundancy - - 0B" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "says"),
+    [
+        ((NOCOW_SET,), "1 directory: 1 done, 0 skipped, 0 failed, 0B written in 1.500s; 1 file left alone.\n"),
+        ((NOCOW_SET, DONE), "1 file and 1 directory: 2 done, 0 skipped, 0 failed; 9,447 -> 360 extents, "),
+    ],
+)
+def test_defrag_counts_directories_as_such_and_gives_them_no_extents(
+    outcomes: tuple[Outcome, ...], says: str, typed: Typed
+) -> None:
+    out = typed("defrag", engine=FakeEngine(*outcomes)).out
+    assert f"\n{says}" in out
+    assert "set-nocow done no-redundancy - - 0B" in " ".join(out.split())
+
+
 def test_plan_folds_what_is_fine_unless_it_is_asked_for(typed: Typed) -> None:
     fine = tuple(Skip(f"/j/abc/{number}.journal", Reason.IDEAL, "1 extents") for number in range(3))
     done = Skip("/j/abc/r.journal", Reason.RECORDED, "rewritten 1s ago")
