@@ -13,6 +13,7 @@ from journalkeeper.model.units import counted, format_size, format_span
 
 COLOURS = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}
 
+
 def _extents(one: Outcome) -> str:
     return f"{one.extents_before} -> {one.extents_after}" if on_file(one.action) else "-"
 

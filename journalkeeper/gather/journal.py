@@ -53,7 +53,7 @@ AFTER_STEP_US: Final = 30_000_000
 def journal(directory: str | None, most: int, namespaces: Sequence[str], *, ours: bool) -> Journal | Unknown:
     """The journal of this host, or that in `directory`; processes are looked up where it is `ours`.
 
-    Raises: KeeperError if journalctl breaks off.
+    Raises: KeeperError if journalctl breaks off; NeedsRootError where nothing in `directory` may be read.
     """
     try:
         if not sees_all(directory):
@@ -61,6 +61,8 @@ def journal(directory: str | None, most: int, namespaces: Sequence[str], *, ours
         events = _events(entries(EVENT_FIELDS, _event_matches(namespaces), most=most, directory=directory), most)
         return _newest(entries(ENTRY_FIELDS, (), most=most, directory=directory), most, events, ours=ours)
     except NeedsRootError as error:
+        if directory is not None:
+            raise
         return Unknown(str(error))
     except OSError as error:
         return Unknown(f"journalctl cannot be run: {error.strerror}")

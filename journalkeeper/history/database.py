@@ -237,7 +237,7 @@ def _translated(error: sqlite3.DatabaseError, doing: str, path: str) -> Exceptio
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return BusyError(f"{path}: cannot {doing}: another process has held it locked for {BUSY_S:.0f} s")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) and os.geteuid() != 0:
-        return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(errno.EACCES)}; run it as root")
+        return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(errno.EACCES)}")
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_PROTOCOL):
         return KeeperError(f"{path}: cannot {doing}: {error}")
     number = {

@@ -35,7 +35,7 @@ def default_directory() -> str:
 def refused(doing: str, path: str, error: OSError) -> KeeperError:
     """The error to raise for what the kernel refused in the state directory."""
     if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0:
-        return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(error.errno)}; run it as root")
+        return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(error.errno)}")
     return FileError.wrap(doing, path, error)
 
 

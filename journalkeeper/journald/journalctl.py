@@ -8,6 +8,7 @@ array of several where it was given several times, and null where it is longer t
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -44,7 +45,7 @@ class Journalctl:
         self.output = output
 
     def entry(self, line: bytes) -> Entry:
-        """The entry in a line. Raises: JournalctlError with journalctl's words if it is none."""
+        """The entry in a line. Raises: as `broke_off`, JournalctlError if it is none."""
         try:
             entry = json.loads(line)
         except ValueError as error:
@@ -62,9 +63,12 @@ class Journalctl:
         self._said.seek(0)
         return self._said.read(SAID).decode(errors="replace").strip()
 
-    def broke_off(self) -> JournalctlError:
-        """How it ended, and what it said."""
+    def broke_off(self) -> KeeperError:
+        """How it ended, and what it said; NeedsRootError where it may not read the journal."""
         status, said = self.status(), self.said()
+        denied = _denied(said) if status > 0 else None
+        if denied is not None:
+            return denied
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
         return JournalctlError(f"journalctl broke off: {how}: {said}" if said else f"journalctl broke off: {how}")
 
@@ -80,7 +84,7 @@ def running(fields: Sequence[str], *options: str, directory: str | None) -> Iter
     with ExitStack() as stack:
         said = stack.enter_context(tempfile.TemporaryFile())
         child = stack.enter_context(
-            subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said)
+            subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=_environment())
         )
         stack.callback(child.kill)  # whoever stops reading does not wait for the rest
         if child.stdout is None:
@@ -96,24 +100,38 @@ def entries(fields: Sequence[str], matches: Sequence[str], *, most: int, directo
     """
     with running(fields, f"--lines={most}", "--reverse", *matches, directory=directory) as journalctl:
         yield from map(journalctl.entry, journalctl.output)
-        status = journalctl.status()
-        if status > 0 and INSUFFICIENT in journalctl.said():
-            raise NeedsRootError("journalctl: the journal may be read by root and the group systemd-journal only")
-        if status != 0:
+        if journalctl.status() != 0:
             raise journalctl.broke_off()
 
 
 def sees_all(directory: str | None) -> bool:
     """Whether we may read the whole journal; a plain user is shown only what is that user's own, and told so.
 
-    Raises: OSError if journalctl cannot be started.
+    Raises: NeedsRootError where we may read nothing of it; OSError if journalctl cannot be started.
     """
     if os.geteuid() == 0:
         return True
     where = [] if directory is None else [f"--directory={directory}"]
     words = ["journalctl", "--no-pager", "--lines=0", *where]
-    said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False).stderr
-    return b"not seeing messages" not in said and INSUFFICIENT.encode() not in said
+    said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=_environment()).stderr
+    denied = _denied(said.decode(errors="replace"))
+    if denied is not None:
+        raise denied
+    return b"not seeing messages" not in said
+
+
+def _environment() -> dict[str, str]:
+    """Ours, but errors of the kernel in English."""
+    return {**os.environ, "LC_ALL": "C.UTF-8"}
+
+
+def _denied(said: str) -> NeedsRootError | None:
+    """The error if journalctl says that it may not read the journal; what the kernel refuses root is another one."""
+    if INSUFFICIENT in said:
+        return NeedsRootError("journalctl: the journal may be read by root and the group systemd-journal only")
+    if os.geteuid() != 0 and os.strerror(errno.EACCES) in said:
+        return NeedsRootError(f"journalctl: {said.strip()}")
+    return None
 
 
 def plain(line: bytes) -> dict[str, str]:

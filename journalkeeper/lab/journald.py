@@ -73,7 +73,7 @@ def program() -> str | None:
 def missing() -> str | None:
     """Why no private journald can be started here, in one line; None if it can."""
     if os.geteuid() != 0:
-        return "needs root: only root may give journald a namespace of its own"
+        return "only root may give journald a namespace of its own"
     if program() is None:
         return "systemd-journald is not installed (package systemd)"
     for tool in ("unshare", "setpriv"):

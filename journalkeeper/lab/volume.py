@@ -115,7 +115,7 @@ def raise_on_signals() -> None:
 def missing() -> str | None:
     """Why no scratch volume can be made here, in one line; None if it can."""
     if os.geteuid() != 0:
-        return "needs root: only root may set up loop devices and mount them"
+        return "only root may set up loop devices and mount them"
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             return f"{tool} is not installed (package {package})"

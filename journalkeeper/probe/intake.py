@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from journalkeeper.journald import header, opening
 from journalkeeper.journald.journalctl import FLUSHED, plain, running, wait_us
-from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
 from journalkeeper.probe.base import Lines, Measurement, Steps, floor
 from journalkeeper.report.distribution import Series, stalls
@@ -150,7 +149,7 @@ def measured(asked: Namespace) -> Steps:
                     intake.take(plain(line))
                 yield found
             if journalctl.status():
-                raise KeeperError(f"journalctl: {journalctl.said()}")
+                raise journalctl.broke_off()
         finally:
             found.series += sorted(intake.units.values(), key=lambda one: (-max(one.waits_ns()), one.name))
             found.notes += intake.causes(rotations_us(asked.directory or "/var/log/journal"))

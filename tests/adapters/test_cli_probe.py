@@ -227,7 +227,11 @@ def test_a_signal_that_nohup_has_ignored_stays_so(says: Says, typed: Typed) -> N
 
 def test_what_journalctl_refuses_is_said(says: Says, typed: Typed) -> None:
     says(end="exit 1", stderr="no such boot\n")
-    assert typed("probe", "intake", "--boot") == (1, "", "journalkeeper: journalctl: no such boot\n")
+    assert typed("probe", "intake", "--boot") == (
+        1,
+        "",
+        "journalkeeper: journalctl broke off: exit status 1: no such boot\n",
+    )
 
 
 OTHER = "not what `journalkeeper probe intake -j` writes"

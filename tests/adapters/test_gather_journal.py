@@ -11,7 +11,8 @@ import pytest
 
 from journalkeeper.gather import journal as gathering
 from journalkeeper.gather.journal import journal
-from journalkeeper.journald.journalctl import JournalctlError
+from journalkeeper.journald.journalctl import JournalctlError, entries
+from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.report.evidence import Dropped, Ended, Intake, Journal, Line, Unknown
 from tests.adapters.command import Says, Typed
 
@@ -201,11 +202,35 @@ def test_a_part_of_the_journal_is_not_taken_for_the_whole(
     assert isinstance(journal(None, 10, (), ours=True), Journal) is whole
 
 
-def test_a_reader_without_the_right_is_told(says: Says) -> None:
-    says(end="exit 1", stderr="No journal files were opened due to insufficient permissions.\n")
+INSUFFICIENT = "No journal files were opened due to insufficient permissions.\n"
+DENIED = "Failed to open /j: Permission denied\n"
+
+
+@pytest.mark.parametrize("directory", [None, "/j"])
+@pytest.mark.parametrize(("user", "stderr"), [(0, INSUFFICIENT), (1000, INSUFFICIENT), (1000, DENIED)])
+def test_a_reader_without_the_right_is_told(
+    says: Says, monkeypatch: pytest.MonkeyPatch, user: int, stderr: str, directory: str | None
+) -> None:
+    """Of the host much else is known; of a directory that was named nothing."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    says(end="exit 1", stderr=stderr)
+    if directory is not None:
+        with pytest.raises(NeedsRootError):
+            journal(directory, 10, (), ours=True)
+        return
     found = journal(None, 10, (), ours=True)
     assert isinstance(found, Unknown)
-    assert "systemd-journal" in found.why
+    assert "systemd-journal" in found.why or "Permission denied" in found.why
+
+
+@pytest.mark.parametrize(("user", "error"), [(0, JournalctlError), (1000, NeedsRootError)])
+def test_root_whom_the_kernel_refuses_is_not_told_to_be_root(
+    says: Says, monkeypatch: pytest.MonkeyPatch, user: int, error: type[Exception]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    says(end="exit 1", stderr=DENIED)
+    with pytest.raises(error):
+        list(entries((), (), most=10, directory=None))
 
 
 def test_without_a_journalctl_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

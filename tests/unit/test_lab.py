@@ -53,11 +53,11 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("place", [volume, journald])
-def test_a_user_is_told_that_it_needs_root(place: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_is_told_what_only_root_may(place: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     reason = volume.missing() if place is volume else journald.missing()
     assert reason is not None
-    assert reason.startswith("needs root")
+    assert reason.startswith("only root may ")
 
 
 @pytest.mark.usefixtures("as_root")
