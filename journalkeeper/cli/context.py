@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from journalkeeper.bus import names
 from journalkeeper.cli import backend
 from journalkeeper.cli.output import Output
+from journalkeeper.cli.text import no_directory
 from journalkeeper.cli.times import parse_time_us
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
@@ -134,5 +135,5 @@ class Context:
         except (FileNotFoundError, NotADirectoryError):
             is_directory = False
         if not (is_directory or patient):
-            raise KeeperError(f"{given}: no such directory; -D takes a directory such as /var/log/journal")
+            raise KeeperError(f"{given}: {no_directory(given)}; -D takes a directory such as /var/log/journal")
         return (os.path.abspath(given),)

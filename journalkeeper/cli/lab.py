@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.progress import on_terminal
 from journalkeeper.cli.table import Column
-from journalkeeper.cli.text import shown
+from journalkeeper.cli.text import no_directory, shown
 from journalkeeper.lab import bed, compare
 from journalkeeper.lab.volume import isolate, raise_on_signals
 from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
@@ -110,7 +110,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.iops and not IOPS_LEAST <= args.iops <= IOPS_MOST:
         raise UsageError(f"--iops takes {IOPS_LEAST} to {IOPS_MOST}, or 0 for no limit")
     if not os.path.isdir(args.place):
-        raise KeeperError(f"{args.place}: no such directory; DIR is one on the disk that is to be measured")
+        raise KeeperError(f"{args.place}: {no_directory(args.place)}; DIR is one on the disk that is to be measured")
     free = shutil.disk_usage(args.place).free
     if free < FREE_BYTES:
         raise KeeperError(f"{args.place}: {format_size(free)} are free, {format_size(FREE_BYTES)} are needed")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Final
 
 from journalkeeper.cli.context import Context
@@ -11,7 +12,8 @@ from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadab
 from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import RED, Column, wrapped
 from journalkeeper.cli.text import shown
-from journalkeeper.model import JournalFile, Request
+from journalkeeper.journald.names import classify
+from journalkeeper.model import JournalFile, Request, State
 from journalkeeper.model.finished import Sums
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.wire.field import document
@@ -35,6 +37,16 @@ exit status:
   2 wrong usage"""
 
 
+def _kind(file: JournalFile) -> str:
+    """What its name says, "-" of what has no journal file's name."""
+    return "-" if file.problem and classify(os.path.basename(file.path)) is None else file.kind
+
+
+def _state(file: JournalFile) -> str:
+    """What its header says, "-" where none could be read."""
+    return "-" if file.problem and file.state is State.UNKNOWN else file.state
+
+
 def _flags(file: JournalFile) -> str:
     flags = [
         word
@@ -50,8 +62,8 @@ def _flags(file: JournalFile) -> str:
 
 
 _COLUMNS: Final[tuple[Column[JournalFile], ...]] = (
-    Column("KIND", lambda file: file.kind),
-    Column("STATE", lambda file: file.state),
+    Column("KIND", _kind),
+    Column("STATE", _state),
     Column("EXTENTS", lambda file: str(file.extents.total), right=True),
     Column("IDEAL", lambda file: str(file.ideal_extents), right=True),
     Column("SIZE", lambda file: format_size(file.size_bytes), right=True),

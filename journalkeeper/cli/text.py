@@ -6,10 +6,12 @@ Nothing that came from the disk reaches a terminal unescaped.
 
 from __future__ import annotations
 
+import os
+
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import parse_bool
 
-__all__ = ["elided", "shown", "switched"]
+__all__ = ["elided", "no_directory", "shown", "switched"]
 
 
 def elided(name: str, width: int) -> str:
@@ -20,6 +22,11 @@ def elided(name: str, width: int) -> str:
         return "…"[:width]
     head = (width - 1) // 3
     return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
+
+
+def no_directory(path: str) -> str:
+    """What is wrong with a path that is to be a directory and is none."""
+    return "is not a directory" if os.path.lexists(path) else "no such directory"
 
 
 def switched(text: str) -> bool | None:

@@ -122,7 +122,8 @@ def parse_file(file: str, *, missing_ok: bool = False) -> list[Assignment]:
         if stat.S_ISCHR(mode):
             return []
         if not stat.S_ISREG(mode):
-            return [Assignment(file, 0, "", "", "", "this is not a regular file", fatal=True)]
+            problem = "is a directory, not a file" if stat.S_ISDIR(mode) else "is not a regular file"
+            return [Assignment(file, 0, "", "", "", problem, fatal=True)]
         with open(descriptor, "rb", closefd=False) as opened:
             data = opened.read()
     except OSError as error:

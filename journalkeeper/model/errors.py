@@ -21,13 +21,16 @@ class UsageError(KeeperError):
 class ConfigError(KeeperError):
     """A configuration file has a wrong line.
 
-    `problems` has one (file, line, key, what is allowed) per wrong line, line counted from 1;
+    `problems` has one (file, line, key, what is allowed) per wrong line, line counted from 1, 0 for the whole file;
     `lines` the same as sentences.
     """
 
     def __init__(self, problems: tuple[tuple[str, int, str, str], ...]) -> None:
         self.problems = problems
-        self.lines = tuple(f"{file}:{line}: {key}: {what}" for file, line, key, what in problems)
+        self.lines = tuple(
+            ": ".join(part for part in (f"{file}:{line}" if line else file, key, what) if part)
+            for file, line, key, what in problems
+        )
         super().__init__("; ".join(self.lines))
 
 

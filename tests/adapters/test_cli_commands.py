@@ -112,8 +112,23 @@ def test_scan_shows_flags_problems_and_what_is_not_known(typed: Typed) -> None:
     odd = FILE._replace(
         path="/j/\n\udcff", disk_bytes=None, nocow=True, problem=Reason.BAD_HEADER, extents=Extents(7, 10, 0, 10, 4)
     )
-    line = "active  online  7  1  45.0M  -  bad-header,compressed,nocow,shared  /j/\\x0a\\xff\n"
+    line = "-  online  7  1  45.0M  -  bad-header,compressed,nocow,shared  /j/\\x0a\\xff\n"
     assert typed("scan", "--no-legend", engine=FakeEngine(files=(odd,))) == (0, line, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "says"),
+    [
+        ("passwd", State.UNKNOWN, "- - 7"),
+        ("system.journal", State.UNKNOWN, "active - 7"),
+        ("system.journal", State.ONLINE, "active online 7"),
+    ],
+)
+def test_scan_shows_no_kind_or_state_that_is_a_guess(typed: Typed, name: str, state: State, says: str) -> None:
+    odd = FILE._replace(path=f"/j/{name}", state=state, problem=Reason.NOT_JOURNAL, extents=Extents(7, 10))
+    said = typed("scan", "--no-legend", engine=FakeEngine(files=(odd,)))
+    assert said.words.startswith(says)
+    assert typed("scan", "-j", engine=FakeEngine(files=(odd,))).document[0]["kind"] == "active"
 
 
 @pytest.mark.parametrize(
@@ -422,12 +437,15 @@ def test_a_user_whom_the_kernel_refuses_is_told_which_command_needs_root_and_why
     )
 
 
-@pytest.mark.parametrize("name", ["missing", "file", "file/below"])
-def test_a_directory_that_is_none_exits_1_and_is_named(name: str, typed: Typed, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("missing", "no such directory"), ("file", "is not a directory"), ("file/below", "no such directory")],
+)
+def test_a_directory_that_is_none_exits_1_and_is_named(name: str, says: str, typed: Typed, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said = typed("scan", "-D", f"{tmp_path / name}")
     assert said.status == 1
-    assert f"{tmp_path / name}: no such directory" in said.err
+    assert f"{tmp_path / name}: {says}; -D takes" in said.err
 
 
 def test_paths_are_made_absolute_but_links_are_not_followed(
@@ -576,6 +594,18 @@ def test_a_bad_configuration_is_named_by_file_line_and_key_wherever_it_is_read(t
     problems = json.loads(said.out)["problems"]
     assert {(problem["line"], problem["key"]) for problem in problems} == {(3, "Compress"), (4, "Foo")}
     assert all(list(problem) == ["file", "line", "key", "allowed"] for problem in problems)
+
+
+@pytest.mark.parametrize(("name", "says"), [("", "is a directory, not a file"), ("fifo", "is not a regular file")])
+def test_what_is_wrong_with_a_whole_file_is_said_without_a_line(
+    typed: Typed, tmp_path: Path, name: str, says: str
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    place = tmp_path / name
+    assert typed("check-config", f"{place}") == (1, "", f"journalkeeper: {place}: {says}\n")
+    said = typed("check-config", "-j", f"{place}")
+    problem = {"file": f"{place}", "line": 0, "key": "", "allowed": says}
+    assert json.loads(said.out)["problems"] == [problem]
 
 
 def test_a_configuration_that_is_not_there_is_an_error(typed: Typed, tmp_path: Path) -> None:

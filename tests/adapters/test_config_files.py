@@ -118,13 +118,15 @@ def test_undecodable_names_are_sorted_by_their_bytes(tmp_path: Path) -> None:
     assert values(tmp_path) == ["z", "umlaut", "last"]
 
 
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_is_no_file_is_a_fatal_problem_and_never_waited_for(tmp_path: Path, make: type) -> None:
+@pytest.mark.parametrize(
+    ("make", "problem"), [(os.mkdir, "is a directory, not a file"), (os.mkfifo, "is not a regular file")]
+)
+def test_what_is_no_file_is_a_fatal_problem_and_never_waited_for(tmp_path: Path, make: type, problem: str) -> None:
     put(tmp_path, "etc/systemd/journald.conf.d/b.conf", "b")
     make(tmp_path / "etc/systemd/journald.conf.d/a.conf")
     rows = assignments("journald.conf", root=str(tmp_path))
     assert [(row.line, row.problem, row.fatal) for row in rows] == [
-        (0, "this is not a regular file", True),
+        (0, problem, True),
         (2, "", False),
     ]
 

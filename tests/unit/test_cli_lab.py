@@ -43,6 +43,12 @@ def test_a_directory_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest
     assert f"{tmp_path}/none: no such directory" in capsys.readouterr().err
 
 
+def test_a_file_in_place_of_the_directory_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["lab", "compare", f"{tmp_path}/file"]) == 1
+    assert f"{tmp_path}/file: is not a directory" in capsys.readouterr().err
+
+
 def test_it_says_why_there_can_be_no_volume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
