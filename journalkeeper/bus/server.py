@@ -62,11 +62,18 @@ class Server:
             try:
                 await self._serve()
             except Exception as error:  # noqa: BLE001 - a library of many releases has many; all of them are logged
-                self._trouble(f"no system bus: {error or type(error).__name__}; the work goes on without")
+                self._trouble(f"no system bus{self._why(error)}; the service works without it")
             if clock() - began_s > self._wait_s:
                 self._wait_s = FIRST_S
             await asyncio.sleep(self._wait_s)
             self._wait_s = min(2 * self._wait_s, MOST_S)
+
+    def _why(self, error: Exception) -> str:
+        """Why there is no bus, in brackets or after a colon."""
+        if isinstance(error, FileNotFoundError):
+            return f" ({self._address.removeprefix('unix:path=')} is not there)"
+        what = error.strerror if isinstance(error, OSError) else None
+        return f": {what or error or type(error).__name__}"
 
     async def _serve(self) -> None:
         """Connect, and serve until the connection ends. Raises: whatever ended it."""

@@ -127,7 +127,8 @@ class Log:
     def _send(self, priority: int, sentence: str, event: Event, about: Mapping[str, str]) -> bool:
         try:
             if self._socket is None:
-                sys.stderr.write(f"<{priority}>{shown(sentence)}\n")
+                prefix = "" if sys.stderr.isatty() else f"<{priority}>"  # sd-daemon(3)'s, for programs
+                sys.stderr.write(f"{prefix}{shown(sentence)}\n")
                 sys.stderr.flush()
             else:
                 fields = {"MESSAGE": sentence, "PRIORITY": str(priority), "MESSAGE_ID": str(event)}

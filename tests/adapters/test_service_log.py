@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
 import signal
 import socket
 import threading
@@ -187,6 +188,16 @@ def test_without_journald_a_sentence_is_one_line_with_its_priority(capsys: pytes
     log.say(3, "one.conf:1: wrong; two.conf:2: wrong, too")
     assert capsys.readouterr().err == "<3>one.conf:1: wrong; two.conf:2: wrong, too\n"
     log.close()
+
+
+def test_a_person_at_a_terminal_is_shown_no_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, terminal = pty.openpty()
+    with io.TextIOWrapper(io.FileIO(terminal, "w"), write_through=True) as stderr, io.FileIO(screen, "r") as seen:
+        monkeypatch.setattr("sys.stderr", stderr)
+        log = Log(None)
+        log.say(4, "wrong")
+        assert seen.read(100) == b"wrong\r\n"
+        log.close()
 
 
 def test_a_stderr_that_nobody_reads_is_a_loss_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
