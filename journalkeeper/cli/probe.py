@@ -169,15 +169,24 @@ def run(args: argparse.Namespace, context: Context) -> int:
     finally:
         steps.close()
     interrupted = INTERRUPTED in found.notes
-    verdict = report.verdict([series for series in found.series if found.judged(series)], limit)
+    said = verdict(args, found, limit)
     if output.json != "off":
-        output.document(document(probe, args, found, context.now_us, verdict))
+        output.document(document(probe, args, found, context.now_us, said))
     else:
         blocks = [every.rows(last=True)] if every is not None else []
-        output.lines(stacked([*blocks, *text(found, before, verdict, output)]))
+        output.lines(stacked([*blocks, *text(found, before, said, output)]))
     for fault in found.faults:
         output.note(fault)
     return int(bool(found.faults) or (interrupted and not getattr(args, "follow", False)))
+
+
+def verdict(args: argparse.Namespace, found: Measurement, limit: report.Limit) -> str:
+    """One sentence about the longest wait, or that nobody had one."""
+    judged = [series for series in found.series if found.judged(series)]
+    seconds = getattr(args, "who", None)
+    if seconds is not None and not any(series.began_ns for series in judged):
+        return f"Nobody synced a file in {seconds:g} s."
+    return report.verdict(judged, limit)
 
 
 class Every:
@@ -224,9 +233,7 @@ def earlier(path: str | None, probe: str) -> dict[str, Any]:
         raise UsageError(f"--against={path}: not what `journalkeeper probe {probe} -j` writes") from error
 
 
-def document(
-    probe: Probe, args: argparse.Namespace, found: Measurement, began_us: int, verdict: str
-) -> dict[str, object]:
+def document(probe: Probe, args: argparse.Namespace, found: Measurement, began_us: int, said: str) -> dict[str, object]:
     """What -j writes."""
     return {
         "probe": probe.name,
@@ -237,23 +244,23 @@ def document(
         "series": [report.document(series, found.wall_ns) for series in found.series],
         "notes": found.notes,
         "faults": found.faults,
-        "verdict": verdict,
+        "verdict": said,
     }
 
 
-def text(found: Measurement, before: dict[str, Any], verdict: str, output: Output) -> list[list[str]]:
+def text(found: Measurement, before: dict[str, Any], said: str, output: Output) -> list[list[str]]:
     """The blocks: verdict, distributions, the table, what was not seen, and what else there is to say."""
     columns = (*found.columns, "ratio") if before else found.columns
     table = tuple(Column(name.upper(), _cell(name), right=name not in WORDS) for name in columns)
     rows = [words for series in found.series for words in _words(series, before)]
     drawn = [series for series in found.series if series.planned_ns is not None] or found.series[:1]
-    blocks = [textwrap.wrap(verdict, WIDTH)]
+    blocks = [textwrap.wrap(said, WIDTH)]
     if "name" in columns:
         blocks += [[series.name, *report.rows(series.waits_ns())] for series in drawn if series.began_ns]
     blocks.append(output.table(table, rows))
     floor = report.statistics(found.floor.waits_ns())
     least, most = report.shown(floor["p50"]), report.shown(floor["worst"])
-    notes = [*found.notes, *_unobserved(found), f"The instrument's own floor, on a sink: p50 {least}, worst {most}."]
+    notes = [*found.notes, *_unobserved(found), f"What the measurement itself adds: p50 {least}, worst {most}."]
     wrapper = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
     return [*blocks, [line for note in notes for line in wrapper.wrap(note)] if output.legend else []]
 

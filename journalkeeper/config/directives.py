@@ -85,8 +85,8 @@ class Nocow(Section):
         Spec(
             "RotateToApply",
             Form.BOOL,
-            "Whether to rotate once, so that an active file that was made before its directory was NOCOW gives way to "
-            "one that is.",
+            "Whether to rotate once, which replaces an active file that was made before its directory was NOCOW by one "
+            "that is.",
             "At the first boot systemd-journal-flush.service runs before systemd-tmpfiles-setup.service sets the "
             "attribute: the first system.journal stays datacow until a rotation (measured with 252 and 257).",
         ),

@@ -15,7 +15,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.NOCOW_ARCHIVE: "The archive has no checksums and cannot be compressed until it is copied to a datacow file.",
     Reason.NO_REDUNDANCY: "The volume has one copy of its data: NOCOW gives up no repair and keeps the files whole.",
     Reason.CONFIGURED: "The configuration says so.",
-    Reason.BORN_DATACOW: "The file was made before its directory was NOCOW; one rotation gives way to a NOCOW one.",
+    Reason.BORN_DATACOW: "The file was made before its directory was NOCOW; one rotation replaces it by a NOCOW file.",
     Reason.CHEAPER: "A rotation costs less than the file's extents cost its readers, or than rewriting its ranges:"
     " the archive is compacted once.",
     Reason.ASKED: "The archive was rewritten with another compression than the one that --compress= names.",

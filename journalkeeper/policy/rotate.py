@@ -319,7 +319,9 @@ def too_young(question: Question, file: JournalFile) -> Skip | None:
     age_us = question.host.now_us - file.head_time_us
     if question.request.now or not 0 <= age_us < apart_us:
         return None
-    detail = f"the file was begun {format_span(age_us)} ago, rotated by price is every {format_span(apart_us)}"
+    detail = (
+        f"the file is {format_span(age_us)} old; to save writes a file is rotated at most every {format_span(apart_us)}"
+    )
     return question.skip(Reason.BUDGET, detail, until_us=file.head_time_us + apart_us)
 
 

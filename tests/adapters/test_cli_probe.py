@@ -17,7 +17,9 @@ from journalkeeper.config import files
 from journalkeeper.journald.journalctl import wait_us
 from journalkeeper.model.errors import UsageError
 from journalkeeper.probe import syslog
+from journalkeeper.probe.base import Measurement
 from journalkeeper.probe.intake import Intake
+from journalkeeper.report.distribution import Limit, Series
 from tests.adapters.command import Says, Typed
 from tests.adapters.pages import PAGES, make
 
@@ -188,6 +190,19 @@ def test_the_cause_of_a_stall_is_what_journald_did_meanwhile(
     assert line.endswith(f": {cause}")
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("probe fsync --who=2", "Nobody synced a file in 2 s."),
+        ("probe fsync", "Nothing was measured; the limit would be 100 ms (X=)."),
+        ("probe intake", "Nothing was measured; the limit would be 100 ms (X=)."),
+    ],
+)
+def test_a_measurement_of_nothing_says_of_what(line: str, says: str) -> None:
+    found = Measurement([Series("all")], Series("sink"))
+    assert command.verdict(parse(line.split()), found, Limit(100_000_000, "X=")) == says
+
+
 def test_a_journal_becomes_text_and_json(says: Says, typed: Typed, tmp_path: Path) -> None:
     says(*(entry(SECOND * n, 200_000 if n == 9 else 1000, _SYSTEMD_UNIT="a\x1b.service") for n in range(1, 31)))
     words = ("probe", "intake", "-D", f"{tmp_path}", "--since=2026-01-01")
@@ -203,6 +218,7 @@ def test_a_journal_becomes_text_and_json(says: Says, typed: Typed, tmp_path: Pat
     status, out, _ = typed(*words, "--every=10s", f"--against={tmp_path}/before")
     assert status == 0
     assert "1.00 x" in out
+    assert "What the measurement itself adds: p50 " in " ".join(out.split())
     assert re.search(r"^\[131 ms, 262 ms\) +1 \|@@ +\|$", out, re.MULTILINE)
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 80

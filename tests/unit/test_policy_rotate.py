@@ -468,6 +468,8 @@ def test_the_days_rotations_are_spread_over_it(age_us: int, *, now: bool, rotate
         assert [reason for reason, _ in said(found)] == [Reason.BUDGET]
         assert len(found.actions) == 1
         assert found.wake_at_us == one.head_time_us + 6 * HOUR_US
+        says = "no rotation: the file is 5h 59min old; to save writes a file is rotated at most every 6h"
+        assert [skip.detail for skip in found.skipped if skip.reason is Reason.BUDGET] == [says]
 
 
 def test_redundant_data_says_both_why_it_stays_datacow_and_what_is_done_instead() -> None:
