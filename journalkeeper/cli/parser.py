@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from journalkeeper import __version__
 from journalkeeper.cli.commands import COMMANDS
@@ -32,6 +32,18 @@ exit status:
   0  done
   1  something failed or was interrupted, or the configuration is bad
   2  the command line makes no sense"""
+
+
+NAMES: Final = {
+    "paths": "PATH",
+    "file": "FILE",
+    "place": "DIR",
+    "directory": "--directory",
+    "config": "--config",
+    "output": "--output",
+    "against": "--against",
+}
+"""The names of files and directories on a command line. An empty one would be the current directory."""
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -89,9 +101,18 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         raise UsageError(f"unknown: {' '.join(unknown or extras)}; see journalkeeper {args.command or ''} --help")
     if extras:
         args.paths += extras
+    _complain_of_empty(args)
     if args.command is None:
         raise UsageError("what shall be done? `journalkeeper status` tells how things are; see journalkeeper --help")
     return args
+
+
+def _complain_of_empty(args: argparse.Namespace) -> None:
+    """Raises: UsageError for an empty name of a file, as a variable of a shell that is not set has it."""
+    for dest, name in NAMES.items():
+        value = getattr(args, dest, None)
+        if value == "" or (isinstance(value, list) and "" in value):
+            raise UsageError(f"{name} is empty (a variable that is not set?); see journalkeeper --help")
 
 
 def _complain_of_mistyped(words: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ import os
 
 from journalkeeper.model import Request
 from journalkeeper.model.compression import parse_compression
+from journalkeeper.model.errors import UsageError
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +49,12 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def request(args: argparse.Namespace) -> Request:
-    """What the options of `add_selection` ask for; paths absolute, links not followed."""
+    """What the options of `add_selection` ask for; paths absolute, links not followed.
+
+    Raises: UsageError for --upkeep with a PATH.
+    """
+    if args.upkeep and args.paths:
+        raise UsageError("--upkeep is about directories and takes no PATH; see journalkeeper plan --help")
     ending = args.before_shutdown
     both = args.active == args.archived and not ending
     return Request(

@@ -62,6 +62,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show it, once or as long as somebody looks."""
+    if args.watch:
+        context.refuse_another("status --watch")
     with ExitStack() as stack:
         service = context.running()
         if service is not None:

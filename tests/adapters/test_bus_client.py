@@ -361,7 +361,8 @@ def asked(*words: str) -> bool:
 )
 def test_what_is_not_the_services_is_not_asked_of_it(fake: FakeService, words: list[str]) -> None:
     assert not asked(*words)
-    assert asked("/var/log/journal/abc/a.journal", "--upkeep")
+    assert asked("/var/log/journal/abc/a.journal")
+    assert asked("--upkeep")
     assert asked()
 
 

@@ -448,6 +448,18 @@ def test_a_directory_that_is_none_exits_1_and_is_named(name: str, says: str, typ
     assert f"{tmp_path / name}: {says}; -D takes" in said.err
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [(["pause", "2h"], "pause"), (["resume"], "resume"), (["status", "--watch"], "status --watch")],
+)
+@pytest.mark.parametrize("option", ["-D", "--config"])
+def test_what_is_asked_of_the_service_takes_no_other_journal(
+    typed: Typed, words: list[str], what: str, option: str
+) -> None:
+    line = f"journalkeeper: {what} is about this host's service: it takes neither -D nor --config\n"
+    assert typed(*words, option, "/") == (2, "", line)
+
+
 def test_paths_are_made_absolute_but_links_are_not_followed(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

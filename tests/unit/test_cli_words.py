@@ -101,14 +101,35 @@ def test_the_options_make_the_request(line: str, expected: Request, monkeypatch:
         ("defrag --compress=gzip", "allowed are no, lzo"),
         ("defrag --compress", "expected one argument"),
         ("plan -n", "unknown: -n"),
+        ("defrag --upkeep /j/a", "--upkeep is about directories and takes no PATH"),
     ],
 )
 def test_words_that_make_no_sense_are_a_usage_error_of_one_line(line: str, says: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parsed(line)
+        request(parsed(line))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "--help" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["scan", ""], "PATH"),
+        (["plan", "/j/a", "--now", ""], "PATH"),
+        (["explain", ""], "FILE"),
+        (["check-config", ""], "FILE"),
+        (["lab", "compare", ""], "DIR"),
+        (["daemon", "-D", ""], "--directory"),
+        (["scan", "--config="], "--config"),
+        (["report", "-o", ""], "--output"),
+        (["probe", "intake", "--against", ""], "--against"),
+    ],
+)
+def test_an_empty_name_is_no_file(words: list[str], name: str) -> None:
+    """As `scan "$UNSET"` has it in a shell: it would be the current directory."""
+    with pytest.raises(UsageError, match=f"{name} is empty"):
+        parse(words)
 
 
 @pytest.mark.parametrize("line", ["history --since -3d", "history --since=-3d", "--no-pager history --since -3d"])
