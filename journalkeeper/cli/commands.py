@@ -31,12 +31,16 @@ class CommandModule(Protocol):
 
 
 class Command(NamedTuple):
-    """One row: the word, what it does, and why a plain user may lack the rights for it."""
+    """One row: the word, what it does, and why a plain user may lack the rights for it.
+
+    `own` says why the command takes neither -D nor --config; "" where it does.
+    """
 
     name: str
     summary: str
     module: str
     needs_root: str
+    own: str = ""
 
     def load(self) -> CommandModule:
         """Import the command's module."""
@@ -46,6 +50,8 @@ class Command(NamedTuple):
 _READS_FILES = "journal files are readable by root and their own users only"
 
 _SETS_JOURNALD = "journald's settings and what files occupy are for root"
+
+OF_THE_SERVICE = "is about this host's service"
 
 _READS_STATE = "the state directory is readable by root only"
 
@@ -59,10 +65,16 @@ COMMANDS = (
     Command("report", "one page with charts: boots, extents, waits, bytes, every action", "report", _READS_FILES),
     Command("doctor", "what is wrong or risky on this host, each with its remedy", "doctor", _READS_FILES),
     Command("retention", "how long a history fits the same bytes, and the setting for it", "retention", _SETS_JOURNALD),
-    Command("pause", "no work of the service's own, for a while", "pause", "it needs polkit's leave"),
-    Command("resume", "end a pause", "resume", "it needs polkit's leave"),
+    Command("pause", "no work of the service's own, for a while", "pause", "it needs polkit's leave", OF_THE_SERVICE),
+    Command("resume", "end a pause", "resume", "it needs polkit's leave", OF_THE_SERVICE),
     Command("probe", "measure what loggers, readers and disks wait for", "probe", "it starts a journald, or traces"),
-    Command("lab", "measure strategies on a scratch volume", "lab", "it mounts a scratch volume"),
+    Command(
+        "lab",
+        "measure strategies on a scratch volume",
+        "lab",
+        "it mounts a scratch volume",
+        "makes a journal and a configuration of its own",
+    ),
     Command(
         "daemon",
         "the service: watch, and keep the journals in order",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from journalkeeper.bus import names
 from journalkeeper.cli import backend
 from journalkeeper.cli.output import Output
+from journalkeeper.cli.selection import names_another
 from journalkeeper.cli.text import no_directory
 from journalkeeper.cli.times import parse_time_us
 from journalkeeper.history import state
@@ -95,8 +96,7 @@ class Context:
         return Service.find()
 
     def needed(self) -> Service:
-        """The running service, to be closed. Raises: UsageError for -D and --config; KeeperError if there is none."""
-        self.refuse_another(self._args.command)
+        """The running service, to be closed. Raises: KeeperError if there is none."""
         service = self.running()
         if service is None:
             raise KeeperError(f"the service is {backend.ABSENT}")
@@ -104,15 +104,7 @@ class Context:
 
     def means_service(self) -> bool:
         """Whether the command line is about this host's service: no -D, no --config, no state of its own."""
-        return not self._names_another() and self.state_directory == state.DEFAULT
-
-    def refuse_another(self, what: str) -> None:
-        """Raises: UsageError for -D and --config, as `what` is for this host's service."""
-        if self._names_another():
-            raise UsageError(f"{what} is about this host's service: it takes neither -D nor --config")
-
-    def _names_another(self) -> bool:
-        return self._args.directory is not None or self._args.config is not None
+        return not names_another(self._args) and self.state_directory == state.DEFAULT
 
     def service(self, asked: Request) -> Service | None:
         """The running service if `asked` is for it to do, to be closed; None if it is for `engine`.

@@ -103,8 +103,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if args.directory or args.config:
-        raise UsageError("lab makes a journal and a configuration of its own: it takes neither -D nor --config")
     if not EXTENTS_LEAST <= args.extents <= EXTENTS_MOST:
         raise UsageError(f"--extents takes {EXTENTS_LEAST} to {EXTENTS_MOST}; journald rotates a larger file")
     if args.iops and not IOPS_LEAST <= args.iops <= IOPS_MOST:

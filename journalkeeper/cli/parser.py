@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 from journalkeeper import __version__
 from journalkeeper.cli.commands import COMMANDS
 from journalkeeper.cli.output import DEFAULT_COLUMNS, columns
+from journalkeeper.cli.selection import refuse_another
 from journalkeeper.model.errors import UsageError
 
 DESCRIPTION = """\
@@ -81,7 +82,7 @@ def parser(words: Sequence[str] | None) -> Parser:
             formatter_class=Help,
             allow_abbrev=False,
         )
-        common(sub, default=False)
+        common(sub, default=False, another=not command.own)
         module.options(sub)
     return top
 
@@ -104,6 +105,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     _complain_of_empty(args)
     if args.command is None:
         raise UsageError("what shall be done? `journalkeeper status` tells how things are; see journalkeeper --help")
+    own = next(command.own for command in COMMANDS if command.name == args.command)
+    if own:
+        refuse_another(args, args.command, own)
     return args
 
 
@@ -126,23 +130,26 @@ def _complain_of_mistyped(words: Sequence[str]) -> None:
     raise UsageError(f"unknown command {word}; {meant} See journalkeeper --help")
 
 
-def common(parser: argparse.ArgumentParser, *, default: bool) -> None:
-    """The options of every command, before and after its name; what stands after it wins."""
+def common(parser: argparse.ArgumentParser, *, default: bool, another: bool = True) -> None:
+    """The options of every command, before and after its name; what stands after it wins.
+
+    The help of a command that refuses to look at `another` journal does not have those that name one.
+    """
 
     def otherwise(value: object) -> object:
         return value if default else argparse.SUPPRESS
 
+    where = "the journal directory (default: Directories= in the configuration, /var/log/journal)"
+    file = "read this file in place of journalkeeper.conf"
     group = parser.add_argument_group("options of every command")
     group.add_argument(
         "-D",
         "--directory",
         metavar="DIR",
         default=otherwise(None),
-        help="the journal directory (default: Directories= in the configuration, /var/log/journal)",
+        help=where if another else argparse.SUPPRESS,
     )
-    group.add_argument(
-        "--config", metavar="FILE", default=otherwise(None), help="read this file in place of journalkeeper.conf"
-    )
+    group.add_argument("--config", metavar="FILE", default=otherwise(None), help=file if another else argparse.SUPPRESS)
     group.add_argument(
         "--json", choices=("short", "pretty", "off"), default=otherwise("off"), help="write JSON for programs"
     )

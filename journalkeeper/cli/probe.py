@@ -32,15 +32,18 @@ DESCRIPTION = """\
 Measures what loggers, readers and disks wait for, keeps every value, and compares it with what was
 measured before. Ctrl-C ends a measurement and shows what there is."""
 
-EXAMPLES = """\
-examples:
-  journalkeeper probe intake --boot       how long did messages wait for journald?
-  journalkeeper probe fsync --who=2       who waits for which file?
-  journalkeeper probe syslog --seconds=2 -j | tee before.json
-  journalkeeper probe syslog --seconds=2 --against=before.json
-
+EXIT_STATUS: Final = """
 exit status:
-  0 measured; 1 it could not be measured, or the figures are not to be trusted; 2 wrong usage"""
+  0 measured; 1 it could not be measured, or the figures are not to be trusted;
+  2 wrong usage"""
+
+EXAMPLES = f"""\
+examples:
+  journalkeeper probe intake --boot            how long did messages wait for journald?
+  sudo journalkeeper probe fsync --who=2       who waits for which file?
+  sudo journalkeeper probe syslog --seconds=2 -j | tee before.json
+  sudo journalkeeper probe syslog --seconds=2 --against=before.json
+{EXIT_STATUS}"""
 
 WIDTH, NAME_WIDTH = 80, 24
 INTERRUPTED: Final = "Interrupted: this is what there is."
@@ -70,10 +73,13 @@ def span_ns(text: str) -> int:
     return span_us * 1000
 
 
+EVERY: Final = (
+    "while it is measured, a table with a row for each such span: how many waits began in it, counted by powers of two"
+)
 OWN: Final = "the host's journald; without it one of our own, with its files below -D DIR or /var/tmp"
 STARVE: Final = "let our own journald run for so much of each 100 ms only, as cpulimit(1) does: 1%% to 99%%"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "every": {"metavar": "SPAN", "type": span_ns, "help": "also a row for each such span"},
+    "every": {"metavar": "SPAN", "type": span_ns, "help": EVERY},
     "against": {"metavar": "FILE", "help": "compare with what -j wrote to this file before"},
     "since": {"metavar": "TIME", "help": "nothing older than this"},
     "boot": {"action": "store_true", "help": "this boot only"},
@@ -82,7 +88,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "size": {"metavar": "BYTES", "type": between(64, 128 << 10, int), "help": "of each (default: %(default)s)"},
     "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "so many a second (default: %(default)g)"},
     "flat-out": {"action": "store_true", "help": "one after the other"},
-    "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "for so long (default: %(default)g)"},
+    "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "for so long each (default: %(default)g)"},
     "starve": {"metavar": "PERCENT", "type": between(1, 99), "help": STARVE},
     "who": {"metavar": "SECONDS", "type": between(0.1, 60), "help": "watch who syncs what instead, for up to 60"},
 }
@@ -90,10 +96,13 @@ EITHER: Final = ("rate", "flat-out")
 
 
 class Probe(NamedTuple):
-    """One row: the word, its question, its own options with their defaults, why root, and the limit of its verdict."""
+    """One row: the word, its question, what --help says, its own options with their defaults, why root, and the limit
+    of its verdict."""
 
     name: str
     summary: str
+    description: str
+    examples: str
     options: dict[str, Any]
     needs_root: str
     limit_us: int | None = None
@@ -105,24 +114,50 @@ PROBES: Final = (
     Probe(
         "intake",
         "how long messages waited for journald, by the journal itself",
+        """\
+Compares journald's time of each entry with the kernel's time of its datagram, for each unit,
+and says of each stall what journald did meanwhile. It reads the journal and changes nothing.""",
+        """
+  journalkeeper probe intake --boot            since this machine was started
+  journalkeeper probe intake --since=-1h --every=10min""",
         {"since": None, "boot": False, "follow": False},
         "",
     ),
     Probe(
         "syslog",
         "how long a program waits in syslog(3), and its message until journald takes it",
+        """\
+Sends messages as syslog(3) does, and measures how long each call takes and how long each message
+waits until journald takes it. It starts a journald of its own, or asks the host's with --host.""",
+        """
+  sudo journalkeeper probe syslog --seconds=2 -j | tee before.json
+  sudo journalkeeper probe syslog --seconds=2 --against=before.json""",
         {"host": False, "size": 200, "rate": 100, "flat-out": False, "seconds": 10, "starve": None},
         _STARTS,
     ),
     Probe(
         "fsync",
         "how long an fsync takes beside the journal, and who syncs what",
+        """\
+Writes 4 KiB at a time to a file of its own beside the journal and syncs it: alone, and beside a
+writer that keeps the volume busy for 5 and then for 20 percent of the time. With --who it writes
+nothing, and shows which process syncs which file.""",
+        """
+  sudo journalkeeper probe fsync --seconds=1   one second each
+  sudo journalkeeper probe fsync --who=2       who waits for which file?""",
         {"rate": 10, "seconds": 10, "who": None},
         "it writes beside the journal, or traces",
     ),
     Probe(
         "stream",
         "when a program's lines come to who follows them",
+        """\
+Starts programs that print lines, and measures how long a line takes to a reader: through journald
+to `journalctl --follow`, and through a file to `tail --follow`. It starts a journald of its own,
+or asks the host's with --host.""",
+        """
+  sudo journalkeeper probe stream --seconds=2
+  sudo journalkeeper probe stream --seconds=2 --rate=5 -j""",
         {"host": False, "size": 100, "rate": 20, "seconds": 15},
         _STARTS,
         250_000,
@@ -135,7 +170,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     """The probes, each with its own options."""
     below = parser.add_subparsers(dest="probe", metavar="PROBE", title="probes", required=True)
     for probe in PROBES:
-        sub = below.add_parser(probe.name, help=probe.summary, formatter_class=Help, allow_abbrev=False)
+        sub = below.add_parser(
+            probe.name,
+            help=probe.summary,
+            description=probe.description,
+            epilog=f"examples:{probe.examples}\n{EXIT_STATUS}",
+            formatter_class=Help,
+            allow_abbrev=False,
+        )
         common(sub, default=False)
         either = sub.add_mutually_exclusive_group() if {*EITHER} <= {*probe.options} else sub
         for name, default in {"every": None, "against": None, **probe.options}.items():

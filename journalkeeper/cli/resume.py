@@ -16,7 +16,8 @@ examples:
   journalkeeper status              is it paused?
 
 exit status:
-  0 done, also if there was no pause; 1 the service does not run, or it may not be asked by this user"""
+  0 done, also if there was no pause; 1 the service does not run, or it may not be asked by this
+  user; 2 wrong usage"""
 
 
 def options(_: argparse.ArgumentParser) -> None:

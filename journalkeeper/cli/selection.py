@@ -14,6 +14,17 @@ from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import UsageError
 
 
+def names_another(args: argparse.Namespace) -> bool:
+    """Whether -D or --config name another journal or configuration than the host's."""
+    return args.directory is not None or args.config is not None
+
+
+def refuse_another(args: argparse.Namespace, command: str, why: str) -> None:
+    """Raises: UsageError for -D and --config, which `command` does not take."""
+    if names_another(args):
+        raise UsageError(f"{command} {why}: it takes neither -D nor --config")
+
+
 def add_paths(parser: argparse.ArgumentParser) -> None:
     """PATH…: the files that are meant."""
     parser.add_argument("paths", nargs="*", metavar="PATH", help="only these files (default: every journal file)")

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.cli.backend import ABSENT
+from journalkeeper.cli.commands import OF_THE_SERVICE
 from journalkeeper.cli.context import Context
+from journalkeeper.cli.selection import refuse_another
 from journalkeeper.cli.table import wrapped
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
@@ -63,7 +65,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show it, once or as long as somebody looks."""
     if args.watch:
-        context.refuse_another("status --watch")
+        refuse_another(args, "status --watch", OF_THE_SERVICE)
     with ExitStack() as stack:
         service = context.running()
         if service is not None:

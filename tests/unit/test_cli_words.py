@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from journalkeeper.cli import progress
-from journalkeeper.cli.commands import COMMANDS
+from journalkeeper.cli.commands import COMMANDS, Command
 from journalkeeper.cli.output import colours_wanted
 from journalkeeper.cli.pager import commands, environment
 from journalkeeper.cli.parser import parse, parser
+from journalkeeper.cli.probe import PROBES, Probe
 from journalkeeper.cli.selection import request
 from journalkeeper.model import MIB, Request
 from journalkeeper.model.errors import UsageError
@@ -143,6 +144,33 @@ def test_without_words_the_parser_knows_every_commands_options() -> None:
     for command in COMMANDS:
         with pytest.raises(SystemExit):
             parser(None).parse_args([command.name, "--help"])
+
+
+def shown_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit):
+        parse([*words, "--help"])
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
+def test_the_help_of_a_probe_says_what_it_does_with_examples_and_exit_codes(
+    probe: Probe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown_help(["probe", probe.name], capsys)
+    assert text.count(f"journalkeeper probe {probe.name} ") >= 3  # its usage, and two examples
+    assert " ".join(probe.description.split()) in text
+    assert "exit status: 0 measured; 1 " in text
+    assert "; 2 wrong usage" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_help_has_the_options_that_name_another_journal_where_they_are_taken(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown_help([command.name], capsys)
+    taken = command.name not in {"pause", "resume", "lab"}
+    assert ("--directory" in text, "--config FILE read" in text) == (taken, taken)
+    assert "2 wrong usage" in text
 
 
 @pytest.mark.parametrize(
