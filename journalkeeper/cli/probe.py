@@ -73,9 +73,7 @@ def span_ns(text: str) -> int:
     return span_us * 1000
 
 
-EVERY: Final = (
-    "while it is measured, a table with a row for each such span: how many waits began in it, counted by powers of two"
-)
+EVERY: Final = "while it is measured, a table with a row for each such span: how many waits began in it, counted by powers of two (not with -j)"
 OWN: Final = "the host's journald; without it one of our own, with its files below -D DIR or /var/tmp"
 STARVE: Final = "let our own journald run for so much of each 100 ms only, as cpulimit(1) does: 1%% to 99%%"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
@@ -88,7 +86,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "size": {"metavar": "BYTES", "type": between(64, 128 << 10, int), "help": "of each (default: %(default)s)"},
     "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "so many a second (default: %(default)g)"},
     "flat-out": {"action": "store_true", "help": "one after the other"},
-    "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "for so long each (default: %(default)g)"},
+    "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "for so long (default: %(default)g)"},
     "starve": {"metavar": "PERCENT", "type": between(1, 99), "help": STARVE},
     "who": {"metavar": "SECONDS", "type": between(0.1, 60), "help": "watch who syncs what instead, for up to 60"},
 }
