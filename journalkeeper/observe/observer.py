@@ -214,7 +214,9 @@ class Observer:
         place = _place(parent or "/")
         try:
             with opening.directory(place.path) as fd:
-                os.stat(name, dir_fd=fd, follow_symlinks=False)
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                if not stat.S_ISREG(status.st_mode):  # also where its parent is on another filesystem than its target
+                    return file_row.irregular(place, name, classify(name) or file_row.UNNAMED, status)
                 where = self._learn(place, fd, gathered)
                 return self._rows(place, where, [(name, classify(name))], now_us)[0]
         except NotBtrfsError as error:
@@ -284,9 +286,7 @@ class Observer:
         try:
             status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
-                return file_row.problem(
-                    place, name, kind or file_row.UNNAMED, Reason.NOT_REGULAR, "not a regular file"
-                ), None
+                return file_row.irregular(place, name, kind or file_row.UNNAMED, status), None
             if kind is None or (beyond := file_row.beyond(status)):
                 detail = "not a journal file's name" if kind is None else beyond
                 return file_row.problem(place, name, kind or file_row.UNNAMED, Reason.NOT_JOURNAL, detail), None

@@ -277,6 +277,24 @@ def test_a_named_file_on_another_filesystem_is_skipped(elsewhere: Path) -> None:
     assert file.problem is Reason.NOT_BTRFS
 
 
+@pytest.mark.may_skip
+def test_a_directory_and_a_link_are_told_apart_before_the_filesystem_of_their_parent(
+    top: Path, elsewhere: Path
+) -> None:
+    mounted, link = elsewhere / "mounted", elsewhere / "link.journal"
+    mounted.mkdir()
+    link.symlink_to(top / MACHINE / NAMES[0])
+    run("mount", "--bind", top, mounted)
+    try:
+        rows = look_at(mounted, link)
+    finally:
+        run("umount", mounted)
+    assert [(row.problem, row.problem_detail) for row in rows] == [
+        (Reason.NOT_REGULAR, "is a directory"),
+        (Reason.NOT_REGULAR, "is a symbolic link"),
+    ]
+
+
 def test_something_mounted_on_a_name_is_not_the_volumes(top: Path, tmp_path: Path) -> None:
     target = top / MACHINE / NAMES[0]
     (tmp_path / "other").write_bytes(b"LPKSHHRH")
