@@ -189,3 +189,13 @@ def test_a_directory_tells_instance_window_and_decision() -> None:
         assert words in text
     assert "Window: unknown" in " ".join(directory.lines(place(), 80))
     assert "0 to about" not in text
+
+
+@pytest.mark.parametrize("action", ["set-nocow", "rotate"])
+@pytest.mark.parametrize("window", [None, Window("a", open=True, closes_at_us=NOW_US, reason="online")])
+def test_what_only_the_service_does_by_itself_is_told_with_the_command_that_does_it(
+    action: str, window: Window | None
+) -> None:
+    assert story.change(Decision(action, Reason.NO_REDUNDANCY), window, NOW_US) == (
+        "The service does it at its next run; by hand: `journalkeeper defrag --upkeep`."
+    )
