@@ -199,8 +199,10 @@ def decision_lines(decided: Decision | Unknown | None, window: Window | None, no
             said[0] += (
                 f": {decided.extents_before:,} to about {counted(decided.extents_expected, 'extent')},"
                 f" {format_size(decided.bytes_to_write)} to write; saves {seconds(decided.read_seconds_saved)} of a"
-                f" cold read at {READ_IOPS} reads a second and about {format_size(decided.disk_bytes_saved)} on disk"
+                f" cold read at {READ_IOPS} reads a second"
             )
+        if decided.disk_bytes_saved:  # 0 where it is not known before
+            said[0] += f" and about {format_size(decided.disk_bytes_saved)} on disk"
     else:
         said = [f"left alone, {decided.reason}" + (f": {shown(decided.detail)}" if decided.detail else "")]
     said.append(SENTENCES[decided.reason])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -148,14 +149,23 @@ LEFT_ALONE = (
 
 def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(typed: Typed) -> None:
     assert typed("plan", engine=FakeEngine()).out == (
-        "ACTION    REASON      EXTENTS  EXPECTED  WRITES      SAVES  RANGE  PATH\n"
-        "compress  fragmented     9447       360   45.0M  ~1min ~0B  all    /j/abc/system.journal\n"
+        "ACTION    REASON      EXTENTS  EXPECTED  WRITES    SAVES  RANGE  PATH\n"
+        "compress  fragmented     9447       360   45.0M  ~1min -  all    /j/abc/system.journal\n"
         f"{LEFT_ALONE}"
         "Window of abc: closed, flush-due.\n"
         "\n"
         "1 file to do: 9,447 -> 360 extents, 45.0M to write;"
-        " saves ~1min of a cold read at 150 IOPS and ~0B on disk; 1 file left alone.\n"
+        " saves ~1min of a cold read at 150 IOPS; 1 file left alone.\n"
     )
+
+
+def test_plan_adds_up_the_disk_space_that_is_known_before(typed: Typed) -> None:
+    archive = FILE._replace(path="/j/abc/a.journal", kind=Kind.ARCHIVED, disk_bytes=89 << 20)
+    whole = Action(archive.directory, Verb.SET_NOCOW, Reason.NO_REDUNDANCY, FILE, (), 0, 0, 0)
+    actions = (ACTION, ACTION._replace(path=archive.path, target=archive), whole)
+    out = typed("plan", engine=FakeEngine(plan=Plan((), actions, ()))).out
+    assert [re.split(" {2,}", line)[5] for line in out.splitlines()[1:4]] == ["~1min -", "~1min ~77.7M", "-"]
+    assert "saves ~2min 1s of a cold read at 150 IOPS and ~77.7M on disk" in out
 
 
 def test_plan_folds_what_is_fine_unless_it_is_asked_for(typed: Typed) -> None:

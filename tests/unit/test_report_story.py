@@ -92,6 +92,13 @@ def test_when_a_decision_can_change_is_said(decided: Decision | None, window: Wi
     assert words in said(a_story(decided=decided, window=window))
 
 
+@pytest.mark.parametrize(
+    ("saved_bytes", "words"), [(0, "150 reads a second The file"), (9 << 20, "150 reads a second and about 9.0M on disk")]
+)
+def test_disk_space_is_told_where_it_is_known_before(saved_bytes: int, words: str) -> None:
+    assert words in said(a_story(decided=DOING._replace(disk_bytes_saved=saved_bytes)))
+
+
 def test_every_reason_not_to_act_has_an_end_that_is_said() -> None:
     acts = {
         *(Reason.FRAGMENTED, Reason.UNCOMPRESSED, Reason.PINNED, Reason.NOCOW_ARCHIVE, Reason.NO_REDUNDANCY),
