@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from journalkeeper.cli.context import Context
+from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.history.record import Record
 from journalkeeper.model import (
@@ -38,6 +40,7 @@ from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from tests import hosts
 from tests.adapters.command import Typed
+from tests.hosts import configured
 
 FILE = hosts.file(
     Kind.ACTIVE,
@@ -436,6 +439,14 @@ def no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "none"
 
 
+@pytest.fixture
+def unserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place of the service's record, where there is none; no service is on the bus."""
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    monkeypatch.setattr("journalkeeper.history.state.DEFAULT", f"{tmp_path / 'none'}")
+    monkeypatch.setattr(Context, "running", lambda _: None)
+
+
 @pytest.mark.usefixtures("state")
 def test_history_lists_what_was_done_the_oldest_first(typed: Typed) -> None:
     head, first, second, *_, last = typed("history").out.splitlines()
@@ -522,6 +533,27 @@ def test_status_without_a_record_says_what_to_do_next(typed: Typed) -> None:
     said = typed("status")
     assert said.status == 0
     assert "none yet; `journalkeeper plan` shows" in said.out
+
+
+@pytest.mark.usefixtures("unserved")
+def test_status_on_a_host_without_btrfs_has_nothing_to_do(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Context, "config", lambda _: configured("watch", directories=("/proc/self",)))
+    assert typed("status").out.startswith("Fine: /proc/self is not on btrfs; there is nothing to do.\n")
+    document = typed("status", "-j").document
+    assert (document["fine"], document["verdict"][:5]) == (True, "Fine:")
+
+
+@pytest.mark.usefixtures("unserved")
+def test_status_with_a_bad_configuration_says_so_and_what_else_it_knows(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bad(_: Context) -> Config:
+        raise KeeperError("a bad line")
+
+    monkeypatch.setattr(Context, "config", bad)
+    said = typed("status")
+    assert (said.status, said.err) == (0, "journalkeeper: a bad line\n")
+    assert said.out.startswith("Act: nothing looks after this journal")
 
 
 def test_check_config_shows_every_value_of_a_right_file(typed: Typed, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TypeVar
 import pytest
 
 from journalkeeper.btrfs import fiemap
+from journalkeeper.cli.status import foreign
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.volume import disk_bytes, run
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
@@ -202,6 +203,19 @@ def elsewhere(tmp_path: Path, journal_bytes: bytes) -> Path:
 def test_another_filesystem_is_one_clear_error(elsewhere: Path) -> None:
     with pytest.raises(NotBtrfsError, match="not on btrfs"):
         look(elsewhere)
+
+
+@pytest.mark.may_skip
+def test_status_tells_when_no_journal_directory_is_on_btrfs(top: Path, elsewhere: Path) -> None:
+    here, there, gone = str(top), str(elsewhere), str(elsewhere / "gone")
+    assert foreign((there,)) == (there,)
+    for mixed in ((here,), (there, here), (here, there), (there, gone), (gone,)):
+        assert foreign(mixed) == ()
+    run("mount", "--bind", top / MACHINE, elsewhere / MACHINE)
+    try:
+        assert foreign((there,)) == ()
+    finally:
+        run("umount", elsewhere / MACHINE)
 
 
 @pytest.mark.may_skip

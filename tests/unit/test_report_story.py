@@ -93,7 +93,8 @@ def test_when_a_decision_can_change_is_said(decided: Decision | None, window: Wi
 
 
 @pytest.mark.parametrize(
-    ("saved_bytes", "words"), [(0, "150 reads a second The file"), (9 << 20, "150 reads a second and about 9.0M on disk")]
+    ("saved_bytes", "words"),
+    [(0, "150 reads a second The file"), (9 << 20, "150 reads a second and about 9.0M on disk")],
 )
 def test_disk_space_is_told_where_it_is_known_before(saved_bytes: int, words: str) -> None:
     assert words in said(a_story(decided=DOING._replace(disk_bytes_saved=saved_bytes)))
