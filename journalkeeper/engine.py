@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """One run: observe, plan, execute, record.
 
-Data flows one way. One look with the time in it, one plan from it, and of
-each action one outcome, recorded before the next begins. `plan` is `run` stopped before
-anything is touched.
+Data flows one way, with two questions back. One look with the time in it, one plan from it, and of each
+action one outcome, recorded before the next begins. The look asks which files are finished, and the runner
+asks what to do about a file that is not as it was. `plan` is `run` stopped before anything is touched.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Engine:
     `directories` stands in for Directories= of `config`, `state_directory` for
     $STATE_DIRECTORY or /var/lib/journalkeeper; journald's configuration is read below `root`.
     `changes` is to be told what changed: the runs of the service look at that, others at everything.
-    `disk_bytes` has every look ask what a file really occupies, which only root may. One that
-    `follows` flushes looks at every file, whatever is asked for: of some it would learn wrong times.
+    With `disk_bytes` each look also asks what a file really occupies, which only root may. With `follows` each
+    look is at every file, because flush times that are learned from some files only would be wrong.
     """
 
     def __init__(
