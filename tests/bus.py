@@ -6,25 +6,25 @@ Nothing of the machine's own bus is touched, and nothing is left behind.
 
 from __future__ import annotations
 
+import asyncio
 import os
-import pickle
 import shutil
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Self
 
-from dbus_fast import Message
+from dbus_fast import Message, MessageType
+from dbus_fast.aio import MessageBus
 
+from tests.nobody import NOBODY
 from tests.patience import eventually
 
-T = TypeVar("T")
 METHOD_RETURN, ERROR = 2, 3
 
 REPOSITORY = Path(__file__).parent.parent
@@ -34,7 +34,6 @@ SYSTEM_CONF = Path("/usr/share/dbus-1/system.conf")
 ACTIONS = "/usr/share/polkit-1/actions"
 RULES = "/usr/share/polkit-1/rules.d"
 POLKITD = ("/usr/lib/polkit-1/polkitd", "/usr/libexec/polkitd", "/usr/libexec/polkit-1/polkitd")
-NOBODY = 65534
 PATIENCE_S = 20.0
 
 CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
@@ -62,31 +61,6 @@ def missing() -> str | None:
 
 def _polkitd() -> str | None:
     return next((path for path in POLKITD if os.access(path, os.X_OK)), None)
-
-
-def as_nobody(function: Callable[[], T], groups: Sequence[int] = ()) -> T:
-    """What `function` returns in a child process that is nobody, in `groups`; what fails there fails here."""
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
-        answer: tuple[bool, object] = (False, "it died")
-        try:
-            os.setgroups(groups)
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            answer = True, function()
-        except BaseException as error:  # noqa: BLE001 - all of it is told to the parent
-            answer = False, f"{type(error).__name__}: {error}"
-        finally:
-            with os.fdopen(writable, "wb") as pipe:
-                pickle.dump(answer, pipe)
-            os._exit(0)
-    os.close(writable)
-    with os.fdopen(readable, "rb") as pipe:
-        well, result = pickle.load(pipe)  # noqa: S301 - from our own child
-    os.waitpid(child, 0)
-    assert well, result
-    return cast("T", result)
 
 
 class PrivateBus:
@@ -180,6 +154,52 @@ class PrivateBus:
         return self.call("org.freedesktop.DBus", "NameHasOwner", "s", name).stdout.strip() == "b true"
 
 
+class FakePeer:
+    """Has `name` on a bus, in a thread of its own, and answers each method call by `answer`."""
+
+    name: str
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(PATIENCE_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        self._thread.join()
+
+    def end(self) -> None:
+        """Leave the bus, as a service that was killed does; again does nothing."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._ended.set)
+
+    async def _serve(self) -> None:
+        self.loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        self.bus = await MessageBus(self.address).connect()
+        await self.bus.request_name(self.name)
+        self.bus.add_message_handler(self._handle)
+        self._ready.set()
+        await self._ended.wait()
+        self.bus.disconnect()
+
+    def _handle(self, message: Message) -> Message | bool:
+        return self.answer(message) if message.message_type is MessageType.METHOD_CALL else False
+
+    def answer(self, message: Message) -> Message | bool:
+        """What is answered; True for silence."""
+        raise NotImplementedError
+
+
+def reply(message: Message, signature: str, *body: object) -> Message:
+    """An answer to a method call."""
+    return Message.new_method_return(message, signature, list(body))
+
+
 def raw_call(destination: str, path: str, interface: str, member: str, signature: str = "", *body: object) -> bytes:
     """A method call as it goes over the wire; its serial is at offset 8."""
     message = Message(
@@ -244,65 +264,3 @@ class RawClient:
                 found, self.last = found + 1, self._buffer[1]
             self._buffer = self._buffer[length:]
         return found
-
-
-class Daemon:
-    """`journalkeeper daemon` on a directory and, with a `bus`, on that; `lines` is what it says.
-
-    Without a directory it takes those of its configuration. `module` is what is run in place of journalkeeper.
-    """
-
-    def __init__(
-        self,
-        base: Path,
-        directory: Path | None,
-        bus: PrivateBus | None,
-        config: str = "",
-        *,
-        wait: bool = True,
-        wrapper: Sequence[str] = (),
-        module: str = "journalkeeper",
-    ) -> None:
-        base.mkdir(exist_ok=True)
-        self.config = base / "journalkeeper.conf"
-        self.config.write_text(config)
-        self._log = (base / "log").open("w+")
-        environment = {**os.environ, "STATE_DIRECTORY": f"{base / 'state'}", "PYTHONPATH": f"{REPOSITORY}"}
-        environment.pop("NOTIFY_SOCKET", None)
-        environment["DBUS_SYSTEM_BUS_ADDRESS"] = "" if bus is None else bus.address
-        words = [sys.executable, "-m", module, "daemon", "--config", f"{self.config}"]
-        words += [] if directory is None else ["-D", f"{directory}"]
-        self.process = subprocess.Popen([*wrapper, *words], env=environment, stderr=self._log, cwd=base)
-        if bus is not None and wait:
-            assert eventually(lambda: bus.has("org.journalkeeper1")), self.log()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def log(self) -> str:
-        """What it has said."""
-        return Path(self._log.name).read_text()
-
-    def rss_kib(self) -> int:
-        """Its resident size."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")))
-
-    def stop(self) -> int:
-        """End it as systemd would; its exit status."""
-        if self._log.closed:
-            return self.process.returncode
-        if self.process.poll() is None:
-            self.process.terminate()
-        try:
-            status = self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            status = self.process.wait()
-        log = self.log()
-        self._log.close()
-        assert "Traceback" not in log, log
-        return status

@@ -7,7 +7,9 @@ and with JOURNALKEEPER_NO_SKIP=1 (as CI runs it) so does a test that was skipped
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import inspect
 import os
 import shutil
 import tempfile
@@ -60,6 +62,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what this machine cannot do, with the reason."""
     if item.get_closest_marker("root") and (reason := why_no_bed()):
         pytest.skip(reason)
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine, in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

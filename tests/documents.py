@@ -3,15 +3,13 @@
 
 A command that no row of HOW knows is a failure, and so is a row that no command
 needs. A row says who runs it: `Typed` at a journal of its own, `OnGuest` on a booted host,
-`Here` in the checkout, or `By` a test of its own, which must exist and have the words in it.
+`Here` in the checkout, or `By` a test of its own, which must have the words in it.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,7 +57,7 @@ class Here(NamedTuple):
 
 
 class By(NamedTuple):
-    """Run by another test: `test` is its id, or a file that runs it; `words` are in it, commas and quotes apart."""
+    """Run by another test, in the file `test`; `words` are in it, commas and quotes apart."""
 
     test: str
     words: str
@@ -67,53 +65,30 @@ class By(NamedTuple):
 
 How = Typed | OnGuest | Here | By
 
+README, FIGURES = r"README\.md .*", r"journalkeeper-figures\.7 .*"
 HOW: tuple[tuple[str, str, How], ...] = (
     # README: what sets up a machine
-    (r"README\.md .*", r"sudo tests/try", By("tests/btrfs/test_try.py", "tests/try")),
-    (r"README\.md .*", r"(sudo )?configs/install( --uninstall)?", OnGuest()),
-    (
-        r"README\.md .*",
-        r"sudo apt-get install .*gcc pkg-config",
-        By("tests/fresh-root", "script= $ commands Install.*"),
-    ),
-    (r"README\.md .*", r"python3 -m venv ~/journalkeeper", By("tests/test_install.py", "-m venv plain")),
-    (
-        r"README\.md .*",
-        r"~/journalkeeper/bin/pip install \..*",
-        By("tests/test_install.py", "*pip CHECKOUT btrfsutil<6.14"),
-    ),
-    (r"README\.md .*", r"~/journalkeeper/bin/.* --version", By("tests/test_install.py", "bin/journalkeeper --version")),
-    (
-        r"journalkeeper-figures\.7 .*",
-        r"configs/packaging/build deb OUT",
-        By("tests/adapters/test_packages.py", "configs/packaging/build"),
-    ),
-    (r"README\.md .*", r"configs/man/make DIR", By("tests/adapters/test_man.py", "configs/man/make")),
+    (README, r"sudo tests/try", By("tests/btrfs/test_try.py", "tests/try")),
+    (README, r"(sudo )?configs/install( --uninstall)?", OnGuest()),
+    (README, r"sudo apt-get install .*gcc pkg-config", By("tests/fresh-root", "script= $ commands Install.*")),
+    (README, r"python3 -m venv ~/journalkeeper", By("tests/test_install.py", "-m venv plain")),
+    (README, r"~/journalkeeper/bin/pip .*", By("tests/test_install.py", "*pip CHECKOUT btrfsutil<6.14")),
+    (README, r"~/journalkeeper/bin/.* --version", By("tests/test_install.py", "bin/journalkeeper --version")),
+    (README, r"configs/man/make DIR", By("tests/adapters/test_man.py", "configs/man/make")),
     # README: tests and benches
-    (r"README\.md .*", r"(sudo )?tests/run( --fast)?", By(".ci/run", "tests/run")),
-    (r"README\.md .*", r"sudo sh -c 'findmnt .*", OnGuest()),
+    (README, r"(sudo )?tests/run( --fast)?", By(".ci/run", "tests/run")),
+    (README, r"sudo sh -c 'findmnt .*", OnGuest()),
     # the page of figures
-    (
-        r"journalkeeper-figures\.7 .*",
-        r"configs/install --root DIR",
-        By("tests/adapters/test_install_script.py", "--root"),
-    ),
-    (
-        r"journalkeeper-figures\.7 .*",
-        r"python -m tests\.bench\..*",
-        By("tests/adapters/test_docs.py::test_a_bench_that_a_page_names_takes_those_words", "--help"),
-    ),
-    (
-        r"journalkeeper-figures\.7 .*",
-        r"btrfs filesystem defragment .*",
-        By("tests/bench/archive.py", "btrfs filesystem defragment"),
-    ),
+    (FIGURES, r"configs/packaging/build deb OUT", By("tests/adapters/test_packages.py", "configs/packaging/build")),
+    (FIGURES, r"configs/install --root DIR", By("tests/adapters/test_install_script.py", "--root")),
+    (FIGURES, r"python -m tests\.bench\..*", By("tests/adapters/test_docs.py", "def test_a_bench_that_a_page_names")),
+    (FIGURES, r"btrfs filesystem defragment .*", By("tests/bench/archive.py", "btrfs filesystem defragment")),
+    # pages that have a test of their own for all that they show
     (
         r"journalkeeper-trust\.7 .*",
         r"(sudo )?python -m tests\.trust.*",
         By("tests/trust/test_suite.py", "-m tests.trust"),
     ),
-    # pages that have a test of their own for all that they show
     (
         r"journalkeeper\.1 block",
         r".*",
@@ -191,17 +166,17 @@ def is_command(text: str) -> bool:
     return words[0] in PROGRAMS and len(words) > 1
 
 
+def row(command: Command) -> int | None:
+    """Which row of HOW knows a command; None if none does."""
+    where = f"{command.document} {'block' if command.block else 'prose'}"
+    matches = (re.fullmatch(document, where) and re.fullmatch(pattern, command.text) for document, pattern, _ in HOW)
+    return next((number for number, match in enumerate(matches) if match), None)
+
+
 def how(command: Command) -> How | None:
     """Who runs it; None if nobody."""
-    return next((who for _, who in rows(command)), None)
-
-
-def rows(command: Command) -> Iterator[tuple[int, How]]:
-    """The rows that know a command, with their numbers."""
-    for number, (document, pattern, who) in enumerate(HOW):
-        where = f"{command.document} {'block' if command.block else 'prose'}"
-        if re.fullmatch(document, where) and re.fullmatch(pattern, command.text):
-            yield number, who
+    number = row(command)
+    return None if number is None else HOW[number][2]
 
 
 def run_by(kind: type[How]) -> list[Command]:
@@ -210,26 +185,9 @@ def run_by(kind: type[How]) -> list[Command]:
     return list(mine.values())
 
 
-@cache
 def plain(path: str) -> str:
     """The words of a file of the checkout, quotes, brackets and commas apart."""
     return " ".join(re.sub(r"[\"',()\[\]{}]", " ", (CHECKOUT / path).read_text()).split())
-
-
-def tests_in(path: str) -> set[str]:
-    """The names of the tests in a file of Python."""
-    tree = ast.parse((CHECKOUT / path).read_text())
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
-
-
-def why_not(by: By) -> str | None:
-    """What is wrong with a `By`; None if there is such a test, and it has the words."""
-    path, _, name = by.test.partition("::")
-    if not (CHECKOUT / path).is_file():
-        return f"{path} does not exist"
-    if name and name not in tests_in(path):
-        return f"{path} has no {name}"
-    return None if by.words in plain(path) else f"{path} does not have the words {by.words!r}"
 
 
 def configurations() -> dict[str, str]:

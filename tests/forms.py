@@ -14,8 +14,8 @@ from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE, punch_hole
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.journald import ONLINE, PrivateJournald
 from journalkeeper.lab.volume import run
+from tests.journal_files import PAGE, archive_name, scatter, unclean_name
 
-BLOCK = 4096
 STEP = 8 << 20
 """journald(8) allocates so many bytes ahead."""
 
@@ -27,10 +27,7 @@ def torn(source: Path, target: Path, number: int) -> None:
     """A copy, of which every second to sixth block is written once more."""
     run("cp", "--reflink=never", source, target)
     os.sync()
-    with open(target, "r+b", buffering=0) as file:
-        for offset in range(0, target.stat().st_size - BLOCK, (2 + number % 5) * BLOCK):
-            os.pwrite(file.fileno(), os.pread(file.fileno(), BLOCK, offset), offset)
-    os.sync()
+    scatter(target, every=2 + number % 5)
 
 
 def alternating(target: Path, number: int, *, nocow: bool) -> None:
@@ -40,8 +37,8 @@ def alternating(target: Path, number: int, *, nocow: bool) -> None:
     with open(target, "r+b", buffering=0) as file:
         os.posix_fallocate(file.fileno(), 0, STEP)
         os.fsync(file.fileno())
-        for offset in range(0, STEP, (2 + number % 7) * BLOCK):
-            os.pwrite(file.fileno(), os.urandom(BLOCK), offset)
+        for offset in range(0, STEP, (2 + number % 7) * PAGE):
+            os.pwrite(file.fileno(), os.urandom(PAGE), offset)
         os.fsync(file.fileno())
 
 
@@ -51,10 +48,7 @@ def compressed(source: Path, target: Path, number: int) -> None:
     run("btrfs", "filesystem", "defragment", "-czstd", "-f", target)
     os.sync()
     if number % 2:
-        with open(target, "r+b", buffering=0) as file:
-            for offset in range(0, target.stat().st_size - BLOCK, 50 * BLOCK):
-                os.pwrite(file.fileno(), os.urandom(BLOCK), offset)
-        os.sync()
+        scatter(target, every=50)
 
 
 def shared(source: Path, target: Path, _number: int) -> None:
@@ -66,8 +60,8 @@ def with_holes(source: Path, target: Path, number: int) -> None:
     """Holes of one block to seven, in extents and between them."""
     torn(source, target, number)
     with open(target, "r+b", buffering=0) as file:
-        for offset in range(0, target.stat().st_size, 16 * BLOCK):
-            punch_hole(file.fileno(), offset, (1 + number % 7) * BLOCK)
+        for offset in range(0, target.stat().st_size, 16 * PAGE):
+            punch_hole(file.fileno(), offset, (1 + number % 7) * PAGE)
         os.fsync(file.fileno())
 
 
@@ -97,12 +91,6 @@ FORMS: dict[str, Make] = {
 }
 
 
-def _name(number: int, *, unclean: bool = False) -> str:
-    if unclean:
-        return f"system@{number:016x}-{number:016x}.journal~"
-    return f"system@{number:032x}-{number:016x}-{number:016x}.journal"
-
-
 def _stock(place: Bed, files: int, flushes: int) -> Iterator[tuple[Path, str]]:
     """What journald makes of a NOCOW directory, as Debian sets it up."""
     directory = place.volume.mountpoint / "stock"
@@ -112,7 +100,7 @@ def _stock(place: Bed, files: int, flushes: int) -> Iterator[tuple[Path, str]]:
         for number in range(files):
             journald.age(flushes + number % 5)
             journald.stop()
-            yield journald.active.rename(journald.journal / _name(number)), "stock nocow"
+            yield journald.active.rename(journald.journal / archive_name(number)), "stock nocow"
             journald.start()
 
 
@@ -142,7 +130,7 @@ def every_form(each: int, *, flushes: int = 6) -> Iterator[tuple[Bed, dict[Path,
         source = next(path for path, form in forms.items() if form == "flushed")
         forms |= dict(_stock(place, each, flushes))
         for number, (form, make) in enumerate((form, make) for form, make in FORMS.items() for _ in range(each)):
-            target = place.journald.journal / _name(number, unclean=number % 3 == 0)
+            target = place.journald.journal / (archive_name if number % 3 else unclean_name)(number)
             make(source, target, number)
             forms[target] = form
         os.sync()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Made-up hosts for the mind's tests: whole and at peace unless the words say otherwise.
+"""Made-up hosts, files and outcomes: whole and at peace unless the words say otherwise.
 
 A default passes every rule, so that a test names only what it is about.
 """
@@ -9,7 +9,23 @@ from __future__ import annotations
 from typing import Any
 
 from journalkeeper.config import Config
-from journalkeeper.model import GIB, MIB, Extents, Host, Instance, JournalFile, Kind, Past, Request, State, Verb, Volume
+from journalkeeper.model import (
+    GIB,
+    MIB,
+    Extents,
+    Host,
+    Instance,
+    JournalFile,
+    Kind,
+    Outcome,
+    Past,
+    Reason,
+    Request,
+    Result,
+    State,
+    Verb,
+    Volume,
+)
 from journalkeeper.model.units import MINUTE_US, SECOND_US
 from journalkeeper.policy.case import Case, cases
 
@@ -117,6 +133,27 @@ def past(of: JournalFile, **words: Any) -> Past:
         "extents": of.extents.total,
     }
     return Past(**{**plain, **words})
+
+
+def known(of: JournalFile, **words: Any) -> dict[tuple[int, int], Past]:
+    """The past of a host that has rewritten this file only."""
+    return {(of.device, of.inode): past(of, **words)}
+
+
+def outcome(path: str = f"{DIRECTORY}/system.journal", **words: Any) -> Outcome:
+    """A compression that was done."""
+    plain: dict[str, Any] = {
+        "action": Verb.COMPRESS,
+        "result": Result.DONE,
+        "reason": Reason.FRAGMENTED,
+        "extents_before": 5000,
+        "extents_after": 40,
+        "disk_bytes_before": 900,
+        "disk_bytes_after": 100,
+        "bytes_written": 1000,
+        "duration_s": 1.25,
+    }
+    return Outcome(path, **{**plain, **words})
 
 
 def case(one: JournalFile, request: Request | None = None, config: Config | None = None, **words: Any) -> Case:

@@ -4,21 +4,10 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from journalkeeper.history.rows import Entry, Sample, Totals
-from journalkeeper.model import (
-    Action,
-    Host,
-    JournalFile,
-    Kind,
-    Outcome,
-    Plan,
-    Reason,
-    Result,
-    Skip,
-    State,
-    Verb,
-)
+from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Reason, Skip, State, Verb
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report.evidence import Boot, Evidence, Intake, Journal, Look, Recorded, Unknown
 from tests import hosts
@@ -29,30 +18,32 @@ NOW_US = 1_795_348_800_000_000
 ACTIVE = "/var/log/journal/4f3a0c2d9e8b4f1d8f6b2f0a1c3d5e7f/system.journal"
 
 
-def file(path: str = ACTIVE, **changes: object) -> JournalFile:
+def file(path: str = ACTIVE, **words: Any) -> JournalFile:
     """An active file of 32 MiB in 5,992 extents."""
-    row = hosts.file(
-        Kind.ACTIVE,
-        path=path,
-        device=42,
-        inode=257,
-        instance="4f3a0c2d9e8b4f1d8f6b2f0a1c3d5e7f",
-        state=State.ONLINE,
-        disk_bytes=51 << 20,
-        extents=hosts.extents(5992),
-        entries=48_211,
-        head_time_us=NOW_US - 9 * DAY_US,
-        tail_time_us=NOW_US - HOUR_US,
-        mtime_ns=(NOW_US - HOUR_US) * 1000,
-        ctime_ns=(NOW_US - HOUR_US) * 1000,
-    )
-    return row._replace(**changes)  # type: ignore[arg-type] # a field's own type is the caller's care
+    plain = {
+        "kind": Kind.ACTIVE,
+        "path": path,
+        "instance": "4f3a0c2d9e8b4f1d8f6b2f0a1c3d5e7f",
+        "state": State.ONLINE,
+        "disk_bytes": 51 << 20,
+        "extents": hosts.extents(5992),
+        "head_time_us": NOW_US - 9 * DAY_US,
+        "tail_time_us": NOW_US - HOUR_US,
+        "mtime_ns": (NOW_US - HOUR_US) * 1000,
+        "ctime_ns": (NOW_US - HOUR_US) * 1000,
+    }
+    return hosts.file(**{**plain, **words})
 
 
-def entry(when_us: int, path: str = ACTIVE, **changes: object) -> Entry:
+def entry(when_us: int, path: str = ACTIVE, **words: Any) -> Entry:
     """A rotated file's archive, compacted."""
-    done = Outcome(path, Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 2110, 64, 40 << 20, 5 << 20, 8 << 20, 1.5)
-    return Entry(when_us, "daemon", done._replace(**changes))  # type: ignore[arg-type]
+    plain = {
+        "extents_before": 2110,
+        "disk_bytes_before": 40 << 20,
+        "disk_bytes_after": 5 << 20,
+        "bytes_written": 8 << 20,
+    }
+    return Entry(when_us, "daemon", hosts.outcome(path, **{**plain, **words}))
 
 
 def journal(boots: int = 20, kept_from: int = 11, messages: int = 3000) -> Journal:

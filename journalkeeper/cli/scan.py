@@ -12,6 +12,7 @@ from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import RED, Column, wrapped
 from journalkeeper.cli.text import shown
 from journalkeeper.model import JournalFile, Request
+from journalkeeper.model.finished import Sums
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.wire.field import document
 from journalkeeper.wire.records import FILE
@@ -89,9 +90,8 @@ def _worst(file: JournalFile) -> tuple[bool, int, str]:
 
 
 def _footer(files: tuple[JournalFile, ...]) -> str:
-    extents = sum(file.extents.total for file in files)
-    ideal = sum(file.ideal_extents for file in files)
+    every = Sums.of(files)
     disk = [file.disk_bytes for file in files if file.disk_bytes is not None]
-    text = f"{counted(len(files), 'file')}, {counted(extents, 'extent')} (ideal {ideal:,})"
-    text += f", {format_size(sum(file.size_bytes for file in files))}"
+    text = f"{counted(every.files, 'file')}, {counted(every.extents, 'extent')} (ideal {every.ideal_extents:,})"
+    text += f", {format_size(every.size_bytes)}"
     return f"{text}, {format_size(sum(disk))} on disk." if disk else f"{text}."

@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Final
 
 from journalkeeper.history.database import Connection
 from journalkeeper.model import Host, JournalFile, Kind
 from journalkeeper.model.finished import Sums
+
+NONE: Final = Sums()
 
 
 def news(connection: Connection, now_us: int, host: Host, every_us: int) -> list[tuple[str, tuple[object, ...]]]:
@@ -17,9 +21,9 @@ def news(connection: Connection, now_us: int, host: Host, every_us: int) -> list
     finished: dict[str, Sums] = {}
     for one in host.instances:
         if one.directory in host.finished.sums:
-            finished[one.name] = finished.get(one.name, Sums()).plus(host.finished.sums[one.directory])
+            finished[one.name] = finished.get(one.name, NONE).plus(host.finished.sums[one.directory])
     observed: list[tuple[str, str, str | bytes, tuple[int, ...]]] = [
-        ("totals", "instance", name, _sums([one for one in files if one.instance == name], finished.get(name, Sums())))
+        ("totals", "instance", name, totals((one for one in files if one.instance == name), finished.get(name, NONE)))
         for name in sorted({file.instance for file in files} | finished.keys())
     ]
     observed += [
@@ -35,15 +39,12 @@ def news(connection: Connection, now_us: int, host: Host, every_us: int) -> list
     return fresh
 
 
-def _sums(files: list[JournalFile], finished: Sums) -> tuple[int, ...]:
-    return (
-        len(files) + finished.files,
-        sum(file.extents.total for file in files) + finished.extents,
-        sum(file.ideal_extents for file in files) + finished.ideal_extents,
-        sum(file.extents.total for file in files if file.kind is Kind.ACTIVE),
-        sum(file.size_bytes for file in files) + finished.size_bytes,
-        sum(file.allocated_bytes for file in files) + finished.allocated_bytes,
-    )
+def totals(files: Iterable[JournalFile], finished: Sums = NONE) -> tuple[int, ...]:
+    """The columns of a row of totals behind its instance, of `files` and the `finished` ones beside them."""
+    files = tuple(files)
+    every = Sums.of(files).plus(finished)
+    active = Sums.of(file for file in files if file.kind is Kind.ACTIVE)
+    return every.files, every.extents, every.ideal_extents, active.extents, every.size_bytes, every.allocated_bytes
 
 
 def _numbers(file: JournalFile) -> tuple[int, ...]:

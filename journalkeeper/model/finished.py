@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
 from operator import add, sub
 from typing import Final, NamedTuple
 
@@ -42,6 +43,16 @@ class Sums(NamedTuple):
     shared_bytes: int = 0
     disk_bytes: int = 0
     unmeasured: int = 0
+
+    @classmethod
+    def of(cls, files: Iterable[JournalFile]) -> Sums:
+        """The numbers of these files; none of them counts as fragmented."""
+        return reduce(cls.plus, (sums(file, fragmented=False) for file in files), cls())
+
+    @property
+    def known_disk_bytes(self) -> int | None:
+        """What the files occupy on the disk, if every file's is known."""
+        return self.disk_bytes if self.files and not self.unmeasured else None
 
     def plus(self, other: Sums) -> Sums:
         """The numbers of both."""

@@ -37,10 +37,14 @@ def directory_actions(
     answers: list[Action | Skip] = []
     if not request.upkeep or request.paths:
         return answers
+    below: dict[str, list[Case]] = {}
+    for case in cases:
+        below.setdefault(case.file.directory, []).append(case)
     for instance, window in zip(host.instances, windows, strict=True):
-        here = [case for case in cases if case.file.directory == instance.directory]
+        here = below.get(instance.directory, [])
         files = tuple(case.file for case in here)
-        may_end = frozenset(case.file.path for case in here if all(skip.reason in DESPITE for skip in vetoes(case)))
+        actives = (case for case in here if rotate.ends(case.file))
+        may_end = frozenset(case.file.path for case in actives if all(skip.reason in DESPITE for skip in vetoes(case)))
         planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)
         answers += _instance(
             rotate.Question(instance, files, may_end, window, host, request, config, planned), proposed

@@ -82,7 +82,7 @@ STEP_MOST: Final = 1 / 40
 class Question(NamedTuple):
     """All that bears on one instance's rotation.
 
-    `may_end` are the paths of the files that may be rotated for their own sake; `planned` is the number of
+    `may_end` are the paths of the active files that may be rotated for their own sake; `planned` is the number of
     rotations that this plan has already.
     """
 

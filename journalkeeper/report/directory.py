@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from journalkeeper.model import Instance, JournalFile, Window
 from journalkeeper.model.escape import shown
+from journalkeeper.model.finished import Sums
 from journalkeeper.model.units import DAY_US, INFINITY_US, counted, format_size, format_span
 from journalkeeper.report.evidence import Unknown
-from journalkeeper.report.growth import file_sums
 from journalkeeper.report.story import Decision, decision_lines, facts, window_said
 from journalkeeper.report.text import UNKNOWN, when
 
@@ -48,7 +48,7 @@ def retention(place: Place) -> Retention:
     journald counts allocated bytes against SystemMaxUse=, less where SystemKeepFree= leaves less, and deletes the
     oldest archive beyond the first limit that is reached. Source: journald.conf(5); systemd 252, journal-vacuum.c.
     """
-    files, instance, every = place.files, place.instance, file_sums(place.files)
+    files, instance, every = place.files, place.instance, Sums.of(place.files)
     allocated = every.allocated_bytes
     heads = [file.head_time_us for file in files if file.head_time_us]
     tails = [file.tail_time_us for file in files if file.tail_time_us]
@@ -117,7 +117,7 @@ def _settings(instance: Instance) -> str:
 
 
 def _files(files: Sequence[JournalFile]) -> str:
-    every = file_sums(files)
+    every = Sums.of(files)
     found = f"{counted(every.files, 'file')}, {counted(every.extents, 'extent')}"
     return f"{found}, where {every.ideal_extents:,} would be ideal"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from functools import reduce
+from collections.abc import Sequence
 from math import ceil
 from typing import Final
 
 from journalkeeper.history.rows import Entry, Totals
-from journalkeeper.model import JournalFile, Kind, Result
-from journalkeeper.model.finished import Sums, sums
+from journalkeeper.history.samples import totals
+from journalkeeper.model import JournalFile, Result
+from journalkeeper.model.finished import Sums
 from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_size
 from journalkeeper.report import svg
 from journalkeeper.report.evidence import Recorded
@@ -38,25 +38,13 @@ def growth(record: Recorded, files: Sequence[JournalFile], now_us: int) -> tuple
         moments.append(now_summed(files, now_us))
     notes = left_out(len(record.totals) - len(kept), "note")
     entries = in_time(record.entries, now_us)
-    extents, sizes = _extents(moments, entries), _sizes(moments, entries, disk_sum(file_sums(files)))
+    extents, sizes = _extents(moments, entries), _sizes(moments, entries, Sums.of(files).known_disk_bytes)
     return extents._replace(notes=notes), sizes._replace(notes=notes)
-
-
-def file_sums(files: Iterable[JournalFile]) -> Sums:
-    """The numbers of all files together."""
-    return reduce(Sums.plus, (sums(file, fragmented=False) for file in files), Sums())
-
-
-def disk_sum(every: Sums) -> int | None:
-    """What the files occupy on the disk, if every file's is known."""
-    return every.disk_bytes if every.files and not every.unmeasured else None
 
 
 def now_summed(files: Sequence[JournalFile], now_us: int) -> Totals:
     """The sums over the files that were looked at."""
-    every, active = file_sums(files), file_sums(file for file in files if file.kind is Kind.ACTIVE)
-    numbers = (every.files, every.extents, every.ideal_extents, active.extents, every.size_bytes, every.allocated_bytes)
-    return Totals(now_us, "", *numbers)
+    return Totals(now_us, "", *totals(files))
 
 
 def _extents(moments: Sequence[Totals], entries: Sequence[Entry]) -> Figure:

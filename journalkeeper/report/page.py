@@ -14,6 +14,7 @@ from typing import Final
 from journalkeeper import __version__
 from journalkeeper.history.rows import Entry
 from journalkeeper.model import Plan, Reason, Skip
+from journalkeeper.model.finished import Sums
 from journalkeeper.model.reasons import SENTENCES
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.policy.saving import READ_IOPS, read_seconds_saved
@@ -21,7 +22,7 @@ from journalkeeper.report import charts, style, svg
 from journalkeeper.report.evidence import Evidence, Unknown
 from journalkeeper.report.figure import Figure, Table
 from journalkeeper.report.finding import Fact, Finding, Verdict
-from journalkeeper.report.growth import disk_sum, file_sums, growth
+from journalkeeper.report.growth import growth
 from journalkeeper.report.text import UNKNOWN, html, seconds, when
 
 MOST_BYTES: Final = 500 << 10
@@ -92,8 +93,8 @@ def _seen(evidence: Evidence) -> str:
     """What there is, in one sentence."""
     if isinstance(evidence.look, Unknown):
         return f"The journal files could not be looked at: {html(evidence.look.why)}."
-    every = file_sums(evidence.look.host.files)
-    disk, extents = disk_sum(every), counted(every.extents, "extent")
+    every = Sums.of(evidence.look.host.files)
+    disk, extents = every.known_disk_bytes, counted(every.extents, "extent")
     said = f"{counted(every.files, 'file')} of {format_size(every.size_bytes)}"
     said += f", on disk {UNKNOWN if disk is None else format_size(disk)}"
     return f"{said}, in {extents} where {every.ideal_extents:,} would be ideal, at {when(evidence.now_us)}."

@@ -7,11 +7,9 @@ Pages are read as a reader gets them, rendered by mandoc.
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
+from tests.adapters.command import ran
 
 CHECKOUT = Path(__file__).parent.parent.parent
 PAGES = (
@@ -25,23 +23,15 @@ PAGES = (
 )
 
 
-def need(*programs: str) -> None:
-    """Skip where a program is not installed; tests/run installs them."""
-    for program in programs:
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed (tests/run installs it)")
-
-
 def make(directory: Path) -> Path:
     """Pages and completions, below `directory`."""
-    subprocess.run([CHECKOUT / "configs/man/make", directory], check=True)
+    ran(CHECKOUT / "configs/man/make", directory, check=True)
     return directory
 
 
 def rendered(page: Path) -> str:
     """The page's text, no paragraph broken into lines."""
-    words = ["mandoc", "-T", "utf8", "-O", "width=1000", str(page)]
-    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    text = ran("mandoc", "-T", "utf8", "-O", "width=1000", page, check=True).stdout
     return re.sub(r".\x08", "", text).replace("\N{HYPHEN}", "-").replace("\N{MINUS SIGN}", "-")
 
 

@@ -11,15 +11,13 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dbus_fast import Message, MessageType, Variant
+from dbus_fast import Message, Variant
 from dbus_fast.aio import MessageBus
 
 from journalkeeper.bus import client, names
@@ -27,14 +25,13 @@ from journalkeeper.bus.client import Service
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import parse
-from journalkeeper.cli.program import run
 from journalkeeper.cli.selection import request
 from journalkeeper.history import state
 from journalkeeper.model import Reason, Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.progress import Progress
-from tests import bus as buses
-from tests.bus import PrivateBus
+from tests.adapters.command import Typed, ran
+from tests.bus import REPOSITORY, FakePeer, PrivateBus, reply
 
 JOB = names.job_path(7)
 ROW = {
@@ -81,68 +78,52 @@ PLAN: dict[str, Any] = {
         },
     ],
 }
+KINDS = {bool: "b", str: "s", int: "t", list: "as"}
 RUNNING = {"State": "running", "FileNumber": 1, "FileTotal": 2, "File": "/j/a", "BytesDone": 5, "BytesTotal": 10}
 
 
-class FakeService:
-    """Has the name on the bus. `manager` and `job` are properties; a test may replace each answer."""
+class FakeService(FakePeer):
+    """Has the service's name. `manager` and `job` are properties; a test may replace each answer."""
+
+    name = names.BUS_NAME
 
     def __init__(self, address: str) -> None:
+        super().__init__(address)
         self.manager: dict[str, Any] = {"Version": "9", "State": "idle", "Directories": ["/var/log/journal"]}
         self.job: dict[str, Any] = RUNNING
         self.result: str | tuple[str, str] = json.dumps(DOCUMENT)
         self.plan: dict[str, Any] = PLAN
         self.refusal: tuple[str, str] | None = None
         self.on_defragment: Callable[[FakeService], None] = lambda fake: fake.removed("done")
+        self.silent = False
         self.calls: list[tuple[str, list[Any]]] = []
         self.client = ""
         self.forging: asyncio.Task[None] | None = None
-        self._address = address
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
-    def __enter__(self) -> FakeService:
-        self._thread.start()
-        assert self._ready.wait(20)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-        self._thread.join()
-
-    def end(self) -> None:
-        """Leave the bus, as a service that was killed does; again does nothing."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._ended.set)
-
-    async def _serve(self) -> None:
-        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        self.bus = await MessageBus(self._address).connect()
-        await self.bus.request_name(names.BUS_NAME)
-        self.bus.add_message_handler(self._answer)
-        self._ready.set()
-        await self._ended.wait()
-        self.bus.disconnect()
-
-    def _answer(self, message: Message) -> Message | bool:
-        if message.message_type is not MessageType.METHOD_CALL:
-            return False
+    def answer(self, message: Message) -> Message | bool:
+        if self.silent:
+            return True
         self.calls.append((str(message.member), message.body))
         self.client = str(message.sender)
         if message.member == "GetAll":
             found = self.manager if message.path == names.MANAGER_PATH else self.job
-            return _reply(message, "a{sv}", {name: _variant(value) for name, value in found.items()})
+            return reply(message, "a{sv}", {name: Variant(KINDS[type(value)], value) for name, value in found.items()})
         if message.member == "DefragmentAll" and self.refusal is None:
-            self._loop.call_soon(self.on_defragment, self)
-            return _reply(message, "o", JOB)
+            self.loop.call_soon(self.on_defragment, self)
+            return reply(message, "o", JOB)
         if message.member == "Cancel":
-            self._loop.call_soon(self.removed, "canceled")
-            return Message.new_method_return(message)
+            self.loop.call_soon(self.removed, "canceled")
+            return reply(message, "")
         answer = {"Result": self.result, "Plan": json.dumps(self.plan)}.get(str(message.member))
         if isinstance(answer, str):
-            return _reply(message, "s", answer)
+            return reply(message, "s", answer)
         refusal = self.refusal if message.member == "DefragmentAll" else self.result
         return Message.new_error(message, *refusal) if isinstance(refusal, tuple) else False
+
+    def given(self, member: str) -> dict[str, Any]:
+        """The options of the only call of a method."""
+        ((options,),) = [body for name, body in self.calls if name == member]
+        return {name: value.value for name, value in options.items()}
 
     def removed(self, result: str) -> None:
         """The job is over."""
@@ -154,36 +135,18 @@ class FakeService:
         self.bus.send(Message.new_signal(JOB, names.PROPERTIES, "PropertiesChanged", "sa{sv}as", body))
 
 
-def _reply(message: Message, signature: str, value: Any) -> Message:
-    return Message.new_method_return(message, signature, [value])
-
-
-def _variant(value: Any) -> Variant:
-    kinds = {bool: "b", str: "s", int: "t", list: "as"}
-    return Variant(kinds[type(value)], value)
-
-
-@pytest.fixture(scope="module")
-def bus() -> Iterator[PrivateBus]:
-    if reason := buses.missing():
-        pytest.skip(reason)
-    with PrivateBus() as private:
-        yield private
-
-
-def _not_here(_: Context) -> None:
-    """This machine's own journals are nobody's test."""
-    raise AssertionError("the work was to be done by the service")
-
-
 @pytest.fixture
 def fake(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeService]:
-    """A service, where the command line looks for it."""
+    """A service, where the command line looks for it; this machine's own journals are nobody's test."""
+
+    def not_here(_: Context) -> None:
+        raise AssertionError("the work was to be done by the service")
+
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.setattr(state, "DEFAULT", os.fspath(tmp_path))
     (tmp_path / state.DAEMON_LOCK).touch()
-    monkeypatch.setattr(Context, "engine", _not_here)
+    monkeypatch.setattr(Context, "engine", not_here)
     with FakeService(bus.address) as service:
         yield service
 
@@ -197,7 +160,6 @@ def defragmented(*, stop: Callable[[], bool] = lambda: False) -> tuple[client.An
 
 
 pytestmark = pytest.mark.root
-Captured = pytest.CaptureFixture[str]
 
 
 def test_a_jobs_document_becomes_the_report_of_a_run(fake: FakeService) -> None:
@@ -207,8 +169,7 @@ def test_a_jobs_document_becomes_the_report_of_a_run(fake: FakeService) -> None:
     assert (answer.report.written_bytes, answer.report.notices) == (1 << 20, ("the record was damaged",))
     assert list(answer.document) == ["outcomes", "totals"]
     assert not answer.canceled
-    ((given,),) = [body for member, body in fake.calls if member == "DefragmentAll"]
-    assert {name: value.value for name, value in given.items()} == {"now": True}
+    assert fake.given("DefragmentAll") == {"now": True}
 
 
 def test_progress_is_told_as_the_job_gets_on(fake: FakeService) -> None:
@@ -250,37 +211,33 @@ def test_a_wish_to_stop_cancels_the_job_once_and_waits_for_it(fake: FakeService)
     ],
 )
 def test_what_the_service_refuses_is_one_line_and_an_exit_status(
-    fake: FakeService, capsys: Captured, name: str, kind: type[KeeperError], status: int
+    fake: FakeService, typed: Typed, name: str, kind: type[KeeperError], status: int
 ) -> None:
     fake.refusal = name, "it is so"
     with pytest.raises(kind, match="it is so"):
         defragmented()
-    assert run(["defrag", "--now"]) == status
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1)
-    assert "it is so" in captured.err
+    said = typed("defrag", "--now")
+    assert (said.status, said.out, said.err.count("\n")) == (status, "", 1)
+    assert "it is so" in said.err
 
 
-def test_a_job_that_came_to_nothing_says_why(fake: FakeService, capsys: Captured) -> None:
+def test_a_job_that_came_to_nothing_says_why(fake: FakeService, typed: Typed) -> None:
     fake.on_defragment = lambda service: service.removed("failed")
     fake.result = (f"{names.BUS_NAME}.Error.NotBtrfs", "/var/log/journal: not on btrfs")
-    assert run(["defrag"]) == 1
-    assert capsys.readouterr().err == "journalkeeper: /var/log/journal: not on btrfs\n"
+    assert typed("defrag") == (1, "", "journalkeeper: /var/log/journal: not on btrfs\n")
 
 
-def test_a_service_that_ends_before_its_job_is_said(fake: FakeService, capsys: Captured) -> None:
+def test_a_service_that_ends_before_its_job_is_said(fake: FakeService, typed: Typed) -> None:
     fake.on_defragment = lambda service: service.end()
-    assert run(["defrag"]) == 1
-    assert capsys.readouterr().err == (
-        "journalkeeper: the service has ended; `journalkeeper history` tells what it did\n"
-    )
+    line = "journalkeeper: the service has ended; `journalkeeper history` tells what it did\n"
+    assert typed("defrag") == (1, "", line)
 
 
 def forged(fake: FakeService, *signals: Message) -> None:
     """Have a stranger send these to the client, and then the job be canceled."""
 
     async def send() -> None:
-        stranger = await MessageBus(fake._address).connect()
+        stranger = await MessageBus(fake.address).connect()
         for one in signals:
             await stranger.send(one)
         await stranger.call(Message("org.freedesktop.DBus", "/", "org.freedesktop.DBus", "GetId"))  # all is sent by now
@@ -308,22 +265,22 @@ def test_a_strangers_signals_are_not_believed(fake: FakeService) -> None:
     assert answer.canceled
 
 
-def test_a_service_of_another_version_does_the_work_and_is_said_to_be_one(fake: FakeService, capsys: Captured) -> None:
+def test_a_service_of_another_version_does_the_work_and_is_said_to_be_one(fake: FakeService, typed: Typed) -> None:
     fake.result = json.dumps({**DOCUMENT, "outcomes": [{**ROW, "reason": "moonlight"}, LEFT]})
-    assert run(["defrag"]) == 1
-    said = capsys.readouterr().err
-    assert "the service is of another version" in said
-    assert "'moonlight' is not a valid Reason" in said
+    said = typed("defrag")
+    assert said.status == 1
+    assert "the service is of another version" in said.err
+    assert "'moonlight' is not a valid Reason" in said.err
 
 
-def test_the_table_and_the_json_are_those_of_a_run_of_ones_own(fake: FakeService, capsys: Captured) -> None:
-    assert run(["defrag", "--archived"]) == 0
-    captured = capsys.readouterr()
-    assert "1 file: 1 done, 0 skipped, 0 failed; 900 -> 9 extents, 1.0M written in 2.500s" in captured.out
-    assert "settling  changed 1s ago" in captured.out
-    assert captured.err == "journalkeeper: the record was damaged\n"
-    assert run(["defrag", "-j", "--archived"]) == 0
-    assert json.loads(capsys.readouterr().out) == {name: DOCUMENT[name] for name in ("outcomes", "totals")}
+def test_the_table_and_the_json_are_those_of_a_run_of_ones_own(fake: FakeService, typed: Typed) -> None:
+    said = typed("defrag", "--archived")
+    assert (said.status, said.err) == (0, "journalkeeper: the record was damaged\n")
+    assert "1 file: 1 done, 0 skipped, 0 failed; 900 -> 9 extents, 1.0M written in 2.500s" in said.out
+    assert "settling  changed 1s ago" in said.out
+    said = typed("defrag", "-j", "--archived")
+    assert said.status == 0
+    assert json.loads(said.out) == {name: DOCUMENT[name] for name in ("outcomes", "totals")}
 
 
 @pytest.fixture
@@ -340,49 +297,45 @@ def user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("user")
 @pytest.mark.parametrize("words", [["plan"], ["defrag", "-n"]])
-def test_a_users_plan_is_the_services(fake: FakeService, capsys: Captured, words: list[str]) -> None:
-    assert run([*words, "--archived"]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
+def test_a_users_plan_is_the_services(fake: FakeService, typed: Typed, words: list[str]) -> None:
+    said = typed(*words, "--archived")
+    assert (said.status, said.err) == (0, "")
     row = "defragment fragmented 900 601 1.0M - 1.0M at 1.0M /var/log/journal/abc/a.jou"  # of no savings
-    assert row in " ".join(captured.out.split())
-    assert "window-closed  unsynced  /var/log/journal/abc/b.journal" in captured.out
-    assert "\nWindow of abc: closed, flush-due.\n" in captured.out
-    assert captured.out.endswith(
+    assert row in said.words
+    assert "window-closed  unsynced  /var/log/journal/abc/b.journal" in said.out
+    assert "\nWindow of abc: closed, flush-due.\n" in said.out
+    assert said.out.endswith(
         "1 file to do: 900 -> 601 extents, 1.0M to write;"
         " 1 file left alone. 1 file waits for journald's next flush; --now does it at once.\n"
     )
-    ((given,),) = [body for member, body in fake.calls if member == "Plan"]
-    assert {name: value.value for name, value in given.items()} == {"archived": True}
-    assert run([*words, "-j"]) == 0
-    assert json.loads(capsys.readouterr().out) == PLAN
+    assert fake.given("Plan") == {"archived": True}
+    assert typed(*words, "-j").document == PLAN
 
 
 @pytest.mark.usefixtures("user")
-def test_a_users_plan_of_a_path_that_is_no_journal_exits_1(fake: FakeService, capsys: Captured) -> None:
+def test_a_users_plan_of_a_path_that_is_no_journal_exits_1(fake: FakeService, typed: Typed) -> None:
     gone = {"path": "/var/log/journal/abc/c.journal", "reason": "vanished", "detail": "No such file or directory"}
     fake.plan = {**PLAN, "skipped": [gone]}
-    assert run(["plan", gone["path"]]) == 1
-    captured = capsys.readouterr()
-    assert captured.err == (
+    said = typed("plan", gone["path"])
+    assert (said.status, said.err) == (
+        1,
         "journalkeeper: /var/log/journal/abc/c.journal: No such file or directory;"
-        " `journalkeeper scan` lists the journal files\n"
+        " `journalkeeper scan` lists the journal files\n",
     )
-    assert "/var/log/journal/abc/a.journal" in captured.out
+    assert "/var/log/journal/abc/a.journal" in said.out
 
 
 @pytest.mark.usefixtures("user")
-def test_a_plan_of_another_version_is_said_to_be_one(fake: FakeService, capsys: Captured) -> None:
+def test_a_plan_of_another_version_is_said_to_be_one(fake: FakeService, typed: Typed) -> None:
     fake.plan = {**PLAN, "skipped": [{"path": "/j", "reason": "moonlight", "detail": ""}]}
-    assert run(["plan"]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "the service is of another version" in captured.err
+    said = typed("plan")
+    assert (said.status, said.out) == (1, "")
+    assert "the service is of another version" in said.err
 
 
-def test_root_looks_for_itself(fake: FakeService) -> None:
+def test_root_looks_for_itself(fake: FakeService, typed: Typed) -> None:
     with pytest.raises(AssertionError, match="by the service"):
-        run(["plan"])
+        typed("plan")
     assert "Plan" not in [member for member, _ in fake.calls]
 
 
@@ -424,26 +377,21 @@ def test_a_state_directory_of_ones_own_is_not_the_services(
     assert not asked()
 
 
-def test_status_marks_a_service_of_another_version_and_what_it_does_not_know(
-    fake: FakeService, capsys: Captured
-) -> None:
-    assert run(["status"]) == 0
-    assert "Service: idle (it is still version 9: systemctl restart journalkeeper)" in capsys.readouterr().out
-    assert run(["status", "-j"]) == 0
-    service = json.loads(capsys.readouterr().out)["service"]
+def test_status_marks_a_service_of_another_version_and_what_it_does_not_know(fake: FakeService, typed: Typed) -> None:
+    assert "Service: idle (it is still version 9: systemctl restart journalkeeper)" in typed("status").out
+    service = typed("status", "-j").document["service"]
     assert (service["state"], service["next_flush_us"], service["paused"]) == ("idle", None, None)
 
 
 def test_a_service_that_says_nothing_keeps_nobody_from_the_record(
-    fake: FakeService, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    fake: FakeService, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "CALL_S", 0.3)
-    fake.bus.remove_message_handler(fake._answer)
-    fake.bus.add_message_handler(lambda _: True)
-    assert run(["status"]) == 0
-    captured = capsys.readouterr()
-    assert "the service has not answered GetAll" in captured.err
-    assert "Last run: none yet" in captured.out
+    fake.silent = True
+    said = typed("status")
+    assert said.status == 0
+    assert "the service has not answered GetAll" in said.err
+    assert "Last run: none yet" in said.out
 
 
 def test_where_nobody_listens_or_a_bus_says_nothing_there_is_no_service(
@@ -468,8 +416,8 @@ def test_without_a_service_that_ever_was_no_bus_is_asked(bus: PrivateBus, tmp_pa
         "from journalkeeper.bus.client import Service; Service.find = lambda: sys.exit('asked');"
         "from journalkeeper.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    environment = {**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": bus.address, "PYTHONPATH": f"{buses.REPOSITORY}"}
+    environment = {**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": bus.address, "PYTHONPATH": f"{REPOSITORY}"}
     environment.pop("STATE_DIRECTORY", None)
     words = [sys.executable, "-c", program, os.fspath(tmp_path / "none"), "status"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    done = ran(*words, env=environment)
     assert (done.returncode, done.stderr) == (0, "")

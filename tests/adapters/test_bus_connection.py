@@ -9,8 +9,9 @@ import select
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tests.patience import eventually
 
 BUS = "org.freedesktop.DBus"
 WORDS = "x" * 50_000
+Connect = Callable[[], Awaitable[Connection]]
 CONFIG = """<busconfig><listen>unix:path={}</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/></policy></busconfig>
 """
@@ -80,150 +82,121 @@ async def stopped_bus(ours: Connection) -> AsyncIterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_messages_arrive_in_their_order_however_many_there_are_at_once(address: str) -> None:
+@pytest.fixture
+def connect(address: str) -> Connect:
+    async def connected() -> Connection:
+        made = Connection(address)
+        await made.connect()
+        return made
+
+    return connected
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Let the event loop work until it is true."""
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+def news(heard: list[Message], message: Message) -> bool:
+    """Keep the messages of `signal_to`."""
+    if message.member != "News":
+        return False
+    heard.append(message)
+    return True
+
+
+async def test_messages_arrive_in_their_order_however_many_there_are_at_once(connect: Connect) -> None:
     """Ten times of what a socket holds."""
+    ours, theirs = await connect(), await connect()
+    heard: list[Message] = []
+    theirs.add_careful_handler(partial(news, heard))
+    for number in range(300):
+        ours.send(signal_to(theirs.unique_name, "us", number, "x" * (number % 7) * 3000))
+    await until(lambda: len(heard) == 300)
+    assert [message.body[0] for message in heard] == list(range(300))
+    assert ours.connected
+    ours.close()
+    theirs.close()
 
-    async def scenario() -> list[int]:
-        ours, theirs = Connection(address), Connection(address)
-        await ours.connect()
-        await theirs.connect()
-        heard: list[int] = []
 
-        def hear(message: Message) -> bool:
-            heard.extend(message.body[:1] if message.member == "News" else [])
-            return message.member == "News"
-
-        theirs.add_careful_handler(hear)
-        for number in range(300):
-            ours.send(signal_to(theirs.unique_name, "us", number, "x" * (number % 7) * 3000))
-        deadline = asyncio.get_running_loop().time() + 20
-        while len(heard) < 300 and asyncio.get_running_loop().time() < deadline:
+async def test_a_closed_connection_is_gone_from_the_bus(connect: Connect) -> None:
+    ours, theirs = await connect(), await connect()
+    name = theirs.unique_name
+    theirs.close()
+    theirs.close()
+    async with asyncio.timeout(60):
+        while await answer(ours, "NameHasOwner", name) != [False]:
             await asyncio.sleep(0.01)
-        assert ours.connected
-        ours.close()
-        theirs.close()
-        return heard
-
-    assert asyncio.run(scenario()) == list(range(300))
+    ours.close()
 
 
-def test_a_closed_connection_is_gone_from_the_bus(address: str) -> None:
-    async def scenario() -> bool:
-        ours, theirs = Connection(address), Connection(address)
-        await ours.connect()
-        await theirs.connect()
-        name = theirs.unique_name
-        theirs.close()
-        theirs.close()
-        owned: list[object] = [True]
-        for _ in range(200):
-            owned = await answer(ours, "NameHasOwner", name)
-            if owned == [False]:
-                break
-            await asyncio.sleep(0.01)
-        ours.close()
-        return owned == [False]
-
-    assert asyncio.run(scenario())
-
-
-def test_signatures_of_strangers_are_not_kept_for_ever(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_signatures_of_strangers_are_not_kept_for_ever(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "SIGNATURES_MOST", 50)
-
-    async def scenario() -> None:
-        ours, theirs = Connection(address), Connection(address)
-        await ours.connect()
-        await theirs.connect()
-        heard = 0
-
-        def count(message: Message) -> bool:
-            nonlocal heard
-            heard += message.member == "News"
-            return message.member == "News"
-
-        theirs.add_careful_handler(count)
-        for number in range(200):
-            kinds = "".join("su"[number >> bit & 1] for bit in range(8))
-            body = ["x" if kind == "s" else 1 for kind in kinds]
-            ours.send(signal_to(theirs.unique_name, kinds, *body))
-            await asyncio.sleep(0)
-        while heard < 200:
-            await asyncio.sleep(0.01)
-        ours.close()
-        theirs.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    ours, theirs = await connect(), await connect()
+    heard: list[Message] = []
+    theirs.add_careful_handler(partial(news, heard))
+    for number in range(200):
+        kinds = "".join("su"[number >> bit & 1] for bit in range(8))
+        ours.send(signal_to(theirs.unique_name, kinds, *("x" if kind == "s" else 1 for kind in kinds)))
+        await asyncio.sleep(0)
+    await until(lambda: len(heard) == 200)
+    ours.close()
+    theirs.close()
     assert signature.get_signature_tree.cache_info().currsize < 60
 
 
-def test_a_bus_that_takes_nothing_any_more_is_left(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def ends(ours: Connection, match: str) -> None:
+    ended: Awaitable[None] = ours.wait_for_disconnect()  # type: ignore[no-untyped-call]
+    with pytest.raises(ConnectionResetError, match=match):
+        await asyncio.wait_for(ended, 5)
+
+
+async def test_a_bus_that_takes_nothing_any_more_is_left(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is stopped: what waits for it must not grow for ever, and whoever waits for the end hears of it."""
     monkeypatch.setattr(connection, "STALLED_S", 0.2)
-
-    async def scenario() -> None:
-        ours = Connection(address)
-        await ours.connect()
-        async with stopped_bus(ours):
-            for _ in range(20):
-                ours.send(signal_to(BUS, "s", WORDS))
-            assert ours.connected
-            ended: Awaitable[None] = ours.wait_for_disconnect()  # type: ignore[no-untyped-call]
-            with pytest.raises(ConnectionResetError, match="taken nothing"):
-                await asyncio.wait_for(ended, 5)
-            assert not ours.connected
+    ours = await connect()
+    async with stopped_bus(ours):
+        for _ in range(20):
             ours.send(signal_to(BUS, "s", WORDS))
-        ours.close()
+        assert ours.connected
+        await ends(ours, "taken nothing")
+        assert not ours.connected
+        ours.send(signal_to(BUS, "s", WORDS))
+    ours.close()
 
-    asyncio.run(scenario())
 
-
-def test_more_than_may_wait_ends_the_connection(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_than_may_wait_ends_the_connection(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "QUEUE_MOST", 1 << 20)
-
-    async def scenario() -> None:
-        ours = Connection(address)
-        await ours.connect()
-        async with stopped_bus(ours):
-            for _ in range(40):
-                ours.send(signal_to(BUS, "s", WORDS))
-            ended: Awaitable[None] = ours.wait_for_disconnect()  # type: ignore[no-untyped-call]
-            with pytest.raises(ConnectionResetError, match="does not take"):
-                await asyncio.wait_for(ended, 5)
-        ours.close()
-
-    asyncio.run(scenario())
+    ours = await connect()
+    async with stopped_bus(ours):
+        for _ in range(40):
+            ours.send(signal_to(BUS, "s", WORDS))
+        await ends(ours, "does not take")
+    ours.close()
 
 
-def test_a_message_that_the_bus_would_not_take_is_an_error(address: str) -> None:
-    async def scenario() -> None:
-        ours = Connection(address)
-        await ours.connect()
-        with pytest.raises(CallError, match="16 MiB"):
-            ours.send(signal_to(BUS, "s", "x" * (16 << 20)))
-        assert await answer(ours, "NameHasOwner", BUS) == [True]
-        ours.close()
-
-    asyncio.run(scenario())
+async def test_a_message_that_the_bus_would_not_take_is_an_error(connect: Connect) -> None:
+    ours = await connect()
+    with pytest.raises(CallError, match="16 MiB"):
+        ours.send(signal_to(BUS, "s", "x" * (16 << 20)))
+    assert await answer(ours, "NameHasOwner", BUS) == [True]
+    ours.close()
 
 
-def test_a_connection_that_is_closed_while_messages_wait_says_nothing_more(address: str) -> None:
+async def test_a_connection_that_is_closed_while_messages_wait_says_nothing_more(connect: Connect) -> None:
     """In the turn of the event loop in which the bus takes them again."""
-
-    async def scenario() -> list[object]:
-        loop = asyncio.get_running_loop()
-        wrong: list[object] = []
-        loop.set_exception_handler(lambda _loop, context: wrong.append(context["exception"]))
-        ours = Connection(address)
-        await ours.connect()
-        async with stopped_bus(ours):
-            for _ in range(500):
-                ours.send(Message.new_signal("/", "a.b", "News", "s", ["x" * 1000]))
-            await asyncio.sleep(0.1)
-            assert ours._writing
-        assert eventually(lambda: bool(select.select([], [ours._own._sock], [], 0)[1]))
-        await asyncio.sleep(0)
-        ours.close()
+    wrong: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: wrong.append(context["exception"]))
+    ours = await connect()
+    async with stopped_bus(ours):
+        for _ in range(500):
+            ours.send(Message.new_signal("/", "a.b", "News", "s", ["x" * 1000]))
         await asyncio.sleep(0.1)
-        return wrong
-
-    assert asyncio.run(scenario()) == []
+        assert ours._writing
+    assert eventually(lambda: bool(select.select([], [ours._own._sock], [], 0)[1]))
+    await asyncio.sleep(0)
+    ours.close()
+    await asyncio.sleep(0.1)
+    assert wrong == []

@@ -12,13 +12,14 @@ import select
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.bus import contract, names
-from tests import bus as beds
-from tests.bus import Daemon, PrivateBus
+from tests.bus import PrivateBus
+from tests.daemon import Daemon
 from tests.patience import eventually
 from tests.unit.test_bus_contract import shapes
 
@@ -51,13 +52,29 @@ polkit.addRule(function(action, subject) {
 """
 
 
-@pytest.fixture(scope="module")
-def bus() -> Iterator[PrivateBus]:
-    if reason := beds.missing():
-        pytest.skip(reason)
-    with PrivateBus() as bus:
+@pytest.fixture(scope="module", autouse=True)
+def polkit(bus: PrivateBus) -> None:
+    bus.start_polkit()
+
+
+@contextmanager
+def ruled(bus: PrivateBus, rule: str | None) -> Iterator[None]:
+    """Another rule of polkit's for a moment, or with None no polkit."""
+    bus.stop_polkit()
+    if rule is not None:
+        bus.start_polkit(rule)
+    try:
+        yield
+    finally:
+        bus.stop_polkit()
         bus.start_polkit()
-        yield bus
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """A directory without journals, for a service of the test's own."""
+    (tmp_path / "journal").mkdir()
+    return tmp_path / "journal"
 
 
 @pytest.fixture(scope="module")
@@ -118,29 +135,21 @@ def test_a_plan_is_for_everybody_and_fails_with_a_name_and_a_sentence(bus: Priva
 
 
 def test_root_may_without_polkit_and_nobody_may_not(bus: PrivateBus, daemon: Daemon) -> None:
-    bus.stop_polkit()
-    try:
+    with ruled(bus, None):
         assert call(bus, "Resume").returncode == 0
         done = call(bus, "Resume", nobody=True)
         assert DENIED in done.stderr
         assert "only root may" in done.stderr
-    finally:
-        bus.start_polkit()
 
 
 def test_who_polkit_lets_may_that_and_nothing_else(bus: PrivateBus, daemon: Daemon) -> None:
-    bus.stop_polkit()
-    bus.start_polkit(MANAGE_FOR_NOBODY)
-    try:
+    with ruled(bus, MANAGE_FOR_NOBODY):
         assert call(bus, "Pause", "0", nobody=True).returncode == 0
         assert property_(bus, "Paused") is True
         assert property_(bus, "State") == "paused"
         assert call(bus, "Resume", nobody=True).returncode == 0
         assert property_(bus, "Paused") is False
         assert DENIED in call(bus, "DefragmentAll", "{}", nobody=True).stderr
-    finally:
-        bus.stop_polkit()
-        bus.start_polkit()
 
 
 def test_polkit_is_asked_for_a_dialog_only_where_the_call_allows_it(bus: PrivateBus, daemon: Daemon) -> None:
@@ -175,9 +184,7 @@ def test_polkit_is_asked_for_a_dialog_only_where_the_call_allows_it(bus: Private
 
 def test_polkit_is_told_what_is_to_be_done_and_its_rules_can_tell_by_it(bus: PrivateBus, daemon: Daemon) -> None:
     """Nobody may have one file defragmented, with now, and no other."""
-    bus.stop_polkit()
-    bus.start_polkit(ONE_FILE_FOR_NOBODY)
-    try:
+    with ruled(bus, ONE_FILE_FOR_NOBODY):
         top = property_(bus, "Directories")
         assert isinstance(top, list)
         allowed, other = f"{top[0]}/m/a.journal", f"{top[0]}/m/b.journal"
@@ -190,9 +197,6 @@ def test_polkit_is_told_what_is_to_be_done_and_its_rules_can_tell_by_it(bus: Pri
             ("DefragmentAll", f"{{'now': <true>, 'path': <'{allowed}'>, 'method': <'Defragment'>}}"),
         ):
             assert DENIED in call(bus, *words, nobody=True).stderr
-    finally:
-        bus.stop_polkit()
-        bus.start_polkit()
 
 
 # What is answered
@@ -266,21 +270,19 @@ def test_a_job_that_comes_to_nothing_has_its_error_as_result(bus: PrivateBus, da
 # Days without a bus
 
 
-def test_without_a_bus_the_service_runs_and_says_so_once(tmp_path: Path) -> None:
-    (tmp_path / "journal").mkdir()
-    with Daemon(tmp_path, tmp_path / "journal", None) as daemon:
+def test_without_a_bus_the_service_runs_and_says_so_once(tmp_path: Path, journal: Path) -> None:
+    with Daemon(tmp_path, journal, None) as daemon:
         assert eventually(lambda: "not on btrfs" in daemon.log())
         assert daemon.log().count("no system bus") == 1
         assert daemon.stop() == 0
 
 
-def test_a_bus_that_nobody_listens_at_is_said_once_and_tried_again(tmp_path: Path) -> None:
-    (tmp_path / "journal").mkdir()
+def test_a_bus_that_nobody_listens_at_is_said_once_and_tried_again(tmp_path: Path, journal: Path) -> None:
     with PrivateBus() as bus:
         bus.stop()
         with socket.socket(socket.AF_UNIX) as deaf:
             deaf.bind(str(bus.socket))
-            with Daemon(tmp_path, tmp_path / "journal", bus, wait=False) as daemon:
+            with Daemon(tmp_path, journal, bus, wait=False) as daemon:
                 assert eventually(lambda: "no system bus: " in daemon.log())
                 bus.socket.unlink()
                 bus.start()
@@ -289,13 +291,12 @@ def test_a_bus_that_nobody_listens_at_is_said_once_and_tried_again(tmp_path: Pat
                 assert daemon.log().count("no system bus") == 1
 
 
-def test_a_bus_that_appears_after_the_service_has_started_is_found(tmp_path: Path) -> None:
+def test_a_bus_that_appears_after_the_service_has_started_is_found(tmp_path: Path, journal: Path) -> None:
     """At the usual place, where there was none; the daemon sees a /run/dbus of its own."""
-    (tmp_path / "journal").mkdir()
     (place := tmp_path / "dbus").mkdir()
     script = f'mount -t tmpfs none /run && mkdir /run/dbus && mount --bind {place} /run/dbus && exec "$@"'
     wrapper = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
-    with Daemon(tmp_path, tmp_path / "journal", None, wrapper=wrapper) as daemon:
+    with Daemon(tmp_path, journal, None, wrapper=wrapper) as daemon:
         assert eventually(lambda: "no system bus" in daemon.log())
         with PrivateBus() as bus:
             (place / "system_bus_socket").symlink_to(bus.socket)
@@ -304,9 +305,8 @@ def test_a_bus_that_appears_after_the_service_has_started_is_found(tmp_path: Pat
             assert daemon.stop() == 0
 
 
-def test_a_bus_that_restarts_finds_the_service_as_it_was(tmp_path: Path) -> None:
-    (tmp_path / "journal").mkdir()
-    with PrivateBus() as bus, Daemon(tmp_path, tmp_path / "journal", bus) as daemon:
+def test_a_bus_that_restarts_finds_the_service_as_it_was(tmp_path: Path, journal: Path) -> None:
+    with PrivateBus() as bus, Daemon(tmp_path, journal, bus) as daemon:
         for _ in range(3):
             assert call(bus, "Pause", "0").returncode == 0
             bus.stop()
@@ -317,12 +317,11 @@ def test_a_bus_that_restarts_finds_the_service_as_it_was(tmp_path: Path) -> None
         assert daemon.process.poll() is None
 
 
-def test_a_second_service_waits_for_the_name(tmp_path: Path) -> None:
-    (tmp_path / "journal").mkdir()
+def test_a_second_service_waits_for_the_name(tmp_path: Path, journal: Path) -> None:
     with (
         PrivateBus() as bus,
-        Daemon(tmp_path / "1", tmp_path / "journal", bus) as first,
-        Daemon(tmp_path / "2", tmp_path / "journal", bus) as second,
+        Daemon(tmp_path / "1", journal, bus) as first,
+        Daemon(tmp_path / "2", journal, bus) as second,
     ):
         assert eventually(lambda: "another process has the name" in second.log())
         assert first.stop() == 0

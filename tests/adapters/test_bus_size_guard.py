@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -95,41 +96,37 @@ def test_a_header_of_an_unknown_kind_is_dropped() -> None:
     assert without_body(bytes(strange)) == b""
 
 
-def test_one_turn_of_the_loop_reads_what_one_read_gives() -> None:
-    """Releases before 5.0 read until there is nothing more: a flood would never end."""
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Our end, which does not block, and theirs."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-
-    async def scenario() -> list[int]:
-        guard = SizeGuard(ours, asyncio.get_running_loop())
-        read = [0, 0, 0]
-        for turn in range(3):
-            while (part := guard.read(100)) is not None:
-                read[turn] += len(part)
-                theirs.send(SMALL * (len(part) // len(SMALL) + 1))  # faster than it is read
-            await asyncio.sleep(0)
-        return read
-
     with ours, theirs:
-        theirs.send(SMALL * 10)
-        read = asyncio.run(scenario())
-    assert all(0 < length <= READ_BYTES for length in read)
+        yield ours, theirs
 
 
-def test_nothing_now_is_none_and_the_end_is_the_end() -> None:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-
-    async def scenario() -> list[bytes | None]:
-        guard = SizeGuard(ours, asyncio.get_running_loop())
-        answers = [guard.read(5)]
-        theirs.send(SMALL)
-        answers += [guard.read(1000), guard.read(1)]
-        with pytest.raises(BlockingIOError):
-            guard.recv(1)
-        theirs.close()
+async def test_one_turn_of_the_loop_reads_what_one_read_gives(pair: tuple[socket.socket, socket.socket]) -> None:
+    """Releases before 5.0 read until there is nothing more: a flood would never end."""
+    ours, theirs = pair
+    theirs.send(SMALL * 10)
+    guard = SizeGuard(ours, asyncio.get_running_loop())
+    for _ in range(3):
+        read = 0
+        while (part := guard.read(100)) is not None:
+            read += len(part)
+            theirs.send(SMALL * (len(part) // len(SMALL) + 1))  # faster than it is read
+        assert 0 < read <= READ_BYTES
         await asyncio.sleep(0)
-        return [*answers, guard.read(5)]
 
-    with ours:
-        assert asyncio.run(scenario()) == [None, SMALL, None, b""]
+
+async def test_nothing_now_is_none_and_the_end_is_the_end(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    guard = SizeGuard(ours, asyncio.get_running_loop())
+    assert guard.read(5) is None
+    theirs.send(SMALL)
+    assert (guard.read(1000), guard.read(1)) == (SMALL, None)
+    with pytest.raises(BlockingIOError):
+        guard.recv(1)
+    theirs.close()
+    await asyncio.sleep(0)
+    assert guard.read(5) == b""

@@ -3,85 +3,48 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dbus_fast import Message, MessageType, Variant
-from dbus_fast.aio import MessageBus
+from dbus_fast import Message, Variant
 
 from journalkeeper.bus.unit_states import units
 from journalkeeper.report.evidence import Unit, Unknown
-from tests import bus as buses
-from tests.bus import PrivateBus
+from tests.bus import FakePeer, PrivateBus, reply
 
 pytestmark = pytest.mark.root
 PATH = "/org/freedesktop/systemd1/unit/"
 
 
-class FakeManager:
+class FakeManager(FakePeer):
     """PID 1 on a bus: `loaded` has its units, `files` the states of unit files."""
 
+    name = "org.freedesktop.systemd1"
+
     def __init__(self, address: str) -> None:
+        super().__init__(address)
         self.loaded: dict[str, dict[str, tuple[str, Any]]] = {}
         self.files: dict[str, str] = {}
         self.silent = False
         self.asked: list[Any] = []
-        self._address = address
-        self._ready = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
-    def __enter__(self) -> FakeManager:
-        self._thread.start()
-        assert self._ready.wait(20)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(20)
-
-    async def _serve(self) -> None:
-        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        bus = await MessageBus(self._address).connect()
-        await bus.request_name("org.freedesktop.systemd1")
-        bus.add_message_handler(self._answer)
-        self._ready.set()
-        await self._end.wait()
-        bus.disconnect()
-
-    def _answer(self, message: Message) -> Message | bool | None:
-        if message.message_type is not MessageType.METHOD_CALL:
-            return None
+    def answer(self, message: Message) -> Message | bool:
         if self.silent:
             return True
         self.asked.append(message.body)
         if message.member == "ListUnitsByPatterns":
-            rows = [self._row(name, number) for number, name in enumerate(self.loaded)]
-            return Message.new_method_return(message, "a(ssssssouso)", [rows])
+            return reply(message, "a(ssssssouso)", [self._row(*unit) for unit in enumerate(self.loaded)])
         if message.member == "GetUnitFileState":
-            state = self.files.get(message.body[0])
-            if state is None:
-                return Message.new_error(message, "org.freedesktop.DBus.Error.FileNotFound", "No such file")
-            return Message.new_method_return(message, "s", [state])
+            if state := self.files.get(message.body[0]):
+                return reply(message, "s", state)
+            return Message.new_error(message, "org.freedesktop.DBus.Error.FileNotFound", "No such file")
         unit = list(self.loaded.values())[int((message.path or "").removeprefix(f"{PATH}_"))]
-        wanted = {name: Variant(*value) for name, value in unit.items() if name[0].isupper()}
-        return Message.new_method_return(message, "a{sv}", [wanted])
+        return reply(message, "a{sv}", {name: Variant(*value) for name, value in unit.items() if name[0].isupper()})
 
-    def _row(self, name: str, number: int) -> list[Any]:
+    def _row(self, number: int, name: str) -> list[Any]:
         active, sub = self.loaded[name]["state"]
         return [name, name, "loaded", active, sub, "", f"{PATH}_{number}", 0, "", "/"]
-
-
-@pytest.fixture(scope="module")
-def bus() -> Iterator[PrivateBus]:
-    if reason := buses.missing():
-        pytest.skip(reason)
-    with PrivateBus() as found:
-        yield found
 
 
 @pytest.fixture

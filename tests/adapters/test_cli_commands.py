@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.cli.program import run
 from journalkeeper.engine import Engine
 from journalkeeper.history.record import Record
 from journalkeeper.model import (
@@ -37,21 +36,15 @@ from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsR
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from tests import hosts
+from tests.adapters.command import Typed
 
 FILE = hosts.file(
     Kind.ACTIVE,
     path="/j/abc/system.journal",
-    device=49,
-    inode=258,
-    instance="abc",
     state=State.ONLINE,
     size_bytes=45 << 20,
-    allocated_bytes=45 << 20,
     disk_bytes=89 << 20,
     extents=hosts.extents(9_447, 45 << 20),
-    entries=12,
-    head_time_us=1,
-    tail_time_us=2,
 )
 ALL = (Range(0, 45 << 20, 9_447),)
 ACTION = Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, FILE, ALL, 45 << 20, 9_447, 360, "zstd")
@@ -106,12 +99,8 @@ class FakeEngine(Engine):
         return Report(self.answer, outcomes, written, 1.5, self.notices, Host(0, self.files, (), (), {}, 0))
 
 
-Captured = pytest.CaptureFixture[str]
-
-
-def test_scan_is_a_table_with_a_footer(capsys: Captured) -> None:
-    assert run(["scan"], FakeEngine()) == 0
-    assert capsys.readouterr().out == (
+def test_scan_is_a_table_with_a_footer(typed: Typed) -> None:
+    assert typed("scan", engine=FakeEngine()).out == (
         "KIND    STATE   EXTENTS  IDEAL   SIZE   DISK  FLAGS  PATH\n"
         "active  online     9447      1  45.0M  89.0M  -      /j/abc/system.journal\n"
         "\n"
@@ -119,53 +108,49 @@ def test_scan_is_a_table_with_a_footer(capsys: Captured) -> None:
     )
 
 
-def test_scan_shows_flags_problems_and_what_is_not_known(capsys: Captured) -> None:
+def test_scan_shows_flags_problems_and_what_is_not_known(typed: Typed) -> None:
     odd = FILE._replace(
         path="/j/\n\udcff", disk_bytes=None, nocow=True, problem=Reason.BAD_HEADER, extents=Extents(7, 10, 0, 10, 4)
     )
-    assert run(["scan", "--no-legend"], FakeEngine(files=(odd,))) == 0
-    assert capsys.readouterr().out == (
-        "active  online  7  1  45.0M  -  bad-header,compressed,nocow,shared  /j/\\x0a\\xff\n"
-    )
+    line = "active  online  7  1  45.0M  -  bad-header,compressed,nocow,shared  /j/\\x0a\\xff\n"
+    assert typed("scan", "--no-legend", engine=FakeEngine(files=(odd,))) == (0, line, "")
 
 
-def test_scan_of_nothing_says_so_unless_it_must_not(capsys: Captured) -> None:
-    assert run(["scan"], FakeEngine(files=())) == 0
-    assert capsys.readouterr().out == "No journal files found.\n"
-    assert run(["scan", "--no-legend"], FakeEngine(files=())) == 0
-    assert capsys.readouterr().out == ""
-    assert run(["scan", "-j"], FakeEngine(files=())) == 0
-    assert capsys.readouterr().out == "[]\n"
+@pytest.mark.parametrize(
+    ("word", "out"), [("--no-pager", "No journal files found.\n"), ("--no-legend", ""), ("-j", "[]\n")]
+)
+def test_scan_of_nothing_says_so_unless_it_must_not(typed: Typed, word: str, out: str) -> None:
+    assert typed("scan", word, engine=FakeEngine(files=())) == (0, out, "")
 
 
-def test_json_is_one_line_of_ascii_from_which_any_path_comes_back(capsys: Captured) -> None:
+def test_json_is_one_line_of_ascii_from_which_any_path_comes_back(typed: Typed) -> None:
     path = b"/j/\xff\xc3\xbc\n.journal"
-    assert run(["scan", "-j"], FakeEngine(files=(FILE._replace(path=os.fsdecode(path)),))) == 0
-    text = capsys.readouterr().out
-    assert text.count("\n") == 1
-    assert text.isascii()
-    assert os.fsencode(json.loads(text)[0]["path"]) == path
+    said = typed("scan", "-j", engine=FakeEngine(files=(FILE._replace(path=os.fsdecode(path)),)))
+    assert (said.out.count("\n"), said.out.isascii()) == (1, True)
+    assert os.fsencode(said.document[0]["path"]) == path
 
 
-def test_pretty_json_is_indented_and_says_the_same(capsys: Captured) -> None:
-    run(["plan", "--json=pretty"], FakeEngine())
-    pretty = capsys.readouterr().out
-    run(["plan", "--json=short"], FakeEngine())
-    assert '\n  "window": {\n' in pretty
-    assert json.loads(pretty) == json.loads(capsys.readouterr().out)
+def test_pretty_json_is_indented_and_says_the_same(typed: Typed) -> None:
+    pretty, short = (typed("plan", f"--json={form}", engine=FakeEngine()) for form in ("pretty", "short"))
+    assert '\n  "window": {\n' in pretty.out
+    assert pretty.document == short.document
 
 
-def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(capsys: Captured) -> None:
-    assert run(["plan"], FakeEngine()) == 0
-    assert capsys.readouterr().out == (
+LEFT_ALONE = (
+    "\n"
+    "SKIPPED   DETAIL          PATH\n"
+    "settling  changed 1s ago  /j/abc/b\\x1b[2J.journal\n"
+    "\n"
+    "settling: The file was archived so recently that journald may still be copying it; --now does not wait.\n"
+    "\n"
+)
+
+
+def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(typed: Typed) -> None:
+    assert typed("plan", engine=FakeEngine()).out == (
         "ACTION    REASON      EXTENTS  EXPECTED  WRITES      SAVES  RANGE  PATH\n"
         "compress  fragmented     9447       360   45.0M  ~1min ~0B  all    /j/abc/system.journal\n"
-        "\n"
-        "SKIPPED   DETAIL          PATH\n"
-        "settling  changed 1s ago  /j/abc/b\\x1b[2J.journal\n"
-        "\n"
-        "settling: The file was archived so recently that journald may still be copying it; --now does not wait.\n"
-        "\n"
+        f"{LEFT_ALONE}"
         "Window of abc: closed, flush-due.\n"
         "\n"
         "1 file to do: 9,447 -> 360 extents, 45.0M to write;"
@@ -173,91 +158,78 @@ def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(ca
     )
 
 
-def test_plan_folds_what_is_fine_unless_it_is_asked_for(capsys: Captured) -> None:
+def test_plan_folds_what_is_fine_unless_it_is_asked_for(typed: Typed) -> None:
     fine = tuple(Skip(f"/j/abc/{number}.journal", Reason.IDEAL, "1 extents") for number in range(3))
     done = Skip("/j/abc/r.journal", Reason.RECORDED, "rewritten 1s ago")
     engine = FakeEngine(plan=Plan((), (), (*fine, done, SKIP)))
-    assert run(["plan"], engine) == 0
-    folded = capsys.readouterr().out
+    folded = typed("plan", engine=engine).out
     assert "4 files fine: 3 ideal, 1 recorded; -v shows each.\n" in folded
     assert "/j/abc/1.journal" not in folded
     assert "settling" in folded
-    for words in (["plan", "-v"], ["plan", fine[1].path]):
-        assert run(words, engine) == 0
-        assert "/j/abc/1.journal" in capsys.readouterr().out
+    for word in ("-v", fine[1].path):
+        assert "/j/abc/1.journal" in typed("plan", word, engine=engine).out
 
 
-def test_scan_shows_the_worst_first(capsys: Captured) -> None:
+def test_scan_shows_the_worst_first(typed: Typed) -> None:
     names = {"/j/a": 2, "/j/b": 900, "/j/c": 30}
     files = [FILE._replace(path=path, extents=Extents(count, 10)) for path, count in names.items()]
     files.append(FILE._replace(path="/j/d", problem=Reason.BAD_HEADER))
-    assert run(["scan", "--no-legend"], FakeEngine(files=tuple(files))) == 0
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["/j/d", "/j/b", "/j/c", "/j/a"]
+    out = typed("scan", "--no-legend", engine=FakeEngine(files=tuple(files))).out
+    assert [line.split()[-1] for line in out.splitlines()] == ["/j/d", "/j/b", "/j/c", "/j/a"]
 
 
-def test_a_dry_run_is_the_plan_and_asks_the_same(capsys: Captured) -> None:
+def test_a_dry_run_is_the_plan_and_asks_the_same(typed: Typed) -> None:
     engines = FakeEngine(), FakeEngine()
-    options = ["--now", "--archived", "--compress=lzo", "/j/a"]
-    assert run(["plan", *options], engines[0]) == run(["defrag", "-n", *options], engines[1]) == 0
+    options = ("--now", "--archived", "--compress=lzo", "/j/a")
+    said = typed("plan", *options, engine=engines[0]), typed("defrag", "-n", *options, engine=engines[1])
+    assert said[0] == said[1]
+    assert said[0].status == 0
     assert engines[0].asked == engines[1].asked
-    once, twice = capsys.readouterr().out.split("1 file left alone.\n")[:2]
-    assert once == twice
 
 
-def test_defrag_shows_what_became_of_every_file(capsys: Captured) -> None:
-    assert run(["defrag"], FakeEngine(DONE)) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    assert captured.out == (
+def test_defrag_shows_what_became_of_every_file(typed: Typed) -> None:
+    out = (
         "ACTION    RESULT  REASON          EXTENTS            DISK  WRITTEN    TIME  PATH\n"
         "compress  done    fragmented  9447 -> 360  89.0M -> 10.0M    45.0M  1.250s  /j/abc/system.journal\n"
-        "\n"
-        "SKIPPED   DETAIL          PATH\n"
-        "settling  changed 1s ago  /j/abc/b\\x1b[2J.journal\n"
-        "\n"
-        "settling: The file was archived so recently that journald may still be copying it; --now does not wait.\n"
-        "\n"
+        f"{LEFT_ALONE}"
         "1 file: 1 done, 0 skipped, 0 failed; 9,447 -> 360 extents, 89.0M -> 10.0M on disk,"
         " 45.0M written in 1.500s; 1 file left alone.\n"
     )
+    assert typed("defrag", engine=FakeEngine(DONE)) == (0, out, "")
 
 
-def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(capsys: Captured) -> None:
-    assert run(["defrag"], FakeEngine(plan=Plan((), (), (SKIP,)))) == 0
-    assert capsys.readouterr().out.endswith("\nNothing to do, 1 file left alone.\n")
-    assert run(["defrag", "-j"], FakeEngine(plan=Plan((), (), (SKIP._replace(path=FILE.path),)))) == 0
-    [row] = json.loads(capsys.readouterr().out)["outcomes"]
-    assert (row["result"], row["reason"], row["extents_before"], row["bytes_written"]) == (
-        "skipped",
-        "settling",
-        9_447,
-        0,
-    )
+def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(typed: Typed) -> None:
+    said = typed("defrag", engine=FakeEngine(plan=Plan((), (), (SKIP,))))
+    assert said.status == 0
+    assert said.out.endswith("\nNothing to do, 1 file left alone.\n")
+    [row] = typed("defrag", "-j", engine=FakeEngine(plan=Plan((), (), (SKIP._replace(path=FILE.path),)))).document[
+        "outcomes"
+    ]
+    keys = ("result", "reason", "extents_before", "bytes_written")
+    assert [row[key] for key in keys] == ["skipped", "settling", 9_447, 0]
 
 
 @pytest.mark.parametrize("words", [["plan"], ["defrag"], ["defrag", "-n"]])
 def test_nothing_to_do_is_said_only_where_nothing_waits(
-    words: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    words: list[str], typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ns = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: now_ns)  # however long this takes
     whole = SKIP._replace(reason=Reason.IDEAL)
-    assert run(words, FakeEngine(plan=Plan((), (), (whole, SKIP)))) == 0
-    assert capsys.readouterr().out.endswith("\n\nNothing to do, 2 files left alone.\n")
+    said = typed(*words, engine=FakeEngine(plan=Plan((), (), (whole, SKIP))))
+    assert said.out.endswith("\n\nNothing to do, 2 files left alone.\n")
     # half a second more, as whole seconds begun are shown
     soon = SKIP._replace(until_us=now_ns // 1000 + 613_500_000, now=True, puts_off=True)
-    assert run(words, FakeEngine(plan=Plan((), (), (whole, soon)))) == 0
-    out = capsys.readouterr().out
-    assert out.endswith("\n\n2 files left alone. 1 file waits 10min 14s more; --now does it at once.\n")
-    assert "Nothing to do" not in out
+    said = typed(*words, engine=FakeEngine(plan=Plan((), (), (whole, soon))))
+    assert said.out.endswith("\n\n2 files left alone. 1 file waits 10min 14s more; --now does it at once.\n")
+    assert "Nothing to do" not in said.out
 
 
-def test_what_waits_is_said_after_what_is_done(capsys: Captured) -> None:
+@pytest.mark.parametrize("word", ["plan", "defrag"])
+def test_what_waits_is_said_after_what_is_done(word: str, typed: Typed) -> None:
     waiting = Plan((), (ACTION,), (SKIP._replace(reason=Reason.WINDOW_CLOSED, now=True, puts_off=True),))
-    for words in (["plan"], ["defrag"]):
-        assert run(words, FakeEngine(DONE, plan=waiting)) == 0
-        said = "; 1 file left alone. 1 file waits for journald's next flush; --now does it at once.\n"
-        assert capsys.readouterr().out.endswith(said)
+    last = "; 1 file left alone. 1 file waits for journald's next flush; --now does it at once.\n"
+    assert typed(word, engine=FakeEngine(DONE, plan=waiting)).out.endswith(last)
 
 
 @pytest.mark.parametrize(
@@ -272,52 +244,48 @@ def test_what_waits_is_said_after_what_is_done(capsys: Captured) -> None:
     ],
 )
 @pytest.mark.parametrize("words", [["scan"], ["plan"], ["defrag"], ["defrag", "-n"], ["scan", "-j"], ["plan", "-j"]])
+@pytest.mark.usefixtures("as_root")
 def test_a_named_path_that_is_no_journal_is_said_and_exits_1_and_the_others_are_done(
-    words: list[str], reason: Reason, says: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    words: list[str], reason: Reason, says: str, typed: Typed
 ) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
     odd = FILE._replace(path="/j/x.journal", problem=reason, problem_detail="as it is")
     engine = FakeEngine(DONE, files=(FILE, odd), plan=Plan((), (ACTION,), (Skip("/j/x.journal", reason, "as it is"),)))
-    assert run([*words, "/j/x.journal", FILE.path], engine) == 1
-    captured = capsys.readouterr()
-    assert captured.err.startswith(f"journalkeeper: /j/x.journal: {says}")
-    assert captured.err.count("\n") == 1
-    assert FILE.path in captured.out
+    said = typed(*words, "/j/x.journal", FILE.path, engine=engine)
+    assert said.err.startswith(f"journalkeeper: /j/x.journal: {says}")
+    assert (said.status, said.err.count("\n"), FILE.path in said.out) == (1, 1, True)
     # what nobody named is shown, and is nobody's mistake
-    assert run(words, engine) == 0
-    assert capsys.readouterr().err == ""
+    said = typed(*words, engine=engine)
+    assert (said.status, said.err) == (0, "")
 
 
-@pytest.mark.parametrize("words", [["scan"], ["plan"], ["defrag"]])
-def test_a_named_file_that_is_left_alone_for_any_other_reason_is_no_failure(words: list[str], capsys: Captured) -> None:
-    engine = FakeEngine(plan=Plan((), (), (SKIP._replace(reason=Reason.SHARED),)))
-    assert run([*words, FILE.path], engine) == 0
-    assert capsys.readouterr().err == ""
+@pytest.mark.parametrize("word", ["scan", "plan", "defrag"])
+def test_a_named_file_that_is_left_alone_for_any_other_reason_is_no_failure(word: str, typed: Typed) -> None:
+    said = typed(word, FILE.path, engine=FakeEngine(plan=Plan((), (), (SKIP._replace(reason=Reason.SHARED),))))
+    assert (said.status, said.err) == (0, "")
 
 
-def test_a_failure_is_named_on_stderr_and_exits_1_but_a_skip_does_not(capsys: Captured) -> None:
+def test_a_failure_is_named_on_stderr_and_exits_1_but_a_skip_does_not(typed: Typed) -> None:
     skipped = DONE._replace(result=Result.SKIPPED, reason=Reason.VANISHED)
-    assert run(["defrag"], FakeEngine(DONE, skipped)) == 0
-    assert capsys.readouterr().err == ""
-    assert run(["defrag"], FakeEngine(DONE, FAILED, DONE)) == 1
-    captured = capsys.readouterr()
-    assert captured.err == "journalkeeper: /j/abc/system.journal: cannot read it: Input/output error\n"
-    assert "3 files: 2 done, 0 skipped, 1 failed" in captured.out
-    assert run(["defrag", "-j"], FakeEngine(FAILED)) == 1
-    assert json.loads(capsys.readouterr().out)["totals"]["failed"] == 1
+    said = typed("defrag", engine=FakeEngine(DONE, skipped))
+    assert (said.status, said.err) == (0, "")
+    said = typed("defrag", engine=FakeEngine(DONE, FAILED, DONE))
+    failure = "journalkeeper: /j/abc/system.journal: cannot read it: Input/output error\n"
+    assert (said.status, said.err) == (1, failure)
+    assert "3 files: 2 done, 0 skipped, 1 failed" in said.out
+    said = typed("defrag", "-j", engine=FakeEngine(FAILED))
+    assert (said.status, json.loads(said.out)["totals"]["failed"]) == (1, 1)
 
 
-def test_notices_of_a_run_go_to_stderr(capsys: Captured) -> None:
+def test_notices_of_a_run_go_to_stderr(typed: Typed) -> None:
     engine = FakeEngine(DONE)
     engine.notices = ("the record was damaged\nand set aside",)
-    assert run(["defrag", "-j"], engine) == 0
-    captured = capsys.readouterr()
-    assert captured.err == "journalkeeper: the record was damaged\\x0aand set aside\n"
-    json.loads(captured.out)
+    said = typed("defrag", "-j", engine=engine)
+    assert (said.status, said.err) == (0, "journalkeeper: the record was damaged\\x0aand set aside\n")
+    json.loads(said.out)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_only_ask_defrag_to_stop_and_it_says_what_was_done(number: signal.Signals, capsys: Captured) -> None:
+def test_signals_only_ask_defrag_to_stop_and_it_says_what_was_done(number: signal.Signals, typed: Typed) -> None:
     engine = FakeEngine(DONE)
 
     def twice() -> None:
@@ -326,33 +294,32 @@ def test_signals_only_ask_defrag_to_stop_and_it_says_what_was_done(number: signa
 
     engine.during = twice
     before = signal.getsignal(number)
-    assert run(["defrag", "-j"], engine) == 1
-    assert engine.stopped
-    assert signal.getsignal(number) == before
-    assert json.loads(capsys.readouterr().out)["outcomes"][0]["reason"] == "settling"
+    said = typed("defrag", "-j", engine=engine)
+    assert (said.status, engine.stopped, signal.getsignal(number)) == (1, True, before)
+    assert json.loads(said.out)["outcomes"][0]["reason"] == "settling"
 
 
-def test_an_interrupted_outcome_exits_1_although_nothing_failed() -> None:
-    assert run(["defrag"], FakeEngine(DONE, DONE._replace(result=Result.SKIPPED, reason=Reason.INTERRUPTED))) == 1
+def test_an_interrupted_outcome_exits_1_although_nothing_failed(typed: Typed) -> None:
+    interrupted = DONE._replace(result=Result.SKIPPED, reason=Reason.INTERRUPTED)
+    assert typed("defrag", engine=FakeEngine(DONE, interrupted)).status == 1
 
 
-def test_nohup_keeps_protecting_defrag_from_sighup(capsys: Captured) -> None:
+def test_nohup_keeps_protecting_defrag_from_sighup(typed: Typed) -> None:
     engine = FakeEngine(DONE)
     engine.during = lambda: signal.raise_signal(signal.SIGHUP)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert run(["defrag"], engine) == 0
+        said = typed("defrag", engine=engine)
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert not engine.stopped
-    assert "1 done" in capsys.readouterr().out
+    assert (said.status, engine.stopped) == (0, False)
+    assert "1 done" in said.out
 
 
-def test_ctrl_c_ends_a_reading_command_with_one_line(capsys: Captured) -> None:
+def test_ctrl_c_ends_a_reading_command_with_one_line(typed: Typed) -> None:
     engine = FakeEngine()
     engine.look = lambda _: signal.raise_signal(signal.SIGINT)  # type: ignore[assignment, method-assign, return-value]
-    assert run(["scan"], engine) == 1
-    assert capsys.readouterr() == ("", "journalkeeper: scan was interrupted; nothing was changed\n")
+    assert typed("scan", engine=engine) == (1, "", "journalkeeper: scan was interrupted; nothing was changed\n")
 
 
 @pytest.mark.parametrize(
@@ -367,67 +334,74 @@ def test_ctrl_c_ends_a_reading_command_with_one_line(capsys: Captured) -> None:
         (OSError(errno.EIO, "Input/output error"), "Input/output error"),
     ],
 )
-def test_an_error_is_one_line_without_a_traceback_and_exits_1(error: Exception, says: str, capsys: Captured) -> None:
-    assert run(["defrag"], FakeEngine(error=error)) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("journalkeeper: ")
-    assert captured.err.count("\n") == 1
-    assert says in captured.err
+def test_an_error_is_one_line_without_a_traceback_and_exits_1(error: Exception, says: str, typed: Typed) -> None:
+    said = typed("defrag", engine=FakeEngine(error=error))
+    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
+    assert said.err.startswith("journalkeeper: ")
+    assert says in said.err
+
+
+@pytest.fixture
+def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+
+
+@pytest.fixture
+def as_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+
+CLOSED = FILE._replace(problem=Reason.UNREADABLE)
 
 
 @pytest.mark.parametrize("words", [["scan"], ["plan"], ["defrag"], ["defrag", "-j"], ["scan", "-j"]])
-def test_a_user_who_may_read_no_file_is_told_to_be_root(
-    words: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    engine = FakeEngine(
-        files=(FILE._replace(problem=Reason.UNREADABLE),), plan=Plan((), (), (Skip("/j/a", Reason.UNREADABLE, ""),))
-    )
-    assert run(words, engine) == 1
-    assert capsys.readouterr() == ("", f"journalkeeper: {words[0]} needs root, try sudo: the file is not readable\n")
+@pytest.mark.usefixtures("as_user")
+def test_a_user_who_may_read_no_file_is_told_to_be_root(words: list[str], typed: Typed) -> None:
+    engine = FakeEngine(files=(CLOSED,), plan=Plan((), (), (Skip("/j/a", Reason.UNREADABLE, ""),)))
+    line = f"journalkeeper: {words[0]} needs root, try sudo: the file is not readable\n"
+    assert typed(*words, engine=engine) == (1, "", line)
 
 
-def test_a_user_who_may_read_some_files_sees_them_and_is_told_of_the_rest(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert run(["scan"], FakeEngine(files=(FILE, FILE._replace(problem=Reason.UNREADABLE)))) == 0
-    captured = capsys.readouterr()
-    assert captured.err == "journalkeeper: 1 of 2 files are not readable for this user: root sees all, try sudo\n"
-    assert "2 files" in captured.out
+@pytest.mark.usefixtures("as_user")
+def test_a_user_who_may_read_some_files_sees_them_and_is_told_of_the_rest(typed: Typed) -> None:
+    said = typed("scan", engine=FakeEngine(files=(FILE, CLOSED)))
+    line = "journalkeeper: 1 of 2 files are not readable for this user: root sees all, try sudo\n"
+    assert (said.status, said.err) == (0, line)
+    assert "2 files" in said.out
 
 
-def test_root_is_not_told_to_be_root(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert run(["scan"], FakeEngine(files=(FILE._replace(problem=Reason.UNREADABLE),))) == 0
-    assert capsys.readouterr().err == ""
+@pytest.mark.usefixtures("as_root")
+def test_root_is_not_told_to_be_root(typed: Typed) -> None:
+    said = typed("scan", engine=FakeEngine(files=(CLOSED,)))
+    assert (said.status, said.err) == (0, "")
 
 
-def test_a_user_whom_the_kernel_refuses_is_told_which_command_needs_root_and_why(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert run(["defrag"], FakeEngine(error=FileError("open it", "/j", errno.EACCES))) == 1
-    assert capsys.readouterr().err == (
+@pytest.mark.usefixtures("as_user")
+def test_a_user_whom_the_kernel_refuses_is_told_which_command_needs_root_and_why(typed: Typed) -> None:
+    said = typed("defrag", engine=FakeEngine(error=FileError("open it", "/j", errno.EACCES)))
+    assert (said.status, said.err) == (
+        1,
         "journalkeeper: defrag needs root, try sudo: it rewrites files that belong to root"
-        " (/j: cannot open it: Permission denied)\n"
+        " (/j: cannot open it: Permission denied)\n",
     )
 
 
-def test_a_directory_that_is_none_exits_1_and_is_named(capsys: Captured, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["missing", "file", "file/below"])
+def test_a_directory_that_is_none_exits_1_and_is_named(name: str, typed: Typed, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for name in ("missing", "file", "file/below"):
-        assert run(["scan", "-D", str(tmp_path / name)]) == 1
-        assert f"{tmp_path / name}: no such directory" in capsys.readouterr().err
+    said = typed("scan", "-D", f"{tmp_path / name}")
+    assert said.status == 1
+    assert f"{tmp_path / name}: no such directory" in said.err
 
 
-def test_paths_are_made_absolute_but_links_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_made_absolute_but_links_are_not_followed(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "link").symlink_to("/etc")
     monkeypatch.chdir(tmp_path)
     engine = FakeEngine()
-    run(["plan", "link/../a", "/j//b"], engine)
-    run(["plan", "link"], engine)
+    typed("plan", "link/../a", "/j//b", engine=engine)
+    typed("plan", "link", engine=engine)
     assert [request.paths for request in engine.asked] == [(f"{tmp_path}/a", "/j/b"), (f"{tmp_path}/link",)]
 
 
@@ -446,17 +420,20 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
+@pytest.fixture
+def no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STATE_DIRECTORY", f"{tmp_path / 'none'}")
+    return tmp_path / "none"
+
+
 @pytest.mark.usefixtures("state")
-def test_history_lists_what_was_done_the_oldest_first(capsys: Captured) -> None:
-    assert run(["history"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["TIME", "BY", "ACTION", "RESULT", "REASON", "EXTENTS", "DISK", "WRITTEN", "PATH"]
-    assert (
-        "  defrag  compress  done    fragmented  9447 -> 360  89.0M -> 10.0M    45.0M  /j/abc/system.journal"
-        in lines[1]
-    )
-    assert lines[2].endswith(r"/j/\x1b/b")
-    assert lines[-1] == "1 of 2 actions done: 9,447 -> 360 extents, 89.0M -> 10.0M on disk, 90.0M written."
+def test_history_lists_what_was_done_the_oldest_first(typed: Typed) -> None:
+    head, first, second, *_, last = typed("history").out.splitlines()
+    assert head.split() == ["TIME", "BY", "ACTION", "RESULT", "REASON", "EXTENTS", "DISK", "WRITTEN", "PATH"]
+    row = "  defrag  compress  done    fragmented  9447 -> 360  89.0M -> 10.0M    45.0M  /j/abc/system.journal"
+    assert row in first
+    assert second.endswith(r"/j/\x1b/b")
+    assert last == "1 of 2 actions done: 9,447 -> 360 extents, 89.0M -> 10.0M on disk, 90.0M written."
 
 
 @pytest.mark.usefixtures("state")
@@ -474,110 +451,98 @@ def test_history_lists_what_was_done_the_oldest_first(capsys: Captured) -> None:
     ],
 )
 def test_history_is_of_the_paths_and_times_that_were_asked_for(
-    words: list[str], paths: list[str], capsys: Captured
+    words: list[str], paths: list[str], typed: Typed
 ) -> None:
-    assert run(["history", "-j", *words]) == 0
-    rows = json.loads(capsys.readouterr().out)["outcomes"]
+    rows = typed("history", "-j", *words).document["outcomes"]
     assert [row["path"] for row in rows] == paths
-    if rows:
-        keys = ["when_us", "origin", "path", "action", "result", "reason", "extents_before", "extents_after"]
-        assert list(rows[0])[:8] == keys
+    keys = ["when_us", "origin", "path", "action", "result", "reason", "extents_before", "extents_after"]
+    assert all(list(row)[:8] == keys for row in rows)
+
+
+NOT_RECORDED = "nothing is recorded of it; "
 
 
 @pytest.mark.usefixtures("state")
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("missing.journal", "nothing is recorded of it; `journalkeeper scan` lists the journal files"),
-        ("notes.txt", "nothing is recorded of it; `journalkeeper scan` lists the journal files"),
-        ("link.journal", "nothing is recorded of it; name the files themselves"),
+        ("missing.journal", f"{NOT_RECORDED}`journalkeeper scan` lists the journal files"),
+        ("notes.txt", f"{NOT_RECORDED}`journalkeeper scan` lists the journal files"),
+        ("link.journal", f"{NOT_RECORDED}name the files themselves"),
         ("system.journal", ""),
         (".", ""),
     ],
 )
 def test_history_of_what_is_no_journal_and_not_recorded_exits_1_and_shows_the_rest(
-    name: str, says: str, capsys: Captured, tmp_path: Path
+    name: str, says: str, typed: Typed, tmp_path: Path
 ) -> None:
     for there in ("notes.txt", "system.journal"):
         (tmp_path / there).touch()
     (tmp_path / "link.journal").symlink_to("system.journal")
     given = [os.path.normpath(tmp_path / name), "/j/abc/system.journal"]
     # what was recorded at another time is known
-    assert run(["history", "-j", "--since=now", *given]) == bool(says)
-    capsys.readouterr()
-    assert run(["history", *given]) == bool(says)
-    captured = capsys.readouterr()
-    assert captured.err == "" if not says else captured.err.startswith(f"journalkeeper: {given[0]}: {says}")
-    assert "1 of 1 action done" in captured.out
+    assert typed("history", "-j", "--since=now", *given).status == bool(says)
+    said = typed("history", *given)
+    assert said.status == bool(says)
+    assert said.err == "" if not says else said.err.startswith(f"journalkeeper: {given[0]}: {says}")
+    assert "1 of 1 action done" in said.out
 
 
-def test_history_of_no_record_is_empty_and_of_no_time_wrong_usage(
-    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "none"))
-    assert run(["history"]) == 0
-    assert capsys.readouterr().out == "Nothing is recorded.\n"
-    assert not (tmp_path / "none").exists()
-    assert run(["history", "--since=soon"]) == 2
-    assert "'soon' is not a time; allowed are" in capsys.readouterr().err
+def test_history_of_no_record_is_empty_and_of_no_time_wrong_usage(typed: Typed, no_state: Path) -> None:
+    assert typed("history") == (0, "Nothing is recorded.\n", "")
+    assert not no_state.exists()
+    said = typed("history", "--since=soon")
+    assert said.status == 2
+    assert "'soon' is not a time; allowed are" in said.err
 
 
-def test_status_tells_the_last_run(capsys: Captured, state: Path) -> None:
-    assert run(["status"]) == 0
-    out = capsys.readouterr().out
+def test_status_tells_the_last_run(typed: Typed, state: Path) -> None:
+    out = typed("status").out
     assert f"  Record: {state}\n" in out
     assert "Service" not in out, "a state directory of one's own is not the service's"
     assert "took 3.500s: 1 done, 0 skipped, 1 failed, 90.0M written\n" in out
-    assert run(["status", "-j"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = typed("status", "-j").document
     keys = ["version", "state_directory", "readable", "last_run", "written_day_bytes", "totals", "service", "waiting"]
     assert list(document) == keys
-    assert document["service"] is None
-    assert document["last_run"]["failed"] == 1
+    assert (document["service"], document["last_run"]["failed"]) == (None, 1)
 
 
-def test_status_without_a_record_says_what_to_do_next(
-    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "none"))
-    assert run(["status"]) == 0
-    assert "none yet; `journalkeeper plan` shows" in capsys.readouterr().out
+@pytest.mark.usefixtures("no_state")
+def test_status_without_a_record_says_what_to_do_next(typed: Typed) -> None:
+    said = typed("status")
+    assert said.status == 0
+    assert "none yet; `journalkeeper plan` shows" in said.out
 
 
-def test_check_config_shows_every_value_of_a_right_file(capsys: Captured, tmp_path: Path) -> None:
+def test_check_config_shows_every_value_of_a_right_file(typed: Typed, tmp_path: Path) -> None:
     file = tmp_path / "right.conf"
     file.write_text("[Defrag]\nMinExtents=64\n")
-    assert run(["check-config", "--config", str(file)]) == 0
-    out = capsys.readouterr().out
-    assert "\n[Defrag]   MinExtents         64\n" in out
-    assert "; 1 of " in out
-    assert run(["check-config", "-j", "--config", str(file)]) == 0
-    document = json.loads(capsys.readouterr().out)
+    said = typed("check-config", "--config", f"{file}")
+    assert said.status == 0
+    assert "\n[Defrag]   MinExtents         64\n" in said.out
+    assert "; 1 of " in said.out
+    document = typed("check-config", "-j", "--config", f"{file}").document
     assert document["problems"] == []
     assert {"section": "Defrag", "key": "MinExtents", "value": "64", "default": False} in document["values"]
 
 
-def test_a_bad_configuration_is_named_by_file_line_and_key_wherever_it_is_read(
-    capsys: Captured, tmp_path: Path
-) -> None:
+def test_a_bad_configuration_is_named_by_file_line_and_key_wherever_it_is_read(typed: Typed, tmp_path: Path) -> None:
     file = tmp_path / "bad.conf"
     file.write_text("[Defrag]\nMinExtents=64\nCompress=gzip\nFoo=1\n")
-    for words in (["check-config"], ["scan"], ["plan"], ["defrag"]):
-        assert run([*words, "--config", str(file), "-D", str(tmp_path)]) == 1
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        lines = sorted(captured.err.splitlines())
-        assert lines[0].startswith(f"journalkeeper: {file}:3: Compress: ")
-        assert lines[1].startswith(f"journalkeeper: {file}:4: Foo: ")
-        assert len(lines) == 2
-    assert run(["check-config", "-j", "--config", str(file)]) == 1
-    problems = json.loads(capsys.readouterr().out)["problems"]
+    for word in ("check-config", "scan", "plan", "defrag"):
+        said = typed(word, "--config", f"{file}", "-D", f"{tmp_path}")
+        assert (said.status, said.out) == (1, "")
+        first, second = sorted(said.err.splitlines())
+        assert first.startswith(f"journalkeeper: {file}:3: Compress: ")
+        assert second.startswith(f"journalkeeper: {file}:4: Foo: ")
+    said = typed("check-config", "-j", "--config", f"{file}")
+    assert said.status == 1
+    problems = json.loads(said.out)["problems"]
     assert {(problem["line"], problem["key"]) for problem in problems} == {(3, "Compress"), (4, "Foo")}
     assert all(list(problem) == ["file", "line", "key", "allowed"] for problem in problems)
 
 
-def test_a_configuration_that_is_not_there_is_an_error(capsys: Captured, tmp_path: Path) -> None:
-    assert run(["check-config", "--config", str(tmp_path / "none.conf")]) == 1
-    assert (
-        capsys.readouterr().err == f"journalkeeper: {tmp_path}/none.conf: cannot read it: No such file or directory\n"
-    )
+def test_a_configuration_that_is_not_there_is_an_error(typed: Typed, tmp_path: Path) -> None:
+    said = typed("check-config", "--config", f"{tmp_path}/none.conf")
+    line = f"journalkeeper: {tmp_path}/none.conf: cannot read it: No such file or directory\n"
+    assert (said.status, said.err) == (1, line)

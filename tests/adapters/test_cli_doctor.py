@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,19 +12,21 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from journalkeeper.cli import doctor, retention
-from journalkeeper.cli.program import run
+from journalkeeper.config import files
 from journalkeeper.gather import machine
+from journalkeeper.journald import conf
 from journalkeeper.model import Reason
 from journalkeeper.report.evidence import Dropped, Evidence, Unit, Unknown
 from journalkeeper.wire.schemas import schema
+from tests.adapters.command import Typed
 from tests.evidence import archives, evidence, journal, limits, look, recorded
 from tests.hosts import NOW_US, file
 
 SCHEMA = schema("doctor")
+LOST = journal(dropped=(Dropped(NOW_US, "a.service", 7),))
 HOSTILE = "\x1b[31m</script>\n\udcff" + "a b" * 3000
 DAMAGED = look(file(problem=Reason.BAD_HEADER, path=f"/j/{HOSTILE}"))
-Given = Callable[..., None]
-Captured = pytest.CaptureFixture[str]
+Given = Callable[[Evidence], None]
 
 
 @pytest.fixture
@@ -42,16 +43,14 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
     return set_up
 
 
-def test_a_healthy_host_is_one_line(given: Given, capsys: Captured) -> None:
+def test_a_healthy_host_is_one_line(given: Given, typed: Typed) -> None:
     given(evidence())
-    assert run(["doctor"]) == 0
-    assert capsys.readouterr().out == "No problem, no advice. 24 checks passed, 0 could not be made.\n"
+    assert typed("doctor") == (0, "No problem, no advice. 24 checks passed, 0 could not be made.\n", "")
 
 
-def test_a_finding_is_its_sentence_and_its_commands(given: Given, capsys: Captured) -> None:
-    given(evidence(journal=journal(dropped=(Dropped(NOW_US, "a.service", 7),)), record=Unknown("only root may know")))
-    assert run(["doctor"]) == 0
-    assert capsys.readouterr().out == (
+def test_a_finding_is_its_sentence_and_its_commands(given: Given, typed: Typed) -> None:
+    given(evidence(journal=LOST, record=Unknown("only root may know")))
+    out = (
         "PROBLEM: dropped\n"
         "  7 messages of the last week never reached the journal: a.service 7.\n"
         "    systemctl edit a.service   # [Service] LogRateLimitBurst=10000\n"
@@ -60,20 +59,20 @@ def test_a_finding_is_its_sentence_and_its_commands(given: Given, capsys: Captur
         "  keeper-starved: only root may know\n"
         "  keeper-failing: only root may know\n"
     )
+    assert typed("doctor") == (0, out, "")
 
 
-def test_verbose_has_the_figures_and_what_passed(given: Given, capsys: Captured) -> None:
-    given(evidence(journal=journal(dropped=(Dropped(NOW_US, "a.service", 7),))))
-    assert run(["doctor", "-v"]) == 0
-    said = capsys.readouterr().out
-    assert "  messages: 7\n  units: a.service\n" in said
-    assert "Passed: volatile, not-btrfs," in said
+def test_verbose_has_the_figures_and_what_passed(given: Given, typed: Typed) -> None:
+    given(evidence(journal=LOST))
+    said = typed("doctor", "-v")
+    assert said.status == 0
+    assert "  messages: 7\n  units: a.service\n" in said.out
+    assert "Passed: volatile, not-btrfs," in said.out
 
 
-def test_where_reading_the_journal_stopped_is_said(given: Given, capsys: Captured) -> None:
+def test_where_reading_the_journal_stopped_is_said(given: Given, typed: Typed) -> None:
     given(evidence(journal=journal(entries=50_000, complete=False)))
-    assert run(["doctor"]) == 0
-    assert "the newest 50,000 entries were read, back to 20" in " ".join(capsys.readouterr().out.split())
+    assert "the newest 50,000 entries were read, back to 20" in typed("doctor").words
 
 
 @pytest.mark.parametrize(
@@ -87,28 +86,23 @@ def test_where_reading_the_journal_stopped_is_said(given: Given, capsys: Capture
         (evidence(look=Unknown("no")), ["--check"], 0),
     ],
 )
-def test_only_a_problem_fails_a_check(given: Given, found: Evidence, words: list[str], status: int) -> None:
+def test_only_a_problem_fails_a_check(
+    given: Given, typed: Typed, found: Evidence, words: list[str], status: int
+) -> None:
     given(found)
-    assert run(["doctor", *words]) == status
+    assert typed("doctor", *words).status == status
 
 
-def test_hostile_names_reach_no_terminal_and_no_line_is_too_long(given: Given, capsys: Captured) -> None:
+def test_hostile_names_reach_no_terminal_and_no_line_is_too_long(given: Given, typed: Typed) -> None:
     given(evidence(look=DAMAGED, record=recorded()))
-    assert run(["doctor", "-v"]) == 0
-    said = capsys.readouterr().out
-    assert all(character.isprintable() or character == "\n" for character in said)
-    lines = [line for line in said.splitlines() if not line.startswith("    ")]
+    said = typed("doctor", "-v")
+    assert said.status == 0
+    assert all(character.isprintable() or character == "\n" for character in said.out)
+    lines = [line for line in said.out.splitlines() if not line.startswith("    ")]
     assert max(map(len, lines)) <= doctor.WIDTH
-    assert run(["doctor", "-j"]) == 0
-    document = capsys.readouterr().out
-    assert document.isascii()
-    assert document.count("\n") == 1
-    assert json.loads(document)["findings"][0]["facts"]["files"] == [f"/j/{HOSTILE}"]
-
-
-def valid(document: Any) -> None:
-    Draft202012Validator.check_schema(SCHEMA)
-    Draft202012Validator(SCHEMA).validate(document)
+    said = typed("doctor", "-j")
+    assert (said.out.isascii(), said.out.count("\n")) == (True, 1)
+    assert said.document["findings"][0]["facts"]["files"] == [f"/j/{HOSTILE}"]
 
 
 @pytest.mark.parametrize(
@@ -120,68 +114,56 @@ def valid(document: Any) -> None:
         evidence(look=look(*archives(ratio=9), instances=(limits(),))),
     ],
 )
-def test_the_json_is_as_its_schema_says(given: Given, capsys: Captured, found: Evidence) -> None:
+def test_the_json_is_as_its_schema_says(given: Given, typed: Typed, found: Evidence) -> None:
     given(found)
-    assert run(["doctor", "-j"]) == 0
-    valid(json.loads(capsys.readouterr().out))
+    Draft202012Validator.check_schema(SCHEMA)
+    Draft202012Validator(SCHEMA).validate(typed("doctor", "-j").document)
 
 
-def test_the_schema_takes_nothing_else(given: Given, capsys: Captured) -> None:
+@pytest.mark.parametrize("wrong", [{"passed": [1]}, {"findings": [{"rule": "x"}]}, None])
+def test_the_schema_takes_nothing_else(given: Given, typed: Typed, wrong: dict[str, Any] | None) -> None:
     given(evidence(look=DAMAGED))
-    run(["doctor", "-j"])
-    document = json.loads(capsys.readouterr().out)
-    wrong: tuple[dict[str, Any], ...] = (
-        {**document, "passed": [1]},
-        {**document, "findings": [{"rule": "x"}]},
-        {"findings": []},
-    )
-    for broken in wrong:
-        assert not Draft202012Validator(SCHEMA).is_valid(broken)
+    broken = {"findings": []} if wrong is None else {**typed("doctor", "-j").document, **wrong}
+    assert not Draft202012Validator(SCHEMA).is_valid(broken)
 
 
 LONG = look(*archives(ratio=6.4), instances=(limits(),))
 
 
-def test_retention_says_what_is_kept_and_what_could_be(given: Given, capsys: Captured) -> None:
+def test_retention_says_what_is_kept_and_what_could_be(given: Given, typed: Typed) -> None:
     given(evidence(look=LONG))
-    assert run(["retention"]) == 0
-    assert " ".join(capsys.readouterr().out.split()) == (
+    said = typed("retention")
+    assert said.status == 0
+    assert said.words == (
         "SystemMaxUse=512M keeps 2w 2d and really takes 107.0M;"
         " SystemMaxUse=2560M would keep about 2month 2w in 481.0M."
     )
     assert not Path(machine.RETENTION).exists()
 
 
+@pytest.fixture
 def effective(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have journald's settings be those of the drop-in."""
-
-    def settings() -> Any:
-        from journalkeeper.config import files  # noqa: PLC0415 - where it is needed
-        from journalkeeper.journald import conf  # noqa: PLC0415
-
-        return conf.from_assignments(files.parse_file(machine.RETENTION))
-
-    monkeypatch.setattr("journalkeeper.cli.retention.conf.settings", settings)
+    monkeypatch.setattr(
+        "journalkeeper.cli.retention.conf.settings",
+        lambda: conf.from_assignments(files.parse_file(machine.RETENTION)),
+    )
 
 
-def test_apply_writes_the_drop_in_once_and_undo_removes_it(
-    given: Given, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("effective")
+def test_apply_writes_the_drop_in_once_and_undo_removes_it(given: Given, typed: Typed) -> None:
     given(evidence(look=LONG))
-    effective(monkeypatch)
-    assert run(["retention", "--apply", "-j"]) == 0
-    assert json.loads(capsys.readouterr().out)["changed"] is True
+    assert typed("retention", "--apply", "-j").document["changed"] is True
     place = Path(machine.RETENTION)
     assert "SystemMaxUse=2560M\n" in place.read_text()
     assert place.stat().st_mode & 0o777 == 0o644
     assert [path.name for path in place.parent.iterdir()] == [place.name]
-    assert run(["retention", "--apply", "-j"]) == 0
-    assert json.loads(capsys.readouterr().out)["changed"] is False
-    assert run(["retention", "--undo", "-j"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"file": str(place), "changed": True}
+    assert typed("retention", "--apply", "-j").document["changed"] is False
+    assert typed("retention", "--undo", "-j").document == {"file": str(place), "changed": True}
     assert not place.exists()
-    assert run(["retention", "--undo"]) == 0
-    assert "nothing is undone" in " ".join(capsys.readouterr().out.split())
+    said = typed("retention", "--undo")
+    assert said.status == 0
+    assert "nothing is undone" in said.words
 
 
 @pytest.mark.parametrize(
@@ -191,46 +173,48 @@ def test_apply_writes_the_drop_in_once_and_undo_removes_it(
         ((Unit("journalkeeper.service", "inactive", "dead", "enabled"),), "nothing compacts the archives"),
     ],
 )
-def test_apply_is_refused_where_nothing_compacts(given: Given, capsys: Captured, units: Any, why: str) -> None:
+def test_apply_is_refused_where_nothing_compacts(given: Given, typed: Typed, units: Any, why: str) -> None:
     """Else the journal would take all that it is allowed."""
     given(evidence(look=LONG, units=units))
-    assert run(["retention", "--apply"]) == 1
-    assert why in capsys.readouterr().err
+    said = typed("retention", "--apply")
+    assert said.status == 1
+    assert why in said.err
     assert not Path(machine.RETENTION).exists()
 
 
-def test_a_file_that_overrides_it_is_told(given: Given, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_overrides_it_is_told(given: Given, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     given(evidence(look=LONG))
     monkeypatch.setattr("journalkeeper.cli.retention.conf.settings", lambda: limits(system_max_use_bytes=5))
-    assert run(["retention", "--apply"]) == 1
-    assert "a file after it says SystemMaxUse=5" in capsys.readouterr().err
+    said = typed("retention", "--apply")
+    assert said.status == 1
+    assert "a file after it says SystemMaxUse=5" in said.err
 
 
-def test_a_link_in_its_place_is_not_written_through(
-    given: Given, capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("effective")
+def test_a_link_in_its_place_is_not_written_through(given: Given, typed: Typed, tmp_path: Path) -> None:
     given(evidence(look=LONG))
-    effective(monkeypatch)
-    place = Path(machine.RETENTION)
+    place, other = Path(machine.RETENTION), tmp_path / "other"
     place.parent.mkdir()
-    (tmp_path / "other").write_text("mine")
-    place.symlink_to(tmp_path / "other")
-    assert run(["retention", "--apply"]) == 0
-    assert (tmp_path / "other").read_text() == "mine"
+    other.write_text("mine")
+    place.symlink_to(other)
+    assert typed("retention", "--apply").status == 0
     assert not place.is_symlink()
-    Path(f"{place}.new").symlink_to(tmp_path / "other")
+    Path(f"{place}.new").symlink_to(other)
     place.unlink()
-    assert run(["retention", "--apply"]) == 1
-    assert "cannot write the setting" in capsys.readouterr().err
-    assert (tmp_path / "other").read_text() == "mine"
+    said = typed("retention", "--apply")
+    assert said.status == 1
+    assert "cannot write the setting" in said.err
+    assert other.read_text() == "mine"
 
 
-def test_what_cannot_be_told_ends_with_why(given: Given, capsys: Captured) -> None:
+def test_what_cannot_be_told_ends_with_why(given: Given, typed: Typed) -> None:
     given(evidence(look=look(*archives(1), instances=(limits(),))))
-    assert run(["retention"]) == 1
-    assert "cannot be told: only 1 archives" in capsys.readouterr().err
+    said = typed("retention")
+    assert said.status == 1
+    assert "cannot be told: only 1 archives" in said.err
 
 
-def test_another_directory_is_not_applied_to(capsys: Captured) -> None:
-    assert run(["retention", "--apply", "-D", os.environ["TMPDIR"]]) == 2
-    assert "leave out -D" in capsys.readouterr().err
+def test_another_directory_is_not_applied_to(typed: Typed) -> None:
+    said = typed("retention", "--apply", "-D", os.environ["TMPDIR"])
+    assert said.status == 2
+    assert "leave out -D" in said.err

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.polkit_agent import PROGRAM
+from tests.nobody import NOBODY
 
-NOBODY = 65534
 AGENT = """#!/bin/sh
 echo "$$ $*" >>"$MARK"
 eval "exec $2>&-"

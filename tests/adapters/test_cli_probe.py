@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +13,12 @@ import pytest
 
 from journalkeeper.cli import probe as command
 from journalkeeper.cli.parser import parse
-from journalkeeper.cli.program import run
 from journalkeeper.config import files
 from journalkeeper.journald.journalctl import wait_us
 from journalkeeper.model.errors import UsageError
 from journalkeeper.probe import syslog
 from journalkeeper.probe.intake import Intake
+from tests.adapters.command import Says, Typed
 from tests.adapters.pages import PAGES, make
 
 SECOND = 1_000_000
@@ -77,13 +74,12 @@ def test_the_bounds_themselves_are_taken() -> None:
     assert parse(["-D", "/j", "probe", "-j", "stream"]).json == "short"
 
 
-def test_a_plain_user_is_told_why_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plain_user_is_told_why_root(monkeypatch: pytest.MonkeyPatch, typed: Typed) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     for name in ("syslog", "fsync", "stream"):
-        assert run(["probe", name]) == 1
-        said = capsys.readouterr().err
-        assert said.startswith("journalkeeper: probe needs root, try sudo: ")
-        assert said.count("\n") == 1
+        said = typed("probe", name)
+        assert said.err.startswith("journalkeeper: probe needs root, try sudo: ")
+        assert (said.status, said.err.count("\n")) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -112,12 +108,11 @@ def test_on_a_host_at_most_half_of_what_journald_takes_is_sent(
         syslog.allowed(asked)
 
 
-def test_the_hosts_journald_is_never_starved(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hosts_journald_is_never_starved(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert run(["probe", "syslog", "--host", "--starve=1%"]) == 2
-    assert "leave out --host" in capsys.readouterr().err
+    said = typed("probe", "syslog", "--host", "--starve=1%")
+    assert said.status == 2
+    assert "leave out --host" in said.err
 
 
 # intake, from what journalctl says
@@ -128,21 +123,6 @@ def entry(taken_us: int, wait_us: int | None = 1000, **fields: str) -> dict[str,
     source = {} if wait_us is None else {"_SOURCE_REALTIME_TIMESTAMP": str(taken_us - wait_us)}
     times = {"__REALTIME_TIMESTAMP": str(taken_us), "__MONOTONIC_TIMESTAMP": str(taken_us), "_BOOT_ID": "b"}
     return {**times, **source, "_TRANSPORT": "syslog", "MESSAGE": "m", "PRIORITY": "6", **fields}
-
-
-@pytest.fixture
-def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Have a journalctl that says these entries."""
-
-    def hold(*entries: dict[str, str], status: int = 0) -> None:
-        (tmp_path / "entries").write_text("".join(f"{json.dumps(one)}\n" for one in entries))
-        program = tmp_path / "journalctl"
-        program.write_text(f"#!/bin/sh\necho \"$@\" >{tmp_path}/asked\ncat {tmp_path}/entries\n"
-                           f"[ {status} = 0 ] || echo 'no such boot' >&2\nexit {status}\n")  # fmt: skip
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-    return hold
 
 
 def intake(*entries: dict[str, str]) -> Intake:
@@ -208,13 +188,10 @@ def test_the_cause_of_a_stall_is_what_journald_did_meanwhile(
     assert line.endswith(f": {cause}")
 
 
-def test_a_journal_becomes_text_and_json(
-    journal: Callable[..., None], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    journal(*(entry(SECOND * n, 200_000 if n == 9 else 1000, _SYSTEMD_UNIT="a\x1b.service") for n in range(1, 31)))
-    words = ["probe", "intake", "-D", str(tmp_path), "--since=2026-01-01"]
-    assert run([*words, "-j"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_a_journal_becomes_text_and_json(says: Says, typed: Typed, tmp_path: Path) -> None:
+    says(*(entry(SECOND * n, 200_000 if n == 9 else 1000, _SYSTEMD_UNIT="a\x1b.service") for n in range(1, 31)))
+    words = ("probe", "intake", "-D", f"{tmp_path}", "--since=2026-01-01")
+    found = typed(*words, "-j").document
     assert (tmp_path / "asked").read_text().split()[-1].startswith("--since=@1767")
     assert [(one["name"], one["count"]) for one in found["series"]] == [("all", 30), ("a\\x1b.service", 30)]
     assert found["series"][0]["worst_s"] == 0.2
@@ -223,58 +200,68 @@ def test_a_journal_becomes_text_and_json(
     assert sum(one["count"] for one in found["series"][0]["buckets"]) == 30
     assert found["verdict"].startswith("all: 1 of 30 waits are over 100 ms (IntakeDelayMaxSec=")
     (tmp_path / "before").write_text(json.dumps(found))
-    assert run([*words, "--every=10s", f"--against={tmp_path}/before"]) == 0
-    out = capsys.readouterr().out
+    status, out, _ = typed(*words, "--every=10s", f"--against={tmp_path}/before")
+    assert status == 0
     assert "1.00 x" in out
     assert re.search(r"^\[131 ms, 262 ms\) +1 \|@@ +\|$", out, re.MULTILINE)
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_a_document_has_the_keys_that_the_page_describes(
-    journal: Callable[..., None], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    journal(entry(SECOND))
-    assert run(["probe", "intake", "-j"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_a_document_has_the_keys_that_the_page_describes(says: Says, typed: Typed, tmp_path: Path) -> None:
+    says(entry(SECOND))
+    document = typed("probe", "intake", "-j").document
     page = (make(tmp_path / "made") / PAGES[0]).read_text()
     paragraph = page[page.index("\n.B probe\n") : page.index("\n.B check-config\n")].replace("\\-", "-")
     keys = {*document, *document["series"][0], *document["series"][0]["buckets"][0], "from_us", "to_us"}
     assert {key for key in keys if key not in paragraph} == set()
 
 
-def test_what_journalctl_refuses_is_said(journal: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-    journal(status=1)
-    assert run(["probe", "intake", "--boot"]) == 1
-    assert capsys.readouterr().err == "journalkeeper: journalctl: no such boot\n"
+def test_a_signal_that_nohup_has_ignored_stays_so(says: Says, typed: Typed) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    says(entry(SECOND))
+    assert typed("probe", "intake").status == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+
+
+def test_what_journalctl_refuses_is_said(says: Says, typed: Typed) -> None:
+    says(end="exit 1", stderr="no such boot\n")
+    assert typed("probe", "intake", "--boot") == (1, "", "journalkeeper: journalctl: no such boot\n")
+
+
+OTHER = "not what `journalkeeper probe intake -j` writes"
 
 
 @pytest.mark.parametrize(
     ("text", "says", "status"),
     [
         (None, "cannot read: No such file or directory", 1),
-        ("", "not what `journalkeeper probe intake -j` writes", 2),
-        ("[]", "not what `journalkeeper probe intake -j` writes", 2),
-        ('{"probe": "intake"}', "not what `journalkeeper probe intake -j` writes", 2),
-        ('{"probe": "intake", "series": [7]}', "not what `journalkeeper probe intake -j` writes", 2),
+        ("", OTHER, 2),
+        ("[]", OTHER, 2),
+        ('{"probe": "intake"}', OTHER, 2),
+        ('{"probe": "intake", "series": [7]}', OTHER, 2),
         ('{"probe": "fsync", "series": []}', "that is of `probe fsync`, this is `probe intake`", 2),
     ],
 )
 def test_a_file_that_is_nothing_to_compare_with_is_said(
-    text: str | None, says: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str | None, says: str, status: int, tmp_path: Path, typed: Typed
 ) -> None:
     if text is not None:
         (tmp_path / "before").write_text(text)
-    assert run(["probe", "intake", f"--against={tmp_path}/before"]) == status
-    assert says in capsys.readouterr().err
+    said = typed("probe", "intake", f"--against={tmp_path}/before")
+    assert said.status == status
+    assert says in said.err
 
 
-def test_a_bad_time_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["probe", "intake", "--since=soon"]) == 2
-    assert "'soon' is not a time" in capsys.readouterr().err
+def test_a_bad_time_is_a_usage_error(typed: Typed) -> None:
+    said = typed("probe", "intake", "--since=soon")
+    assert said.status == 2
+    assert "'soon' is not a time" in said.err
 
 
-def test_every_probe_has_a_module_and_an_answer_to_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_probe_has_a_module_and_an_answer_to_help(typed: Typed) -> None:
     for one in command.PROBES:
-        assert run(["probe", one.name, "--help"]) == 0
-        assert "--against" in capsys.readouterr().out
+        said = typed("probe", one.name, "--help")
+        assert said.status == 0
+        assert "--against" in said.out

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from journalkeeper import __version__
+from tests.adapters.command import ran
+from tests.nobody import NOBODY
 
 REPOSITORY = Path(__file__).parent.parent.parent
 COMMAND = [sys.executable, "-m", "journalkeeper"]
 CHECK = [*COMMAND, "check-config", "--config", "/dev/null"]
-NOBODY = 65534
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -26,7 +27,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def process(command: list[str], **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=60, check=False)
+    return ran(*command, env=environment(**more), timeout=60)
 
 
 def on_terminal(command: list[str], **more: str) -> tuple[str, int]:

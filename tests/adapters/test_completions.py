@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.commands import COMMANDS
-from tests.adapters.pages import make, need
+from tests.adapters.command import need, ran
+from tests.adapters.pages import make
 
 PATIENCE_S = 60.0
 SILENCE_S = 0.6
@@ -121,10 +122,7 @@ def tab(request: pytest.FixtureRequest, place: Path, tmp_path_factory: pytest.Te
 def _fish(line: str, made: Path, place: Path) -> str:
     program = f"source {made}/fish/journalkeeper.fish; complete -C {shlex.quote(line)}"
     environment = {**os.environ, "HOME": os.environ["TMPDIR"]}
-    words = ["fish", "--no-config", "-c", program]
-    done = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return ran("fish", "--no-config", "-c", program, check=True, cwd=place, env=environment).stdout
 
 
 def offered(text: str, *words: str) -> list[str]:

@@ -8,18 +8,15 @@ import os
 import random
 import re
 import shutil
-import subprocess
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.config.files import PROJECT_DIRS, assignments, files, parse_file
 from journalkeeper.model.errors import FileError
-
-NOBODY = 65534
+from tests.adapters.command import ran
+from tests.nobody import being_nobody
 
 
 def put(root: Path, path: str, value: str) -> None:
@@ -146,60 +143,39 @@ def test_an_explicit_file_must_exist(tmp_path: Path) -> None:
     assert parse_file(str(tmp_path / "x.conf"), missing_ok=True) == []
 
 
-@pytest.fixture
-def open_tree() -> Iterator[Path]:
-    """A directory that everybody can reach, which tmp_path is not."""
-    with tempfile.TemporaryDirectory() as name:
-        os.chmod(name, 0o755)  # noqa: S103, this is what it is for
-        yield Path(name)
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
+def without_rights() -> AbstractContextManager[None]:
     """Root may read everything: be somebody else for a moment."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
+    return being_nobody() if os.geteuid() == 0 else nullcontext()
 
 
 @pytest.mark.parametrize(
     "closed", ["etc/systemd/journald.conf", "etc/systemd/journald.conf.d/a.conf", "etc/systemd/journald.conf.d"]
 )
-def test_what_may_not_be_read_is_an_error_that_names_it(open_tree: Path, closed: str) -> None:
-    put(open_tree, "etc/systemd/journald.conf", "main")
-    put(open_tree, "etc/systemd/journald.conf.d/a.conf", "a")
-    assert values(open_tree) == ["main", "a"]
-    os.chmod(open_tree / closed, 0)
-    with as_nobody(), pytest.raises(FileError, match="Permission denied") as caught:
-        values(open_tree)
-    os.chmod(open_tree / closed, 0o755)  # noqa: S103, so that it can be removed
-    assert (caught.value.path, caught.value.number) == (str(open_tree / closed), errno.EACCES)
+def test_what_may_not_be_read_is_an_error_that_names_it(open_directory: Path, closed: str) -> None:
+    put(open_directory, "etc/systemd/journald.conf", "main")
+    put(open_directory, "etc/systemd/journald.conf.d/a.conf", "a")
+    assert values(open_directory) == ["main", "a"]
+    os.chmod(open_directory / closed, 0)
+    with without_rights(), pytest.raises(FileError, match="Permission denied") as caught:
+        values(open_directory)
+    os.chmod(open_directory / closed, 0o755)  # noqa: S103, so that it can be removed
+    assert (caught.value.path, caught.value.number) == (str(open_directory / closed), errno.EACCES)
 
 
-def test_a_directory_that_may_not_be_entered_hides_no_main_file_in_silence(open_tree: Path) -> None:
-    put(open_tree, "etc/systemd/journald.conf", "main")
-    put(open_tree, "usr/lib/systemd/journald.conf", "vendor")
-    os.chmod(open_tree / "etc/systemd", 0)
-    with as_nobody(), pytest.raises(FileError) as caught:
-        values(open_tree)
-    os.chmod(open_tree / "etc/systemd", 0o755)  # noqa: S103, so that it can be removed
+def test_a_directory_that_may_not_be_entered_hides_no_main_file_in_silence(open_directory: Path) -> None:
+    put(open_directory, "etc/systemd/journald.conf", "main")
+    put(open_directory, "usr/lib/systemd/journald.conf", "vendor")
+    os.chmod(open_directory / "etc/systemd", 0)
+    with without_rights(), pytest.raises(FileError) as caught:
+        values(open_directory)
+    os.chmod(open_directory / "etc/systemd", 0o755)  # noqa: S103, so that it can be removed
     assert caught.value.number == errno.EACCES
 
 
 def cat_config(root: Path) -> list[str]:
     """The values in the order in which systemd-analyze shows them."""
-    done = subprocess.run(
-        ["systemd-analyze", "cat-config", "--root", root, "systemd/journald.conf"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return re.findall(r"^Key=(.*)$", done.stdout, re.MULTILINE)
+    shown = ran("systemd-analyze", "cat-config", "--root", root, "systemd/journald.conf").stdout
+    return re.findall(r"^Key=(.*)$", shown, re.MULTILINE)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +14,8 @@ from journalkeeper.config.validation import from_assignments
 from journalkeeper.model import GIB, JournalFile, Kind, Request, Rotation
 from journalkeeper.policy.plan import plan
 from tests import documents, hosts
-from tests.documents import CHECKOUT, HOW, By, Command, Here, how, in_markdown, in_page, is_command, rows, why_not
+from tests.adapters.command import need, ran
+from tests.documents import CHECKOUT, HOW, By, Command, Here, how, in_markdown, in_page, row
 
 README = (CHECKOUT / "README.md").read_text()
 BYS = tuple(dict.fromkeys(who for *_, who in HOW if isinstance(who, By)))
@@ -28,13 +27,13 @@ def test_every_command_is_run_by_a_test() -> None:
 
 
 def test_every_row_is_needed_by_a_command() -> None:
-    needed = {next(rows(command))[0] for command in documents.commands() if how(command) is not None}
+    needed = {row(command) for command in documents.commands()}
     assert [HOW[number] for number in range(len(HOW)) if number not in needed] == []
 
 
 @pytest.mark.parametrize("by", BYS, ids=lambda by: f"{by.test} {by.words}")
 def test_a_command_that_another_test_runs_is_in_that_test(by: By) -> None:
-    assert why_not(by) is None
+    assert by.words in documents.plain(by.test)
 
 
 def test_every_document_was_read() -> None:
@@ -44,47 +43,44 @@ def test_every_document_was_read() -> None:
     assert len(documents.commands()) > 50
 
 
-@pytest.mark.parametrize(
-    ("by", "complaint"),
-    [
-        (By("tests/nothing.py", "x"), "does not exist"),
-        (By("tests/adapters/test_docs.py::test_nothing", "x"), "has no test_nothing"),
-        (By("tests/run", "sudo tests/" + "walk"), "does not have the words"),
-        (By("tests/run", "Sets up and runs the tests"), None),
-        (By("tests/adapters/test_docs.py::test_every_document_was_read", "in HOW for number"), None),
-    ],
-)
-def test_a_row_that_leads_nowhere_is_found(by: By, complaint: str | None) -> None:
-    said = why_not(by)
-    assert said is None if complaint is None else complaint in str(said)
+MARKDOWN = """
+```sh
+# why
+frob --all
+
+the `end`
+frob --one   # why
+```
+```console
+$ frob \\
+  --two
+```
+```
+journalkeeper frob
+said
+```
+```text
+journalkeeper frab
+```
+Use `sudo journalkeeper frob`, not `journalkeeper` or `extents`.
+See `tests/run`, `tests/bench` and `tests/documents.py`.
+
+- a list
+
+  ```sh
+  frob
+  ```
+"""
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("```sh\n# why\nfrob --all\n\nthe `end`\n```\n", ["frob --all", "the `end`"]),
-        ("```sh\nfrob --all   # why\n```\n", ["frob --all"]),
-        ("```console\n$ frob \\\n  --all\n```\n", ["frob    --all"]),
-        ("```\njournalkeeper frob\nsaid\n```\n", ["journalkeeper frob"]),
-        ("```text\njournalkeeper frob\n```\n", []),
-        ("Use `sudo journalkeeper frob`, not `journalkeeper` or `extents`.\n", ["sudo journalkeeper frob"]),
-        ("See `tests/run`, `tests/bench` and `tests/documents.py`.\n", ["tests/run"]),
-        ("- a list\n\n  ```sh\n  frob\n  ```\n", ["frob"]),
-    ],
-)
-def test_what_is_a_command_in_markdown(text: str, found: list[str]) -> None:
-    assert [command.text for command in in_markdown("x.md", text)] == found
-
-
-def test_what_is_a_command_in_a_page() -> None:
-    text = ".EX\nA=1 sudo journalkeeper x  why\n[Service]\nA=b\n.EE\n`systemctl x` and `systemctl`\n"
-    assert [command.text for command in in_page("x.7", text)] == ["A=1 sudo journalkeeper x", "systemctl x"]
-
-
-def test_a_command_that_nobody_runs_is_nobodys() -> None:
-    assert how(Command("README.md", "frob --all", block=True)) is None
-    assert is_command("~/journalkeeper/bin/journalkeeper")
-    assert not is_command("journalkeeper_files > 0")
+def test_what_is_a_command_in_a_document_and_that_nobody_runs_those() -> None:
+    blocks = ["frob --all", "the `end`", "frob --one", "frob    --two", "journalkeeper frob", "frob"]
+    found = list(in_markdown("x.md", MARKDOWN))
+    assert [one.text for one in found if one.block] == blocks
+    assert [one.text for one in found if not one.block] == ["sudo journalkeeper frob", "tests/run"]
+    assert how(found[0]) is None
+    page = ".EX\nA=1 sudo journalkeeper x  why\n[Service]\nA=b\n.EE\n`systemctl x` and `systemctl`\n"
+    assert [one.text for one in in_page("x.7", page)] == ["A=1 sudo journalkeeper x", "systemctl x"]
 
 
 @pytest.mark.slow
@@ -92,10 +88,8 @@ def test_a_command_that_nobody_runs_is_nobodys() -> None:
 def test_what_is_typed_in_the_checkout_ends_well(command: Command) -> None:
     who = how(command)
     assert isinstance(who, Here)
-    if shutil.which(who.needs) is None:
-        pytest.skip(f"{who.needs} is not here (tests/run borrows it)")
-    line = command.text.removeprefix("sudo ")
-    done = subprocess.run(["sh", "-c", line], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    need(who.needs)
+    done = ran("sh", "-c", command.text.removeprefix("sudo "), cwd=CHECKOUT)
     assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
 
 
@@ -105,50 +99,27 @@ BENCHES = [one for one in documents.commands() if one.text.startswith("python -m
 @pytest.mark.parametrize("command", BENCHES, ids=lambda command: command.text)
 def test_a_bench_that_a_page_names_takes_those_words(command: Command) -> None:
     _, _, module, *words = command.text.split()
-    known = subprocess.run(
-        [sys.executable, "-m", module, *words, "--help"], cwd=CHECKOUT, capture_output=True, text=True, check=True
-    ).stdout
+    known = ran(sys.executable, "-m", module, *words, "--help", check=True, cwd=CHECKOUT).stdout
     assert [word for word in words if word.startswith("--") and word.partition("=")[0] not in known] == []
 
 
-# what tests/fresh-root takes from README
-
-
-def taken(heading: str) -> list[str]:
-    """The commands that tests/fresh-root finds below a heading."""
-    function = re.findall(r"(?ms)^commands\(\) \{.*?^\}$", (CHECKOUT / "tests/fresh-root").read_text())[0]
-    words = ["sh", "-c", f'{function}\ncommands "$1"', "sh", heading]
-    lines = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.splitlines()
-    return [documents.REMARK.sub("", line) for line in lines]
-
-
-@pytest.mark.parametrize(
-    ("heading", "command"), [("Try", "tests/try"), ("Install.*", "configs/install"), ("Test", "tests/run")]
-)
-def test_the_commands_for_a_fresh_machine_are_those_of_the_page(heading: str, command: str) -> None:
-    found = taken(heading)
-    assert command in found
-    shown = [one.text.removeprefix("sudo ") for one in in_markdown("README.md", README) if one.block]
-    assert [line for line in found if line not in shown] == []
-
-
 def test_the_packages_for_pip_alone_are_those_that_the_tests_install() -> None:
-    (line,) = [line for line in taken("Install.*") if line.startswith("apt-get install")]
+    (line,) = [one.text for one in in_markdown("README.md", README) if "apt-get install" in one.text and one.block]
     listed = re.findall(r'"apt-get build"\) echo "(.*?)"', (CHECKOUT / "configs/setup.sh").read_text())[0]
-    assert set(line.split()[4:]) == {*listed.split(), "python3-venv"}
+    assert set(line.split()[5:]) == {*listed.split(), "python3-venv"}
 
 
 # files that pages show
 
 
-@pytest.mark.parametrize("name", documents.configurations())
-def test_a_configuration_that_is_shown_is_right(tmp_path: Path, name: str) -> None:
-    assert configuration(tmp_path, name) != Config()
-
-
 def configuration(place: Path, name: str) -> Config:
     (place / "shown.conf").write_text(documents.configurations()[name])
     return from_assignments(files.parse_file(str(place / "shown.conf")))
+
+
+@pytest.mark.parametrize("name", documents.configurations())
+def test_a_configuration_that_is_shown_is_right(tmp_path: Path, name: str) -> None:
+    assert configuration(tmp_path, name) != Config()
 
 
 def test_the_configuration_for_a_first_look_plans_nothing(tmp_path: Path) -> None:

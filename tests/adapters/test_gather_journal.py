@@ -3,53 +3,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from journalkeeper.cli.program import run
 from journalkeeper.gather import journal as gathering
 from journalkeeper.gather.journal import journal
 from journalkeeper.journald.journalctl import JournalctlError
 from journalkeeper.report.evidence import Dropped, Ended, Intake, Journal, Line, Unknown
+from tests.adapters.command import Says, Typed
 
 NOW_US = 1_795_350_000_000_000
 BOOT = "a" * 32
-Says = Callable[..., None]
-
-SCRIPT = """#!/bin/sh
-echo "$@" >>{place}/asked
-case "$1" in --version) echo 'systemd 252 (252.39-1~deb12u2)'; exit;; esac
-case "$*" in *_TRANSPORT=driver*) cat {place}/events;; *) cat {place}/entries;; esac
-cat {place}/stderr >&2
-{end}
-"""
-
-
-@pytest.fixture
-def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Says:
-    """Have journalctl answer with these events and entries, the newest first, and end so."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-    def set_up(
-        *entries: dict[str, Any],
-        events: list[dict[str, Any]] | None = None,
-        rest: str = "",
-        end: str = "",
-        stderr: str = "",
-    ) -> None:
-        (tmp_path / "entries").write_text("".join(f"{json.dumps(one)}\n" for one in entries) + rest)
-        (tmp_path / "events").write_text("".join(f"{json.dumps(one)}\n" for one in events or []))
-        (tmp_path / "stderr").write_text(stderr)
-        program = tmp_path / "journalctl"
-        program.write_text(SCRIPT.format(place=tmp_path, end=end))
-        program.chmod(0o755)
-
-    return set_up
 
 
 def entry(back_s: float, **fields: Any) -> dict[str, Any]:
@@ -248,9 +215,7 @@ def test_without_a_journalctl_nothing_is_known(monkeypatch: pytest.MonkeyPatch, 
     assert "cannot be run" in found.why
 
 
-def test_doctor_ends_with_journalctls_words(says: Says, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_ends_with_journalctls_words(says: Says, tmp_path: Path, typed: Typed) -> None:
     says(end="kill -15 $$")
-    assert run(["doctor", "-D", str(tmp_path)]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == "journalkeeper: journalctl broke off: killed by signal 15\n"
+    line = "journalkeeper: journalctl broke off: killed by signal 15\n"
+    assert typed("doctor", "-D", f"{tmp_path}") == (1, "", line)

@@ -24,23 +24,37 @@ import pytest
 from journalkeeper.history import database
 from journalkeeper.history.record import Record
 from journalkeeper.lab.volume import ScratchVolume, run
-from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
-from tests.nobody import as_nobody
+from tests.hosts import outcome
+from tests.nobody import being_nobody
 
 VOLUME = ("uuid-a", 256)
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody and mount a tmpfs")
 
 
-def keep(record: Record, number: int = 0) -> None:
-    outcome = Outcome("/j/a.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 9, 1, 100, 1.0)
-    record.outcome(1, VOLUME, number, outcome, mtime_ns=1, size_bytes=1, when_us=number)
+def keep(record: Record, *numbers: int) -> None:
+    for number in numbers:
+        record.outcome(1, VOLUME, number, outcome(), mtime_ns=1, size_bytes=1, when_us=number)
+
+
+def moments(record: Record) -> list[int]:
+    return [entry.when_us for entry in record.history()]
 
 
 def kept(directory: Path) -> list[int]:
     with Record(directory, read_only=True) as record:
-        return [entry.when_us for entry in record.history()]
+        return moments(record)
+
+
+def full(directory: Path, number: int = 100) -> Path:
+    """The file of a record of so many outcomes."""
+    with Record(directory) as record:
+        keep(record, *range(number))
+    return directory / "history.db"
+
+
+both = pytest.mark.parametrize("read_only", [True, False], ids=["reader", "writer"])
 
 
 def child(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
@@ -100,15 +114,13 @@ def work(connection):
     os.kill(os.getpid(), 9)
 Record(sys.argv[2])._database.write(work)
 """
-    with Record(directory) as record:
-        for number in range(20):
-            keep(record, number)
+    full(directory, 20)
     with child(code, directory) as process:
         assert process.wait() == -signal.SIGKILL
     assert (directory / "history.db-journal").stat().st_size > 0
 
 
-@pytest.mark.parametrize("read_only", [True, False])
+@both
 def test_a_half_done_transaction_is_undone_by_whoever_comes_next(tmp_path: Path, *, read_only: bool) -> None:
     half_done(tmp_path)
     with Record(tmp_path, read_only=read_only) as record:
@@ -121,7 +133,7 @@ def test_who_may_only_read_a_half_done_transaction_is_sent_to_root(open_director
     half_done(open_directory)
     for name in os.listdir(open_directory):
         os.chmod(open_directory / name, 0o644)
-    with as_nobody(), pytest.raises(NeedsRootError, match="run it as root"):
+    with being_nobody(), pytest.raises(NeedsRootError, match="run it as root"):
         kept(open_directory)
 
 
@@ -164,14 +176,11 @@ DAMAGES = [garbage, zeroed_head, zeroed_schema, truncated, truncated_in_its_firs
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_an_unusable_file_is_set_aside_and_begun_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    with Record(tmp_path) as record:
-        for number in range(100):
-            keep(record, number)
-    damage(tmp_path / "history.db")
-    before = (tmp_path / "history.db").read_bytes()
+    damage(file := full(tmp_path))
+    before = file.read_bytes()
     with Record(tmp_path) as record:
         keep(record, 1)
-        assert [entry.when_us for entry in record.history()] == [1]
+        assert moments(record) == [1]
         assert record.set_aside is not None
         why = damage.__name__ if damage in (foreign, newer) else "corrupt"
         assert re.fullmatch(rf"{tmp_path}/history\.db\.{why}-\d{{8}}T\d{{6}}Z", record.set_aside)
@@ -183,14 +192,11 @@ def test_an_unusable_file_is_set_aside_and_begun_anew(tmp_path: Path, damage: Ca
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_reader_says_so_and_leaves_an_unusable_file_alone(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    with Record(tmp_path) as record:
-        for number in range(100):
-            keep(record, number)
-    damage(tmp_path / "history.db")
-    before = (tmp_path / "history.db").read_bytes()
+    damage(file := full(tmp_path))
+    before = file.read_bytes()
     with pytest.raises(KeeperError, match=r"history\.db: the record is (corrupt|foreign|newer); the next run as root"):
         kept(tmp_path)
-    assert (tmp_path / "history.db").read_bytes() == before
+    assert file.read_bytes() == before
 
 
 def test_a_file_damaged_under_our_hands_is_set_aside_and_the_outcome_kept(tmp_path: Path) -> None:
@@ -200,16 +206,13 @@ def test_a_file_damaged_under_our_hands_is_set_aside_and_the_outcome_kept(tmp_pa
             file.write(b"\xff" * 8192)
         keep(record, 2)
         assert record.set_aside is not None
-        assert [entry.when_us for entry in record.history()] == [2]
+        assert moments(record) == [2]
 
 
 def test_a_damaged_page_is_found_when_it_is_needed(tmp_path: Path) -> None:
-    with Record(tmp_path) as record:
-        for number in range(200):
-            keep(record, number)
-    size = (tmp_path / "history.db").stat().st_size
-    with open(tmp_path / "history.db", "r+b") as file:
-        for page in range(4096, size, 4096):
+    path = full(tmp_path, 200)
+    with open(path, "r+b") as file:
+        for page in range(4096, path.stat().st_size, 4096):
             file.seek(page)
             file.write(b"\xff" * 100)
     with Record(tmp_path) as record:
@@ -223,7 +226,7 @@ def test_the_rollback_journal_goes_with_its_database(tmp_path: Path) -> None:
     garbage(tmp_path / "history.db")
     with Record(tmp_path) as record:
         keep(record, 1)
-        assert [entry.when_us for entry in record.history()] == [1]
+        assert moments(record) == [1]
         assert record.set_aside is not None
         assert not record.vanished
 
@@ -254,24 +257,19 @@ def fill(path: Path, size: int) -> None:
             assert error.errno == errno.ENOSPC  # noqa: PT017 - this is how it ends
 
 
-def keep_until_it_fails(record: Record) -> None:
-    for number in range(2, 1000):
-        keep(record, number)
-
-
 @needs_root
 def test_a_full_disk_is_told_and_costs_nothing_that_was_kept(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "full", "size=1m,mode=755") as disk, Record(disk) as record:
         keep(record, 1)
         fill(disk / "filler", 4096)
         with pytest.raises(FileError, match="cannot write the record: No space left on device") as caught:
-            keep_until_it_fails(record)
+            keep(record, *range(2, 1000))
         assert caught.value.number == errno.ENOSPC
-        before = [entry.when_us for entry in record.history()]
+        before = moments(record)
         assert before == list(range(1, len(before) + 1))
         (disk / "filler").unlink()
         keep(record, 1000)
-        assert [entry.when_us for entry in record.history()] == [*before, 1000]
+        assert moments(record) == [*before, 1000]
 
 
 @pytest.mark.root
@@ -281,7 +279,7 @@ def test_a_full_btrfs_does_not_kill(tmp_path: Path) -> None:
         code = """
 record = Record(sys.argv[2]); keep(record, 1); os.sync(); print("ready", flush=True); sys.stdin.readline()
 try:
-    for number in range(2, 1000): keep(record, number)
+    keep(record, *range(2, 1000))
 except Exception as error: print(type(error).__name__, error.number)
 """
         with child(code, volume.mountpoint / "state") as process:
@@ -312,39 +310,34 @@ def test_a_read_only_disk_is_told_and_can_be_read(tmp_path: Path) -> None:
         assert caught.value.number == errno.EROFS
 
 
-def test_a_file_in_place_of_the_directory_is_told(tmp_path: Path) -> None:
+@both
+def test_a_file_in_place_of_the_directory_is_told(tmp_path: Path, *, read_only: bool) -> None:
     (tmp_path / "state").touch()
-    for read_only in (True, False):
-        with pytest.raises(FileError, match=r"Not a directory|File exists"):
-            Record(tmp_path / "state", read_only=read_only)
+    with pytest.raises(FileError, match=r"Not a directory|File exists"):
+        Record(tmp_path / "state", read_only=read_only)
 
 
-def test_a_directory_in_place_of_the_file_is_told(tmp_path: Path) -> None:
+@both
+def test_a_directory_in_place_of_the_file_is_told(tmp_path: Path, *, read_only: bool) -> None:
     (tmp_path / "history.db").mkdir()
-    for read_only in (True, False):
-        with pytest.raises(KeeperError, match=r"history\.db: cannot read the record"):
-            Record(tmp_path, read_only=read_only)
+    with pytest.raises(KeeperError, match=r"history\.db: cannot read the record"):
+        Record(tmp_path, read_only=read_only)
 
 
 # Rights
 
 
 @needs_root
-def test_nobody_is_sent_to_root_by_a_closed_directory(open_directory: Path) -> None:
-    Record(open_directory / "state").close()
-    with as_nobody():
-        for read_only in (True, False):
-            with pytest.raises(NeedsRootError, match=r"state/history\.db: .*Permission denied; run it as root"):
-                Record(open_directory / "state", read_only=read_only)
-
-
-@needs_root
-def test_nobody_is_sent_to_root_by_a_closed_file(open_directory: Path) -> None:
-    Record(open_directory).close()
-    with as_nobody():
-        for read_only in (True, False):
-            with pytest.raises(NeedsRootError, match="run it as root"):
-                Record(open_directory, read_only=read_only)
+@both
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [("state", r"state/history\.db: .*Permission denied; run it as root"), ("", "run it as root")],
+    ids=["closed directory", "closed file"],
+)
+def test_nobody_is_sent_to_root(open_directory: Path, place: str, says: str, *, read_only: bool) -> None:
+    Record(open_directory / place).close()
+    with being_nobody(), pytest.raises(NeedsRootError, match=says):
+        Record(open_directory / place, read_only=read_only)
 
 
 @needs_root
@@ -352,9 +345,9 @@ def test_who_may_read_the_directory_may_read_the_record_while_it_is_written_and_
     with Record(open_directory) as record:
         os.chmod(open_directory / "history.db", 0o644)
         keep(record, 1)
-        with as_nobody():
+        with being_nobody():
             assert kept(open_directory) == [1]
-    with as_nobody():
+    with being_nobody():
         assert kept(open_directory) == [1]
         with Record(open_directory) as record, pytest.raises(NeedsRootError, match="cannot write the record"):
             keep(record, 2)
@@ -383,8 +376,7 @@ while len(seen := record.history()) < 100:
         with child(code, tmp_path) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            for number in range(1, 100):
-                keep(record, number)
+            keep(record, *range(1, 100))
             counts = [int(line) for line in process.stdout]
             assert process.wait() == 0
     assert counts == sorted(counts)
@@ -396,7 +388,7 @@ def test_two_writers_who_begin_at_once_wait_for_each_other(tmp_path: Path) -> No
 print("ready", flush=True); sys.stdin.readline()
 for round in range(20):
     record = Record(f"{sys.argv[2]}/{round}")
-    for number in range(5): keep(record, int(sys.argv[3]) + number)
+    keep(record, *range(int(sys.argv[3]), int(sys.argv[3]) + 5))
     print(record.set_aside, flush=True); sys.stdin.readline()
 """
     with child(code, tmp_path, "0") as first, child(code, tmp_path, "10") as second:
@@ -422,7 +414,7 @@ def test_who_is_kept_out_too_long_says_so(tmp_path: Path, monkeypatch: pytest.Mo
             keep(record, 1)
         other.execute("ROLLBACK")
         keep(record, 2)
-        assert [entry.when_us for entry in record.history()] == [2]
+        assert moments(record) == [2]
 
 
 def test_an_interrupted_transaction_leaves_nothing(tmp_path: Path) -> None:

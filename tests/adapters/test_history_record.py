@@ -8,7 +8,9 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,28 +19,15 @@ from journalkeeper.history.database import Database
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.history.rows import Day, Run, Totals
 from journalkeeper.history.schema import MIGRATIONS
-from journalkeeper.model import (
-    Extents,
-    Host,
-    JournalFile,
-    Kind,
-    Outcome,
-    Past,
-    Reason,
-    Result,
-    Skip,
-    State,
-    Verb,
-    Volume,
-)
+from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Skip, Verb
 from journalkeeper.model.finished import NONE_FINISHED, FinishedFile
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
 from journalkeeper.wire import field as fields
 from journalkeeper.wire import records
+from tests import hosts
 
 VOLUME = ("uuid-a", 256)
-DEVICE = 41
 
 
 @pytest.fixture
@@ -47,37 +36,33 @@ def record(tmp_path: Path) -> Iterator[Record]:
         yield record
 
 
-def outcome(
-    path: str = "/j/m/a.journal",
-    *,
-    action: Verb = Verb.COMPRESS,
-    result: Result = Result.DONE,
-    written: int = 1000,
-    disk: tuple[int | None, int | None] = (900, 100),
-) -> Outcome:
-    return Outcome(path, action, result, Reason.FRAGMENTED, 5000, 40, *disk, written, 1.25, "said in words")
+UNKNOWN: dict[str, Any] = {"disk_bytes_before": None, "disk_bytes_after": None}
+outcome = partial(hosts.outcome, "/j/m/a.journal", detail="said in words")
 
 
-def keep(record: Record, *outcomes: Outcome, when_us: int = 100, inode: int = 7, run: int = 0) -> None:
+def keep(record: Record, *outcomes: Outcome, when_us: int = 100, inode: int = 7, run: int = 0, **words: Any) -> None:
     for one in outcomes:
-        record.outcome(run, VOLUME, inode, one, mtime_ns=55, size_bytes=66, when_us=when_us)
+        record.outcome(run, VOLUME, inode, one, mtime_ns=55, size_bytes=66, when_us=when_us, **words)
 
 
-def journal(
-    name: str = "system.journal", *, kind: Kind = Kind.ACTIVE, extents: int = 10, **other: object
-) -> JournalFile:
-    file = JournalFile(
-        path=f"/j/m/{name}", device=DEVICE, inode=7, kind=kind, owner="system", instance="m", state=State.OFFLINE,
-        size_bytes=8 << 20, allocated_bytes=8 << 20, disk_bytes=None,
-        extents=Extents(total=extents, data_bytes=8 << 20),
-        nocow=False, entries=1, head_time_us=0, tail_time_us=0, links=1, uid=0, mtime_ns=0, ctime_ns=0,
-    )  # fmt: skip
-    return file._replace(**other)  # type: ignore[arg-type]
+def journal(name: str = "system.journal", *, total: int = 10, **words: Any) -> JournalFile:
+    """An active file of 8 MiB, or an archive of that size."""
+    size = {"size_bytes": 8 << 20, "allocated_bytes": 8 << 20, "extents": hosts.extents(total, 8 << 20)}
+    named: dict[str, Any] = {"path": f"/j/m/{name}", "inode": 7, "instance": "m", "kind": Kind.ACTIVE, **size, **words}
+    return hosts.file(**named)
 
 
 def host(*files: JournalFile) -> Host:
-    volume = Volume(DEVICE, *VOLUME, "single", False, 0, 0, 0, False, ())
-    return Host(now_us=0, files=files, instances=(), volumes=(volume,), past={}, written_bytes=0)
+    return hosts.host(*files, instances=(), volumes=(hosts.volume(uuid=VOLUME[0], subvolume=VOLUME[1]),))
+
+
+def older(directory: Path, version: int, statement: str = "") -> Path:
+    """The directory of a record as an older version left it."""
+    database = Database(f"{directory / NAME}", MIGRATIONS[:version], read_only=False)
+    if statement:
+        database.write(lambda connection: connection.execute(statement))
+    database.close()
+    return directory
 
 
 def apart(file: JournalFile) -> Host:
@@ -111,22 +96,43 @@ def test_what_waits_is_kept_as_a_whole_and_written_only_where_it_is_another(reco
     assert record.waiting()["/j/b"].reason == "budget"
 
 
+# Older records, for readers who see them before they are brought up to date, too
+
+
 def test_in_an_older_record_nothing_waits(tmp_path: Path) -> None:
-    Database(str(tmp_path / NAME), MIGRATIONS[:2], read_only=False).close()
-    with Record(tmp_path, read_only=True) as old:
+    with Record(older(tmp_path, 2), read_only=True) as old:
         assert old.waiting() == {}
 
 
-def test_the_runs_of_an_older_record_keep_their_origin(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read_only", [True, False])
+def test_the_runs_of_an_older_record_keep_their_origin(tmp_path: Path, *, read_only: bool) -> None:
     """It was called by another name there."""
-    old = Database(str(tmp_path / NAME), MIGRATIONS[:4], read_only=False)
-    old.write(lambda connection: connection.execute("INSERT INTO runs (door, began_us) VALUES ('bus', 100)"))
-    old.close()
-    for read_only in (True, False):
-        with Record(tmp_path, read_only=read_only) as record:
-            last = record.last_run()
-            assert last is not None
-            assert (last.origin, last.began_us) == ("bus", 100)
+    older(tmp_path, 4, "INSERT INTO runs (door, began_us) VALUES ('bus', 100)")
+    with Record(tmp_path, read_only=read_only) as record:
+        last = record.last_run()
+        assert last is not None
+        assert (last.origin, last.began_us) == ("bus", 100)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_the_past_in_an_older_record_has_neither_expectation_nor_compression(
+    tmp_path: Path, *, read_only: bool
+) -> None:
+    older(tmp_path, 2, "INSERT INTO rewrites VALUES ('uuid-a', 256, 7, 'compress', 100, 66, 55, 40, 100)")
+    with Record(tmp_path, read_only=read_only) as record:
+        assert record.past(VOLUME) == {7: Past(Verb.COMPRESS, 100, 66, 55, 40)}
+
+
+def test_the_ledger_of_an_older_record_begins_with_what_it_remembers(tmp_path: Path) -> None:
+    row = "(NULL, 1, 100, x'2f61', 'compress', 'done', 'fragmented', 500, 40, 900, 100, 1000, 1, '')"
+    older(tmp_path, 1, f"INSERT INTO outcomes VALUES {row}")  # noqa: S608 - ours
+    with Record(tmp_path, read_only=True) as record:
+        assert record.counters() == Counters(done=1, bytes_written=1000, extents_removed=460, bytes_reclaimed=800)
+        assert [entry.outcome.unshared_bytes for entry in record.history()] == [0]
+    with Record(tmp_path) as record:
+        keep(record, outcome())
+        counters = record.counters()
+    assert counters == Counters(done=2, bytes_written=2000, extents_removed=460 + 4960, bytes_reclaimed=1600)
 
 
 # The past of files
@@ -140,24 +146,10 @@ def test_a_done_rewrite_is_the_past_of_its_inode(record: Record, action: Verb) -
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_what_the_file_was_is_kept(record: Record, kind: Kind) -> None:
-    record.outcome(0, VOLUME, 7, outcome(), mtime_ns=55, size_bytes=66, when_us=100, kind=kind)
-    assert record.past(VOLUME)[7].kind is kind
-
-
-def test_how_a_file_was_compressed_is_kept_and_unknown_in_an_older_record(record: Record, tmp_path: Path) -> None:
-    record.outcome(0, VOLUME, 7, outcome(), mtime_ns=55, size_bytes=66, when_us=100, compress="zstd:9")
-    assert record.past(VOLUME)[7].compress == "zstd:9"
-    old = Database(str(tmp_path / NAME), MIGRATIONS[:2], read_only=False)
-    old.write(
-        lambda connection: connection.execute(
-            "INSERT INTO rewrites VALUES ('uuid-a', 256, 8, 'compress', 1, 2, 3, 4, 5)"
-        )
-    )
-    old.close()
-    for read_only in (True, False):
-        with Record(tmp_path, read_only=read_only) as brought_up:
-            assert brought_up.past(VOLUME) == {8: Past(Verb.COMPRESS, 1, 2, 3, 4)}
+def test_what_the_file_was_and_how_it_was_compressed_is_kept(record: Record, kind: Kind) -> None:
+    keep(record, outcome(), kind=kind, compress="zstd:9")
+    kept = record.past(VOLUME)[7]
+    assert (kept.kind, kept.compress) == (kind, "zstd:9")
 
 
 @pytest.mark.parametrize(
@@ -177,20 +169,9 @@ def test_what_is_no_done_rewrite_is_no_past(record: Record, action: Verb, result
 
 @pytest.mark.parametrize("result", [Result.DONE, Result.SKIPPED])
 def test_a_rewrite_in_vain_is_remembered_with_what_was_expected(record: Record, result: Result) -> None:
-    vain = outcome(action=Verb.DEFRAGMENT, result=result)._replace(reason=Reason.NO_GAIN, extents_after=4999)
-    record.outcome(0, VOLUME, 7, vain, mtime_ns=55, size_bytes=66, when_us=100, extents_expected=40)
+    vain = outcome(action=Verb.DEFRAGMENT, result=result, reason=Reason.NO_GAIN, extents_after=4999)
+    keep(record, vain, extents_expected=40)
     assert record.past(VOLUME) == {7: Past(Verb.DEFRAGMENT, 100, 66, 55, 4999, 5000, 40, 1000)}
-
-
-def test_the_past_in_an_older_record_has_no_expectation(tmp_path: Path) -> None:
-    """Also for who may only read it, before it is brought up to date."""
-    old = Database(str(tmp_path / NAME), MIGRATIONS[:2], read_only=False)
-    row = "('uuid-a', 256, 7, 'compress', 100, 66, 55, 40, 100)"
-    old.write(lambda connection: connection.execute(f"INSERT INTO rewrites VALUES {row}"))  # noqa: S608 - ours
-    old.close()
-    for read_only in (True, False):
-        with Record(tmp_path, read_only=read_only) as record:
-            assert record.past(VOLUME) == {7: Past(Verb.COMPRESS, 100, 66, 55, 40)}
 
 
 def test_rotations_that_were_asked_for_count_within_their_time(record: Record) -> None:
@@ -227,8 +208,8 @@ def test_no_run_yet(record: Record) -> None:
 def test_a_run_counts_its_own_outcomes(record: Record) -> None:
     keep(record, outcome(), run=record.begin_run(1, "daemon"))
     run = record.begin_run(10, "defrag")
-    keep(record, outcome(written=5), outcome(result=Result.SKIPPED, written=0), run=run)
-    keep(record, outcome(result=Result.FAILED, written=3), run=run)
+    keep(record, outcome(bytes_written=5), outcome(result=Result.SKIPPED, bytes_written=0), run=run)
+    keep(record, outcome(result=Result.FAILED, bytes_written=3), run=run)
     assert record.last_run() == Run(run, "defrag", 10, None, done=1, skipped=1, failed=1, bytes_written=8)
     record.end_run(run, 20)
     assert record.last_run() == Run(run, "defrag", 10, 20, done=1, skipped=1, failed=1, bytes_written=8)
@@ -243,17 +224,17 @@ def test_a_run_without_outcomes_is_a_run(record: Record) -> None:
 
 
 def test_written_counts_whatever_the_result_after_a_moment(record: Record) -> None:
-    keep(record, outcome(written=1), when_us=100)
-    keep(record, outcome(written=2, result=Result.FAILED), when_us=101)
-    keep(record, outcome(written=4), when_us=200)
+    keep(record, outcome(bytes_written=1), when_us=100)
+    keep(record, outcome(bytes_written=2, result=Result.FAILED), when_us=101)
+    keep(record, outcome(bytes_written=4), when_us=200)
     assert record.written_since(99) == 7
     assert record.written_since(100) == 6
     assert record.written_since(200) == 0
 
 
 def test_what_was_written_while_the_clock_was_ahead_does_not_count_for_years(record: Record) -> None:
-    keep(record, outcome(written=1), when_us=200)
-    keep(record, outcome(written=2), when_us=201)
+    keep(record, outcome(bytes_written=1), when_us=200)
+    keep(record, outcome(bytes_written=2), when_us=201)
     assert record.written_since(0, 200) == 1
     assert record.written_since(0, 201) == 3
 
@@ -263,7 +244,7 @@ def test_what_was_written_while_the_clock_was_ahead_does_not_count_for_years(rec
 
 def test_an_outcome_comes_back_as_it_was(record: Record) -> None:
     run = record.begin_run(1, "defrag")
-    given = outcome("/j/\udcff\udcfe/\n'x.journal", disk=(None, None))
+    given = hosts.outcome("/j/\udcff\udcfe/\n'x.journal", **UNKNOWN)
     keep(record, given, when_us=1_700_000_000_000_000, run=run)
     ((when_us, origin, kept),) = record.history()
     assert (when_us, origin, kept) == (1_700_000_000_000_000, "defrag", given)
@@ -277,7 +258,7 @@ def test_an_outcome_of_a_lost_run_has_no_door(record: Record) -> None:
 
 def test_history_is_of_files_and_of_what_is_below_directories(record: Record) -> None:
     for path in ("/j/m/a.journal", "/j/m/b.journal", "/j/mm/a.journal", "/j/m%/a.journal"):
-        keep(record, outcome(path))
+        keep(record, hosts.outcome(path))
 
     def found(*paths: str) -> list[str]:
         return [entry.outcome.path for entry in record.history(paths)]
@@ -290,7 +271,7 @@ def test_history_is_of_files_and_of_what_is_below_directories(record: Record) ->
 
 
 def test_history_of_a_relative_path(record: Record, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    keep(record, outcome(f"{tmp_path}/a.journal"))
+    keep(record, hosts.outcome(f"{tmp_path}/a.journal"))
     monkeypatch.chdir(tmp_path)
     assert len(record.history(["a.journal"])) == len(record.history(["."])) == 1
 
@@ -308,8 +289,8 @@ def test_days_are_local_and_sum_up(record: Record, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TZ", "Etc/GMT-2")  # two hours east of Greenwich
     time.tzset()
     try:
-        keep(record, outcome(), outcome(disk=(None, None)), when_us=21 * HOUR_US)
-        keep(record, outcome(result=Result.FAILED), outcome("/x/y", result=Result.SKIPPED), when_us=22 * HOUR_US)
+        keep(record, outcome(), outcome(**UNKNOWN), when_us=21 * HOUR_US)
+        keep(record, outcome(result=Result.FAILED), hosts.outcome("/x/y", result=Result.SKIPPED), when_us=22 * HOUR_US)
         assert record.days() == [
             Day("1970-01-01", 2, 0, 0, 10000, 80, 2000, 800),
             Day("1970-01-02", 0, 1, 1, 10000, 80, 2000, 1600),
@@ -324,8 +305,8 @@ def test_days_are_local_and_sum_up(record: Record, monkeypatch: pytest.MonkeyPat
 
 
 def test_totals_are_of_each_instance_and_samples_of_active_files(record: Record) -> None:
-    archive = journal("system@1.journal", kind=Kind.ARCHIVED, extents=90)
-    other = journal("remote-\udcff.journal", extents=5, instance="remote")
+    archive = journal("system@1.journal", kind=Kind.ARCHIVED, total=90)
+    other = journal("remote-\udcff.journal", total=5, instance="remote")
     record.observe(1, host(journal(), archive, other))
     assert record.totals() == [
         Totals(1, "m", files=2, extents=100, ideal_extents=2, active_extents=10, size_bytes=16 << 20,
@@ -352,16 +333,16 @@ def test_nothing_is_written_while_nothing_changes(record: Record) -> None:
     before = writes(record)
     record.observe(2, host(journal()))
     assert writes(record) == before
-    record.observe(3, host(journal(extents=11)))
+    record.observe(3, host(journal(total=11)))
     assert writes(record) == before + 1
-    record.observe(4, host(journal(extents=10)))
+    record.observe(4, host(journal(total=10)))
     assert [(row.when_us, row.extents) for row in record.samples()] == [(1, 10), (3, 11), (4, 10)]
 
 
 @pytest.mark.parametrize(("now_us", "rows"), [(1099, 1), (1100, 2), (999, 2)])
 def test_changes_are_kept_every_so_often_and_when_the_clock_went_back(record: Record, now_us: int, rows: int) -> None:
     record.observe(1000, host(journal()), every_us=100)
-    record.observe(now_us, host(journal(extents=11)), every_us=100)
+    record.observe(now_us, host(journal(total=11)), every_us=100)
     assert len(record.samples()) == len(record.totals()) == rows
 
 
@@ -372,7 +353,7 @@ def test_prune_forgets_what_is_older(record: Record) -> None:
     for when_us in (99, 100):
         run = record.begin_run(when_us, "defrag")
         keep(record, outcome(), when_us=when_us, run=run, inode=when_us)
-        record.observe(when_us, host(journal(extents=when_us, inode=1)))
+        record.observe(when_us, host(journal(total=when_us, inode=1)))
     record.prune(now_us=1100, keep_us=1000)
     assert [entry.when_us for entry in record.history()] == [100]
     assert [row.when_us for row in record.samples()] == [row.when_us for row in record.totals()] == [100]
@@ -386,7 +367,7 @@ def test_prune_forgets_what_is_older(record: Record) -> None:
 def test_prune_keeps_the_newest_rows(record: Record) -> None:
     for when_us in range(10):
         keep(record, outcome(), when_us=when_us)
-        record.observe(when_us, host(journal(extents=when_us)))
+        record.observe(when_us, host(journal(total=when_us)))
     record.prune(now_us=10, keep_us=1000, max_rows=10)
     assert len(record.history()) == len(record.samples()) == 10
     record.prune(now_us=10, keep_us=1000, max_rows=3)
@@ -484,7 +465,7 @@ def test_the_ledger_only_grows_when_rows_are_forgotten(record: Record) -> None:
     ("one", "removed"),
     [
         (outcome(), 4960),
-        (outcome()._replace(extents_after=6000), 0),
+        (outcome(extents_after=6000), 0),
         (outcome(action=Verb.ROTATE), 0),
         (outcome(result=Result.FAILED), 0),
     ],
@@ -501,14 +482,14 @@ def test_only_a_rewrite_that_was_done_removed_extents(record: Record, one: Outco
 def test_what_was_reclaimed_is_unknown_until_a_file_knows_it(
     record: Record, disk: tuple[int | None, int | None], reclaimed: int | None
 ) -> None:
-    keep(record, outcome(disk=disk))
+    keep(record, outcome(disk_bytes_before=disk[0], disk_bytes_after=disk[1]))
     assert record.counters().bytes_reclaimed == reclaimed
 
 
 def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -> None:
     run = record.begin_run(100, "daemon")
     for path, unshared, when_us in (("/j/a/x", 0, 200), ("/j/b/x", 1, 200), ("/j/b/y", 5, 300), ("/j/c/x", 1, 100)):
-        done = outcome()._replace(path=path, unshared_bytes=unshared)
+        done = hosts.outcome(path, unshared_bytes=unshared)
         record.outcome(run, VOLUME, 1, done, mtime_ns=1, size_bytes=1, when_us=when_us)
     assert record.unshared_since(100) == {"/j/b"}
     assert record.unshared_since(99) == {"/j/b", "/j/c"}
@@ -533,18 +514,3 @@ def test_a_run_that_came_to_nothing_is_counted(record: Record) -> None:
     record.run_failed()
     record.run_failed()
     assert record.counters() == Counters(failed_runs=2)
-
-
-def test_the_ledger_of_an_older_record_begins_with_what_it_remembers(tmp_path: Path) -> None:
-    """And who may only read it sees the same, before it is brought up to date."""
-    row = "(NULL, 1, 100, x'2f61', 'compress', 'done', 'fragmented', 500, 40, 900, 100, 1000, 1, '')"
-    old = Database(str(tmp_path / NAME), MIGRATIONS[:1], read_only=False)
-    old.write(lambda connection: connection.execute(f"INSERT INTO outcomes VALUES {row}"))  # noqa: S608 - ours
-    old.close()
-    with Record(tmp_path, read_only=True) as record:
-        assert record.counters() == Counters(done=1, bytes_written=1000, extents_removed=460, bytes_reclaimed=800)
-        assert [entry.outcome.unshared_bytes for entry in record.history()] == [0]
-    with Record(tmp_path) as record:
-        keep(record, outcome())
-        counters = record.counters()
-    assert counters == Counters(done=2, bytes_written=2000, extents_removed=460 + 4960, bytes_reclaimed=1600)

@@ -16,7 +16,7 @@ import pytest
 
 from journalkeeper.history.state import lock, make
 from journalkeeper.model.errors import BusyError, FileError, NeedsRootError
-from tests.nobody import as_nobody
+from tests.nobody import being_nobody
 
 HOLD = """
 import sys
@@ -120,7 +120,7 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
 
 @needs_root
 def test_nobody_may_not_make_the_directory(open_directory: Path) -> None:
-    with as_nobody(), pytest.raises(NeedsRootError, match="Permission denied; run it as root"):
+    with being_nobody(), pytest.raises(NeedsRootError, match="Permission denied; run it as root"):
         make(f"{open_directory}/state")
 
 
@@ -128,5 +128,5 @@ def test_nobody_may_not_make_the_directory(open_directory: Path) -> None:
 def test_nobody_may_not_hold_the_lock(open_directory: Path) -> None:
     with lock(open_directory):
         pass
-    with as_nobody(), pytest.raises(NeedsRootError, match="cannot open the lock"), lock(open_directory):
+    with being_nobody(), pytest.raises(NeedsRootError, match="cannot open the lock"), lock(open_directory):
         pytest.fail("a stranger holds the lock")

@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from journalkeeper import __version__
+from tests.adapters.command import ran
 
 CHECKOUT = Path(__file__).parent.parent.parent
 HOME = "usr/lib/journalkeeper"
 
 
 def install(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([CHECKOUT / "configs/install", *words], capture_output=True, text=True, check=False)
+    return ran(CHECKOUT / "configs/install", *words)
 
 
 def files(root: Path) -> set[str]:
@@ -29,30 +30,20 @@ def files(root: Path) -> set[str]:
     return {f"/{path.relative_to(root)}" for path in found if not path.is_relative_to(root / HOME)}
 
 
-@pytest.mark.parametrize("words", [["--frob"], ["extra"]])
-def test_words_it_does_not_know_are_a_usage_error(words: list[str]) -> None:
-    done = install(*words)
-    assert done.returncode == 2
-    assert "see configs/install --help" in done.stderr
-
-
-def test_a_root_that_is_not_there_is_named(tmp_path: Path) -> None:
-    done = install("--root", tmp_path / "missing")
-    assert done.returncode == 1
-    assert "missing: no such directory" in done.stderr
-
-
-def test_purge_alone_is_refused() -> None:
-    done = install("--purge")
-    assert done.returncode == 1
-    assert "--purge goes with --uninstall" in done.stderr
-
-
-@pytest.mark.root
-def test_uninstalling_what_was_never_installed_says_so(tmp_path: Path) -> None:
-    done = install("--root", tmp_path, "--uninstall")
-    assert done.returncode == 1
-    assert "has installed nothing" in done.stderr
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["--frob"], 2, "see configs/install --help"),
+        (["extra"], 2, "see configs/install --help"),
+        (["--root", "{place}/missing"], 1, "missing: no such directory"),
+        (["--purge"], 1, "--purge goes with --uninstall"),
+        pytest.param(["--root", "{place}", "--uninstall"], 1, "has installed nothing", marks=pytest.mark.root),
+    ],
+)
+def test_what_it_cannot_do_is_refused_with_a_reason(tmp_path: Path, words: list[str], status: int, says: str) -> None:
+    done = install(*(word.format(place=tmp_path) for word in words))
+    assert done.returncode == status
+    assert says in done.stderr
 
 
 def manifest(root: Path) -> list[str]:
@@ -80,9 +71,7 @@ def test_it_lists_what_it_writes(image: Path) -> None:
 @pytest.mark.slow
 def test_what_it_installed_runs_from_where_it_is_now(image: Path, tmp_path: Path) -> None:
     program = image / HOME / "venv/bin/python"
-    version = subprocess.run(
-        [program, "-P", "-m", "journalkeeper", "--version"], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
+    version = ran(program, "-P", "-m", "journalkeeper", "--version", check=True, cwd=tmp_path)
     assert version.stdout == f"journalkeeper {__version__}\n"
     scripts = [path for path in (image / HOME / "venv/bin").iterdir() if path.is_file() and not path.is_symlink()]
     assert [path for path in scripts if os.fsencode(image) in path.read_bytes()] == []
@@ -119,7 +108,7 @@ def test_an_interrupted_upgrade_leaves_the_last_version_and_is_taken_up_again(im
     upgrade.wait()
     assert (files(image), manifest(image)) == (before, listed)
     program = image / HOME / "venv/bin/python"
-    subprocess.run([program, "-P", "-m", "journalkeeper", "--version"], check=True, cwd=image)
+    ran(program, "-P", "-m", "journalkeeper", "--version", check=True, cwd=image)
     assert install("--root", image).returncode == 0
     assert {path.name for path in (image / HOME).iterdir()} - {"packages"} == {"enabled", "manifest", "venv"}
 
@@ -165,19 +154,15 @@ def test_an_image_with_another_python_is_refused(tmp_path: Path) -> None:
     other = place / "python3"
     other.write_text("#!/sh\necho 3.9\n")
     other.chmod(0o755)
-    for name, target in (("sh", shutil.which("sh")), *libraries_of("sh")):
-        copy = tmp_path / str(name).lstrip("/")
+    shell = str(shutil.which("sh"))
+    libraries = re.findall(r"(/\S+) \(0x", ran("ldd", shell, check=True).stdout)
+    for name, target in (("sh", shell), *((path, path) for path in libraries)):
+        copy = tmp_path / name.lstrip("/")
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(str(target), copy)
+        shutil.copy(target, copy)
     done = install("--root", tmp_path)
     assert done.returncode == 1
     assert "has Python 3.9" in done.stderr
-
-
-def libraries_of(program: str) -> list[tuple[str, str]]:
-    """The libraries that a program is loaded with, by the paths at which it looks for them."""
-    said = subprocess.run(["ldd", str(shutil.which(program))], capture_output=True, text=True, check=True).stdout
-    return [(path, path) for path in re.findall(r"(/\S+) \(0x", said)]
 
 
 def test_every_row_of_the_table_is_a_pattern_and_a_directory() -> None:

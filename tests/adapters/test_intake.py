@@ -15,7 +15,7 @@ from journalkeeper.journald.entries import Entry
 from journalkeeper.model import Kind, Reason
 from journalkeeper.observe.intake import Intake, written_by_journald
 from tests import hosts
-from tests.small_journal import journal
+from tests.journal_files import journal
 
 NOW_US = 1_700_000_000_000_000
 

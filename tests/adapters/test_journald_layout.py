@@ -14,6 +14,7 @@ from journalkeeper.journald.conf import Settings
 from journalkeeper.journald.layout import Directory, directories, instance, listing, machine_id
 from journalkeeper.model import Instance, Kind
 from journalkeeper.model.errors import FileError
+from tests.nobody import being_nobody
 
 ID = "0123456789abcdef0123456789abcdef"
 OTHER = "f" * 32
@@ -116,13 +117,8 @@ def test_a_top_that_is_a_file_is_an_error(tmp_path: Path) -> None:
 def test_a_top_that_may_not_be_listed_is_an_error() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root to make a directory that another user may not list")
-    with tempfile.TemporaryDirectory() as top:
-        os.seteuid(65534)
-        try:
-            with pytest.raises(FileError) as caught:
-                directories(top)
-        finally:
-            os.seteuid(0)
+    with tempfile.TemporaryDirectory() as top, being_nobody(), pytest.raises(FileError) as caught:
+        directories(top)
     assert (caught.value.number, caught.value.path) == (errno.EACCES, os.path.realpath(top))
 
 

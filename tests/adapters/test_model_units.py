@@ -6,11 +6,11 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import subprocess
 
 import pytest
 
 from journalkeeper.model.units import format_span, parse_span_us
+from tests.adapters.command import ran
 
 pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 
@@ -28,13 +28,7 @@ TABLE = [
 
 def systemd(text: str) -> tuple[int, str] | None:
     """What systemd-analyze makes of a time span: microseconds, and how it prints them, cut after two units."""
-    done = subprocess.run(
-        ["systemd-analyze", "timespan", "--", text],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"LC_ALL": "C.UTF-8"},
-    )
+    done = ran("systemd-analyze", "timespan", "--", text, env={"LC_ALL": "C.UTF-8"})
     if done.returncode != 0:
         return None
     number = re.search(r"s: (\d+)$", done.stdout, re.MULTILINE)

@@ -8,8 +8,6 @@ are installed and removed on booted hosts is in tests/guest/test_packages_on_hos
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -18,29 +16,26 @@ from pathlib import Path
 import pytest
 
 from journalkeeper import __version__
+from tests.adapters.command import need, ran
 
 pytestmark = pytest.mark.slow
 
 CHECKOUT = Path(__file__).parent.parent.parent
 TOOLS = {
-    "deb": {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "dh_python3": "dh-python", "lintian": "lintian"},
-    "rpm": {"rpmbuild": "rpm", "rpmlint": "rpmlint"},
-    "arch": {"makepkg": "makepkg", "pacman": "pacman-package-manager"},
+    "deb": ("dpkg-buildpackage", "dh", "dh_python3", "lintian"),
+    "rpm": ("rpmbuild", "rpmlint"),
+    "arch": ("makepkg", "pacman"),
 }
 DISTRIBUTIONS_OWN = ("/usr/share/doc/", "/usr/share/licenses/", "/usr/share/python3/runtime.d/", "/usr/share/lintian/")
 
 
 def run(*words: str | Path) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return ran(*words, check=True).stdout
 
 
 def build(kind: str, out: Path) -> Path:
     """Build the packages of a kind and return the directory they are in."""
-    for tool, package in TOOLS.get(kind, {}).items():
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed (package {package})")
+    need(*TOOLS.get(kind, ()))
     run(CHECKOUT / "configs/packaging/build", kind, out)
     return out
 
@@ -70,18 +65,13 @@ def payload(paths: list[str]) -> set[str]:
     return {without_place(path) for path in ours if not path.endswith(".pyc")}
 
 
-def listed_by_dpkg(package: Path) -> list[str]:
-    lines = run("dpkg-deb", "--contents", package).splitlines()
-    return [line.split()[5] for line in lines]
-
-
 @pytest.fixture(scope="module")
 def deb(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return one(build("deb", tmp_path_factory.mktemp("deb")), "*.deb")
 
 
 def test_the_deb_holds_what_is_to_be_placed(deb: Path, placed: set[str]) -> None:
-    assert payload(listed_by_dpkg(deb)) == placed
+    assert payload([line.split()[5] for line in run("dpkg-deb", "--contents", deb).splitlines()]) == placed
     assert run("dpkg-deb", "--field", deb, "Version") == f"{__version__}\n"
 
 
@@ -92,11 +82,7 @@ def test_the_deb_asks_for_the_libraries_in_debians_words(deb: Path) -> None:
 
 
 def test_lintian_has_nothing_to_say(deb: Path) -> None:
-    assert lint(deb) == ""
-
-
-def lint(package: Path) -> str:
-    return run("lintian", "--allow-root", "--pedantic", "--fail-on", "error,warning,pedantic", package)
+    assert run("lintian", "--allow-root", "--pedantic", "--fail-on", "error,warning,pedantic", deb) == ""
 
 
 def test_the_rpm_holds_the_same_and_rpmlint_has_nothing_to_say(tmp_path: Path, placed: set[str]) -> None:
@@ -130,13 +116,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_sdist_holds_the_checkout(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {
-        "LICENSE",
-        "README.md",
-        "journalkeeper/__init__.py",
-        "units/journalkeeper.service",
-        "configs/place",
-    } <= names
+    expected = ("LICENSE", "README.md", "journalkeeper/__init__.py", "units/journalkeeper.service", "configs/place")
+    assert set(expected) <= names
     assert [name for name in names if name.endswith(".pyc")] == []
 
 
@@ -161,7 +142,7 @@ def test_the_sdist_makes_the_wheel_that_the_checkout_makes(sdist: Path, tmp_path
 
 def test_a_kind_that_there_is_not_is_named(tmp_path: Path) -> None:
     program = CHECKOUT / "configs/packaging/build"
-    done = subprocess.run([program, "exe", tmp_path], capture_output=True, text=True, check=False)
+    done = ran(program, "exe", tmp_path)
     assert done.returncode == 1
     assert "wheel or sdist, not exe" in done.stderr
-    assert subprocess.run([program], capture_output=True, check=False).returncode == 2
+    assert ran(program).returncode == 2

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from journalkeeper.lab.bed import Bed
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.service.log import FIELD_CHARACTERS, INTERVAL_S, LINES, SOCKET, Event, Log, encode, to_journald
+from tests.adapters.command import ran
 
 OUTCOME = Outcome("/j/system@1.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 5992, 40, None, 7, 4096, 1.5)
 MANY = 2000
@@ -224,7 +224,7 @@ def test_a_real_journald_keeps_the_fields_apart(bed: Bed) -> None:
     log.close()
     bed.journald.sync()
     argv = ["journalctl", f"--file={bed.journald.active}", "--output=json", f"MESSAGE_ID={Event.DONE}"]
-    (entry,) = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    (entry,) = ran(*argv, check=True).stdout.splitlines()
     fields = json.loads(entry)
     assert (fields["JOURNALKEEPER_EXTENTS_BEFORE"], fields["JOURNALKEEPER_EXTENTS_AFTER"]) == ("5992", "40")
     assert (fields["JOURNALKEEPER_DETAIL"], fields["MESSAGE"]) == (r"two\x0alines", "mended")

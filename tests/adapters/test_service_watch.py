@@ -19,6 +19,7 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, Watch
 from tests.hosts import MACHINE
 
+Watching = Callable[..., "Scene"]
 ARCHIVE = f"system@{MACHINE}-0000000000000001-0000000000000001.journal"
 SMALLEST_EVENT = 16
 QUEUE = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
@@ -69,7 +70,7 @@ class Scene:
 
 
 @pytest.fixture
-def watching() -> Iterator[Callable[..., Scene]]:
+def watching() -> Iterator[Watching]:
     scenes: list[Scene] = []
 
     def make(*tops: Path | str) -> Scene:
@@ -77,8 +78,8 @@ def watching() -> Iterator[Callable[..., Scene]]:
         return scenes[-1]
 
     yield make
-    for scene in scenes:
-        scene.close()
+    for made in scenes:
+        made.close()
 
 
 @pytest.fixture
@@ -88,6 +89,12 @@ def top(tmp_path: Path) -> Path:
     instance.mkdir(parents=True)
     (instance / "system.journal").write_bytes(b"journal")
     return tmp_path / "journal"
+
+
+@pytest.fixture
+def scene(top: Path, watching: Watching) -> Scene:
+    """A watch on it."""
+    return watching(top)
 
 
 def append(path: Path | bytes) -> None:
@@ -101,29 +108,29 @@ NOTHING = Told(frozenset(), rescan=False)
 # appends
 
 
-def test_an_append_is_told_with_its_instance(top: Path, watching: Callable[..., Scene]) -> None:
+def test_an_append_is_told_with_its_instance(top: Path, scene: Scene) -> None:
     active = top / MACHINE / "system.journal"
-    assert watching(top).after(lambda: append(active)) == Told(frozenset({str(top / MACHINE)}), rescan=False)
+    assert scene.after(lambda: append(active)) == Told(frozenset({str(top / MACHINE)}), rescan=False)
 
 
 @pytest.mark.parametrize("name", [ARCHIVE, "system@0000000000000001-0000000000000001.journal~", "other"])
-def test_what_is_written_to_other_files_is_not_told(top: Path, watching: Callable[..., Scene], name: str) -> None:
+def test_what_is_written_to_other_files_is_not_told(top: Path, watching: Watching, name: str) -> None:
     (top / MACHINE / name).write_bytes(b"x")
     assert watching(top).after(lambda: append(top / MACHINE / name)) == NOTHING
 
 
-def test_many_appends_are_one_change(top: Path, watching: Callable[..., Scene]) -> None:
-    scene, active = watching(top), top / MACHINE / "system.journal"
+def test_many_appends_are_one_change(top: Path, scene: Scene) -> None:
+    active = top / MACHINE / "system.journal"
     scene.after(*[lambda: append(active)] * 500)
     assert len(scene.changes) == 1
 
 
-def test_a_flat_directory_of_journals_is_an_instance(tmp_path: Path, watching: Callable[..., Scene]) -> None:
+def test_a_flat_directory_of_journals_is_an_instance(tmp_path: Path, watching: Watching) -> None:
     (tmp_path / "system.journal").write_bytes(b"x")
     assert watching(tmp_path).after(lambda: append(tmp_path / "system.journal")).appended == {str(tmp_path)}
 
 
-def test_a_directory_that_becomes_an_instance_is_watched_as_one(tmp_path: Path, watching: Callable[..., Scene]) -> None:
+def test_a_directory_that_becomes_an_instance_is_watched_as_one(tmp_path: Path, watching: Watching) -> None:
     scene, active = watching(tmp_path), tmp_path / "system.journal"
     assert scene.names(active.touch) == {"*", active.name}
     assert scene.after(lambda: append(active)).appended == {str(tmp_path)}
@@ -136,58 +143,48 @@ ACTIVE = "system.journal"
 LEFT_BEHIND = ".journalkeeper-7.tmp"
 
 
+STRANGE = "user-\udcff\udcfe.journal"
+
+
 @pytest.mark.parametrize(
-    ("doing", "told"),
+    ("doing", "told", "rescan"),
     [
-        (lambda instance: (instance / ARCHIVE).touch(), {ARCHIVE}),
-        (lambda instance: (instance / ACTIVE).rename(instance / ARCHIVE), {ACTIVE, ARCHIVE}),
-        (lambda instance: (instance / ACTIVE).unlink(), {ACTIVE}),
-        (lambda instance: append(instance / ACTIVE), {ACTIVE}),
-        (lambda instance: (instance / ACTIVE).chmod(0o600), {ACTIVE}),
-        (lambda instance: os.utime(instance / ACTIVE), {ACTIVE}),
-        (lambda instance: os.setxattr(instance / ACTIVE, "user.x", b"1"), {ACTIVE}),
-        (lambda instance: (instance / LEFT_BEHIND).touch(), {LEFT_BEHIND}),
-        (lambda instance: (instance / "notes").touch(), set()),
-        (lambda instance: instance.chmod(0o755), set()),
-        (lambda instance: (instance.parent / f"{MACHINE}.new").mkdir(), {"*"}),
-        (lambda instance: instance.rename(instance.parent / f"{MACHINE}.new"), {"*"}),
+        (lambda instance: (instance / ARCHIVE).touch(), {ARCHIVE}, True),
+        (lambda instance: (instance / "user-1000.journal").touch(), {"user-1000.journal"}, True),
+        (lambda instance: (instance / STRANGE).touch(), {STRANGE}, True),
+        (lambda instance: (instance / ACTIVE).rename(instance / ARCHIVE), {ACTIVE, ARCHIVE}, True),
+        (lambda instance: (instance / ACTIVE).unlink(), {ACTIVE}, True),
+        (lambda instance: append(instance / ACTIVE), {ACTIVE}, False),
+        (lambda instance: (instance / ACTIVE).chmod(0o600), {ACTIVE}, False),
+        (lambda instance: os.utime(instance / ACTIVE), {ACTIVE}, False),
+        (lambda instance: os.setxattr(instance / ACTIVE, "user.x", b"1"), {ACTIVE}, False),
+        (lambda instance: (instance / LEFT_BEHIND).touch(), {LEFT_BEHIND}, False),
+        (lambda instance: (instance / "notes").touch(), set(), False),
+        (lambda instance: instance.chmod(0o755), set(), False),
+        (lambda instance: (instance.parent / f"{MACHINE}.new").mkdir(), {"*"}, True),
+        (lambda instance: instance.rename(instance.parent / f"{MACHINE}.new"), {"*"}, True),
     ],
-    ids=["new", "renamed", "removed", "append", "chmod", "utime", "xattr", "ours", "other", "of it", "below", "moved"],
+    ids=[
+        *("new", "user", "not UTF-8", "renamed", "removed", "append", "chmod", "utime", "xattr", "ours", "other"),
+        *("of it", "below", "moved"),
+    ],
 )
 def test_the_names_that_changed_are_told(
-    top: Path, watching: Callable[..., Scene], doing: Callable[[Path], object], told: set[str]
+    top: Path, scene: Scene, doing: Callable[[Path], object], told: set[str], rescan: bool
 ) -> None:
-    assert watching(top).names(lambda: doing(top / MACHINE)) == told
-
-
-# names
-
-
-@pytest.mark.parametrize(
-    "doing",
-    [
-        lambda instance: (instance / ARCHIVE).touch(),
-        lambda instance: (instance / "system.journal").rename(instance / ARCHIVE),
-        lambda instance: (instance / "system.journal").unlink(),
-        lambda instance: (instance / "user-1000.journal").touch(),
-        lambda instance: open(os.fsencode(instance) + b"/user-\xff\xfe.journal", "w").close(),
-    ],
-    ids=["new", "renamed", "removed", "user", "not UTF-8"],
-)
-def test_names_of_journals_that_come_and_go_are_told(
-    top: Path, watching: Callable[..., Scene], doing: Callable[[Path], object]
-) -> None:
-    assert watching(top).after(lambda: doing(top / MACHINE)).rescan
+    """And whether a look is due."""
+    assert scene.names(lambda: doing(top / MACHINE)) == told
+    assert any(change.rescan for change in scene.changes) is rescan
 
 
 @pytest.mark.parametrize("name", [".journalkeeper-abc.tmp", "fss", "notes.txt", "#system.journal.swp"])
-def test_names_that_are_no_journals_are_not_told(top: Path, watching: Callable[..., Scene], name: str) -> None:
+def test_names_that_are_no_journals_are_not_told(top: Path, name: str, scene: Scene) -> None:
     """Our own temporary files among them: our work must not wake us."""
-    scene, file = watching(top), top / MACHINE / name
+    file = top / MACHINE / name
     assert scene.after(file.touch, file.unlink) == NOTHING
 
 
-def test_a_name_that_is_not_utf8_does_not_hide_what_follows(top: Path, watching: Callable[..., Scene]) -> None:
+def test_a_name_that_is_not_utf8_does_not_hide_what_follows(top: Path, watching: Watching) -> None:
     strange = os.fsencode(top / MACHINE) + b"/user-\xff.journal"
     Path(os.fsdecode(strange)).touch()
     scene = watching(top)
@@ -195,7 +192,7 @@ def test_a_name_that_is_not_utf8_does_not_hide_what_follows(top: Path, watching:
     assert seen.appended == {str(top / MACHINE)}
 
 
-def test_a_directory_whose_own_name_is_not_utf8_is_watched(tmp_path: Path, watching: Callable[..., Scene]) -> None:
+def test_a_directory_whose_own_name_is_not_utf8_is_watched(tmp_path: Path, watching: Watching) -> None:
     top = os.fsdecode(os.fsencode(tmp_path) + b"/j\xff")
     os.mkdir(top)
     scene = watching(top)
@@ -208,10 +205,8 @@ def test_a_directory_whose_own_name_is_not_utf8_is_watched(tmp_path: Path, watch
 
 
 @pytest.mark.parametrize("name", ["remote", f"{MACHINE}.web", MACHINE[::-1]])
-def test_new_instances_are_watched_and_vanished_ones_dropped(
-    top: Path, watching: Callable[..., Scene], name: str
-) -> None:
-    scene, instance = watching(top), top / name
+def test_new_instances_are_watched_and_vanished_ones_dropped(top: Path, name: str, scene: Scene) -> None:
+    instance = top / name
     assert scene.after(instance.mkdir).rescan
     assert str(instance) in scene.watch.watched
     active = instance / "system.journal"
@@ -221,7 +216,7 @@ def test_new_instances_are_watched_and_vanished_ones_dropped(
     assert str(instance) not in scene.watch.watched
 
 
-def test_a_top_that_is_not_there_yet_is_waited_for(tmp_path: Path, watching: Callable[..., Scene]) -> None:
+def test_a_top_that_is_not_there_yet_is_waited_for(tmp_path: Path, watching: Watching) -> None:
     top = tmp_path / "a" / "b" / "journal"
     scene = watching(top)
     assert scene.after((tmp_path / "a").mkdir).rescan
@@ -233,7 +228,7 @@ def test_a_top_that_is_not_there_yet_is_waited_for(tmp_path: Path, watching: Cal
 
 
 def test_what_else_appears_beside_a_missing_or_present_top_is_not_told(
-    tmp_path: Path, top: Path, watching: Callable[..., Scene]
+    tmp_path: Path, top: Path, watching: Watching
 ) -> None:
     """/var/log is a busy directory."""
     missing = tmp_path / "missing"
@@ -242,8 +237,8 @@ def test_what_else_appears_beside_a_missing_or_present_top_is_not_told(
     assert scene.after(missing.mkdir).rescan
 
 
-def test_a_top_that_is_moved_away_and_made_anew_is_found_again(top: Path, watching: Callable[..., Scene]) -> None:
-    scene, old = watching(top), top.with_name("old")
+def test_a_top_that_is_moved_away_and_made_anew_is_found_again(top: Path, scene: Scene) -> None:
+    old = top.with_name("old")
     assert scene.after(lambda: top.rename(old)).rescan
     assert str(top) not in scene.watch.watched
     assert scene.after(lambda: append(old / MACHINE / "system.journal")) == NOTHING
@@ -253,8 +248,8 @@ def test_a_top_that_is_moved_away_and_made_anew_is_found_again(top: Path, watchi
     assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}
 
 
-def test_moving_a_top_to_and_fro_leaves_no_watch_behind(top: Path, watching: Callable[..., Scene]) -> None:
-    scene, other = watching(top), top.with_name("other")
+def test_moving_a_top_to_and_fro_leaves_no_watch_behind(top: Path, scene: Scene) -> None:
+    other = top.with_name("other")
     kept = len(scene.watch.watched)
     for _ in range(3):
         scene.after(lambda: top.rename(other))
@@ -263,7 +258,7 @@ def test_moving_a_top_to_and_fro_leaves_no_watch_behind(top: Path, watching: Cal
     assert fdinfo.count("inotify wd:") == len(scene.watch.watched) == kept
 
 
-def test_a_link_that_comes_to_lead_elsewhere_is_followed(tmp_path: Path, watching: Callable[..., Scene]) -> None:
+def test_a_link_that_comes_to_lead_elsewhere_is_followed(tmp_path: Path, watching: Watching) -> None:
     link, first, second = tmp_path / "link", tmp_path / "first", tmp_path / "second"
     for place in (first, second):
         (place / MACHINE).mkdir(parents=True)
@@ -277,10 +272,10 @@ def test_a_link_that_comes_to_lead_elsewhere_is_followed(tmp_path: Path, watchin
 
 
 def test_an_instance_made_while_the_others_are_being_watched_is_not_missed(
-    top: Path, watching: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+    top: Path, monkeypatch: pytest.MonkeyPatch, scene: Scene
 ) -> None:
     """Listed before it was there, watched after: nobody would tell of it."""
-    scene, late = watching(top), top / "remote"
+    late = top / "remote"
     real = layout.directories
 
     def directories(where: str) -> list[layout.Directory]:
@@ -294,7 +289,7 @@ def test_an_instance_made_while_the_others_are_being_watched_is_not_missed(
     assert str(late) in scene.watch.watched
 
 
-def test_two_tops_one_below_the_other_share_their_watches(top: Path, watching: Callable[..., Scene]) -> None:
+def test_two_tops_one_below_the_other_share_their_watches(top: Path, watching: Watching) -> None:
     scene = watching(top, top / MACHINE)
     assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}
     assert scene.after((top / "remote").mkdir).rescan
@@ -346,9 +341,8 @@ def mountable(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
 
 @pytest.mark.root
 def test_what_is_mounted_on_a_top_is_found_and_what_lay_below_it_afterwards(
-    top: Path, watching: Callable[..., Scene], mountable: Callable[[Path], None]
+    top: Path, mountable: Callable[[Path], None], scene: Scene
 ) -> None:
-    scene = watching(top)
     assert scene.after(lambda: mountable(top)).rescan
     assert str(top / MACHINE) not in scene.watch.watched
     assert scene.after((top / "remote").mkdir).rescan
@@ -359,7 +353,7 @@ def test_what_is_mounted_on_a_top_is_found_and_what_lay_below_it_afterwards(
 
 @pytest.mark.root
 def test_the_mount_that_a_missing_top_lies_on_is_waited_for(
-    tmp_path: Path, watching: Callable[..., Scene], mountable: Callable[[Path], None]
+    tmp_path: Path, watching: Watching, mountable: Callable[[Path], None]
 ) -> None:
     point = tmp_path / "volume with a blank"
     point.mkdir()
@@ -369,18 +363,15 @@ def test_the_mount_that_a_missing_top_lies_on_is_waited_for(
 
 
 @pytest.mark.root
-def test_mounts_elsewhere_are_not_told(
-    top: Path, tmp_path: Path, watching: Callable[..., Scene], mountable: Callable[[Path], None]
-) -> None:
+def test_mounts_elsewhere_are_not_told(tmp_path: Path, mountable: Callable[[Path], None], scene: Scene) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    scene = watching(top)
     assert scene.after(lambda: mountable(elsewhere), lambda: run("umount", elsewhere)) == NOTHING
 
 
 @pytest.mark.root
 def test_a_mount_that_becomes_read_only_is_told(
-    top: Path, watching: Callable[..., Scene], mountable: Callable[[Path], None]
+    top: Path, watching: Watching, mountable: Callable[[Path], None]
 ) -> None:
     mountable(top)
     scene = watching(top)
@@ -392,7 +383,7 @@ def test_a_mount_that_becomes_read_only_is_told(
 
 @pytest.mark.parametrize("files", [10_000, QUEUE + 2_000], ids=["burst", "overflow"])
 def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
-    top: Path, watching: Callable[..., Scene], files: int
+    top: Path, watching: Watching, files: int
 ) -> None:
     scene = watching(top, top.with_name("second"))
     calls: list[int] = []
@@ -423,9 +414,8 @@ def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
 # what nobody told before
 
 
-def test_a_refresh_says_whether_something_is_watched_that_was_not(top: Path, watching: Callable[..., Scene]) -> None:
+def test_a_refresh_says_whether_something_is_watched_that_was_not(top: Path, scene: Scene) -> None:
     """What happened there until then nobody told."""
-    scene = watching(top)
     assert not scene.watch.refresh()
     (top / f"{MACHINE}.new").mkdir()
     assert scene.watch.refresh()
@@ -437,7 +427,7 @@ def test_a_refresh_says_whether_something_is_watched_that_was_not(top: Path, wat
     assert scene.watch.refresh()
 
 
-def test_a_refresh_that_listens_for_more_says_so(tmp_path: Path, watching: Callable[..., Scene]) -> None:
+def test_a_refresh_that_listens_for_more_says_so(tmp_path: Path, watching: Watching) -> None:
     scene = watching(tmp_path)
     (tmp_path / "system.journal").touch()
     assert scene.watch.refresh()

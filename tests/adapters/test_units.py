@@ -18,6 +18,7 @@ from journalkeeper.history import state
 from journalkeeper.model.units import parse_span_us
 from journalkeeper.service.log import Event
 from journalkeeper.wire.records import KEPT_OUTCOME
+from tests.adapters.command import need, ran
 
 UNITS = Path(__file__).parent.parent.parent / "units"
 SERVICES = sorted(UNITS.glob("*.service"))
@@ -28,13 +29,11 @@ EXPOSURE = 9
 GENERATOR = UNITS / "journalkeeper-remote-generator"
 
 RIGHTS = "# -- Rights that it has, and why"
-BARE = "[Service]\nExecStart=true\n"
 
 
 def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not installed (package systemd)")
-    return subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, check=False)
+    need("systemd-analyze")
+    return ran("systemd-analyze", *words)
 
 
 def installed(place: Path) -> list[Path]:
@@ -80,12 +79,6 @@ def test_every_service_is_hardened(unit: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_a_bare_service_would_not_pass_for_hardened(tmp_path: Path) -> None:
-    bare = tmp_path / "bare.service"
-    bare.write_text(BARE)
-    assert analyze("security", "--offline=yes", "--no-pager", f"--threshold={EXPOSURE}", bare).returncode == 1
-
-
 def uncommented(text: str) -> list[str]:
     """The first line of each paragraph of a section [Service] or [Timer] that does not begin with a reason."""
     body = re.split(r"(?m)^\[(?:Service|Timer|Socket)\]\n", text)[1].partition("\n[")[0]
@@ -99,10 +92,6 @@ def uncommented(text: str) -> list[str]:
 def test_every_directive_has_its_reason_above_it(unit: Path) -> None:
     allowed = {"Type=oneshot", "ExecStart=journalkeeper defrag"}
     assert set(uncommented(unit.read_text())) <= allowed
-
-
-def test_a_directive_without_a_reason_is_found() -> None:
-    assert uncommented("[Service]\n# why\nA=1\n\nB=2\n\n[Install]\nC=3\n") == ["B=2"]
 
 
 def test_all_services_have_the_same_rights_and_no_more() -> None:
@@ -132,7 +121,7 @@ def generated(script: str, place: Path) -> dict[str, str]:
     hidden = "mount -t tmpfs tmpfs /var/log; mount -t tmpfs tmpfs /usr/lib/systemd"
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-euc"]
     run = f'generator=$(cat {GENERATOR}); {hidden}; {script}; sh -c "$generator" generator {place}'
-    subprocess.run([*words, run], check=True)
+    ran(*words, run, check=True)
     return {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*.conf")}
 
 
@@ -165,11 +154,11 @@ def test_the_timers_service_is_passed_over_while_the_service_runs(tmp_path: Path
     """Its condition is the lock that the service holds from its start to its end."""
     condition = dict(directives(UNITS / "journalkeeper-defrag.service"))["ExecCondition"]
     words = condition.replace("%S/journalkeeper", str(tmp_path)).split()
-    assert subprocess.run(words, check=False).returncode == 0
+    assert ran(*words).returncode == 0
     with state.lock(tmp_path, "daemon.lock"):
-        assert subprocess.run(words, check=False).returncode == 1
+        assert ran(*words).returncode == 1
     with state.lock(tmp_path):  # a run's own lock is no reason: it is waited out, or says who has it
-        assert subprocess.run(words, check=False).returncode == 0
+        assert ran(*words).returncode == 0
 
 
 def test_no_run_of_failures_leaves_a_host_without_the_service() -> None:
@@ -188,25 +177,19 @@ def test_the_preset_names_every_unit_that_can_be_enabled() -> None:
     assert [name for word, name in rows if word == "disable"] == ["journalkeeper-defrag.timer"]
 
 
-def test_the_catalog_explains_every_event_and_no_other() -> None:
-    listed = re.findall(r"(?m)^-- (\w+)$", (UNITS / "journalkeeper.catalog").read_text())
-    assert sorted(listed) == sorted(Event)
-
-
 def test_the_catalog_quotes_fields_that_there_are() -> None:
     quoted = set(re.findall(r"@(\w+)@", (UNITS / "journalkeeper.catalog").read_text()))
     assert quoted <= {*(f"JOURNALKEEPER_{row.log}" for row in KEPT_OUTCOME), "JOURNALKEEPER_LOST"}
     assert quoted
 
 
-def test_journalctl_takes_the_catalog(tmp_path: Path) -> None:
-    if shutil.which("journalctl") is None:
-        pytest.skip("journalctl is not installed (package systemd)")
+def test_journalctl_takes_the_catalog_which_explains_every_event_and_no_other(tmp_path: Path) -> None:
+    need("journalctl")
     place = tmp_path / "usr/lib/systemd/catalog"
     place.mkdir(parents=True)
     (tmp_path / "var/lib/systemd/catalog").mkdir(parents=True)
     shutil.copy(UNITS / "journalkeeper.catalog", place)
     root = f"--root={tmp_path}"
-    subprocess.run(["journalctl", root, "--update-catalog"], check=True)
-    listed = subprocess.run(["journalctl", root, "--list-catalog"], check=True, capture_output=True, text=True).stdout
+    ran("journalctl", root, "--update-catalog", check=True)
+    listed = ran("journalctl", root, "--list-catalog", check=True).stdout
     assert sorted(line.split()[0] for line in listed.splitlines()) == sorted(Event)

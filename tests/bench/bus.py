@@ -30,8 +30,9 @@ from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume
 from tests import bus as beds
 from tests.bench.figures import Figure, at_most, count_is, need_a_bed, parser, show
-from tests.btrfs.journals import archive_name, put
-from tests.bus import Daemon, PrivateBus, RawClient, raw_call
+from tests.bus import PrivateBus, RawClient, raw_call
+from tests.daemon import Daemon
+from tests.journal_files import archive_name, put
 from tests.patience import eventually
 
 CONFIG = "[Budget]\nBytesPerDay=0\n[Defrag]\nChunkBytes=1M\n"

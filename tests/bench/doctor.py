@@ -21,7 +21,7 @@ from pathlib import Path
 
 from journalkeeper.lab import bed as lab
 from journalkeeper.lab.bed import Bed
-from tests.btrfs.journals import archive_name
+from tests.journal_files import archive_name
 from tests.programs import Talkers
 
 TIMES = 3

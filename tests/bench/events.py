@@ -24,10 +24,9 @@ from typing import NamedTuple
 from journalkeeper.lab.volume import ScratchVolume
 from tests import bus as beds
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, show
-from tests.btrfs.journals import archive_name
 from tests.bus import PrivateBus
 from tests.hosts import MACHINE
-from tests.small_journal import FILE_BYTES, without_entries
+from tests.journal_files import archive_name, put_empty
 from tests.trust.services import Quiet, quiet
 
 PER_DIRECTORY = 7000
@@ -55,18 +54,6 @@ class Cost(NamedTuple):
     peak_mib: float
 
 
-def make(path: Path) -> None:
-    """A finished journal file of no entries, mostly a hole."""
-    with path.open("wb") as file:
-        file.write(without_entries())
-        file.truncate(FILE_BYTES)
-
-
-def name(number: int) -> str:
-    """What systemd-journal-remote calls an archive."""
-    return archive_name(number, "remote-host")
-
-
 def fill(top: Path, files: int) -> Path:
     """Make so many archives; the directory of the first."""
     remote = top / "remote"
@@ -74,7 +61,7 @@ def fill(top: Path, files: int) -> Path:
         place = number // PER_DIRECTORY
         directory = top / f"{MACHINE}.n{place}" if place else remote
         directory.mkdir(parents=True, exist_ok=True)
-        make(directory / name(number))
+        put_empty(directory / archive_name(number, "remote-host"))
     return remote
 
 
@@ -107,13 +94,17 @@ def measure(files: int, events: int, wholes: int, bus: PrivateBus) -> Cost:
     with ScratchVolume("4G") as volume:
         top = volume.mountpoint / "journal"
         remote = fill(top, files)
-        new, away, there = remote / name(files), volume.mountpoint / "away", top / f"{MACHINE}.late"
+        new, away, there = (
+            remote / archive_name(files, "remote-host"),
+            volume.mountpoint / "away",
+            top / f"{MACHINE}.late",
+        )
         away.mkdir()
-        make(away / name(files + 1))
+        put_empty(away / archive_name(files + 1, "remote-host"))
         os.sync()
         time.sleep(SETTLE_S)
         with quiet(volume.base, top, config=CONFIG, bus=bus.address) as service:
-            comes_and_goes = partial(make, new), new.unlink
+            comes_and_goes = partial(put_empty, new), new.unlink
             calm(service)
             cpu_ms(service, 2, files, comes_and_goes)
             event_ms = cpu_ms(service, events, files, comes_and_goes)

@@ -1,27 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Scratch volumes without a journald, and a way to lose root's rights."""
+"""Scratch volumes without a journald, and files on them."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import pytest
 
+from journalkeeper.config import Config
+from journalkeeper.engine import Engine
 from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume
 from tests.hosts import MACHINE
-
-PAGE = 4096
-NOBODY = 65534
-PR_SET_DUMPABLE = 4
-
-T = TypeVar("T")
+from tests.journal_files import PAGE, scatter
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +54,17 @@ def top(place: Path) -> Path:
     return place
 
 
+@pytest.fixture
+def make_engine(tmp_path: Path) -> Callable[..., Engine]:
+    """Make an engine of the directories that are given, with its record in tmp_path; `words` are Engine's."""
+
+    def make(*directories: Path, config: Config | None = None, **words: Any) -> Engine:
+        watched = {"directories": tuple(map(str, directories))} if directories else {}
+        return Engine(config or Config(), **{"state_directory": str(tmp_path / "state"), **watched, **words})
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def journal_bytes(shared_volume: ScratchVolume) -> bytes:
     """What is in an archive of about 5 MiB that a journald wrote."""
@@ -84,54 +90,12 @@ def make_file(place: Path) -> Iterator[Callable[..., int]]:
 
 
 @pytest.fixture
-def fragmented(make_file: Callable[..., int]) -> Callable[..., int]:
+def fragmented(place: Path, make_file: Callable[..., int]) -> Callable[..., int]:
     """Make a file of `pages` pages, each an extent of its own."""
 
     def make(pages: int, name: str = "file") -> int:
-        fd = make_file(bytes(range(1, 256)) * (pages * PAGE // 255 + 1), name)
-        os.ftruncate(fd, pages * PAGE)
-        os.fsync(fd)
-        for page in range(0, pages, 2):
-            os.pwrite(fd, b"second " * 585, page * PAGE)
-        os.fsync(fd)
+        fd = make_file((bytes(range(1, 256)) * (pages * PAGE // 255 + 1))[: pages * PAGE], name)
+        scatter(place / name)
         return fd
 
     return make
-
-
-@pytest.fixture
-def as_nobody() -> Callable[[Callable[[], T]], T]:
-    """Call a function in a child process that is nobody; its result, or the OSError that it raised."""
-
-    def call(function: Callable[[], T]) -> T:
-        readable, writable = os.pipe()
-        child = os.fork()
-        if child == 0:
-            _be_nobody(function, writable)
-        os.close(writable)
-        with os.fdopen(readable, "rb") as pipe:
-            answer = pipe.read()
-        os.waitpid(child, 0)
-        result: T | OSError = pickle.loads(answer)  # noqa: S301 - from our own child
-        if isinstance(result, OSError):
-            raise result
-        return result
-
-    return call
-
-
-def _be_nobody(function: Callable[[], object], pipe: int) -> None:
-    try:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-        # Whoever gives up root may not look into its own /proc/self until it executes a program, or says so.
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-        result: object
-        try:
-            result = function()
-        except OSError as error:
-            result = error
-        os.write(pipe, pickle.dumps(result))
-    finally:
-        os._exit(0)

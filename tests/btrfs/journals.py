@@ -6,7 +6,6 @@ What is compared is read with the system's own tools where there is one.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import time
@@ -14,24 +13,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from journalkeeper.btrfs import fiemap
 from journalkeeper.config import Budget, Config, Defrag
+from journalkeeper.engine import Engine
 from journalkeeper.execute.executor import execute
 from journalkeeper.execute.pace import Pace
 from journalkeeper.lab import volume
-from journalkeeper.lab.volume import ScratchVolume, run
-from journalkeeper.model import MIB, Action, Host, JournalFile, Plan, Reason, Request
-from journalkeeper.model.run import Done
+from journalkeeper.lab.journald import ONLINE, PrivateJournald
+from journalkeeper.lab.volume import run
+from journalkeeper.model import MIB, Action, Host, JournalFile, Plan, Reason, Request, Result
+from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Done, Report
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy.plan import plan
 from tests.patience import eventually
 
-PAGE = 4096
-OLD_NS = 1_600_000_000_123_456_789
 ALWAYS = Config(budget=Budget(bytes_per_day=None, keep_free_bytes=0), defrag=Defrag(min_extents=1, min_reclaim_bytes=0))
 """A configuration by which every gain pays and every byte may be used."""
 
 NOW = Request(now=True)
+FORMS = pytest.mark.parametrize("nocow", [False, True], ids=["datacow", "nocow"])
+"""Files that are worked on in place, and those that are copied."""
+
 QUICK = """
 [Watch]
 SettleSec=500ms
@@ -45,30 +50,6 @@ MarginSec=500ms
 PressureMax=100%
 """
 """The configuration of a service that a test can wait for."""
-
-
-def archive_name(number: int = 1, stem: str = "system") -> str:
-    """The name that journald would give an archive."""
-    return f"{stem}@{'0123456789abcdef' * 2}-{number:016x}-{number:016x}.journal"
-
-
-def put(directory: Path, content: bytes, name: str | None = None, *, nocow: bool = False, torn: bool = True) -> Path:
-    """A journal file with this content; `torn`: every page is an extent of its own."""
-    path = directory / (archive_name() if name is None else name)
-    path.touch()
-    run("chattr", "+C" if nocow else "-C", path)
-    fd = os.open(path, os.O_RDWR)
-    try:
-        os.pwrite(fd, content, 0)
-        os.fsync(fd)
-        if torn and not nocow:
-            for offset in range(0, len(content), 2 * PAGE):
-                os.pwrite(fd, content[offset : offset + PAGE], offset)
-            os.fsync(fd)
-        os.utime(fd, ns=(OLD_NS, OLD_NS + 1))
-    finally:
-        os.close(fd)
-    return path
 
 
 class Bearing(NamedTuple):
@@ -107,6 +88,13 @@ def bearing(path: Path) -> Bearing:
         os.close(fd)
 
 
+def with_unwritten(path: Path, offset: int, length: int) -> None:
+    """Allocate what was a hole and leave it unwritten, as journald's fallocate does; the times stay."""
+    status = path.stat()
+    run("fallocate", "--keep-size", "--offset", str(offset), "--length", str(length), path)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 def export(path: Path) -> str:
     """What readers get out of it."""
     return run("journalctl", "--quiet", "--output=export", f"--file={path}")
@@ -119,7 +107,7 @@ def extents(path: Path) -> int:
 
 def is_nocow(path: Path) -> bool:
     """What lsattr(1) says."""
-    return "C" in run("lsattr", path).split()[0]
+    return "C" in run("lsattr", "-d", path).split()[0]
 
 
 def look(*paths: Path) -> tuple[JournalFile, ...]:
@@ -142,6 +130,11 @@ def action(path: Path, request: Request = NOW) -> Action:
     return found.actions[0]
 
 
+def how(done: Done) -> tuple[Result, Reason]:
+    """How it ended, and why."""
+    return done.outcome.result, done.outcome.reason
+
+
 def do(
     what: Action,
     *,
@@ -157,33 +150,28 @@ def do(
     return execute(what, Pace(most_bytes=chunk_bytes, piece_us=None, ask=ask, tell=tell))
 
 
-def let_go(volume: ScratchVolume) -> None:
-    """Unmount a volume for good: another mount namespace that was just made may have it mounted still."""
-    volume.unmount()
-
-    def free() -> bool:
-        try:
-            os.close(os.open(volume.device, os.O_RDONLY | os.O_EXCL))
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            return False
-        return True
-
-    assert eventually(free)
+def go(
+    engine: Engine,
+    request: Request = NOW,
+    *,
+    origin: str = "defrag",
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Report:
+    """One run of an engine."""
+    return engine.run(request, on_progress=on_progress, stop=stop, origin=origin)
 
 
-def fill(path: Path) -> None:
-    """Write to `path` until the volume has no room left."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
-    try:
-        for size in (MIB, PAGE):
-            try:
-                while True:
-                    os.write(fd, os.urandom(size))
-                    os.fsync(fd)
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-    finally:
-        os.close(fd)
+def log_until_online(journald: PrivateJournald, message: str, **fields: str) -> None:
+    """Log a message, and wait until journald has it: its file is ONLINE, and its timer runs."""
+    journald.log(message, **fields)
+    assert eventually(lambda: journald.state() == ONLINE)
+
+
+def readable_for(path: Path, mode: int) -> None:
+    """Let strangers through to `path`, which gets `mode`."""
+    for parent in path.parents:
+        parent.chmod(0o755)
+        if parent.name.startswith(volume.PREFIX):
+            break
+    path.chmod(mode)

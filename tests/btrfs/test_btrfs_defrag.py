@@ -18,10 +18,11 @@ from journalkeeper.btrfs.disk import disk_bytes
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import KIB, MIB
 from journalkeeper.model.compression import Compression
+from tests.journal_files import PAGE
+from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
-PAGE = 4096
 MakeFile = Callable[..., int]
 
 
@@ -201,7 +202,7 @@ def test_a_read_only_volume_says_so(volume: ScratchVolume) -> None:
     assert caught.value.errno == errno.EROFS
 
 
-def test_nobody_may_not_and_the_owner_may(fragmented: MakeFile, place: Path, as_nobody: Callable[..., object]) -> None:
+def test_nobody_may_not_and_the_owner_may(fragmented: MakeFile, place: Path) -> None:
     fragmented(64)
     fd = os.open(place / "file", os.O_RDONLY)
     try:

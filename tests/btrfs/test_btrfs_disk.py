@@ -15,10 +15,11 @@ from journalkeeper.btrfs.disk import disk_bytes
 from journalkeeper.lab import volume as lab
 from journalkeeper.model import MIB
 from journalkeeper.model.compression import Compression
+from tests.journal_files import PAGE
+from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
-PAGE = 4096
 MakeFile = Callable[..., int]
 
 
@@ -110,7 +111,7 @@ def test_another_files_extents_are_not_counted(make_file: MakeFile) -> None:
     assert (disk_bytes(small), disk_bytes(big)) == (PAGE, MIB)
 
 
-def test_nobody_learns_nothing(make_file: MakeFile, as_nobody: Callable[..., int | None]) -> None:
+def test_nobody_learns_nothing(make_file: MakeFile) -> None:
     fd = make_file(os.urandom(MIB))
     assert as_nobody(lambda: disk_bytes(fd)) is None
 

@@ -16,10 +16,11 @@ from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
 from journalkeeper.lab.volume import ScratchVolume, extents, run
 from journalkeeper.model import MIB, Extents
+from tests.journal_files import PAGE
+from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
-PAGE = 4096
 MakeFile = Callable[..., int]
 
 
@@ -210,6 +211,6 @@ def test_a_filesystem_without_maps_says_so() -> None:
         fiemap.survey(file.fileno(), sync=False)
 
 
-def test_nobody_may_look_at_what_is_open(fragmented: MakeFile, as_nobody: Callable[..., Extents]) -> None:
+def test_nobody_may_look_at_what_is_open(fragmented: MakeFile) -> None:
     fd = fragmented(40)
     assert as_nobody(lambda: fiemap.survey(fd, sync=False)) == fiemap.survey(fd, sync=False)

@@ -11,6 +11,7 @@ import pytest
 
 from journalkeeper.btrfs import inode
 from journalkeeper.lab.volume import run
+from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
@@ -74,7 +75,7 @@ def test_it_is_not_set_where_it_is_already(make_file: MakeFile, monkeypatch: pyt
     assert inode.set_nocow(fd, True)
 
 
-def test_nobody_may_read_flags_and_not_set_them(make_file: MakeFile, as_nobody: Callable[..., bool]) -> None:
+def test_nobody_may_read_flags_and_not_set_them(make_file: MakeFile) -> None:
     fd = make_file()
     inode.set_nocow(fd, True)
     assert as_nobody(lambda: inode.is_nocow(fd))

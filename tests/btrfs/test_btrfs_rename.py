@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.btrfs.rename import exchange
+from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
@@ -59,7 +60,7 @@ def test_a_link_is_exchanged_and_not_what_it_leads_to(place: Path, directory: in
     assert (place / "target").read_text() == "target"
 
 
-def test_nobody_may_not(place: Path, directory: int, as_nobody: Callable[..., None]) -> None:
+def test_nobody_may_not(place: Path, directory: int) -> None:
     (place / "a").write_text("first")
     (place / "b").write_text("second")
     with pytest.raises(PermissionError):

@@ -15,6 +15,7 @@ from journalkeeper.btrfs.volume import mount_options, require_btrfs, volume
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Volume
 from journalkeeper.model.errors import NotBtrfsError
+from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
@@ -147,6 +148,6 @@ def test_btrfs_is_accepted_by_directory_and_file(place: Path) -> None:
             require_btrfs(fd, str(path))
 
 
-def test_nobody_sees_the_same(place: Path, as_nobody: Callable[..., Volume]) -> None:
+def test_nobody_sees_the_same(place: Path) -> None:
     with opened(place) as fd:
         assert as_nobody(lambda: volume(fd)) == volume(fd)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable
 
 import pytest
@@ -22,10 +21,11 @@ from journalkeeper.btrfs.writeback import (
 )
 from journalkeeper.model import MIB
 from journalkeeper.model.compression import Compression
+from tests.journal_files import PAGE
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 
-PAGE = 4096
 MakeFile = Callable[..., int]
 
 
@@ -43,12 +43,7 @@ def dirty_runs(fd: int, runs: int) -> None:
 
 def placed(fd: int, remaining: list[tuple[int, int]]) -> bool:
     """Whether only `remaining` is unplaced; the kernel notes a finished write a moment after its pages are free."""
-    deadline = time.monotonic() + 10
-    while delalloc(fd) != remaining:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+    return eventually(lambda: delalloc(fd) == remaining)
 
 
 def test_only_the_range_is_written(make_file: MakeFile) -> None:

@@ -14,7 +14,6 @@ import random
 import select
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -28,8 +27,12 @@ from journalkeeper.bus import names, signals
 from journalkeeper.bus.connection import Connection
 from journalkeeper.lab.volume import ScratchVolume, drop_caches
 from tests import bus as beds
-from tests.btrfs.journals import QUICK, archive_name, extents, put
-from tests.bus import REPOSITORY, Daemon, PrivateBus, as_nobody
+from tests.btrfs.journals import QUICK, extents
+from tests.bus import REPOSITORY, PrivateBus
+from tests.daemon import Daemon, journalkeeper
+from tests.hosts import MACHINE
+from tests.journal_files import archive_name, put
+from tests.nobody import as_nobody
 from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -52,9 +55,14 @@ def bus() -> Iterator[PrivateBus]:
 
 
 @pytest.fixture
-def machine(make_volume: Callable[..., ScratchVolume]) -> Path:
+def volume(make_volume: Callable[..., ScratchVolume]) -> ScratchVolume:
+    return make_volume("1G")
+
+
+@pytest.fixture
+def machine(volume: ScratchVolume) -> Path:
     """An instance's directory on a fresh volume."""
-    place = make_volume("1G").mountpoint / "journal" / ("0123456789abcdef" * 2)
+    place = volume.mountpoint / "journal" / MACHINE
     place.mkdir(parents=True)
     return place
 
@@ -178,15 +186,8 @@ def test_a_plan_is_that_of_the_command_line(
     serve()
     assert eventually(lambda: looked(bus, 2))
     ours = json.loads(call(bus, "Plan", "a{sv}", *NOW))
-    words = ["-D", f"{machine.parent}", "--config", f"{tmp_path / 'journalkeeper.conf'}", "plan", "--now", "-j"]
-    done = subprocess.run(
-        [sys.executable, "-m", "journalkeeper", *words],
-        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}", "STATE_DIRECTORY": f"{tmp_path / 'state'}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    theirs = json.loads(done.stdout)
+    words = ("-D", machine.parent, "--config", tmp_path / "journalkeeper.conf", "plan", "--now", "-j")
+    theirs = json.loads(journalkeeper(*words, state=tmp_path / "state").stdout)
     for document in (ours, theirs):  # root asks the disk what is occupied, which the service may not
         assert all(action.pop("disk_bytes_saved") > 0 for action in document["actions"])
     assert ours == theirs
@@ -240,14 +241,8 @@ def slow_job(bus: PrivateBus, machine: Path, volume: ScratchVolume, content: byt
 
 
 def test_the_same_request_joins_and_a_cancel_ends_between_two_chunks(
-    bus: PrivateBus,
-    make_volume: Callable[..., ScratchVolume],
-    tmp_path: Path,
-    journal_bytes: bytes,
+    bus: PrivateBus, volume: ScratchVolume, machine: Path, tmp_path: Path, journal_bytes: bytes
 ) -> None:
-    volume = make_volume("1G")
-    machine = volume.mountpoint / "journal" / ("0123456789abcdef" * 2)
-    machine.mkdir(parents=True)
     with Daemon(tmp_path, machine.parent, bus, f"{WATCH_ONLY}[Defrag]\nChunkBytes=256K\n"):
         path, job = slow_job(bus, machine, volume, journal_bytes)
         digest = hashlib.sha256(journal_bytes).hexdigest()
@@ -268,11 +263,8 @@ def test_the_same_request_joins_and_a_cancel_ends_between_two_chunks(
 
 
 def test_a_bus_that_restarts_finds_the_job_still_at_work(
-    make_volume: Callable[..., ScratchVolume], tmp_path: Path, journal_bytes: bytes
+    volume: ScratchVolume, machine: Path, tmp_path: Path, journal_bytes: bytes
 ) -> None:
-    volume = make_volume("1G")
-    machine = volume.mountpoint / "journal" / ("0123456789abcdef" * 2)
-    machine.mkdir(parents=True)
     with PrivateBus() as own, Daemon(tmp_path, machine.parent, own, WATCH_ONLY) as daemon:
         path, job = slow_job(own, machine, volume, journal_bytes)
         before = extents(path)

@@ -28,12 +28,12 @@ from journalkeeper.lab.volume import extents
 from tests import bus as buses
 from tests.adapters.pages import commands, make
 from tests.bus import PrivateBus
+from tests.daemon import PROGRAM, environment
+from tests.nobody import NOBODY
 from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-CHECKOUT = Path(__file__).parent.parent.parent
-NOBODY = 65534
 CONFIG = """
 [Watch]
 SettleSec=1d
@@ -71,9 +71,8 @@ class Host:
     def __init__(self, bed: Bed, bus: PrivateBus, base: Path) -> None:
         self.bed, self.bus, self._base = bed, bus, base
         self._enter = bed.journald.inside
-        self.environment = {**os.environ, "PYTHONPATH": f"{CHECKOUT}", "DBUS_SYSTEM_BUS_ADDRESS": bus.address}
-        for name in ("NOTIFY_SOCKET", "STATE_DIRECTORY", "JOURNAL_STREAM"):
-            self.environment.pop(name, None)
+        self.environment = environment(DBUS_SYSTEM_BUS_ADDRESS=bus.address, TERM="xterm")
+        self.environment.pop("STATE_DIRECTORY", None)
         subprocess.run([*self._enter, "mount", "-t", "tmpfs", "none", "/var/lib"], check=True)
         Path(f"/proc/{bed.journald.pid}/root/run/journalkeeper.conf").write_text(CONFIG)
         self.daemon: subprocess.Popen[bytes] | None = None
@@ -83,9 +82,15 @@ class Host:
         self.bed.journald.age(flushes)
         return self.bed.journald.rotate()
 
+    @property
+    def first(self) -> Path:
+        """The archive that is there from the beginning, while it is the only one."""
+        (path,) = self.bed.journald.journal.glob("system@*")
+        return path
+
     def start(self) -> None:
         self._log = (self._base / "log").open("w+")
-        words = [*self._enter, sys.executable, "-m", "journalkeeper", "daemon"]
+        words = [*self._enter, *PROGRAM, "daemon"]
         self.daemon = subprocess.Popen(words, env=self.environment, stderr=self._log)
         assert eventually(lambda: self.bus.has("org.journalkeeper1")), self.log()
 
@@ -104,8 +109,7 @@ class Host:
         """Start a command; its stderr can be a terminal."""
         program = ["-c", AS_NOBODY] if nobody else ["-m", "journalkeeper"]
         line = [*self._enter, sys.executable, *program, *words]
-        environment = {**self.environment, "TERM": "xterm"}
-        return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=terminal, text=True)
+        return subprocess.Popen(line, env=self.environment, stdout=subprocess.PIPE, stderr=terminal, text=True)
 
     def does(self, *words: str, nobody: bool = False) -> subprocess.CompletedProcess[str]:
         process = self.begun(*words, nobody=nobody)
@@ -155,7 +159,7 @@ def rows(document: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 def test_a_defrag_is_done_by_the_service_and_looks_the_same(make_host: Callable[..., Host]) -> None:
     host = make_host()
-    first = next(host.bed.journald.journal.glob("system@*"))
+    first = host.first
     before = extents(first)
     table = host.does("defrag", "--archived", "--now")
     assert (table.returncode, table.stderr) == (0, ""), table
@@ -184,7 +188,7 @@ def test_a_defrag_is_done_by_the_service_and_looks_the_same(make_host: Callable[
 
 def test_a_request_of_ones_own_is_done_by_oneself(make_host: Callable[..., Host]) -> None:
     host = make_host()
-    archive = next(host.bed.journald.journal.glob("system@*"))
+    archive = host.first
     assert host.does("defrag", "--now", "--archived", "-D", "/var/log/journal").returncode == 0
     assert host.doors() == ["defrag"]
     assert host.does("defrag", "-n", "--now").returncode == 0
@@ -198,7 +202,7 @@ def test_a_request_of_ones_own_is_done_by_oneself(make_host: Callable[..., Host]
 
 def test_nobody_reads_the_status_and_may_change_nothing(make_host: Callable[..., Host]) -> None:
     host = make_host()
-    archive = next(host.bed.journald.journal.glob("system@*"))
+    archive = host.first
     before = extents(archive)
     seen = host.does("status", nobody=True)
     assert (seen.returncode, seen.stderr) == (0, ""), seen
@@ -216,7 +220,7 @@ def test_nobody_reads_the_status_and_may_change_nothing(make_host: Callable[...,
 
 def test_nobody_sees_the_plan_of_the_service_as_root_sees_its_own(make_host: Callable[..., Host]) -> None:
     host = make_host()
-    archive = inside(next(host.bed.journald.journal.glob("system@*")))
+    archive = inside(host.first)
     for words in (["plan"], ["plan", "--now"], ["defrag", "-n", "--now", "--archived"], ["plan", archive]):
         user, root = host.does(*words, nobody=True), host.does(*words)
         assert (user.returncode, user.stderr) == (root.returncode, root.stderr) == (0, ""), user
@@ -242,7 +246,7 @@ def test_nobody_sees_the_plan_of_the_service_as_root_sees_its_own(make_host: Cal
 
 def test_a_path_that_is_no_journal_is_a_failure_and_the_others_are_done(make_host: Callable[..., Host]) -> None:
     host = make_host()
-    archive = next(host.bed.journald.journal.glob("system@*"))
+    archive = host.first
     before = extents(archive)
     notes = archive.with_name("notes.txt")
     notes.write_text("not a journal")
@@ -264,7 +268,7 @@ def test_a_path_that_is_no_journal_is_a_failure_and_the_others_are_done(make_hos
 
 def test_nobody_whom_polkit_allows_it_has_the_service_do_it(make_host: Callable[..., Host]) -> None:
     host = make_host(allow=True)
-    archive = next(host.bed.journald.journal.glob("system@*"))
+    archive = host.first
     before = extents(archive)
     done = host.does("defrag", "--now", "--archived", nobody=True)
     assert (done.returncode, done.stderr) == (0, "")

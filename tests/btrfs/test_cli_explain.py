@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,12 @@ from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Stretch
 from journalkeeper.wire import schemas
+from tests.daemon import journalkeeper
+from tests.journal_files import PAGE
+from tests.nobody import as_nobody
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-CHECKOUT = Path(__file__).parent.parent.parent
-PAGE = 4096
 MakeFile = Callable[..., int]
 
 
@@ -53,17 +53,13 @@ def check(name: str, document: object) -> None:
 class Commands:
     """journalkeeper of one directory, with a record of its own."""
 
-    def __init__(self, directory: Path, state: Path) -> None:
+    def __init__(self, directory: Path, state: Path, **more: str) -> None:
         self.directory = directory
-        self._environment = {**os.environ, "STATE_DIRECTORY": f"{state}", "PYTHONPATH": f"{CHECKOUT}", "COLUMNS": "80"}
-        for name in ("NOTIFY_SOCKET", "JOURNAL_STREAM"):
-            self._environment.pop(name, None)
+        self._state = state
+        self._more = {"COLUMNS": "80", **more}
 
-    def __call__(self, *words: str | Path, user: str = "") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "journalkeeper", *map(str, words)]
-        return subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, timeout=60, check=False, user=user or None
-        )
+    def __call__(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        return journalkeeper(*words, state=self._state, check=False, **self._more)
 
     def json(self, *words: str | Path, status: int = 0) -> Any:
         done = self(*words, "-j")
@@ -204,7 +200,6 @@ def test_a_record_that_is_damaged_is_unknown_and_the_rest_is_told(commands: Comm
 
 def test_without_rights_what_can_be_told_is_told_and_the_rest_is_unknown(
     commands: Commands,
-    as_nobody: Callable[[Callable[[], int]], int],
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -273,8 +268,7 @@ def test_a_journalctl_that_breaks_off_is_status_1_with_its_words(
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     page = tmp_path / "page.html"
-    broken = Commands(commands.directory, tmp_path / "state")
-    broken._environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    broken = Commands(commands.directory, tmp_path / "state", PATH=f"{tmp_path}:{os.environ['PATH']}")
     done = broken("report", "-D", commands.directory, "-o", page)
     assert done.returncode == 1
     assert words in done.stderr
@@ -351,6 +345,6 @@ def test_of_a_compressed_extent_a_share_is_pinned(make_file: MakeFile, place: Pa
     assert disk.pinned_bytes(fd) == pytest.approx(whole / 2, rel=0.01)
 
 
-def test_nobody_learns_of_no_pins(make_file: MakeFile, as_nobody: Callable[..., int | None]) -> None:
+def test_nobody_learns_of_no_pins(make_file: MakeFile) -> None:
     fd = make_file(b"x" * MIB)
     assert as_nobody(lambda: disk.pinned_bytes(fd)) is None

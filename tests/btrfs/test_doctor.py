@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +23,9 @@ from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB
 from journalkeeper.report.evidence import Journal
 from journalkeeper.report.intake import waited
-from tests.btrfs.journals import archive_name, put
+from tests.daemon import PROGRAM, environment
+from tests.journal_files import archive_name, put
+from tests.patience import eventually
 from tests.programs import Talkers
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -184,18 +185,15 @@ def test_a_program_that_writes_in_blocks_is_found_and_no_other_is(bed: Bed) -> N
 
 def test_ctrl_c_leaves_nothing(bed: Bed) -> None:
     bed.journald.age(2)
-    words = [sys.executable, "-m", "journalkeeper", "doctor", "-D", str(bed.directory)]
     slow = Path(os.environ["TMPDIR"]) / f"slow-{os.getpid()}"
     slow.mkdir()
     (slow / "journalctl").write_text('#!/bin/sh\ntouch "$0.began"\nexec sleep 1000\n')
     (slow / "journalctl").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{slow}:{os.environ['PATH']}"}
-    child = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0)
+    ours = environment(PATH=f"{slow}:{os.environ['PATH']}")
+    words = [*PROGRAM, "doctor", "-D", str(bed.directory)]
+    child = subprocess.Popen(words, env=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0)
     try:
-        deadline = time.monotonic() + 30
-        while not (slow / "journalctl.began").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        assert eventually((slow / "journalctl.began").exists)
         os.killpg(child.pid, signal.SIGINT)
         out, said = child.communicate(timeout=30)
     finally:
@@ -203,10 +201,7 @@ def test_ctrl_c_leaves_nothing(bed: Bed) -> None:
         child.wait()
     assert (child.returncode, out) == (1, b"")
     assert b"interrupted" in said
-    deadline = time.monotonic() + 30
-    while alive := running(child.pid):
-        assert time.monotonic() < deadline, alive
-        time.sleep(0.05)
+    assert eventually(lambda: not running(child.pid)), running(child.pid)
 
 
 def running(group: int) -> list[str]:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,13 +19,17 @@ from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
 from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.volume import PREFIX, run
+from journalkeeper.lab.volume import run
 from journalkeeper.model import KIB, MIB, Outcome, Reason, Request, Result, Verb
 from journalkeeper.model.errors import BusyError, FileError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
-from tests.btrfs.journals import NOW, PAGE, Bearing, archive_name, bearing, export, extents, fill, put
+from tests.btrfs.faults import fill
+from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, go, readable_for
+from tests.daemon import journalkeeper
 from tests.hosts import MACHINE
+from tests.journal_files import archive_name, put, scatter, unclean_name
+from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
@@ -36,24 +38,9 @@ Keep = Callable[..., Engine]
 
 
 @pytest.fixture
-def keep(top: Path, tmp_path: Path) -> Keep:
-    """Make an engine of `top`, or of another directory, with its record in tmp_path."""
-
-    def make(directory: Path = top, config: Config | None = None, state_directory: Path | None = None) -> Engine:
-        where = str(tmp_path / "state" if state_directory is None else state_directory)
-        return Engine(config or Config(), directories=(str(directory),), state_directory=where)
-
-    return make
-
-
-def go(
-    engine: Engine,
-    request: Request = NOW,
-    *,
-    on_progress: Callable[[Progress], None] = lambda _: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> Report:
-    return engine.run(request, on_progress=on_progress, stop=stop)
+def keep(top: Path, make_engine: Callable[..., Engine]) -> Keep:
+    """Make an engine of `top`, or of another directory."""
+    return lambda directory=top, **words: make_engine(directory, **words)
 
 
 def what_became(report: Report) -> dict[str, Reason]:
@@ -83,7 +70,7 @@ def test_a_real_journal_of_every_kind(bed: Bed, keep: Keep) -> None:
     bed.journald.age(10)
     run("cp", "--archive", "--reflink=never", datacow, bed.volume.mountpoint / "original")
     nocow = put(bed.journald.journal, datacow.read_bytes(), archive_name(7), nocow=True)
-    unclean = put(bed.journald.journal, datacow.read_bytes(), "system@0000000000000001-0000000000000001.journal~")
+    unclean = put(bed.journald.journal, datacow.read_bytes(), unclean_name())
     broken = put(bed.journald.journal, datacow.read_bytes()[:3000], archive_name(8), torn=False)
     before = {path: bearing(path) for path in (datacow, nocow, unclean, broken)}
     entries = {path: export(path) for path in (datacow, nocow, unclean)}
@@ -138,10 +125,8 @@ def test_the_command_obeys_another_compression_and_does_the_same_one_once(
     os.utime(path, ns=before.times_ns)
 
     def defrag(*words: str) -> tuple[str, str]:
-        environment = {**os.environ, "STATE_DIRECTORY": f"{tmp_path / 'state'}"}
-        command = (sys.executable, "-m", "journalkeeper", "defrag", "-D", f"{top}", "--now", "-j", *words)
-        answer = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
-        (outcome,) = json.loads(answer)["outcomes"]
+        done = journalkeeper("defrag", "-D", top, "--now", "-j", *words, state=tmp_path / "state")
+        (outcome,) = json.loads(done.stdout)["outcomes"]
         return outcome["result"], outcome["reason"]
 
     def algorithms() -> str:
@@ -218,19 +203,10 @@ SCATTERED = 256 * KIB
 """Extents as long as this the kernel leaves where they are, unless it compresses them."""
 
 
-def scatter(path: Path) -> None:
-    """Have every SCATTERED bytes of a file in an extent of their own, away from their neighbours."""
-    content = path.read_bytes()
-    with path.open("r+b") as file:
-        for offset in range(0, len(content), 2 * SCATTERED):
-            os.pwrite(file.fileno(), content[offset : offset + SCATTERED], offset)
-        os.fsync(file.fileno())
-
-
 def test_a_rewrite_that_the_kernel_made_nothing_of_is_not_repeated(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     """With four extents in each MiB it leaves them all: each is as long as it has to be."""
     active = put(top / MACHINE, journal_bytes, "system.journal", torn=False)
-    scatter(active)
+    scatter(active, SCATTERED)
     before = extents(active)
     config = Config(defrag=Defrag(extents_per_mib=4))
     first = go(keep(config=config))
@@ -242,10 +218,7 @@ def test_a_rewrite_that_the_kernel_made_nothing_of_is_not_repeated(top: Path, ke
     (skip,) = again.plan.skipped
     assert skip.reason is Reason.NO_GAIN
     assert f"{before} extents became {before}" in skip.detail
-    with active.open("r+b") as file:
-        for offset in range(0, MIB, 2 * PAGE):
-            os.pwrite(file.fileno(), journal_bytes[offset : offset + PAGE], offset)
-        os.fsync(file.fileno())
+    scatter(active, end_bytes=MIB)
     assert [one.result for one in go(keep(config=config)).outcomes] == [Result.DONE]
 
 
@@ -383,7 +356,7 @@ def test_without_room_for_the_record_nothing_is_begun(
     before = files_in(top / MACHINE)
     fill(small_state / "ballast")
     with pytest.raises(FileError, match="No space left"):
-        go(keep(state_directory=small_state))
+        go(keep(state_directory=str(small_state)))
     assert files_in(top / MACHINE) == before
 
 
@@ -396,12 +369,12 @@ def test_a_record_that_becomes_full_costs_the_record_and_not_the_report(
         if progress.number == 1 and not (small_state / "ballast").exists():
             fill(small_state / "ballast")
 
-    report = go(keep(state_directory=small_state), on_progress=tell)
+    report = go(keep(state_directory=str(small_state)), on_progress=tell)
     assert [outcome.result for outcome in report.outcomes] == [Result.DONE] * 2
     assert [text for text in report.notices if "not recorded" in text and "No space left" in text]
     assert all(any(str(path) in text for text in report.notices) for path in paths)
     (small_state / "ballast").unlink()
-    again = go(keep(state_directory=small_state))
+    again = go(keep(state_directory=str(small_state)))
     assert (again.outcomes, set(what_became(again).values())) == ((), {Reason.IDEAL})
 
 
@@ -459,25 +432,18 @@ def test_a_missing_directory_is_an_error(keep: Keep, place: Path) -> None:
 
 
 def test_the_service_plans_and_works_while_one_of_its_directories_is_away(
-    top: Path, place: Path, tmp_path: Path, journal_bytes: bytes
+    top: Path, place: Path, make_engine: Keep, journal_bytes: bytes
 ) -> None:
     """A disk that comes later, or another machine's share."""
     (path,) = archives(top / MACHINE, journal_bytes, 1)
-    tops = (str(place / "nowhere"), str(top))
-    engine = Engine(Config(), directories=tops, state_directory=str(tmp_path / "state"), follows=True)
+    engine = make_engine(place / "nowhere", top, follows=True)
     assert [action.path for action in engine.plan(NOW).actions] == [str(path)]
     assert what_became(go(engine)) == {path.name: Reason.FRAGMENTED}
 
 
-def test_who_may_read_no_file_is_told_so(
-    top: Path, journal_bytes: bytes, as_nobody: Callable[[Callable[[], str]], str]
-) -> None:
+def test_who_may_read_no_file_is_told_so(top: Path, journal_bytes: bytes) -> None:
     (path,) = archives(top / MACHINE, journal_bytes, 1)
-    path.chmod(0o640)
-    for parent in path.parents:
-        parent.chmod(0o755)
-        if parent.name.startswith(PREFIX):
-            break
+    readable_for(path, 0o640)
 
     def attempt() -> str:
         try:

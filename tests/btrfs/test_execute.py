@@ -14,23 +14,24 @@ import pytest
 from journalkeeper.btrfs import fiemap
 from journalkeeper.config import Config
 from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.journald import ONLINE
-from journalkeeper.lab.volume import ScratchVolume, disk_bytes, drop_caches, run
+from journalkeeper.lab.volume import ScratchVolume, disk_bytes, run
 from journalkeeper.model import MIB, Range, Reason, Request, Result, Verb
+from tests.btrfs.faults import spoil
 from tests.btrfs.journals import (
-    OLD_NS,
+    FORMS,
     action,
-    archive_name,
     bearing,
     do,
     export,
     extents,
+    how,
     is_nocow,
-    let_go,
+    log_until_online,
     look,
     planned,
-    put,
+    with_unwritten,
 )
+from tests.journal_files import OLD_NS, archive_name, put
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root
@@ -119,8 +120,7 @@ def test_a_real_unclean_file_in_a_nocow_directory(make_bed: Callable[..., Bed]) 
     run("chattr", "+C", bed.journald.journal)
     bed.journald.rotate()
     bed.journald.age(10)
-    bed.journald.log("never synced")
-    assert eventually(lambda: bed.journald.state() == ONLINE)
+    log_until_online(bed.journald, "never synced")
     bed.journald.kill()
     bed.journald.start()
     assert eventually(lambda: any(bed.journald.journal.glob("*.journal~")))
@@ -144,8 +144,7 @@ def test_an_active_file_is_whole_afterwards_and_its_journald_goes_on(bed: Bed) -
     assert (outcome.action, outcome.result) == (Verb.DEFRAGMENT, Result.DONE)
     assert outcome.extents_after < before / 5
     assert not look(path)[0].compressed
-    bed.journald.log("and on it goes", LAB_MARK="after")
-    assert eventually(lambda: bed.journald.state() == ONLINE)
+    log_until_online(bed.journald, "and on it goes", LAB_MARK="after")
     bed.journald.sync()
     assert run("journalctl", f"--file={path}", "-o", "cat", "LAB_MARK=after") == "and on it goes\n"
     subprocess.run(["journalctl", "--verify", f"--file={path}"], check=True, capture_output=True)
@@ -173,14 +172,7 @@ def test_the_dirty_pages_elsewhere_stay_journalds_to_flush(place: Path, journal_
 # unwritten ranges and holes
 
 
-def with_unwritten(path: Path, offset: int, length: int) -> None:
-    """Allocate what was a hole and leave it unwritten, as journald's fallocate does; the times stay."""
-    status = path.stat()
-    run("fallocate", "--keep-size", "--offset", str(offset), "--length", str(length), path)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-@pytest.mark.parametrize("nocow", [False, True], ids=["datacow", "nocow"])
+@FORMS
 def test_unwritten_space_is_given_back_and_times_are_kept(place: Path, journal_bytes: bytes, nocow: bool) -> None:
     size = len(journal_bytes)
     path = put(place, journal_bytes, nocow=nocow)
@@ -201,7 +193,7 @@ def fiemap_unwritten(path: Path) -> list[tuple[int, int]]:
         return fiemap.unwritten(file.fileno(), sync=True)
 
 
-@pytest.mark.parametrize("nocow", [False, True], ids=["datacow", "nocow"])
+@FORMS
 def test_holes_stay_holes(place: Path, journal_bytes: bytes, nocow: bool) -> None:
     path = put(place, journal_bytes, nocow=nocow)
     for offset in (MIB, 3 * MIB + 8192):
@@ -238,7 +230,7 @@ def test_a_compression_of_the_directory_does_not_come_into_the_copy(
 
 
 @pytest.mark.parametrize("options", ["nodatacow", "nodatasum", "compress-force=zstd", "compress=lzo", "noatime"])
-@pytest.mark.parametrize("nocow", [False, True], ids=["datacow", "nocow"])
+@FORMS
 def test_mount_options_do_not_stand_in_the_way(
     make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, options: str, nocow: bool
 ) -> None:
@@ -263,23 +255,13 @@ def test_what_was_nocow_has_checksums_afterwards(
     volume = make_volume("512M")
     path = put(volume.mountpoint, journal_bytes, nocow=True)
     assert do(action(path, Request(now=True, compress="no"))).outcome.result is Result.DONE
-    let_go(volume)
     pages = (journal_bytes[at : at + 4096] for at in range(0, len(journal_bytes), 4096))
-    mark = max(pages, key=lambda page: len(set(page)))
-    image = volume.images[0].read_bytes()
-    with open(volume.images[0], "r+b") as file:
-        at = image.find(mark)
-        while at >= 0:
-            file.seek(at)
-            file.write(bytes([mark[0] ^ 1]))
-            at = image.find(mark, at + 1)
-    volume.mount()
-    drop_caches()
+    spoil(volume, max(pages, key=lambda page: len(set(page))))
     with pytest.raises(OSError, match="Input/output error"):
         path.read_bytes()
 
 
-@pytest.mark.parametrize("nocow", [False, True], ids=["datacow", "nocow"])
+@FORMS
 def test_what_does_not_become_smaller_leaves_no_mark(place: Path, journal_bytes: bytes, nocow: bool) -> None:
     """The kernel notes it as NOCOMPRESS on the inode."""
     path = put(place, journal_bytes + os.urandom(MIB), nocow=nocow)
@@ -300,7 +282,7 @@ def test_a_stop_at_the_border_of_a_piece_leaves_the_rest(place: Path, journal_by
         done_bytes += length
 
     done = do(action(path), stop=lambda: done_bytes >= 2 * MIB, tell=tell, chunk_bytes=MIB)
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
+    assert how(done) == (Result.SKIPPED, Reason.INTERRUPTED)
     assert done.outcome.bytes_written == done_bytes == 2 * MIB
     assert 300 < done.outcome.extents_after < done.outcome.extents_before - 300
     assert bearing(path) == before
@@ -310,7 +292,7 @@ def test_a_stopped_rewrite_leaves_the_original_alone(place: Path, journal_bytes:
     path = put(place, journal_bytes, nocow=True)
     before, pieces = bearing(path), [0]
     done = do(action(path), stop=lambda: len(pieces) > 2, tell=pieces.append, chunk_bytes=MIB)
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
+    assert how(done) == (Result.SKIPPED, Reason.INTERRUPTED)
     assert done.inode == path.stat().st_ino
     assert bearing(path) == before
     assert is_nocow(path)

@@ -17,7 +17,8 @@ from journalkeeper.lab import traffic
 from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.volume import disk_bytes, drop_caches
 from journalkeeper.model import KIB, Reason, Request, Result
-from tests.btrfs.journals import action, bearing, do, export, extents, put
+from tests.btrfs.journals import action, bearing, do, export, extents
+from tests.journal_files import put, scatter
 
 pytestmark = pytest.mark.root
 
@@ -99,10 +100,7 @@ def test_a_plain_archive_of_long_extents_is_copied_when_the_kernel_joins_none(
     place: Path, journal_bytes: bytes
 ) -> None:
     path = put(place, journal_bytes, torn=False)
-    with path.open("r+b") as file:
-        for offset in range(0, len(journal_bytes), 2 * SCATTERED):
-            os.pwrite(file.fileno(), journal_bytes[offset : offset + SCATTERED], offset)
-        os.fsync(file.fileno())
+    scatter(path, SCATTERED)
     before, torn = bearing(path), extents(path)
     outcome = do(action(path, Request(now=True, compress="no"))).outcome
     assert (outcome.result, outcome.detail) == (Result.DONE, "")

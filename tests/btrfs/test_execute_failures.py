@@ -8,11 +8,8 @@ is said.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
-import signal
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,22 +17,16 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.btrfs import defrag, inode, kernel, rename
 from journalkeeper.execute import leftovers
-from journalkeeper.lab.volume import ScratchVolume, drop_caches, run
+from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import KIB, MIB, Reason, Request, Result
-from journalkeeper.observe.observer import Observer
-from tests.btrfs.journals import action, bearing, do, fill, is_nocow, let_go, look, planned, put
+from tests.btrfs.faults import fill, images_before_each_call, killed_before, leftovers_beside, let_go, spoil
+from tests.btrfs.journals import FORMS, action, bearing, do, how, is_nocow, look, planned
+from tests.journal_files import put
 
 pytestmark = pytest.mark.root
 
-FORMS = pytest.mark.parametrize("nocow", [False, True], ids=["in place", "rewrite"])
 PLAIN = Request(now=True, compress="no")
-
-
-def leftovers_beside(path: Path) -> list[str]:
-    """The paths of our temporary files, as a run that is given `path` finds them."""
-    return list(Observer().look_at([str(path)], now_us=time.time_ns() // 1000).leftovers)
 
 
 # no room
@@ -63,7 +54,7 @@ def test_a_volume_that_is_full_when_work_begins(
     fill(directory / "ballast")
     done = do(what)
     if done.outcome.result is not Result.DONE:  # compressed, it may just fit into what the kernel keeps in reserve
-        assert (done.outcome.result, done.outcome.reason) == (Result.FAILED, Reason.FREE_SPACE)
+        assert how(done) == (Result.FAILED, Reason.FREE_SPACE)
         assert "No space left" in done.outcome.detail
         assert is_nocow(path) == nocow
     assert bearing(path) == before
@@ -85,7 +76,7 @@ def test_a_volume_that_becomes_full_meanwhile(
             fill(directory / "ballast")
 
     done = do(what, tell=tell, chunk_bytes=512 * KIB)
-    assert (done.outcome.result, done.outcome.reason) == (Result.FAILED, Reason.FREE_SPACE)
+    assert how(done) == (Result.FAILED, Reason.FREE_SPACE)
     assert 2 <= len(pieces) < len(journal_bytes) / (512 * KIB)
     assert done.outcome.bytes_written == sum(pieces)
     assert bearing(path) == before
@@ -105,26 +96,12 @@ def test_a_quota_that_is_used_up(make_volume: Callable[..., ScratchVolume], jour
     run("btrfs", "qgroup", "limit", f"{len(journal_bytes) + 2 * MIB}", directory / "sub")
     before = bearing(path)
     done = do(action(path, PLAIN))
-    assert (done.outcome.result, done.outcome.reason) == (Result.FAILED, Reason.FREE_SPACE)
+    assert how(done) == (Result.FAILED, Reason.FREE_SPACE)
     assert "quota" in done.outcome.detail
     assert bearing(path) == before
 
 
 # a bad disk
-
-
-def spoil(volume: ScratchVolume, mark: bytes) -> None:
-    """Change a byte of these wherever they are on the volume, while nobody looks."""
-    let_go(volume)
-    image = volume.images[0].read_bytes()
-    with open(volume.images[0], "r+b") as file:
-        at = image.find(mark)
-        assert at >= 0
-        while at >= 0:
-            os.pwrite(file.fileno(), bytes([mark[0] ^ 1]), at)
-            at = image.find(mark, at + 1)
-    volume.mount()
-    drop_caches()
 
 
 @pytest.mark.parametrize("where", [0.0, 0.5], ids=["first of its piece", "amid its piece"])
@@ -139,7 +116,7 @@ def test_a_block_that_cannot_be_read_stays_and_the_rest_is_whole(
     path = put(volume.mountpoint, journal_bytes)
     spoil(volume, mark)
     done = do(action(path, Request(now=True, compress=compress)), chunk_bytes=MIB)
-    assert (done.outcome.result, done.outcome.reason) == (Result.FAILED, Reason.IO_ERROR)
+    assert how(done) == (Result.FAILED, Reason.IO_ERROR)
     fd = os.open(path, os.O_RDONLY)
     try:
         for at in range(0, len(journal_bytes), 4096):
@@ -165,7 +142,7 @@ def test_a_copy_that_is_not_what_was_written_does_not_take_the_name(
     before, what = bearing(path), action(path)
     monkeypatch.setattr(os, "pwrite", wrong)
     done = do(what)
-    assert (done.outcome.result, done.outcome.reason) == (Result.FAILED, Reason.MISMATCH)
+    assert how(done) == (Result.FAILED, Reason.MISMATCH)
     assert bearing(path) == before
     assert is_nocow(path)
     assert list(place.iterdir()) == [path]
@@ -186,60 +163,13 @@ def test_whatever_call_fails_the_original_stays(
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fail)
         done = do(what)
-    assert (done.outcome.result, done.outcome.reason) == (Result.FAILED, Reason.IO_ERROR)
+    assert how(done) == (Result.FAILED, Reason.IO_ERROR)
     assert "Input/output error" in done.outcome.detail
     assert bearing(path) == before
     assert leftovers_beside(path) == []
 
 
 # killed
-
-
-CALLS = ("open", "link", "rename", "unlink", "fsync", "fchown", "fchmod", "setxattr", "removexattr", "utime", "pwrite")
-KERNEL_CALLS = ("ioctl", "renameat2", "sync_file_range", "fallocate")
-
-
-def before_each_call(monkeypatch: pytest.MonkeyPatch, event: Callable[[], None]) -> None:
-    """Have `event` happen before each call that changes something."""
-
-    def wrap(module: Any, name: str) -> None:
-        real = getattr(module, name)
-
-        def wrapped(*args: Any, **words: Any) -> Any:
-            event()
-            return real(*args, **words)
-
-        monkeypatch.setattr(module, name, wrapped)
-
-    for name in CALLS:
-        wrap(os, name)
-    for name in KERNEL_CALLS:
-        wrap(kernel, name)
-    wrap(defrag, "ioctl")
-    wrap(inode, "ioctl")
-    wrap(rename, "renameat2")
-
-
-def killed_before(number: int, work: Callable[[], object]) -> bool:
-    """Do `work` in a child that kills itself before its call of this number; False if it came to the end."""
-    child = os.fork()
-    if child == 0:
-        count = 0
-
-        def event() -> None:
-            nonlocal count
-            if count == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-            count += 1
-
-        try:
-            with pytest.MonkeyPatch.context() as patch:
-                before_each_call(patch, event)
-                work()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status)
 
 
 @FORMS
@@ -286,30 +216,12 @@ def test_after_a_power_cut_at_any_call_the_name_leads_to_the_whole_file(
     os.setxattr(path, "user.crtime_usec", b"12345678")
     os.sync()
     before, what = bearing(path), action(path)
-    images: dict[str, Path] = {}
-    cutting = False
-
-    def cut() -> None:
-        nonlocal cutting
-        if cutting:  # what happens for the copy itself is no event
-            return
-        cutting = True
-        image = tmp_path / f"{len(images)}.img"
-        run("cp", "--sparse=always", volume.images[0], image)
-        with open(image, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if images.setdefault(digest, image) != image:
-            image.unlink()
-        cutting = False
-
-    with pytest.MonkeyPatch.context() as patch:
-        before_each_call(patch, cut)
+    with images_before_each_call(volume, tmp_path) as images:
         assert do(what, chunk_bytes=2 * MIB).outcome.result is Result.DONE
-    cut()
     let_go(volume)
     assert len(images) >= 4
     forms = set()
-    for image in images.values():
+    for image in images:
         shutil.copyfile(image, volume.images[0])
         volume.mount()
         assert bearing(path) == before

@@ -17,33 +17,41 @@ from journalkeeper.lab.bed import Bed
 from journalkeeper.lab.journald import ONLINE, SIGNAL_SYNC
 from journalkeeper.lab.volume import run
 from journalkeeper.model import MIB, Reason, Result, Verb
-from tests.btrfs.journals import OLD_NS, action, archive_name, bearing, do, extents, is_nocow, look, planned, put
+from journalkeeper.model.run import Done
+from tests.btrfs.journals import FORMS, action, bearing, do, extents, how, is_nocow, look, planned
+from tests.journal_files import MAGIC, OLD_NS, archive_name, put
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 
 Hook = Callable[[], object]
+Change = Callable[[Path], object]
 MORE = b"one entry more"
 
 
-@pytest.fixture
-def around_exchange(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Have something happen once, right before or right after the names are exchanged; they may be exchanged back."""
+def nothing(_path: Path) -> None:
+    """Nobody is there."""
 
-    def hook(*, before: Hook = lambda: None, after: Hook = lambda: None) -> None:
-        real, exchanges = rename.exchange, iter(range(9))
+
+@pytest.fixture
+def exchanged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """Rewrite `path`, to which something happens right before or right after its name is exchanged the first time."""
+
+    def work(path: Path, *, before: Change = nothing, after: Change = nothing) -> Done:
+        what, real, exchanges = action(path), rename.exchange, iter(range(9))
 
         def exchange(dir_fd: int, name_a: str, name_b: str) -> None:
             first = next(exchanges) == 0
             if first:
-                before()
+                before(path)
             real(dir_fd, name_a, name_b)
             if first:
-                after()
+                after(path)
 
         monkeypatch.setattr(rename, "exchange", exchange)
+        return do(what)
 
-    return hook
+    return work
 
 
 def vacuum(path: Path) -> None:
@@ -79,33 +87,33 @@ def at_first_piece(event: Hook) -> Callable[[int], None]:
 # vacuum
 
 
-@pytest.mark.parametrize("nocow", [False, True], ids=["in place", "rewrite"])
+@FORMS
 def test_vacuum_removes_the_file_while_it_is_worked_on(place: Path, journal_bytes: bytes, nocow: bool) -> None:
     path = put(place, journal_bytes, nocow=nocow)
     done = do(action(path), tell=at_first_piece(lambda: vacuum(path)), chunk_bytes=MIB)
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.VANISHED)
+    assert how(done) == (Result.SKIPPED, Reason.VANISHED)
     assert list(place.iterdir()) == []
 
 
-def test_vacuum_removes_the_file_right_before_the_exchange(
-    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None]
-) -> None:
-    path = put(place, journal_bytes, nocow=True)
-    what = action(path)
-    around_exchange(before=lambda: vacuum(path))
-    done = do(what)
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.VANISHED)
-    assert list(place.iterdir()) == []
+def append(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(MORE)
 
 
-def test_vacuum_removes_the_copy_right_after_the_exchange(
-    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None]
+def touch(path: Path) -> None:
+    os.utime(path, ns=(OLD_NS, OLD_NS + 2))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(vacuum, nothing), (nothing, vacuum), (append, Path.unlink)],
+    ids=["the original before the exchange", "the copy after it", "the copy before the exchange is undone"],
+)
+def test_what_is_removed_around_the_exchange_stays_removed(
+    place: Path, journal_bytes: bytes, exchanged: Callable[..., Done], before: Change, after: Change
 ) -> None:
     path = put(place, journal_bytes, nocow=True)
-    what = action(path)
-    around_exchange(after=lambda: vacuum(path))
-    done = do(what)
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.VANISHED)
+    assert how(exchanged(path, before=before, after=after)) == (Result.SKIPPED, Reason.VANISHED)
     assert list(place.iterdir()) == []
 
 
@@ -121,38 +129,36 @@ def test_journalds_own_copy_takes_the_name_meanwhile(place: Path, journal_bytes:
     assert list(place.iterdir()) == [path]
 
 
-def test_another_file_that_takes_the_name_right_before_the_exchange_keeps_it(
-    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None]
+def another(path: Path) -> None:
+    """Another file takes the name."""
+    path.with_name("other").rename(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(another, nothing), (append, another)],
+    ids=["before the exchange", "from the copy before the exchange is undone"],
+)
+def test_another_file_that_takes_the_name_around_the_exchange_keeps_it(
+    place: Path, journal_bytes: bytes, exchanged: Callable[..., Done], before: Change, after: Change
 ) -> None:
+    """The second one's rename would have removed the original, if nothing had been exchanged."""
     path = put(place, journal_bytes, nocow=True)
-    what = action(path)
-    other = put(place, b"LPKSHHRH and nothing that we know", "other", torn=False)
+    other = put(place, MAGIC + b" and nothing that we know", "other", torn=False)
     was = bearing(other), other.stat().st_ino
-    around_exchange(before=lambda: other.rename(path))
-    done = do(what)
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.CHANGED)
+    assert how(exchanged(path, before=before, after=after)) == (Result.SKIPPED, Reason.CHANGED)
     assert (bearing(path), path.stat().st_ino) == was
     assert list(place.iterdir()) == [path]
 
 
-def append(path: Path) -> None:
-    with open(path, "ab") as file:
-        file.write(MORE)
-
-
-def touch(path: Path) -> None:
-    os.utime(path, ns=(OLD_NS, OLD_NS + 2))
-
-
 @pytest.mark.parametrize("change", [append, touch], ids=lambda change: change.__name__)
 def test_a_change_right_before_the_exchange_is_kept_and_not_called_done(
-    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None], change: Callable[[Path], None]
+    place: Path, journal_bytes: bytes, exchanged: Callable[..., Done], change: Change
 ) -> None:
     path = put(place, journal_bytes, nocow=True)
-    what, was = action(path), path.stat().st_ino
-    around_exchange(before=lambda: change(path))
-    done = do(what)
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.CHANGED)
+    was = path.stat().st_ino
+    done = exchanged(path, before=change)
+    assert how(done) == (Result.SKIPPED, Reason.CHANGED)
     assert path.stat().st_ino == was == done.inode
     assert is_nocow(path)
     assert path.read_bytes() == journal_bytes + (MORE if change is append else b"")
@@ -160,48 +166,20 @@ def test_a_change_right_before_the_exchange_is_kept_and_not_called_done(
 
 
 def test_who_opened_the_original_for_writing_right_before_the_exchange_keeps_its_name(
-    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None]
+    place: Path, journal_bytes: bytes, exchanged: Callable[..., Done]
 ) -> None:
     """Nothing has changed when it is looked at again, but will."""
     path = put(place, journal_bytes, nocow=True)
-    what = action(path)
     with ExitStack() as stack:
 
-        def open_for_writing() -> None:
+        def open_for_writing(path: Path) -> None:
             file = stack.enter_context(open(path, "ab", buffering=0))
             stack.callback(lambda: file.write(MORE))
 
-        around_exchange(before=open_for_writing)
-        done = do(what)
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.IN_USE)
+        done = exchanged(path, before=open_for_writing)
+    assert how(done) == (Result.SKIPPED, Reason.IN_USE)
     assert path.read_bytes() == journal_bytes + MORE
     assert list(place.iterdir()) == [path]
-
-
-def test_who_takes_the_name_from_the_copy_before_the_exchange_is_undone_keeps_it(
-    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None]
-) -> None:
-    """Its rename would have removed the original, if nothing had been exchanged."""
-    path = put(place, journal_bytes, nocow=True)
-    what = action(path)
-    other = put(place, b"LPKSHHRH and nothing that we know", "other", torn=False)
-    was = bearing(other), other.stat().st_ino
-    around_exchange(before=lambda: append(path), after=lambda: other.rename(path))
-    done = do(what)
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.CHANGED)
-    assert (bearing(path), path.stat().st_ino) == was
-    assert list(place.iterdir()) == [path]
-
-
-def test_what_is_vacuumed_before_the_exchange_is_undone_stays_removed(
-    place: Path, journal_bytes: bytes, around_exchange: Callable[..., None]
-) -> None:
-    path = put(place, journal_bytes, nocow=True)
-    what = action(path)
-    around_exchange(before=lambda: append(path), after=path.unlink)
-    done = do(what)
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.VANISHED)
-    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -228,7 +206,7 @@ def test_a_file_that_is_opened_for_writing_while_it_is_copied_is_not_replaced(
         done = do(what, tell=at_first_piece(lambda: opened.append(os.open(path, os.O_RDWR))), chunk_bytes=MIB)
     finally:
         os.close(opened[0])
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.IN_USE)
+    assert how(done) == (Result.SKIPPED, Reason.IN_USE)
     assert is_nocow(path)
     assert list(place.iterdir()) == [path]
 

@@ -7,36 +7,33 @@ import ctypes
 import fcntl
 import mmap
 import os
-import pickle
 import signal
 import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.execute.verified_file import being_written, loop_files
 from journalkeeper.lab.volume import ScratchVolume, run
-from journalkeeper.model import MIB, Kind, Reason, Request, Result
+from journalkeeper.model import MIB, Reason, Request, Result
 from journalkeeper.model.run import Done
-from tests.btrfs.journals import action, archive_name, bearing, do, export, look, planned, put
-from tests.btrfs.test_execute import with_unwritten
+from tests.btrfs.journals import FORMS, action, bearing, do, export, how, look, planned, with_unwritten
+from tests.journal_files import archive_name, put, unclean_name
+from tests.nobody import as_nobody, in_child
 
 pytestmark = pytest.mark.root
 
-UNCLEAN = "system@0000000000000001-0000000000000001.journal~"
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 CAP_CHOWN = 0
-FORMS = pytest.mark.parametrize("nocow", [False, True], ids=["in place", "rewrite"])
 
 
 def expect(done: Done, result: Result, reason: Reason) -> None:
     """Nothing was written, for this reason."""
-    assert (done.outcome.result, done.outcome.reason) == (result, reason), done.outcome.detail
+    assert how(done) == (result, reason), done.outcome.detail
     assert done.outcome.detail
     assert done.outcome.bytes_written == 0
 
@@ -161,7 +158,9 @@ def test_an_archive_that_is_none_any_more_is_in_use(place: Path, journal_bytes: 
 
 
 @pytest.mark.parametrize(
-    ("name", "nocow"), [(archive_name(), True), (UNCLEAN, True), (UNCLEAN, False)], ids=["nocow", "both", "unclean"]
+    ("name", "nocow"),
+    [(archive_name(), True), (unclean_name(), True), (unclean_name(), False)],
+    ids=["nocow", "both", "unclean"],
 )
 def test_a_file_that_is_open_for_writing_is_in_use(place: Path, journal_bytes: bytes, name: str, nocow: bool) -> None:
     path = put(place, journal_bytes, name, nocow=nocow)
@@ -202,27 +201,16 @@ def test_a_datacow_archive_that_is_kept_open_is_compacted(place: Path, journal_b
     assert bearing(path)._replace(times_ns=before.times_ns) == before
 
 
-@pytest.fixture
-def as_loop() -> Iterator[Callable[[Path], str]]:
-    with ExitStack() as stack:
-
-        def attach(path: Path) -> str:
-            device = run("losetup", "--find", "--show", path).strip()
-            stack.callback(run, "losetup", "--detach", device)
-            return device
-
-        yield attach
-
-
 @FORMS
-def test_a_file_behind_a_loop_device_is_in_use(
-    place: Path, journal_bytes: bytes, as_loop: Callable[[Path], str], nocow: bool
-) -> None:
+def test_a_file_behind_a_loop_device_is_in_use(place: Path, journal_bytes: bytes, nocow: bool) -> None:
     path = put(place, journal_bytes, nocow=nocow)
     before, what = bearing(path), action(path)
-    as_loop(path)
-    assert str(path) in loop_files()
-    expect(do(what), Result.SKIPPED, Reason.IN_USE)
+    device = run("losetup", "--find", "--show", path).strip()
+    try:
+        assert str(path) in loop_files()
+        expect(do(what), Result.SKIPPED, Reason.IN_USE)
+    finally:
+        run("losetup", "--detach", device)
     assert bearing(path) == before
 
 
@@ -249,9 +237,7 @@ def test_the_lease_is_gone_at_once(place: Path, journal_bytes: bytes) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
 
 
-def test_who_may_not_ask_takes_a_file_for_written(
-    place: Path, journal_bytes: bytes, as_nobody: Callable[[Callable[[], bool]], bool]
-) -> None:
+def test_who_may_not_ask_takes_a_file_for_written(place: Path, journal_bytes: bytes) -> None:
     with open(put(place, journal_bytes), "rb") as file:
         assert not being_written(file.fileno())
         assert as_nobody(lambda: being_written(file.fileno()))
@@ -313,17 +299,6 @@ def test_a_read_only_subvolume_is_a_failure(place: Path, journal_bytes: bytes, n
 # what the plan already refuses
 
 
-def test_a_lying_header_is_not_worked_on(place: Path, journal_bytes: bytes) -> None:
-    lying = bytearray(journal_bytes)
-    lying[96:104] = (1 << 40).to_bytes(8, "little")
-    assert [skip.reason for skip in planned(put(place, bytes(lying))).skipped] == [Reason.BAD_HEADER]
-
-
-@pytest.mark.parametrize("size", [0, 1, 207, 4096])
-def test_a_truncated_archive_is_not_worked_on(place: Path, journal_bytes: bytes, size: int) -> None:
-    assert [skip.reason for skip in planned(put(place, journal_bytes[:size])).skipped] == [Reason.BAD_HEADER]
-
-
 @FORMS
 @pytest.mark.parametrize(
     "asked", [Request(now=True), Request(now=True, compress="no", allow_unshare=True)], ids=["small", "allowed"]
@@ -366,46 +341,23 @@ def test_a_snapshot_that_was_taken_since_the_look_is_respected(
     expect(do(what), Result.SKIPPED, Reason.SHARED)
 
 
-def test_kinds_are_as_the_names_say(place: Path, journal_bytes: bytes) -> None:
-    """The tables above stand on it."""
-    assert [look(put(place, journal_bytes, name))[0].kind for name in (UNCLEAN, archive_name(), "system.journal")] == [
-        Kind.UNCLEAN,
-        Kind.ARCHIVED,
-        Kind.ACTIVE,
-    ]
-
-
 # rights that are missing
 
 
-def without_cap_chown(work: Callable[[], Done]) -> Done:
-    """Do `work` in a child with root's capabilities but CAP_CHOWN, as the service has none."""
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            header, data = struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
-            libc = ctypes.CDLL(None)
-            libc.capget(header, data)
-            effective, *rest = struct.unpack("=6I", data.raw)
-            libc.capset(header, struct.pack("=6I", effective & ~(1 << CAP_CHOWN), *rest))
-            os.write(writable, pickle.dumps(work()))
-        finally:
-            os._exit(0)
-    os.close(writable)
-    with os.fdopen(readable, "rb") as pipe:
-        answer = pipe.read()
-    os.waitpid(child, 0)
-    done = pickle.loads(answer)  # noqa: S301 - from our own child
-    assert isinstance(done, Done)
-    return done
+def lose_cap_chown() -> None:
+    """Keep root's other capabilities, as the service does."""
+    header, data = struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
+    libc = ctypes.CDLL(None)
+    libc.capget(header, data)
+    effective, *rest = struct.unpack("=6I", data.raw)
+    libc.capset(header, struct.pack("=6I", effective & ~(1 << CAP_CHOWN), *rest))
 
 
 def test_a_copy_that_could_not_be_given_to_its_owner_is_not_written(place: Path, journal_bytes: bytes) -> None:
     path = put(place, journal_bytes, archive_name(stem="remote-host"), nocow=True)
     os.chown(path, 998, 998)
     before, what = bearing(path), action(path)
-    done = without_cap_chown(lambda: do(what))
+    done = in_child(lambda: do(what), lose_cap_chown)
     expect(done, Result.SKIPPED, Reason.FOREIGN_OWNER)
     assert "CAP_CHOWN" in done.outcome.detail
     assert bearing(path) == before

@@ -13,8 +13,8 @@ from journalkeeper.btrfs import writeback
 from journalkeeper.execute import inplace
 from journalkeeper.model import GIB, MIB, Reason, Result
 from journalkeeper.model.run import Done
-from tests.btrfs.journals import OLD_NS, action, bearing, do, is_nocow, look, put
-from tests.btrfs.test_execute import with_unwritten
+from tests.btrfs.journals import action, bearing, do, how, is_nocow, look, with_unwritten
+from tests.journal_files import OLD_NS, put
 
 pytestmark = pytest.mark.root
 
@@ -70,7 +70,7 @@ def test_a_stop_while_the_copy_is_verified_leaves_the_original(
     path = put(place, journal_bytes, nocow=True)
     before, was = bearing(path), path.stat().st_ino
     done = stopped_when_all_is_written(path, reads.clear)
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
+    assert how(done) == (Result.SKIPPED, Reason.INTERRUPTED)
     assert sum(reads) < len(journal_bytes) + 4 * PIECE_BYTES
     assert (bearing(path), path.stat().st_ino) == (before, was)
     assert is_nocow(path)
@@ -84,7 +84,7 @@ def test_a_stop_while_a_compacted_archive_is_read_through_is_heard(
     before = bearing(path)
     monkeypatch.setattr(inplace, "WORSE", 0)  # what it then does for any number of extents, it does for many
     done = stopped_when_all_is_written(path, reads.clear)
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
+    assert how(done) == (Result.SKIPPED, Reason.INTERRUPTED)
     assert sum(reads) < 2 * PIECE_BYTES
     assert bearing(path) == before
 
@@ -104,6 +104,6 @@ def test_a_stop_between_two_holes_is_heard(place: Path, journal_bytes: bytes, mo
 
     monkeypatch.setattr(writeback, "punch_hole", punch_hole)
     done = do(what, stop=lambda: len(punched) == 2)
-    assert (done.outcome.result, done.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
+    assert how(done) == (Result.SKIPPED, Reason.INTERRUPTED)
     assert len(punched) == 2
     assert bearing(path) == before

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -27,10 +26,15 @@ from journalkeeper.observe.intake import Intake
 from journalkeeper.observe.load import others_busy_percent
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.observe.syncs import Syncs
-from tests.btrfs.journals import ALWAYS, put
+from tests.btrfs.journals import ALWAYS, log_until_online
+from tests.journal_files import put
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root
+
+
+def uuid_of(volume: ScratchVolume) -> str:
+    return run("findmnt", "-no", "UUID", volume.mountpoint).strip()
 
 
 def after_stall(bed: Bed, seconds: float, intake: Intake) -> int:
@@ -84,7 +88,7 @@ def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
     make_volume: Callable[..., ScratchVolume],
 ) -> None:
     volume = make_volume("2G")
-    uuid = run("findmnt", "-no", "UUID", volume.mountpoint).strip()
+    uuid = uuid_of(volume)
     (volume.mountpoint / "data").write_bytes(os.urandom(64 << 20))
     os.sync()
     assert maintenance(uuid) == ""
@@ -116,7 +120,7 @@ def writing(volume: ScratchVolume) -> Iterator[None]:
 
 def test_a_backup_keeps_its_own_disk_busy_and_no_other(make_volume: Callable[..., ScratchVolume]) -> None:
     volumes = make_volume("1G"), make_volume("1G")
-    ours, theirs = (run("findmnt", "-no", "UUID", volume.mountpoint).strip() for volume in volumes)
+    ours, theirs = (uuid_of(volume) for volume in volumes)
     assert [f"/dev/{name}" for name in disks(ours)] == volumes[0].devices
     os.sync()
     with writing(volumes[1]):
@@ -128,14 +132,14 @@ def test_a_backup_keeps_its_own_disk_busy_and_no_other(make_volume: Callable[...
 
 
 def test_a_plan_waits_for_who_uses_its_own_disk_and_not_for_another(
-    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, tmp_path: Path
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, make_engine: Callable[..., Engine]
 ) -> None:
     volumes = make_volume("1G"), make_volume("1G")
     put(volumes[0].mountpoint, journal_bytes)
     os.sync()
     at_once = ALWAYS.model_copy(update={"watch": Watch(settle_us=0)})
     config = at_once.model_copy(update={"window": Window(pressure_max_percent=0)})
-    engine = Engine(config, directories=(f"{volumes[0].mountpoint}",), state_directory=f"{tmp_path}")
+    engine = make_engine(volumes[0].mountpoint, config=config)
 
     def reasons() -> list[Reason]:
         return [skip.reason for skip in engine.plan(Request()).skipped]
@@ -151,7 +155,7 @@ def test_a_plan_waits_for_who_uses_its_own_disk_and_not_for_another(
 
 
 class Asked:
-    """An Throttle for one file of a bed, with what it was made of."""
+    """A Throttle for one file of a bed, with what it was made of."""
 
     def __init__(self, bed: Bed, kind: Kind, *, hurry: bool = False, not_after_us: int | None = None) -> None:
         self.flushes = Flushes()
@@ -173,12 +177,6 @@ class Asked:
 
 
 @pytest.fixture
-def asked() -> Callable[..., Asked]:
-    """Makes them."""
-    return Asked
-
-
-@pytest.fixture
 def short(make_bed: Callable[..., Bed]) -> Bed:
     """A journald that flushes 3 s after the first append, and has one archive and nothing unsynced."""
     bed = make_bed(sync_interval="3s")
@@ -188,32 +186,30 @@ def short(make_bed: Callable[..., Bed]) -> Bed:
     return bed
 
 
-def test_with_nothing_unsynced_an_active_file_is_worked_on(short: Bed, asked: Callable[..., Asked]) -> None:
-    assert asked(short, Kind.ACTIVE).throttle(0) is None
+def test_with_nothing_unsynced_an_active_file_is_worked_on(short: Bed) -> None:
+    assert Asked(short, Kind.ACTIVE).throttle(0) is None
 
 
-def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Bed, asked: Callable[..., Asked]) -> None:
+def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Bed) -> None:
     """The plan saw it OFFLINE and knew no limit: what came after it does."""
-    one = asked(short, Kind.ACTIVE)
-    short.journald.log("the timer starts")
-    assert eventually(lambda: short.journald.state() == ONLINE)
+    one = Asked(short, Kind.ACTIVE)
+    log_until_online(short.journald, "the timer starts")
     assert one.throttle(0) is None
     assert one.throttle(3_000_000) is Reason.WINDOW_CLOSED
     assert eventually(lambda: one.throttle(0) is Reason.WINDOW_CLOSED)
     assert short.journald.state() == ONLINE, "the flush came first"
 
 
-def test_the_plans_own_limit_holds_too(short: Bed, asked: Callable[..., Asked]) -> None:
+def test_the_plans_own_limit_holds_too(short: Bed) -> None:
     soon_us = time.time_ns() // 1000 + 2_000_000
-    one = asked(short, Kind.ACTIVE, not_after_us=soon_us)
+    one = Asked(short, Kind.ACTIVE, not_after_us=soon_us)
     assert one.throttle(0) is None
     assert one.throttle(2_000_000) is Reason.WINDOW_CLOSED
 
 
-def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed, asked: Callable[..., Asked]) -> None:
-    one = asked(short, Kind.ARCHIVED)
-    short.journald.log("the timer starts")
-    assert eventually(lambda: short.journald.state() == ONLINE)
+def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed) -> None:
+    one = Asked(short, Kind.ARCHIVED)
+    log_until_online(short.journald, "the timer starts")
     one.look(short)
     assert one.throttle(0) is None, "not yet due"
     assert eventually(lambda: one.flushes.due(500_000))
@@ -222,10 +218,9 @@ def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed, asked: Call
     assert one.flushes.passed()
 
 
-def test_a_stop_ends_a_pause(short: Bed, asked: Callable[..., Asked]) -> None:
-    one = asked(short, Kind.ARCHIVED)
-    short.journald.log("the timer starts")
-    assert eventually(lambda: short.journald.state() == ONLINE)
+def test_a_stop_ends_a_pause(short: Bed) -> None:
+    one = Asked(short, Kind.ARCHIVED)
+    log_until_online(short.journald, "the timer starts")
     one.look(short)
     assert eventually(lambda: one.flushes.due(500_000))
     os.kill(short.journald.pid, signal.SIGSTOP)  # the flush does not come
@@ -236,8 +231,8 @@ def test_a_stop_ends_a_pause(short: Bed, asked: Callable[..., Asked]) -> None:
         os.kill(short.journald.pid, signal.SIGCONT)
 
 
-def test_who_is_in_a_hurry_waits_for_no_flush(short: Bed, asked: Callable[..., Asked]) -> None:
-    one = asked(short, Kind.ACTIVE, hurry=True, not_after_us=0)
+def test_who_is_in_a_hurry_waits_for_no_flush(short: Bed) -> None:
+    one = Asked(short, Kind.ACTIVE, hurry=True, not_after_us=0)
     short.journald.log("the timer starts")
     assert one.throttle(10_000_000) is None
 

@@ -14,12 +14,12 @@ import pytest
 
 from journalkeeper.engine import Engine
 from journalkeeper.execute import leftovers
-from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import MIB, Result
-from tests.btrfs.journals import ALWAYS, NOW, OLD_NS, action, bearing, do, let_go, look, put
-from tests.btrfs.test_execute import with_unwritten
-from tests.btrfs.test_execute_failures import before_each_call, killed_before, leftovers_beside
+from tests.btrfs.faults import images_before_each_call, killed_before, leftovers_beside, let_go
+from tests.btrfs.journals import ALWAYS, NOW, action, bearing, do, go, look, with_unwritten
 from tests.hosts import MACHINE
+from tests.journal_files import OLD_NS, put
 
 pytestmark = pytest.mark.root
 
@@ -68,21 +68,7 @@ def test_after_a_power_cut_the_next_run_puts_the_mtime_back(
     volume = make_volume("256M")
     path = allocated_ahead(volume.mountpoint, journal_bytes)
     before, what = bearing(path), action(path)
-    images: list[Path] = []
-    busy = False
-
-    def cut() -> None:
-        nonlocal busy
-        if busy or len(images) >= 12:
-            return
-        busy = True
-        os.sync()
-        images.append(tmp_path / f"{len(images)}.img")
-        run("cp", "--sparse=always", volume.images[0], images[-1])
-        busy = False
-
-    with pytest.MonkeyPatch.context() as patch:
-        before_each_call(patch, cut)
+    with images_before_each_call(volume, tmp_path, sync=True, most=12) as images:
         assert do(what).outcome.result is Result.DONE
     let_go(volume)
     moved = 0
@@ -98,22 +84,22 @@ def test_after_a_power_cut_the_next_run_puts_the_mtime_back(
 
 
 def test_a_run_that_finds_a_note_does_its_work_in_the_same_turn(
-    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, tmp_path: Path
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, make_engine: Callable[..., Engine]
 ) -> None:
     top = make_volume("256M").mountpoint
     (top / MACHINE).mkdir()
     path = allocated_ahead(top / MACHINE, journal_bytes)
     killed_while_its_mtime_was_moved(path)
     assert look(path)[0].mtime_ns == OLD_NS + 1
-    engine = Engine(ALWAYS, directories=(str(top),), state_directory=str(tmp_path / "state"))
+    engine = make_engine(top, config=ALWAYS)
     engine.plan(NOW)
     assert NOTE in os.listxattr(path)  # a plan changes nothing
-    report = engine.run(NOW, on_progress=lambda _: None, stop=lambda: False)
+    report = go(engine)
     assert report.notices == (f"{path}: its time was moved by a killed run, put back",)
     assert [outcome.result for outcome in report.outcomes] == [Result.DONE]
     assert path.stat().st_mtime_ns == OLD_NS + 1
     assert os.listxattr(path) == ["user.crtime_usec"]
-    assert engine.run(NOW, on_progress=lambda _: None, stop=lambda: False).notices == ()
+    assert go(engine).notices == ()
 
 
 def touched(path: Path) -> None:

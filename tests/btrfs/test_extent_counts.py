@@ -13,7 +13,8 @@ from journalkeeper.config import Config, Defrag
 from journalkeeper.lab.volume import extents, filefrag, run
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Request
 from tests.btrfs.journals import look, planned
-from tests.forms import BLOCK, FORMS, STEP, alternating, every_form
+from tests.forms import FORMS, STEP, alternating, every_form
+from tests.journal_files import PAGE
 
 pytestmark = pytest.mark.root
 
@@ -71,7 +72,7 @@ def test_a_contiguous_run_is_one_extent_across_batches(place: Path, *, nocow: bo
         assert (survey.total, fiemap.count(file.fileno(), sync=False)) == (1, 1)
     assert survey.per_mib == (1,)
     assert survey.data_bytes + survey.unwritten_bytes == STEP
-    assert survey.unwritten_bytes >= STEP // 2 - BLOCK
+    assert survey.unwritten_bytes >= STEP // 2 - PAGE
 
 
 @pytest.mark.parametrize("nocow", [False, True])
@@ -79,7 +80,7 @@ def test_an_active_file_of_alternating_blocks_gets_no_action(place: Path, journa
     path = place / "system.journal"
     alternating(path, 0, nocow=nocow)
     with open(path, "r+b", buffering=0) as file:
-        header = bytearray(journal_bytes[:BLOCK])
+        header = bytearray(journal_bytes[:PAGE])
         header[16] = 0  # OFFLINE
         file.write(header)
     run("sync", "-f", path)

@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.lab.bed import Bed
-from tests.adapters.pages import CHECKOUT, PAGES, commands, make, need
+from tests.adapters.command import need
+from tests.adapters.pages import CHECKOUT, PAGES, commands, make
+from tests.daemon import environment
+from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -48,21 +50,15 @@ class Reader:
         (self.place / "bin" / name).chmod(0o755)
 
     def types(self, line: str) -> subprocess.Popen[str]:
-        environment = {
-            **os.environ,
-            "STATE_DIRECTORY": f"{self.place}/own",
-            "PATH": f"{self.place}/bin:{os.environ['PATH']}",
-        }
+        ours = environment(self.place / "own", PATH=f"{self.place}/bin:{os.environ['PATH']}")
         words = [*self._enter, "bash", "-o", "pipefail", "-c", f"cd {self.place} && {line}"]
         pipe = subprocess.PIPE
-        return subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        return subprocess.Popen(words, env=ours, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
 
 def ended(process: subprocess.Popen[str], *, when: Callable[[], bool]) -> None:
     """End a service that is up as `when` says, and all of its shell."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not when() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: when() or process.poll() is not None, PATIENCE_S)
     os.killpg(process.pid, signal.SIGTERM)
 
 

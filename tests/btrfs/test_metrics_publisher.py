@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +19,11 @@ from journalkeeper.metrics.textfile import NAME
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError
 from journalkeeper.model.run import Report
-from tests.btrfs.journals import NOW, archive_name, extents, put
+from tests.btrfs import journals
+from tests.btrfs.journals import NOW, extents
+from tests.daemon import journalkeeper
 from tests.hosts import MACHINE
+from tests.journal_files import archive_name, put
 
 pytestmark = pytest.mark.root
 
@@ -37,14 +39,9 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def keep(top: Path, tmp_path: Path, out: Path) -> Keep:
+def keep(top: Path, out: Path, make_engine: Callable[..., Engine]) -> Keep:
     """Make an engine of `top` that writes to `out`."""
-
-    def make(**words: object) -> Engine:
-        config = configured(top, out)
-        return Engine(config, **{"state_directory": str(tmp_path / "state"), **words})  # type: ignore[arg-type]
-
-    return make
+    return lambda **words: make_engine(config=configured(top, out), **words)
 
 
 def configured(top: Path, textfile: Path) -> Config:
@@ -59,7 +56,7 @@ def configured(top: Path, textfile: Path) -> Config:
 
 def go(engine: Engine, request: Request = NOW, origin: str = "defrag") -> Report:
     engine.changes.everything()  # nobody watches here
-    return engine.run(request, on_progress=lambda _: None, stop=lambda: False, origin=origin)
+    return journals.go(engine, request, origin=origin)
 
 
 def found(out: Path) -> dict[str, float]:
@@ -190,9 +187,9 @@ def test_a_directory_that_the_unit_may_not_write_to_is_said_with_the_words_for_a
     assert f'"ReadWritePaths={out}"' in notice
 
 
-def test_the_service_says_how_long_messages_waited_since_its_last_look(bed: Bed, out: Path, tmp_path: Path) -> None:
+def test_the_service_says_how_long_messages_waited_since_its_last_look(bed: Bed, out: Path, make_engine: Keep) -> None:
     bed.journald.age(1)
-    engine = Engine(configured(bed.journald.journal, out), state_directory=str(tmp_path / "state"))
+    engine = make_engine(config=configured(bed.journald.journal, out))
     go(engine, Request(now=True), DAEMON)
     assert "intake_delay_seconds" not in found(out)
     bed.journald.age(2)
@@ -211,14 +208,6 @@ def test_the_command_ends_well_though_its_metrics_cannot_be_written(
 ) -> None:
     put(top / MACHINE, journal_bytes, archive_name(1))
     (tmp_path / "test.conf").write_text(f"[Watch]\nDirectories={top}\n[Metrics]\nTextfile={tmp_path}/none/x.prom\n")
-    words = ["--config", str(tmp_path / "test.conf"), "defrag", "--now"]
-    done = subprocess.run(
-        [sys.executable, "-m", "journalkeeper", *words],
-        env={**os.environ, "STATE_DIRECTORY": str(tmp_path / "state")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = journalkeeper("--config", tmp_path / "test.conf", "defrag", "--now", state=tmp_path / "state")
     assert done.stderr.count("cannot write the metrics") == 1
     assert Reason.FRAGMENTED in done.stdout

@@ -12,11 +12,10 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +33,16 @@ from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Action, Instance, Plan, Reason, Request, Result, Rotation, Verb
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy.plan import plan
-from tests.btrfs.journals import archive_name, do
+from tests.btrfs.journals import FORMS, do, go, how, is_nocow
+from tests.daemon import journalkeeper
+from tests.journal_files import archive_name
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 
 Run = Callable[..., dict[str, Any]]
+MakeEngine = Callable[..., Engine]
+Answers = Callable[[Callable[[], object]], None]
 
 
 @pytest.fixture
@@ -47,24 +51,13 @@ def keep(tmp_path: Path) -> Run:
 
     def kept(journald: PrivateJournald, *words: str, conf: str = "", verb: str = "defrag") -> dict[str, Any]:
         (tmp_path / "conf").write_text(conf)
-        command = (sys.executable, "-m", "journalkeeper", verb, "-j", "--config", str(tmp_path / "conf"))
-        environment = {**os.environ, "STATE_DIRECTORY": str(tmp_path / "state"), "PYTHONPATH": os.getcwd()}
-        done = subprocess.run(
-            (*journald.inside, *command, "--upkeep", *words),
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command: tuple[str | Path, ...] = (verb, "-j", "--config", tmp_path / "conf", "--upkeep", *words)
+        done = journalkeeper(*command, state=tmp_path / "state", inside=journald.inside, check=False)
         assert done.returncode in {0, 1}, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     return kept
-
-
-def is_nocow(path: Path) -> bool:
-    return "C" in run("lsattr", "-d", path).split()[0]
 
 
 def archives(journald: PrivateJournald) -> list[Path]:
@@ -219,7 +212,7 @@ def test_a_torn_file_is_rotated_where_that_is_cheaper_and_not_twice_a_day(bed: B
     assert row["bytes_written"] == 0
 
 
-@pytest.mark.parametrize("nocow", [False, True], ids=["datacow", "nocow"])
+@FORMS
 def test_what_a_snapshot_shares_is_rotated_away_and_compacted_beside_it(bed: Bed, keep: Run, *, nocow: bool) -> None:
     journald, volume = bed.journald, bed.volume.mountpoint
     if nocow:
@@ -235,10 +228,8 @@ def test_what_a_snapshot_shares_is_rotated_away_and_compacted_beside_it(bed: Bed
     assert [row[1:] for row in what(found)] == [("rotate", "done", "cheaper")]
     assert reasons(found, journald.journal) == ["snapshots"]
     assert is_nocow(journald.journal) == nocow
-    deadline = time.monotonic() + 20
-    while not (made := archives(journald)) or is_nocow(made[0]):  # journald copies a NOCOW file when it archives it
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    # journald copies a NOCOW file when it archives it
+    assert eventually(lambda: any(not is_nocow(one) for one in archives(journald)))
     time.sleep(0.5)  # and truncates it last
     found = keep(journald, "--now")
     (archive,) = archives(journald)
@@ -255,13 +246,12 @@ def test_what_a_snapshot_shares_is_rotated_away_and_compacted_beside_it(bed: Bed
     assert reasons(found, journald.journal) == ([] if nocow else ["snapshots"])
 
 
-def test_outside_of_its_namespace_journald_is_not_asked(bed: Bed, tmp_path: Path) -> None:
+def test_outside_of_its_namespace_journald_is_not_asked(bed: Bed, make_engine: MakeEngine) -> None:
     """As who passes -D of another machine's journal: the attribute is set, the journald here is not bothered."""
     bed.journald.sync()
-    engine = Engine(Config(), directories=(str(bed.directory),), state_directory=str(tmp_path / "state"))
-    request = Request(upkeep=True)
+    engine = make_engine(bed.directory)
     for _ in range(2):
-        report = engine.run(request, on_progress=lambda _: None, stop=lambda: False)
+        report = go(engine, Request(upkeep=True))
         assert Verb.ROTATE not in {outcome.action for outcome in report.outcomes}
     assert [skip.reason for skip in report.plan.skipped if skip.path == str(bed.journald.journal)] == [
         Reason.NO_JOURNALD
@@ -270,9 +260,8 @@ def test_outside_of_its_namespace_journald_is_not_asked(bed: Bed, tmp_path: Path
     assert archives(bed.journald) == []
 
 
-def test_a_stop_comes_before_an_action(bed: Bed, tmp_path: Path) -> None:
-    engine = Engine(Config(), directories=(str(bed.directory),), state_directory=str(tmp_path / "state"))
-    report = engine.run(Request(upkeep=True), on_progress=lambda _: None, stop=lambda: True)
+def test_a_stop_comes_before_an_action(bed: Bed, make_engine: MakeEngine) -> None:
+    report = go(make_engine(bed.directory), Request(upkeep=True), stop=lambda: True)
     assert {(one.result, one.reason) for one in report.outcomes} == {(Result.SKIPPED, Reason.INTERRUPTED)}
     assert report.outcomes[0].action is Verb.SET_NOCOW
     assert not is_nocow(bed.journald.journal)
@@ -305,11 +294,19 @@ def test_a_directory_that_did_not_take_it_is_a_failure_with_the_reason(
     assert "it is not there" in outcome.detail
 
 
-def test_a_directory_that_compresses_by_now_is_left_alone(bed: Bed) -> None:
-    action = the_action(bed, Verb.SET_NOCOW)
-    run("chattr", "+c", bed.journald.journal)
-    outcome = do(action).outcome
-    assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.COMPRESSION)
+@pytest.mark.parametrize(
+    ("verb", "words", "reason"),
+    [
+        (Verb.SET_NOCOW, ("chattr", "+c"), Reason.COMPRESSION),
+        (Verb.ROTATE, ("true",), Reason.CHANGED),
+        (Verb.ROTATE, ("chattr", "+C"), Reason.NO_JOURNALD),
+    ],
+    ids=["the directory compresses by now", "rotated before the directory is NOCOW", "the journald is gone"],
+)
+def test_what_is_not_right_any_more_is_left_alone(bed: Bed, verb: Verb, words: tuple[str, ...], reason: Reason) -> None:
+    action = the_action(bed, verb)
+    run(*words, bed.journald.journal)
+    assert how(do(action)) == (Result.SKIPPED, reason)
 
 
 def test_another_directory_of_that_name_is_left_alone(bed: Bed) -> None:
@@ -321,40 +318,37 @@ def test_another_directory_of_that_name_is_left_alone(bed: Bed) -> None:
     assert do(away).outcome.reason is Reason.VANISHED
 
 
-def test_the_directory_must_be_nocow_before_a_rotation_for_it(bed: Bed) -> None:
-    outcome = do(the_action(bed, Verb.ROTATE)).outcome
-    assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.CHANGED)
-
-
-def test_a_journald_that_is_gone_is_not_asked(bed: Bed) -> None:
-    action = the_action(bed, Verb.ROTATE)
-    run("chattr", "+C", bed.journald.journal)
-    outcome = do(action).outcome
-    assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.NO_JOURNALD)
-
-
 def test_a_file_that_journald_rotated_meanwhile_is_left_alone(bed: Bed) -> None:
     action = the_action(bed, Verb.ROTATE)
     bed.journald.rotate()
-    outcome = do(action).outcome
-    assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.CHANGED)
+    assert how(do(action)) == (Result.SKIPPED, Reason.CHANGED)
 
 
-def test_a_yes_is_not_believed_while_the_file_is_the_same(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Have a journald that can be asked, and that does what is given when it is asked to rotate."""
+
+    def answer(rotate: Callable[[], object]) -> None:
+        monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
+        monkeypatch.setattr(control, "rotate", lambda _namespace: rotate())
+
+    return answer
+
+
+def test_a_yes_is_not_believed_while_the_file_is_the_same(bed: Bed, answers: Answers) -> None:
     """As a journald that writes elsewhere answers."""
     action = the_action(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)
-    monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
-    monkeypatch.setattr(control, "rotate", lambda *_: None)
+    answers(lambda: None)
     outcome = do(action).outcome
     assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NO_JOURNALD)
     assert "the file is the same" in outcome.detail
 
 
-def test_a_new_file_that_did_not_inherit_is_a_failure(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_file_that_did_not_inherit_is_a_failure(bed: Bed, answers: Answers) -> None:
     action = the_action(bed, Verb.ROTATE)
     run("chattr", "+C", bed.journald.journal)
 
-    def rotate(_namespace: str) -> None:
+    def rotate() -> None:
         bed.journald.rotate()
         copy = bed.journald.journal / "copy"
         copy.touch()
@@ -362,13 +356,11 @@ def test_a_new_file_that_did_not_inherit_is_a_failure(bed: Bed, monkeypatch: pyt
         shutil.copyfile(bed.journald.active, copy)
         copy.rename(bed.journald.active)
 
-    monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
-    monkeypatch.setattr(control, "rotate", rotate)
-    outcome = do(action).outcome
-    assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NOT_TAKEN)
+    answers(rotate)
+    assert how(do(action)) == (Result.FAILED, Reason.NOT_TAKEN)
 
 
-def test_a_name_without_a_successor_is_rotated_all_the_same(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_without_a_successor_is_rotated_all_the_same(bed: Bed, answers: Answers) -> None:
     """As the file of a user who is not logged in: it comes back with the next message."""
     user = bed.journald.journal / "user-1000.journal"
     shutil.copyfile(bed.journald.active, user)
@@ -377,13 +369,20 @@ def test_a_name_without_a_successor_is_rotated_all_the_same(bed: Bed, monkeypatc
     assert isinstance(action.target, Rotation)
     target = action.target._replace(file=file)
     action = action._replace(path=str(user), target=target, reason=Reason.CHEAPER)
-    monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
-    monkeypatch.setattr(control, "rotate", lambda *_: user.unlink())
+    answers(user.unlink)
     done = do(action)
     assert (done.outcome.result, done.outcome.extents_after) == (Result.DONE, 0)
 
 
-def test_a_rotation_is_over_when_journald_has_finished_the_archive(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def rotated_but_not_finished(bed: Bed) -> None:
+    """Do what journald does to rotate, but for the mark in the archive."""
+    archive = bed.journald.journal / archive_name()
+    bed.journald.kill()
+    bed.journald.active.rename(archive)
+    shutil.copyfile(archive, bed.journald.active)
+
+
+def test_a_rotation_is_over_when_journald_has_finished_the_archive(bed: Bed, answers: Answers) -> None:
     """It answers before. A commit until then, as of our record, can make an archive durable that nobody can read."""
     action = the_action(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)
     archive = bed.journald.journal / archive_name()
@@ -394,14 +393,11 @@ def test_a_rotation_is_over_when_journald_has_finished_the_archive(bed: Bed, mon
 
     finishing = threading.Timer(0.5, finish)
 
-    def rotate(_namespace: str) -> None:
-        bed.journald.kill()
-        bed.journald.active.rename(archive)
-        shutil.copyfile(archive, bed.journald.active)
+    def rotate() -> None:
+        rotated_but_not_finished(bed)
         finishing.start()
 
-    monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
-    monkeypatch.setattr(control, "rotate", rotate)
+    answers(rotate)
     done = do(action)
     state = archive.read_bytes()[STATE_OFFSET]
     finishing.join()
@@ -409,18 +405,10 @@ def test_a_rotation_is_over_when_journald_has_finished_the_archive(bed: Bed, mon
 
 
 def test_an_archive_that_journald_does_not_finish_is_not_waited_for_without_end(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
+    bed: Bed, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     action = the_action(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)
-
-    def rotate(_namespace: str) -> None:
-        archive = bed.journald.journal / archive_name()
-        bed.journald.kill()
-        bed.journald.active.rename(archive)
-        shutil.copyfile(archive, bed.journald.active)
-
-    monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
-    monkeypatch.setattr(control, "rotate", rotate)
+    answers(partial(rotated_but_not_finished, bed))
     monkeypatch.setattr(rotation, "FINISHED_S", 0.1)
     assert do(action).outcome.result is Result.DONE
 

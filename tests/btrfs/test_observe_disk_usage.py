@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +17,14 @@ from journalkeeper.btrfs.disk import disk_bytes
 from journalkeeper.journald import opening
 from journalkeeper.lab import volume as lab
 from journalkeeper.observe import disk_usage
-from tests.btrfs.journals import put
+from tests.journal_files import put
+from tests.nobody import as_nobody
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 
 PROGRAM = (sys.executable, "-m", "journalkeeper", "--measure")
 UNPRIVILEGED = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
-AsNobody = Callable[[Callable[[], int | None]], int | None]
 
 
 class Unit:
@@ -77,7 +77,7 @@ def archive(place: Path, journal_bytes: bytes) -> Iterator[int]:
     os.close(fd)
 
 
-def test_a_process_without_the_right_is_told_what_compsize_tells(archive: int, unit: Unit, as_nobody: AsNobody) -> None:
+def test_a_process_without_the_right_is_told_what_compsize_tells(archive: int, unit: Unit) -> None:
     assert as_nobody(lambda: disk_bytes(archive)) is None
     answer = as_nobody(lambda: disk_usage.disk_bytes(archive, unit.path))
     assert answer == disk_bytes(archive) == lab.disk_bytes(os.readlink(f"/proc/self/fd/{archive}"))
@@ -88,7 +88,7 @@ def test_a_process_with_the_right_asks_nobody(archive: int) -> None:
     assert disk_usage.disk_bytes(archive, "/nowhere") == disk_bytes(archive)
 
 
-def test_nothing_is_told_about_what_is_no_journal(place: Path, unit: Unit, as_nobody: AsNobody) -> None:
+def test_nothing_is_told_about_what_is_no_journal(place: Path, unit: Unit) -> None:
     (place / "file").write_bytes(b"x" * 5000)
     with open(place / "file", "rb") as file:
         assert as_nobody(lambda: disk_usage.disk_bytes(file.fileno(), unit.path)) is None
@@ -99,7 +99,7 @@ def test_nothing_is_told_about_what_is_no_journal(place: Path, unit: Unit, as_no
 
 
 @pytest.mark.parametrize("unit", [UNPRIVILEGED], indirect=True)
-def test_a_unit_without_the_right_says_so(archive: int, unit: Unit, as_nobody: AsNobody) -> None:
+def test_a_unit_without_the_right_says_so(archive: int, unit: Unit) -> None:
     assert as_nobody(lambda: disk_usage.disk_bytes(archive, unit.path)) is None
     assert unit.words() == ["journalkeeper: cannot measure: this process lacks CAP_SYS_ADMIN\n"]
 
@@ -113,11 +113,11 @@ def test_a_question_without_a_descriptor_is_refused(unit: Unit) -> None:
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "\0journalkeeper-test-nobody-listens"])
-def test_without_the_unit_nothing_is_known(archive: int, as_nobody: AsNobody, path: str) -> None:
+def test_without_the_unit_nothing_is_known(archive: int, path: str) -> None:
     assert as_nobody(lambda: disk_usage.disk_bytes(archive, path)) is None
 
 
-def test_who_may_not_ask_the_unit_is_told_nothing(archive: int, place: Path, as_nobody: AsNobody) -> None:
+def test_who_may_not_ask_the_unit_is_told_nothing(archive: int, place: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening, opening.directory(str(place)) as fd:
         path = f"/proc/self/fd/{fd}/socket"  # the other name is too long for a socket
         listening.bind(path)
@@ -126,9 +126,7 @@ def test_who_may_not_ask_the_unit_is_told_nothing(archive: int, place: Path, as_
         assert as_nobody(lambda: disk_usage.disk_bytes(archive, path)) is None
 
 
-def test_a_unit_that_gives_no_answer_is_not_waited_for_for_ever(
-    archive: int, monkeypatch: pytest.MonkeyPatch, as_nobody: AsNobody
-) -> None:
+def test_a_unit_that_gives_no_answer_is_not_waited_for_for_ever(archive: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_usage, "ANSWER_S", 0.2)
     path = f"\0journalkeeper-test-{os.urandom(8).hex()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:

@@ -15,7 +15,7 @@ import random
 import select
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,18 +36,19 @@ from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.policy.plan import finished, plan
 from journalkeeper.service import watch as watching
 from journalkeeper.service.watch import Change, Watch
-from tests.btrfs.journals import archive_name
-from tests.small_journal import FILE_BYTES, without_entries
+from tests.btrfs.journals import go
+from tests.hosts import MACHINE
+from tests.journal_files import ARCHIVED, EMPTY_BYTES, MAGIC, PAGE, archive_name, empty, put_empty, scatter
 
 pytestmark = pytest.mark.root
 
 CHANGES = int(os.environ.get("JOURNALKEEPER_RANDOM_CHANGES", "600"))
 SEED = int(os.environ.get("JOURNALKEEPER_RANDOM_SEED", "1"))
-MACHINE = "0123456789abcdef0123456789abcdef"
 FICLONE = 0x40049409
 MINUTE_US = 60_000_000
 
 REQUEST = Request(upkeep=True)
+MakeEngine = Callable[..., Engine]
 
 
 def settle(path: Path) -> None:
@@ -59,10 +60,8 @@ def settle(path: Path) -> None:
         os.close(fd)
 
 
-def make(path: Path, state: int = 2) -> None:
-    with path.open("wb") as file:
-        file.write(without_entries(state))
-        file.truncate(FILE_BYTES)
+def make(path: Path, state: int = ARCHIVED) -> None:
+    put_empty(path, state)
     settle(path)
 
 
@@ -130,15 +129,15 @@ class World:
         path = self.file("system.journal", "user-*.journal", "remote-*.journal")
         if path is not None:
             with path.open("r+b") as file:
-                os.pwrite(file.fileno(), without_entries(self.random.choice([0, 1]))[:17], 0)
-                os.pwrite(file.fileno(), b"x" * 4096, 4096 * self.random.randrange(1, 1000))
+                os.pwrite(file.fileno(), empty(self.random.choice([0, 1]))[:17], 0)
+                os.pwrite(file.fileno(), b"x" * PAGE, PAGE * self.random.randrange(1, 1000))
             settle(path)
 
     def archive(self) -> None:
         path = self.file("system.journal", "user-*.journal", "remote-*.journal")
         if path is not None:
             with path.open("r+b") as file:
-                os.pwrite(file.fileno(), without_entries(2)[:17], 0)
+                os.pwrite(file.fileno(), empty()[:17], 0)
             settle(path)
             path.rename(self.fresh(path.parent))
 
@@ -153,9 +152,7 @@ class World:
         """Many extents: an archive that is worth a rewrite."""
         path = self.file("*@*.journal")
         if path is not None:
-            with path.open("r+b") as file:
-                for block in range(0, 200, 2):
-                    os.pwrite(file.fileno(), b"y" * 4096, 4096 + 4096 * block)
+            scatter(path, end_bytes=200 * PAGE)
             settle(path)
 
     def change_attribute(self) -> None:
@@ -184,7 +181,7 @@ class World:
         path = self.file("*@*.journal")
         if path is not None:
             with path.open("r+b") as file:
-                os.pwrite(file.fileno(), self.random.choice([b"LPKSHHRH", b"no magic"]), 0)
+                os.pwrite(file.fileno(), self.random.choice([MAGIC, b"no magic"]), 0)
             settle(path)
 
     def share(self) -> None:
@@ -447,16 +444,15 @@ def test_more_files_than_are_looked_at_are_found(
 # a run
 
 
-def test_a_run_of_the_service_leaves_finished_files_out_and_a_plan_has_them(place: Path, tmp_path: Path) -> None:
-    (place / MACHINE).mkdir()
+def test_a_run_of_the_service_leaves_finished_files_out_and_a_plan_has_them(top: Path, make_engine: MakeEngine) -> None:
     for number in range(3):
-        make(place / MACHINE / archive_name(number))
+        make(top / MACHINE / archive_name(number))
     time.sleep(1.1)  # what changed within a second is opened again
     config = Config.model_validate({"watch": {"settle_us": 0, "nocow_settle_us": 0}, "nocow": {"nocow": "no"}})
-    engine = Engine(config, directories=(str(place),), state_directory=str(tmp_path / "state"))
+    engine = make_engine(top, config=config)
 
     def run() -> Report:
-        return engine.run(REQUEST, on_progress=lambda _: None, stop=lambda: False, origin=DAEMON)
+        return go(engine, REQUEST, origin=DAEMON)
 
     began_us, due_us = time.time_ns() // 1000, []
     for _ in range(2):
@@ -468,57 +464,49 @@ def test_a_run_of_the_service_leaves_finished_files_out_and_a_plan_has_them(plac
     assert engine._observer.opened == 3
     assert began_us <= due_us[0] == due_us[1], "the second run did not look at everything"
     assert [skip.reason for skip in engine.plan(REQUEST).skipped] == [Reason.IDEAL] * 3
-    (place / MACHINE / archive_name(3)).write_bytes(b"no journal")
-    engine.changes.add(str(place / MACHINE), [archive_name(3)])
+    (top / MACHINE / archive_name(3)).write_bytes(b"no journal")
+    engine.changes.add(str(top / MACHINE), [archive_name(3)])
     assert [skip.reason for skip in run().plan.skipped] == [Reason.BAD_HEADER]
 
 
-def test_what_another_process_rewrote_is_looked_at_again(place: Path, tmp_path: Path) -> None:
+def test_what_another_process_rewrote_is_looked_at_again(top: Path, tmp_path: Path, make_engine: MakeEngine) -> None:
     """`journalkeeper defrag -D` beside the service: neither inotify nor stat tells of it, the record does."""
-    (place / MACHINE).mkdir()
-    path = place / MACHINE / archive_name(1)
-    path.write_bytes(
-        without_entries(2) + b"".join(os.urandom(2048) + bytes(2048) for _ in range(FILE_BYTES // 4096 - 1))
-    )
+    path = top / MACHINE / archive_name(1)
+    path.write_bytes(empty() + b"".join(os.urandom(2048) + bytes(2048) for _ in range(EMPTY_BYTES // PAGE - 1)))
     settle(path)
     time.sleep(1.1)  # as above
     config = Config.model_validate(
         {"watch": {"settle_us": 0}, "nocow": {"nocow": "no"}, "defrag": {"compress": "no", "min_extents": 1000}}
     )
-    service, beside = (
-        Engine(config, directories=(str(place),), state_directory=str(tmp_path / "state")) for _ in range(2)
-    )
-
-    def run(engine: Engine, request: Request, origin: str) -> Report:
-        return engine.run(request, on_progress=lambda _: None, stop=lambda: False, origin=origin)
+    service, beside = (make_engine(top, config=config) for _ in range(2))
 
     def known() -> tuple[Reason, bool]:
-        host = run(service, REQUEST, DAEMON).host
+        host = go(service, REQUEST, origin=DAEMON).host
         assert host is not None
         return host.finished[str(path)].skip.reason, host.finished[str(path)].file.compressed
 
     assert known() == (Reason.IDEAL, False)
     service.changes.take()
-    assert [one.result for one in run(beside, Request(compress="zstd:3"), "defrag").outcomes] == [Result.DONE]
+    assert [one.result for one in go(beside, Request(compress="zstd:3")).outcomes] == [Result.DONE]
     assert known() == (Reason.RECORDED, True)
     opened = service._observer.opened
     assert known() == (Reason.RECORDED, True)
     assert service._observer.opened == opened, "once"
     # A job begins a new record where that was removed.
     (tmp_path / "state" / "history.db").unlink()
-    run(service, Request(), "bus")
+    go(service, Request(), origin="bus")
     assert known()[0] is not Reason.RECORDED
 
 
 @pytest.mark.parametrize("follows", [False, True])
-def test_who_asks_about_one_file_has_no_other_tried_sooner(place: Path, tmp_path: Path, *, follows: bool) -> None:
+def test_who_asks_about_one_file_has_no_other_tried_sooner(
+    top: Path, make_engine: MakeEngine, *, follows: bool
+) -> None:
     """What failed is tried again after an hour, whatever anybody asks for meanwhile, and forgotten with its file."""
-    (place / MACHINE).mkdir()
-    failed, other = (place / MACHINE / archive_name(number) for number in range(2))
+    failed, other = (top / MACHINE / archive_name(number) for number in range(2))
     make(failed)
     make(other)
-    directories, state = (str(place),), str(tmp_path / "state")
-    engine = Engine(Config(), directories=directories, state_directory=state, follows=follows)
+    engine = make_engine(top, follows=follows)
     status = failed.stat()
     key = status.st_dev, status.st_ino
     engine._refused[key] = Refusal(time.time_ns() // 1000, 0, 0, Reason.IO_ERROR, "")
@@ -526,7 +514,7 @@ def test_who_asks_about_one_file_has_no_other_tried_sooner(place: Path, tmp_path
     def asked(request: Request, origin: str = "bus") -> bool:
         """Whether it is still known after a plan and a run."""
         engine.plan(request)
-        engine.run(request, on_progress=lambda _: None, stop=lambda: True, origin=origin)
+        go(engine, request, origin=origin, stop=lambda: True)
         return key in engine._refused
 
     assert asked(Request(paths=(str(other),)))

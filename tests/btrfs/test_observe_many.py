@@ -16,6 +16,7 @@ from journalkeeper.model import JournalFile, Reason
 from journalkeeper.observe import observer as module
 from journalkeeper.observe import survey
 from journalkeeper.observe.observer import Observer
+from tests.journal_files import archive_name
 
 pytestmark = pytest.mark.root
 
@@ -30,7 +31,7 @@ def many(make_bed: Callable[..., Bed]) -> Path:
     archive = bed.journald.rotate()
     bed.journald.stop()
     for number in range(FILES):
-        shutil.copy(archive, archive.with_name(f"system@{number:032x}-{1:016x}-{1:016x}.journal"))
+        shutil.copy(archive, archive.with_name(archive_name(number)))
     archive.unlink()
     (bed.journald.journal / "system.journal").unlink()
     os.sync()
@@ -46,7 +47,7 @@ def test_two_threads_see_what_one_sees_in_the_same_order(
     many: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(module, "AT_ONCE", at_once)
-    (many / f"system@{3:032x}-{1:016x}-{1:016x}.journal").write_bytes(b"no journal")
+    (many / archive_name(3)).write_bytes(b"no journal")
     observer = Observer(with_disk_bytes=True)
     by_two = look(observer, many)
     assert observer.opened == len(by_two) == FILES

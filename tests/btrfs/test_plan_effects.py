@@ -17,8 +17,9 @@ from journalkeeper.model.errors import UsageError
 from journalkeeper.observe import flushes
 from journalkeeper.policy.flush_timer import FlushTimer
 from journalkeeper.service import api
-from tests.btrfs.journals import ALWAYS, NOW, put
+from tests.btrfs.journals import ALWAYS, NOW, go
 from tests.hosts import MACHINE
+from tests.journal_files import put
 
 pytestmark = pytest.mark.root
 
@@ -38,10 +39,10 @@ def top(make_volume: Callable[..., ScratchVolume], journal_bytes: bytes) -> Path
 
 
 @pytest.fixture
-def engine(top: Path, tmp_path: Path) -> Engine:
+def engine(top: Path, make_engine: Callable[..., Engine]) -> Engine:
     """The service's."""
-    made = Engine(ALWAYS, directories=(str(top),), state_directory=str(tmp_path / "state"), follows=True)
-    made.run(NOW, on_progress=lambda _: None, stop=lambda: True)
+    made = make_engine(top, config=ALWAYS, follows=True)
+    go(made, stop=lambda: True)
     return made
 
 
@@ -54,10 +55,10 @@ def test_only_a_run_makes_journald_sync(engine: Engine, monkeypatch: pytest.Monk
     assert engine.plan(NOW).syncs
     engine.plan(NOW._replace(paths=(f"{engine.directories[0]}/{MACHINE}/system.journal",)))
     engine.look(NOW)
-    engine.run(NOW, on_progress=lambda _: None, stop=lambda: True)
+    go(engine, stop=lambda: True)
     assert asked == []
     assert engine.flush_passed(), "it is still time for a plan"
-    engine.run(NOW, on_progress=lambda _: None, stop=lambda: False)
+    go(engine)
     assert asked
 
 

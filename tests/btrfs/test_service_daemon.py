@@ -12,8 +12,6 @@ import os
 import re
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -25,15 +23,11 @@ from typing import NamedTuple
 
 import pytest
 
-import journalkeeper
-from journalkeeper.config import Config
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history.record import Record
-from journalkeeper.history.rows import Entry
 from journalkeeper.journald import control, layout
-from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.journald import ONLINE, PrivateJournald
+from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.lab.load import Load
 from journalkeeper.lab.volume import ScratchVolume, drop_caches, extents, run
 from journalkeeper.model import Reason, Request, Result
@@ -42,126 +36,24 @@ from journalkeeper.model.waiting import Wait
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer
 from tests.bench.service import calls
-from tests.btrfs.journals import QUICK
-from tests.patience import eventually
+from tests.btrfs.journals import QUICK, go, log_until_online
+from tests.daemon import Daemon, journalkeeper
+from tests.hosts import MACHINE
+from tests.journal_files import archive_name, put, put_empty, unclean_name
+from tests.patience import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-PACKAGE = Path(journalkeeper.__file__).parent.parent
-PATIENCE_S = 60.0
 INSIDE = "/var/log/journal"
 
 
-class Service:
-    """A running `journalkeeper daemon`; `lines` is what it logged, `said` what systemd would have heard."""
-
-    def __init__(
-        self, base: Path, directory: str, *, inside: PrivateJournald | None = None, wrapper: tuple[str, ...] = ()
-    ) -> None:
-        self.config = base / "journalkeeper.conf"
-        if not self.config.exists():
-            self.config.write_text(QUICK)
-        self.state = base / "state"
-        self.lines: list[str] = []
-        self.said: list[str] = []
-        self._stopped = False
-        self.on_line: Callable[[str], None] = lambda line: None
-        self._ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        ear = base / f"notify-{os.urandom(4).hex()}"
-        self._ear.bind(os.fspath(ear))
-        environment = {**os.environ, "STATE_DIRECTORY": f"{self.state}", "PYTHONPATH": f"{PACKAGE}"}
-        environment["NOTIFY_SOCKET"] = os.fspath(ear)
-        enter = () if inside is None else inside.inside
-        words = (sys.executable, "-m", "journalkeeper", "daemon", "-D", directory, "--config", os.fspath(self.config))
-        self.process = subprocess.Popen(
-            (*enter, *wrapper, *words), env=environment, stderr=subprocess.PIPE, text=True, errors="replace"
-        )
-        self._threads = [
-            threading.Thread(target=self._read, daemon=True),
-            threading.Thread(target=self._hear, daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line.rstrip("\n"))
-            self.on_line(line)
-
-    def _hear(self) -> None:
-        while True:
-            message = self._ear.recv(65536).decode()
-            if not message:
-                return
-            self.said.extend(message.splitlines())
-
-    @property
-    def status(self) -> str:
-        """The last STATUS= line."""
-        return next((line[7:] for line in reversed(self.said) if line.startswith("STATUS=")), "")
-
-    def heard(self, words: str) -> bool:
-        return any(words in line for line in self.lines)
-
-    def ready(self) -> Service:
-        """Wait until it watches and has looked once."""
-        assert eventually(lambda: "READY=1" in self.said and bool(self.status)), self.lines
-        return self
-
-    def switches(self) -> dict[str, int]:
-        """How often each of its threads has gone to sleep."""
-        counts = {}
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.MULTILINE)
-            assert found is not None
-            counts[task.name] = int(found[1])
-        return counts
-
-    def sleeps(self, seconds: float = 3) -> bool:
-        """Whether no thread woke for so long."""
-        before = self.switches()
-        time.sleep(seconds)
-        return self.switches() == before
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End it and return its exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            status = self.process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            status = self.process.wait()
-        if self._stopped:
-            return status
-        self._stopped = True
-        self._ear.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        self._ear.close()
-        assert not self.heard("Traceback"), "\n".join(self.lines)
-        return status
-
-    def history(self) -> list[Entry]:
-        with Record(self.state, read_only=True) as record:
-            return record.history()
-
-    def outcomes(self, result: Result = Result.DONE) -> set[str]:
-        """The names of the files with such an outcome."""
-        return {Path(entry.outcome.path).name for entry in self.history() if entry.outcome.result is result}
-
-
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
+def serve(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+    """Start the service on a directory; without a bus, and QUICK unless its configuration is given."""
     with ExitStack() as stack:
 
-        def start(directory: Path | str, **words: object) -> Service:
-            service = Service(tmp_path, os.fspath(directory), **words)  # type: ignore[arg-type]
-            stack.callback(service.stop)
-            return service
+        def start(directory: Path | str, config: str = QUICK, wrapper: tuple[str, ...] = ()) -> Daemon:
+            return stack.enter_context(Daemon(tmp_path, directory, config=config, wrapper=wrapper))
 
         yield start
 
@@ -175,31 +67,15 @@ class Copies(NamedTuple):
 
     def put(self, number: int = 1, directory: Path | None = None) -> Path:
         """A fragmented copy of the archive."""
-        name = f"system@{'0123456789abcdef' * 2}-{number:016x}-{number:016x}.journal"
-        path = (directory or self.machine) / name
-        with open(path, "wb", buffering=0) as file:
-            file.write(self.content)
-            os.fsync(file.fileno())
-            for offset in range(0, len(self.content), 8192):
-                os.pwrite(file.fileno(), self.content[offset : offset + 4096], offset)
-            os.fsync(file.fileno())
-        return path
-
-
-@pytest.fixture(scope="module")
-def archive() -> bytes:
-    """A real archive of 8 MiB."""
-    with ScratchVolume() as volume, PrivateJournald(volume.mountpoint) as journald:
-        journald.age(2)
-        return journald.rotate().read_bytes()
+        return put(directory or self.machine, self.content, archive_name(number))
 
 
 @pytest.fixture
-def copies(make_volume: Callable[..., ScratchVolume], archive: bytes) -> Copies:
+def copies(make_volume: Callable[..., ScratchVolume], journal_bytes: bytes) -> Copies:
     volume = make_volume("1G")
-    machine = volume.mountpoint / "journal" / ("0123456789abcdef" * 2)
+    machine = volume.mountpoint / "journal" / MACHINE
     machine.mkdir(parents=True)
-    return Copies(volume, machine, archive)
+    return Copies(volume, machine, journal_bytes)
 
 
 class Talk:
@@ -234,7 +110,7 @@ class Talk:
 
 
 def test_archives_are_compressed_once_and_active_files_kept_whole(
-    make_bed: Callable[..., Bed], serve: Callable[..., Service]
+    make_bed: Callable[..., Bed], serve: Callable[..., Daemon]
 ) -> None:
     bed = make_bed("SystemMaxFileSize=64M", sync_interval="2s")
     journald = bed.journald
@@ -242,12 +118,12 @@ def test_archives_are_compressed_once_and_active_files_kept_whole(
     first = journald.rotate()
     journald.age(40)
     before = extents(journald.active)
-    service = serve(INSIDE, inside=journald).ready()
-    assert eventually(lambda: first.name in service.outcomes())
-    assert eventually(lambda: "system.journal" in service.outcomes())
+    service = serve(INSIDE, wrapper=journald.inside).ready()
+    assert eventually(lambda: first.name in service.done())
+    assert eventually(lambda: "system.journal" in service.done())
     assert extents(journald.active) < before / 2
     second = journald.rotate()
-    assert eventually(lambda: second.name in service.outcomes())
+    assert eventually(lambda: second.name in service.done())
     assert eventually(service.sleeps)
     names = [Path(entry.outcome.path).name for entry in service.history()]
     assert names.count(first.name) == names.count(second.name) == 1
@@ -257,24 +133,19 @@ def test_archives_are_compressed_once_and_active_files_kept_whole(
 
 
 def test_what_has_waited_for_a_day_is_told_after_a_restart_too(
-    copies: Copies, serve: Callable[..., Service], tmp_path: Path
+    copies: Copies, serve: Callable[..., Daemon], tmp_path: Path
 ) -> None:
     path = copies.put()
     now_us = time.time_ns() // 1000
     with Record(tmp_path / "state") as record:
         waits = Wait(os.fspath(path), now_us - 2 * DAY_US, "pressure"), Wait("/gone", 1, "pressure")
         record.wait(waits, now_us=now_us)
-    (tmp_path / "journalkeeper.conf").write_text(QUICK + "[Budget]\nBytesPerDay=1\n")
-    service = serve(copies.machine.parent).ready()
-    assert eventually(lambda: service.heard("1 file has waited for 2d: budget")), service.lines
-    environment = {**os.environ, "STATE_DIRECTORY": f"{service.state}"}
-    command = (sys.executable, "-m", "journalkeeper", "status")
-    shown = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-    assert "Waiting: 1 file has waited for 2d: budget\n" in shown
-    service.config.write_text(QUICK)
-    service.process.send_signal(signal.SIGHUP)
-    assert eventually(lambda: service.heard("no file waits for longer than a day any more"))
-    assert path.name in service.outcomes()
+    service = serve(copies.machine.parent, QUICK + "[Budget]\nBytesPerDay=1\n").ready()
+    assert eventually(lambda: service.logged("1 file has waited for 2d: budget")), service.log()
+    assert "Waiting: 1 file has waited for 2d: budget\n" in journalkeeper("status", state=service.state).stdout
+    service.reload(QUICK)
+    assert eventually(lambda: service.logged("no file waits for longer than a day any more"))
+    assert path.name in service.done()
     with Record(service.state, read_only=True) as record:
         assert record.waiting() == {}
 
@@ -284,21 +155,20 @@ REMOTE = Path("/lib/systemd/systemd-journal-remote")
 
 @pytest.mark.may_skip
 def test_what_journal_remote_wrote_and_closed_silently_is_done_without_another_event(
-    copies: Copies, serve: Callable[..., Service]
+    copies: Copies, serve: Callable[..., Daemon]
 ) -> None:
     if not REMOTE.exists():
         pytest.skip("the package systemd-journal-remote is not installed")
     directory = copies.machine.parent / "remote"
     directory.mkdir()
     path = directory / "remote-here.journal"
-    boot = "0123456789abcdef" * 2
     service = serve(copies.machine.parent).ready()
     words = (REMOTE, f"--output={path}", "--compress=no", "-")
     with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as remote:
         assert remote.stdin is not None
         for number in range(4000):
             now_us = time.time_ns() // 1000
-            entry = f"__REALTIME_TIMESTAMP={now_us}\n__MONOTONIC_TIMESTAMP={now_us}\n_BOOT_ID={boot}\n"
+            entry = f"__REALTIME_TIMESTAMP={now_us}\n__MONOTONIC_TIMESTAMP={now_us}\n_BOOT_ID={MACHINE}\n"
             entry += f"MESSAGE=entry {number} {os.urandom(40).hex()}\n\n"
             remote.stdin.write(entry.encode())
             if number % 40 == 39:
@@ -310,12 +180,12 @@ def test_what_journal_remote_wrote_and_closed_silently_is_done_without_another_e
                 run("sync", path)
     before = extents(path)
     assert before > 60
-    assert eventually(lambda: extents(path) < before / 2, 150), service.lines
-    assert eventually(lambda: path.name in service.outcomes())
+    assert eventually(lambda: extents(path) < before / 2, 150), service.log()
+    assert eventually(lambda: path.name in service.done())
 
 
 def test_none_of_our_work_overlaps_a_flush_of_journalds(
-    make_bed: Callable[..., Bed], serve: Callable[..., Service], tmp_path: Path
+    make_bed: Callable[..., Bed], serve: Callable[..., Daemon], tmp_path: Path
 ) -> None:
     """strace on both: fsyncs of journald's timer against our ioctls and syncs."""
     bed = make_bed("SystemMaxFileSize=64M", sync_interval="3s")
@@ -328,7 +198,7 @@ def test_none_of_our_work_overlaps_a_flush_of_journalds(
     )
     try:
         words = (*trace, os.fspath(ours), "-e", "trace=ioctl,sync_file_range,fsync")
-        service = serve(INSIDE, inside=journald, wrapper=words)
+        service = serve(INSIDE, wrapper=(*journald.inside, *words))
         with Talk(journald) as talk:
             assert eventually(lambda: talk.bursts >= 20)
         (daemon,) = map(
@@ -383,49 +253,49 @@ def asked_to_sync(journald: PrivateJournald) -> int:
     return found.count("request to sync")
 
 
-def test_nothing_happens_and_nothing_wakes(make_bed: Callable[..., Bed], serve: Callable[..., Service]) -> None:
+def test_nothing_happens_and_nothing_wakes(make_bed: Callable[..., Bed], serve: Callable[..., Daemon]) -> None:
     bed = make_bed(sync_interval="2s")
     bed.journald.age(2)
-    service = serve(INSIDE, inside=bed.journald).ready()
+    service = serve(INSIDE, wrapper=bed.journald.inside).ready()
     assert eventually(service.sleeps)
     bed.journald.log("one message wakes it for one interval")
     assert not service.sleeps(2.5)
     assert eventually(service.sleeps)
-    cpu = sum(map(int, Path(f"/proc/{service.process.pid}/stat").read_text().split()[13:15]))
+    used = service.cpu_ticks()
     assert service.sleeps(5)
-    assert sum(map(int, Path(f"/proc/{service.process.pid}/stat").read_text().split()[13:15])) == cpu
+    assert service.cpu_ticks() == used
 
 
 def test_what_it_logs_into_the_journal_that_it_watches_ends_by_itself(
-    make_bed: Callable[..., Bed], serve: Callable[..., Service]
+    make_bed: Callable[..., Bed], serve: Callable[..., Daemon]
 ) -> None:
     """An unclean file that somebody has open is refused at each cycle, and said once."""
     bed = make_bed(sync_interval="1500ms")
     journald = bed.journald
     journald.age(30)
-    unclean = journald.journal / "system@0000000000000001-0000000000000001.journal~"
+    unclean = journald.journal / unclean_name()
     unclean.write_bytes(journald.active.read_bytes())
-    service = serve(INSIDE, inside=journald)
-    service.on_line = lambda line: journald.log(line.strip(), SYSLOG_IDENTIFIER="journalkeeper")
+    log = ("journalctl", "-D", journald.journal, "--quiet", "--output=cat", "--identifier=journalkeeper")
+    service = serve(INSIDE, wrapper=(*journald.inside, "systemd-cat", "--identifier=journalkeeper"))
     with open(unclean, "r+b"):
         service.ready()
-        assert eventually(lambda: service.heard(Reason.IN_USE))
+        assert eventually(lambda: Reason.IN_USE in run(*log))
         for _ in range(3):
             journald.log("somebody else's message, and a cycle after it")
             time.sleep(2)
         assert eventually(service.sleeps)
-    assert sum(Reason.IN_USE in line for line in service.lines) == 1
+    assert run(*log).count(Reason.IN_USE) == 1
     assert sum(entry.outcome.reason is Reason.IN_USE for entry in service.history()) == 1
 
 
 # Signals and doors
 
 
-def test_sigterm_ends_it_between_two_pieces(copies: Copies, serve: Callable[..., Service]) -> None:
+def test_sigterm_ends_it_between_two_pieces(copies: Copies, serve: Callable[..., Daemon]) -> None:
     path = copies.put()
     drop_caches()
     copies.volume.throttle(60)
-    service = serve(copies.volume.mountpoint / "journal")
+    service = serve(copies.machine.parent)
     assert eventually(lambda: service.status.startswith("working on"))
     assert service.stop() == 0
     copies.volume.throttle(0)
@@ -436,43 +306,40 @@ def test_sigterm_ends_it_between_two_pieces(copies: Copies, serve: Callable[...,
 
 
 def test_a_reload_takes_new_values_and_keeps_the_old_ones_where_they_are_wrong(
-    copies: Copies, serve: Callable[..., Service], tmp_path: Path
+    copies: Copies, serve: Callable[..., Daemon], tmp_path: Path
 ) -> None:
-    (tmp_path / "journalkeeper.conf").write_text(QUICK.replace("[Defrag]", "[Defrag]\nArchived=no"))
-    service = serve(copies.volume.mountpoint / "journal").ready()
+    service = serve(copies.machine.parent, QUICK.replace("[Defrag]", "[Defrag]\nArchived=no")).ready()
     path = copies.put()
-    service.config.write_text("[Defrag]\nArchived=perhaps\n")
-    service.process.send_signal(signal.SIGHUP)
-    assert eventually(lambda: service.heard("not reloaded, the running configuration stays"))
-    assert service.heard("journalkeeper.conf:2: Archived")
+    service.reload("[Defrag]\nArchived=perhaps\n")
+    assert eventually(lambda: service.logged("not reloaded, the running configuration stays"))
+    assert service.logged("journalkeeper.conf:2: Archived")
     service.config.unlink()
     service.process.send_signal(signal.SIGHUP)
     # the line on the bus that is not there has these words, too
-    assert eventually(lambda: any("not reloaded" in line and "No such file" in line for line in service.lines))
-    assert service.outcomes() == set()
-    service.config.write_text(QUICK)
-    service.process.send_signal(signal.SIGHUP)
-    assert eventually(lambda: path.name in service.outcomes())
+    assert eventually(lambda: re.search("not reloaded.*No such file", service.log()))
+    assert service.done() == set()
+    service.reload(QUICK)
+    assert eventually(lambda: path.name in service.done())
     heard = [line for line in service.said if line in {"RELOADING=1", "READY=1"}]
     assert heard == ["READY=1", *["RELOADING=1", "READY=1"] * 3]
 
 
-def test_a_second_daemon_says_who_is_the_first_and_ends(copies: Copies, serve: Callable[..., Service]) -> None:
-    first = serve(copies.volume.mountpoint / "journal").ready()
-    second = serve(copies.volume.mountpoint / "journal")
+def test_a_second_daemon_says_who_is_the_first_and_ends(copies: Copies, serve: Callable[..., Daemon]) -> None:
+    first = serve(copies.machine.parent).ready()
+    second = serve(copies.machine.parent)
     assert second.process.wait(PATIENCE_S) == 1
     second.stop()
-    (line,) = second.lines
+    (line,) = second.log().splitlines()
     assert f"process {first.process.pid}" in line
     path = copies.put()
-    assert eventually(lambda: path.name in first.outcomes()), "the first goes on"
+    assert eventually(lambda: path.name in first.done()), "the first goes on"
 
 
 # journald under our hands
 
 
 def test_journald_restarts_rotates_and_vacuums_under_our_hands(
-    make_bed: Callable[..., Bed], serve: Callable[..., Service]
+    make_bed: Callable[..., Bed], serve: Callable[..., Daemon]
 ) -> None:
     bed = make_bed("SystemMaxFileSize=8M", "SystemMaxFiles=4", sync_interval="2s")
     journald = bed.journald
@@ -484,7 +351,7 @@ def test_journald_restarts_rotates_and_vacuums_under_our_hands(
         if number == 3:
             journald.kill()
             journald.start()
-    assert eventually(lambda: len(service.outcomes()) >= 2)
+    assert eventually(lambda: len(service.done()) >= 2)
     assert eventually(service.sleeps)
     assert service.process.poll() is None
     assert all(entry.outcome.result is not Result.FAILED for entry in service.history())
@@ -493,15 +360,15 @@ def test_journald_restarts_rotates_and_vacuums_under_our_hands(
     run("journalctl", "-D", journald.journal, "--verify")
 
 
-def test_a_namespace_appears_and_goes(copies: Copies, serve: Callable[..., Service]) -> None:
-    service = serve(copies.volume.mountpoint / "journal").ready()
+def test_a_namespace_appears_and_goes(copies: Copies, serve: Callable[..., Daemon]) -> None:
+    service = serve(copies.machine.parent).ready()
     namespace = copies.machine.with_name(f"{copies.machine.name}.web")
     namespace.mkdir()
     path = copies.put(7, namespace)
-    assert eventually(lambda: path.name in service.outcomes())
+    assert eventually(lambda: path.name in service.done())
     shutil.rmtree(namespace)
     other = copies.put(8)
-    assert eventually(lambda: other.name in service.outcomes())
+    assert eventually(lambda: other.name in service.done())
     assert service.stop() == 0
 
 
@@ -509,90 +376,89 @@ def test_a_namespace_appears_and_goes(copies: Copies, serve: Callable[..., Servi
 
 
 def test_a_directory_that_is_not_there_is_waited_for_asleep(
-    make_volume: Callable[..., ScratchVolume], archive: bytes, serve: Callable[..., Service]
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, serve: Callable[..., Daemon]
 ) -> None:
     volume = make_volume("512M")
     top = volume.mountpoint / "later" / "journal"
     service = serve(top).ready()
-    assert eventually(lambda: service.heard(f"waiting for {top} to appear"))
+    assert eventually(lambda: service.logged(f"waiting for {top} to appear"))
     assert eventually(service.sleeps)
-    machine = top / ("0123456789abcdef" * 2)
-    machine.mkdir(parents=True)
-    path = Copies(volume, machine, archive).put()
-    assert eventually(lambda: path.name in service.outcomes())
-    assert service.heard("there now")
+    (top / MACHINE).mkdir(parents=True)
+    path = put(top / MACHINE, journal_bytes)
+    assert eventually(lambda: path.name in service.done())
+    assert service.logged("there now")
 
 
-def test_a_lost_state_directory_is_made_anew_and_said(copies: Copies, serve: Callable[..., Service]) -> None:
-    service = serve(copies.volume.mountpoint / "journal").ready()
+def test_a_lost_state_directory_is_made_anew_and_said(copies: Copies, serve: Callable[..., Daemon]) -> None:
+    service = serve(copies.machine.parent).ready()
     shutil.rmtree(service.state)
     path = copies.put()
-    assert eventually(lambda: service.state.exists() and path.name in service.outcomes())
-    assert eventually(lambda: service.heard("the record was removed; a new one was begun"))
+    assert eventually(lambda: service.state.exists() and path.name in service.done())
+    assert eventually(lambda: service.logged("the record was removed; a new one was begun"))
 
 
 def test_a_second_service_in_a_state_directory_made_anew_ends_the_first(
-    copies: Copies, serve: Callable[..., Service]
+    copies: Copies, serve: Callable[..., Daemon]
 ) -> None:
     """The first holds a lock on a file that is no longer there: two would rewrite the same files."""
-    first = serve(copies.volume.mountpoint / "journal").ready()
+    first = serve(copies.machine.parent).ready()
     first.process.send_signal(signal.SIGSTOP)  # or it may lock the new directory first
     shutil.rmtree(first.state)
-    second = serve(copies.volume.mountpoint / "journal").ready()
+    second = serve(copies.machine.parent).ready()
     first.process.send_signal(signal.SIGCONT)
     path = copies.put()
     assert eventually(lambda: first.process.poll() is not None)
     assert first.stop() == 1
-    assert first.heard(f"journalkeeper is at work already: process {second.process.pid} holds")
-    assert eventually(lambda: path.name in second.outcomes())
+    assert first.logged(f"journalkeeper is at work already: process {second.process.pid} holds")
+    assert eventually(lambda: path.name in second.done())
     assert [entry.outcome.result for entry in second.history()] == [Result.DONE]
 
 
-def test_a_corrupt_record_is_set_aside_and_said(copies: Copies, serve: Callable[..., Service]) -> None:
-    service = serve(copies.volume.mountpoint / "journal").ready()
+def test_a_corrupt_record_is_set_aside_and_said(copies: Copies, serve: Callable[..., Daemon]) -> None:
+    service = serve(copies.machine.parent).ready()
     (service.state / "history.db").write_bytes(b"no database " * 1000)
     path = copies.put()
-    assert eventually(lambda: service.heard("the record was damaged and is now"))
-    assert eventually(lambda: path.name in service.outcomes())
+    assert eventually(lambda: service.logged("the record was damaged and is now"))
+    assert eventually(lambda: path.name in service.done())
 
 
 def test_a_volume_that_is_read_only_is_left_alone_until_it_is_writable(
-    copies: Copies, serve: Callable[..., Service]
+    copies: Copies, serve: Callable[..., Daemon]
 ) -> None:
     path = copies.put()
     run("mount", "-o", "remount,ro", copies.volume.mountpoint)
-    service = serve(copies.volume.mountpoint / "journal").ready()
+    service = serve(copies.machine.parent).ready()
     assert eventually(service.sleeps)
-    assert service.outcomes() == set()
+    assert service.done() == set()
     run("mount", "-o", "remount,rw", copies.volume.mountpoint)
-    assert eventually(lambda: path.name in service.outcomes())
+    assert eventually(lambda: path.name in service.done())
 
 
-def test_a_volume_that_goes_away_is_waited_for(copies: Copies, serve: Callable[..., Service]) -> None:
-    service = serve(copies.volume.mountpoint / "journal").ready()
+def test_a_volume_that_goes_away_is_waited_for(copies: Copies, serve: Callable[..., Daemon]) -> None:
+    service = serve(copies.machine.parent).ready()
     run("umount", "--lazy", copies.volume.mountpoint)
     try:
-        assert eventually(lambda: service.heard("to appear"))
+        assert eventually(lambda: service.logged("to appear"))
         assert eventually(service.sleeps)
     finally:
         copies.volume.mount()
     path = copies.put()
-    assert eventually(lambda: path.name in service.outcomes())
+    assert eventually(lambda: path.name in service.done())
 
 
 def test_on_another_filesystem_it_waits_for_a_mount(
-    tmp_path: Path, copies: Copies, serve: Callable[..., Service]
+    tmp_path: Path, copies: Copies, serve: Callable[..., Daemon]
 ) -> None:
     point = tmp_path / "point"
     point.mkdir()
     run("mount", "-t", "tmpfs", "journalkeeper-test", point)
     try:
         service = serve(point).ready()
-        assert eventually(lambda: service.heard("not on btrfs"))
+        assert eventually(lambda: service.logged("not on btrfs"))
         assert eventually(service.sleeps)
         path = copies.put()
-        run("mount", "--bind", copies.volume.mountpoint / "journal", point)
-        assert eventually(lambda: path.name in service.outcomes())
+        run("mount", "--bind", copies.machine.parent, point)
+        assert eventually(lambda: path.name in service.done())
         assert service.stop() == 0
         run("umount", point)
     finally:
@@ -600,25 +466,19 @@ def test_on_another_filesystem_it_waits_for_a_mount(
 
 
 def test_as_many_files_as_are_looked_at_are_one_look_and_the_next_opens_none(
-    copies: Copies, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    copies: Copies, make_engine: Callable[..., Engine], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    content = bytearray(copies.content[:4096])
-    header_bytes, arena_bytes = struct.unpack_from("<QQ", content, 88)
-    content[STATE_OFFSET] = 2
     os.utime(copies.machine)
     for number in range(layout.MOST_FILES):
-        name = f"system@{'0123456789abcdef' * 2}-{number:016x}-{number:016x}.journal"
-        with open(copies.machine / name, "wb") as file:
-            file.write(content)
-            file.truncate(header_bytes + arena_bytes)
-            os.utime(file.fileno(), (1, 1))
+        put_empty(copies.machine / archive_name(number))
+        os.utime(copies.machine / archive_name(number), (1, 1))
     os.sync()
-    engine = Engine(Config(), directories=(f"{copies.machine.parent}",), state_directory=f"{tmp_path / 'state'}")
+    engine = make_engine(copies.machine.parent)
     took = []
     for _ in range(3):
         time.sleep(1.1)  # what changed within the last second is not remembered
         began = time.monotonic()
-        report = engine.run(Request(), on_progress=lambda progress: None, stop=lambda: False, origin=DAEMON)
+        report = go(engine, Request(), origin=DAEMON)
         took.append(time.monotonic() - began)
         assert len(report.plan.skipped) == layout.MOST_FILES
     assert engine._observer.opened == layout.MOST_FILES
@@ -639,8 +499,7 @@ def test_a_set_clock_does_not_move_the_timer(make_bed: Callable[..., Bed], tmp_p
     flushes, observer = Flushes(wall=wall_us), Observer()
     seen = observer.look([f"{bed.directory}"], now_us=wall_us())
     flushes.look(seen.instances, seen.files)
-    bed.journald.log("now it is online")
-    assert eventually(lambda: bed.journald.state() == ONLINE)
+    log_until_online(bed.journald, "now it is online")
     # the instance's settings are this machine's own: what matters is that a timer runs
     (instance,) = flushes.look(seen.instances, seen.files)
     assert instance.online_since_us is not None

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +15,10 @@ import pytest
 from journalkeeper.lab import bed as beds
 from journalkeeper.lab import demo
 from journalkeeper.lab.bed import Bed
+from tests.daemon import CHECKOUT
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
-CHECKOUT = Path(__file__).parent.parent.parent
 SMALL = ("--extents", "800", "--iops", "0")
 
 
@@ -42,10 +42,8 @@ def traces(directory: Path) -> list[str]:
 
 def settled_traces(directory: Path) -> list[str]:
     """What is still there after the kernel had two seconds to clear it."""
-    deadline = time.monotonic() + 2
-    while (found := traces(directory)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return found
+    eventually(lambda: not traces(directory), 2)
+    return traces(directory)
 
 
 @pytest.fixture

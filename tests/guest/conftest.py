@@ -8,7 +8,7 @@ with `make_guest`, which costs two seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -33,6 +33,15 @@ def guest(release: str) -> Iterator[Guest]:
     """A booted host as Debian ships it, on a disk without a throttle."""
     require_guest()
     with Guest(release) as host:
+        host.boot()
+        yield host
+
+
+@contextmanager
+def datacow_guest(release: str) -> Iterator[Guest]:
+    """A booted host whose journal is datacow, where there is something to do."""
+    require_guest()
+    with Guest(release, nocow=False) as host:
         host.boot()
         yield host
 

@@ -6,10 +6,12 @@ Nothing here knows what is expected; that is said in the tests.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests import patience
 from tests.guest.host import Guest
@@ -31,6 +33,13 @@ def lend_checkout(guest: Guest) -> None:
         shutil.copy(CHECKOUT / name, place)
 
 
+def install(guest: Guest, config: str, *words: str) -> str:
+    """Install journalkeeper with this configuration, by its command; what that printed."""
+    lend_checkout(guest)
+    (guest.root / "etc/journalkeeper.conf").write_text(config)
+    return guest.run(INSTALL, *words).stdout
+
+
 def property_of(guest: Guest, unit: str, name: str) -> str:
     """A unit's property as `systemctl show` has it."""
     return guest.run("systemctl", "show", f"--property={name}", "--value", unit).stdout.strip()
@@ -41,6 +50,12 @@ def extents(guest: Guest, namespace: str = "") -> dict[str, int]:
     instance = f"{guest.machine_id}.{namespace}" if namespace else guest.machine_id
     said = guest.shell(f"cd /var/log/journal/{instance} && filefrag *")
     return {name: int(count) for name, count in re.findall(r"(?m)^(\S+): (\d+) extents? found$", said)}
+
+
+def history(guest: Guest, *words: str) -> list[dict[str, Any]]:
+    """What was done, as `journalkeeper history` has it, the oldest first."""
+    outcomes = json.loads(guest.run("journalkeeper", "history", "-j", *words).stdout)["outcomes"]
+    return [one for one in outcomes if one["result"] == "done"]
 
 
 def archive(guest: Guest) -> str:

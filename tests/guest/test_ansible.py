@@ -26,7 +26,7 @@ from tests.ansible import COLLECTION, Control, Played, program
 from tests.guest import base
 from tests.guest.conftest import require_guest
 from tests.guest.host import Guest
-from tests.guest.steps import archive
+from tests.guest.steps import archive, property_of
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 
@@ -92,12 +92,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield Fleet(hosts, control, wrong, checked, command(control, play), changes)
 
 
-def show(host: Guest, unit: str, name: str) -> str:
-    return host.run("systemctl", "show", f"--property={name}", "--value", unit).stdout.strip()
-
-
 def states(host: Guest) -> list[str]:
-    return [f"{show(host, unit, 'UnitFileState')} {show(host, unit, 'ActiveState')}" for unit in UNITS]
+    return [f"{property_of(host, unit, 'UnitFileState')} {property_of(host, unit, 'ActiveState')}" for unit in UNITS]
 
 
 def in_force(host: Guest) -> dict[str, str]:
@@ -125,7 +121,7 @@ def test_the_pages_commands_install_configure_and_run_it(fleet: Fleet) -> None:
     for host in fleet.hosts:
         assert in_force(host) == {"BytesPerDay": "2G", "Compress": "zstd:5"}
         assert states(host) == ["enabled active", "enabled active", "disabled inactive"]
-        assert "50-ansible.conf" not in show(host, "journalkeeper.service", "DropInPaths")
+        assert "50-ansible.conf" not in property_of(host, "journalkeeper.service", "DropInPaths")
 
 
 def test_a_second_run_changes_nothing(fleet: Fleet) -> None:
@@ -134,27 +130,27 @@ def test_a_second_run_changes_nothing(fleet: Fleet) -> None:
 
 
 def test_a_changed_value_is_shown_then_reloaded_and_the_service_goes_on(fleet: Fleet) -> None:
-    pids = [show(host, "journalkeeper.service", "MainPID") for host in fleet.hosts]
+    pids = [property_of(host, "journalkeeper.service", "MainPID") for host in fleet.hosts]
     value = {"journalkeeper_history_keep_sec": "30d"}
     shown = fleet.play(value, "--check", "--diff", "--tags", "configure")
     assert "+KeepSec=30d" in shown.said
     assert all("KeepSec" not in in_force(host) for host in fleet.hosts)
     assert fleet.play(value, "--tags=configure,service").status == 0
-    assert [show(host, "journalkeeper.service", "MainPID") for host in fleet.hosts] == pids
+    assert [property_of(host, "journalkeeper.service", "MainPID") for host in fleet.hosts] == pids
     for host in fleet.hosts:
         assert in_force(host)["KeepSec"] == "30d"
         assert host.run("journalctl", "--quiet", f"MESSAGE_ID={Event.RELOADED}").stdout
 
 
 def test_a_directory_elsewhere_may_be_written_to_after_a_restart(fleet: Fleet) -> None:
-    pids = [show(host, "journalkeeper.service", "MainPID") for host in fleet.hosts]
+    pids = [property_of(host, "journalkeeper.service", "MainPID") for host in fleet.hosts]
     value = {"journalkeeper_metrics_textfile": "/srv/metrics/journalkeeper.prom"}
     assert fleet.play(value, "--tags=configure,service").status == 0
     for host, pid in zip(fleet.hosts, pids, strict=True):
-        assert all("/srv/metrics" in show(host, unit, "ReadWritePaths") for unit in UNITS[:2])
-        assert show(host, "journalkeeper.service", "MainPID") != pid
+        assert all("/srv/metrics" in property_of(host, unit, "ReadWritePaths") for unit in UNITS[:2])
+        assert property_of(host, "journalkeeper.service", "MainPID") != pid
     assert fleet.play({}, "--tags=configure,service").status == 0
-    assert all("/srv" not in show(host, "journalkeeper.service", "ReadWritePaths") for host in fleet.hosts)
+    assert all("/srv" not in property_of(host, "journalkeeper.service", "ReadWritePaths") for host in fleet.hosts)
 
 
 def test_what_contradicts_the_hosts_own_configuration_is_taken_back(fleet: Fleet) -> None:
@@ -182,11 +178,11 @@ def test_journald_keeps_a_longer_history_when_a_host_can_tell_what_fits(fleet: F
         paths = [f"/var/log/journal/{host.machine_id}/{name}" for name in archives]
         host.run("journalkeeper", "defrag", "--now", "--config", "/etc/all.conf", *paths)
         host.run("systemctl", "start", UNITS[0])
-        before = show(host, "systemd-journald.service", "ExecMainStartTimestamp")
+        before = property_of(host, "systemd-journald.service", "ExecMainStartTimestamp")
         done = fleet.play(wanted, "--tags=retention", "--limit", host.name)
         assert (done.status, done.changed[host.name] > 0) == (0, True), done.said
         assert "SystemMaxUse=" in (host.root / RETENTION).read_text()
-        assert show(host, "systemd-journald.service", "ExecMainStartTimestamp") != before
+        assert property_of(host, "systemd-journald.service", "ExecMainStartTimestamp") != before
     assert fleet.play(wanted, "--tags=retention").changed == dict.fromkeys(base.SYSTEMD, 0)
     assert fleet.play({"journalkeeper_retention": False}, "--tags=retention").status == 0
     assert not any((host.root / RETENTION).exists() for host in fleet.hosts)
@@ -202,14 +198,14 @@ def test_a_host_has_the_timer_or_nothing_in_the_services_place(fleet: Fleet) -> 
 
 
 def test_another_source_is_an_upgrade_and_a_restart(fleet: Fleet) -> None:
-    pids = [show(host, "journalkeeper.service", "MainPID") for host in fleet.hosts]
+    pids = [property_of(host, "journalkeeper.service", "MainPID") for host in fleet.hosts]
     version = fleet.control.home / "journalkeeper/journalkeeper/__init__.py"
     version.write_text(re.sub(r'__version__ = "(.*)"', r'__version__ = "\1.post1"', version.read_text()))
     done = fleet.play({})
     assert done.status == 0, done.said
     for host, pid in zip(fleet.hosts, pids, strict=True):
         assert host.run("journalkeeper", "--version").stdout.endswith(".post1\n")
-        assert show(host, "journalkeeper.service", "MainPID") != pid
+        assert property_of(host, "journalkeeper.service", "MainPID") != pid
     assert fleet.play({}).changed == dict.fromkeys(base.SYSTEMD, 0)
 
 
@@ -248,7 +244,10 @@ def test_a_package_is_installed_configured_before_its_first_start_and_purged(fle
     assert done.status == 0, done.said
     assert in_force(host) == {"BytesPerDay": "2G", "Compress": "zstd:5"}
     assert states(host) == ["enabled active", "enabled active", "disabled inactive"]
-    written, started = (host.root / DROPIN).stat().st_ctime, show(host, "journalkeeper.service", "ActiveEnterTimestamp")
+    written, started = (
+        (host.root / DROPIN).stat().st_ctime,
+        property_of(host, "journalkeeper.service", "ActiveEnterTimestamp"),
+    )
     assert written <= float(host.run("date", f"--date={started}", "+%s").stdout) + 1  # whole seconds
     assert fleet.play(method, "--limit=trixie").changed == {"trixie": 0}
     assert fleet.play({"journalkeeper_install_method": "none"}, "--limit=trixie").changed == {"trixie": 0}

@@ -10,39 +10,35 @@ import pytest
 
 from journalkeeper.bus import names
 from tests.guest import steps
-from tests.guest.conftest import require_guest
+from tests.guest.conftest import datacow_guest
 from tests.guest.host import Guest
-from tests.guest.steps import INSTALL, eventually, extents, lend_checkout, property_of
+from tests.guest.steps import eventually, extents, property_of
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 
 WHERE = f"{names.BUS_NAME} {names.MANAGER_PATH} {names.MANAGER}"
 UNIT = "journalkeeper.service"
+AS_NOBODY = "runuser -u nobody -- "
 
 
 @pytest.fixture(scope="module")
 def guest(release: str) -> Iterator[Guest]:
     """A datacow host with journalkeeper, which only watches what it is not asked for."""
-    require_guest()
-    with Guest(release, nocow=False) as host:
-        host.boot()
-        lend_checkout(host)
-        (host.root / "etc/journalkeeper.conf").write_text("[Budget]\nBytesPerDay=0\n[Nocow]\nNocow=no\n")
-        host.run(INSTALL, "--no-start")
+    with datacow_guest(release) as host:
+        steps.install(host, "[Budget]\nBytesPerDay=0\n[Nocow]\nNocow=no\n", "--no-start")
         yield host
 
 
 def test_who_asks_for_the_name_starts_the_service(guest: Guest) -> None:
     assert property_of(guest, UNIT, "ActiveState") == "inactive"
-    assert json.loads(guest.shell(f"busctl --json=short get-property {WHERE} Paused"))["data"] is False
+    assert json.loads(guest.shell(f"{AS_NOBODY}busctl --json=short get-property {WHERE} Paused"))["data"] is False
     assert property_of(guest, UNIT, "ActiveState") == "active"
     assert property_of(guest, UNIT, "BusName") == names.BUS_NAME
 
 
 def test_nobody_reads_and_is_denied_the_rest_by_the_hosts_own_polkit(guest: Guest) -> None:
-    nobody = "runuser -u nobody -- "
-    assert guest.shell(f"{nobody}busctl get-property {WHERE} Directories") == 'as 1 "/var/log/journal"\n'
-    said = guest.shell(f"{nobody}busctl call {WHERE} Pause t 0 2>&1 || true")
+    assert guest.shell(f"{AS_NOBODY}busctl get-property {WHERE} Directories") == 'as 1 "/var/log/journal"\n'
+    said = guest.shell(f"{AS_NOBODY}busctl call {WHERE} Pause t 0 2>&1 || true")
     assert "ccess denied" in said or "polkit" in said
     assert guest.shell(f"busctl get-property {WHERE} Paused") == "b false\n"
 

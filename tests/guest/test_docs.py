@@ -11,7 +11,7 @@ import pytest
 from tests import documents
 from tests.ansible import copy_source
 from tests.documents import OnGuest, how
-from tests.guest.conftest import require_guest
+from tests.guest.conftest import datacow_guest
 from tests.guest.host import Guest
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
@@ -25,9 +25,7 @@ ENDLESS_S = 3
 @pytest.fixture(scope="module")
 def guest(release: str) -> Iterator[Guest]:
     """A fresh host, on which somebody has typed README's line, with the checkout where they are."""
-    require_guest()
-    with Guest(release, nocow=False) as host:
-        host.boot()
+    with datacow_guest(release) as host:
         copy_source(host.root / "root/checkout")
         host.age(20)
         yield host

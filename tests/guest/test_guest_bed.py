@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.lab.volume import ScratchVolume
+from tests.btrfs.journals import is_nocow
 from tests.guest import base
 from tests.guest.conftest import require_guest
 from tests.guest.host import REBOOTED, Guest
+from tests.patience import eventually
 
 pytestmark = pytest.mark.guest
 
@@ -28,12 +30,6 @@ guest.boot()
 print(guest.leader, guest.machine_id[:12], flush=True)
 time.sleep(600)
 """
-
-
-def is_nocow(path: Path) -> bool:
-    """Whether lsattr(1) shows a C."""
-    done = subprocess.run(["lsattr", "-d", path], capture_output=True, text=True, check=True)
-    return "C" in done.stdout.split()[0]
 
 
 def cgroups_of(unique: str) -> list[Path]:
@@ -266,9 +262,6 @@ def test_a_guest_dies_with_the_process_that_booted_it() -> None:
             assert alive(int(leader))
         finally:
             owner.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while alive(int(leader)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive(int(leader))
+    assert eventually(lambda: not alive(int(leader)), 10)
     for group in cgroups_of(unique):
         subprocess.run(["find", group, "-depth", "-type", "d", "-delete"], check=True)  # empty: else this would fail

@@ -21,7 +21,7 @@ from journalkeeper.model import GIB
 from journalkeeper.model.units import parse_size
 from tests.adapters.test_units import EXPOSURE
 from tests.guest.host import Guest
-from tests.guest.steps import CHECKOUT, INSTALL, archive, eventually, extents, lend_checkout, property_of
+from tests.guest.steps import CHECKOUT, INSTALL, archive, eventually, extents, history, install, property_of
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 
@@ -75,9 +75,8 @@ def aged(guest: Guest, fresh: set[str]) -> Aged:
 
 
 def outcomes(guest: Guest) -> list[tuple[int, str]]:
-    """When what was done to which file, as `journalkeeper history` has it."""
-    document = json.loads(guest.run("journalkeeper", "history", "--json=short").stdout)
-    return [(one["when_us"], one["path"]) for one in document["outcomes"] if one["result"] == "done"]
+    """When what was done to which file."""
+    return [(one["when_us"], one["path"]) for one in history(guest)]
 
 
 def loaded(guest: Guest) -> list[int]:
@@ -100,10 +99,7 @@ def bus(guest: Guest, verb: str, *words: str, user: str | None = None) -> tuple[
 
 @pytest.mark.usefixtures("aged")
 def test_one_command_installs_it_enables_and_starts_it_and_shows_its_status(guest: Guest) -> None:
-    lend_checkout(guest)
-    (guest.root / "etc/journalkeeper.conf").write_text(QUICK)
-    said = guest.run(INSTALL)
-    assert "journal" in said.stdout
+    assert "journal" in install(guest, QUICK)
     assert [property_of(guest, unit, "ActiveState") for unit in SERVICES] == ["active", "active"]
     assert guest.run("systemctl", "is-enabled", *SERVICES).stdout.split() == ["enabled", "enabled"]
     assert guest.run("systemctl", "--failed", "--no-legend", "--plain").stdout == ""
@@ -115,8 +111,7 @@ def test_one_command_installs_it_enables_and_starts_it_and_shows_its_status(gues
 def test_archives_are_mended_also_beside_a_snapshot_and_it_is_said_what_that_stores(guest: Guest, aged: Aged) -> None:
     assert eventually(lambda: all(extents(guest)[name] < AGED for name in aged))
     assert eventually(lambda: {reason(guest, name) for name in aged} == {"recorded"})  # once they have settled
-    history = json.loads(guest.run("journalkeeper", "history", "-j").stdout)["outcomes"]
-    beside = {os.path.basename(one["path"]): one["unshared_bytes"] for one in history if one["result"] == "done"}
+    beside = {os.path.basename(one["path"]): one["unshared_bytes"] for one in history(guest)}
     assert beside[aged.own] == 0 < beside[aged.shared]
 
 
@@ -179,12 +174,6 @@ def test_everybody_may_ask_how_things_are_and_only_root_what_to_do(guest: Guest)
     assert code != 0
     assert "enied" in said or "equired" in said, said
     assert bus(guest, "call", "Rescan") == (0, "")
-
-
-def test_the_bus_starts_it_for_who_asks(guest: Guest) -> None:
-    guest.run("systemctl", "stop", SERVICE)
-    assert bus(guest, "get-property", "Version", user="user")[0] == 0
-    assert property_of(guest, SERVICE, "ActiveState") == "active"
 
 
 def test_a_namespace_is_kept_like_the_main_journal(guest: Guest) -> None:

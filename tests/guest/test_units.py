@@ -6,23 +6,22 @@ The hosts are datacow (nocow=False), where there is something to do.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from journalkeeper.lab.volume import disk_bytes
 from journalkeeper.service.log import Event
-from tests.adapters.test_units import EXPOSURE
-from tests.btrfs.journals import archive_name, put
 from tests.guest import steps
-from tests.guest.conftest import require_guest
+from tests.guest.conftest import datacow_guest
 from tests.guest.host import Guest
-from tests.guest.steps import INSTALL, eventually, extents, lend_checkout, property_of
+from tests.guest.steps import eventually, extents, history, property_of
+from tests.journal_files import archive_name, put
 from tests.trust import limits
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
@@ -35,20 +34,11 @@ SYNCS = 4
 """Seconds, and journald's flushes where it makes one each second."""
 
 
-def install(guest: Guest) -> None:
-    """By the command, as for who configures it first: nothing is enabled or started yet."""
-    lend_checkout(guest)
-    (guest.root / "etc/journalkeeper.conf").write_text(QUICK)
-    guest.run(INSTALL, "--no-start")
-
-
 @pytest.fixture(scope="module")
 def guest(release: str) -> Iterator[Guest]:
     """A datacow host with journalkeeper, on which nothing is enabled yet."""
-    require_guest()
-    with Guest(release, nocow=False) as host:
-        host.boot()
-        install(host)
+    with datacow_guest(release) as host:
+        steps.install(host, QUICK, "--no-start")
         yield host
 
 
@@ -82,8 +72,7 @@ def test_what_came_free_is_known_under_its_confinement(guest: Guest, unit: str) 
     guest.run("systemctl", "start", unit)
 
     def done() -> list[tuple[int, int]]:
-        outcomes = json.loads(guest.run("journalkeeper", "history", path, "-j").stdout)["outcomes"]
-        return [(one["disk_bytes_before"], one["disk_bytes_after"]) for one in outcomes if one["result"] == "done"]
+        return [(one["disk_bytes_before"], one["disk_bytes_after"]) for one in history(guest, path)]
 
     assert eventually(lambda: len(done()) == 1)
     assert done() == [(before, disk_bytes(outside))]
@@ -124,11 +113,7 @@ def test_it_has_no_capability_but_where_there_is_journal_remote(guest: Guest) ->
         guest.run("systemctl", "daemon-reload")
         guest.run("systemctl", "restart", "journalkeeper.service")
         assert capabilities(guest) == {"000000001000000a"}, "CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_LEASE"
-
-        def done() -> bool:
-            outcomes = json.loads(guest.run("journalkeeper", "history", "-j").stdout)["outcomes"]
-            return any(one["path"].endswith(torn.name) and one["result"] == "done" for one in outcomes)
-
+        done = partial(history, guest, f"/var/log/journal/remote/{torn.name}")
         assert eventually(done), guest.shell("journalkeeper plan")
         assert torn.stat().st_uid == STRANGER
         assert torn.read_bytes() == content
@@ -279,16 +264,6 @@ def test_the_timers_service_is_passed_over_beside_the_service_and_works_without_
 
     assert eventually(settled_and_mended)
     assert guest.run(*said).stdout.count("Finished") > finished
-
-
-@pytest.mark.parametrize(
-    "unit", ["journalkeeper", "journalkeeper-defrag", "journalkeeper-shutdown", "journalkeeper-measure@"]
-)
-def test_this_systemd_finds_it_hardened_and_has_nothing_to_say(guest: Guest, unit: str) -> None:
-    """tests/adapters judges by the systemd of the machine that runs the tests; this by those of both releases."""
-    guest.run("systemd-analyze", "security", "--no-pager", f"--threshold={EXPOSURE}", f"{unit}.service")
-    said = guest.run("systemd-analyze", "verify", "--man=no", f"/usr/lib/systemd/system/{unit}.service")
-    assert said.stdout + said.stderr == ""
 
 
 def test_the_timer_waits_for_its_day(guest: Guest) -> None:

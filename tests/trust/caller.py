@@ -30,6 +30,7 @@ from journalkeeper.bus import names
 from tests import bus as beds
 from tests.bench.figures import Option
 from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, raw_call
+from tests.nobody import NOBODY
 from tests.patience import eventually
 from tests.trust import server as made
 from tests.trust import table
@@ -159,8 +160,8 @@ def _is_in(client: RawClient) -> bool:
 def send_all(bus: PrivateBus, messages: int, seed: int, progress_fd: int) -> None:
     """As nobody: send so many; how many were sent, and at the end how many answers came, goes to `progress_fd`."""
     os.setgroups([])
-    os.setgid(beds.NOBODY)
-    os.setuid(beds.NOBODY)
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
     dice = random.Random(seed)  # noqa: S311 - repeatable is the point
     caller = Caller(dice)
     sent = answers = 0

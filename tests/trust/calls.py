@@ -47,8 +47,9 @@ from journalkeeper.model.run import Done
 from journalkeeper.model.waiting import Wait
 from tests import hosts
 from tests.bench.figures import Option
-from tests.btrfs.journals import action, archive_name, do, put
+from tests.btrfs.journals import action, do
 from tests.hosts import MACHINE
+from tests.journal_files import archive_name, put
 from tests.trust import faulty, inside, table
 from tests.trust.faulty import Ended
 from tests.trust.tally import Tally

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from journalkeeper.bus import names
 from tests.bench.figures import Option
 from tests.bus import raw_call
-from tests.small_journal import header, journal
+from tests.journal_files import header, journal
 from tests.trust import table
 from tests.trust.parsers import CHECKS
 

@@ -28,9 +28,10 @@ from typing import NamedTuple
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.lab.journald import ARCHIVED
 from journalkeeper.model.units import parse_size
-from tests.btrfs.journals import Bearing, archive_name, bearing, put
+from tests.btrfs.journals import Bearing, bearing
 from tests.guest.host import Guest
 from tests.guest.steps import archive, eventually, extents, property_of
+from tests.journal_files import archive_name, put
 from tests.trust import table
 from tests.trust.gate import Gate
 from tests.trust.rights import AGED, QUICK, RELEASES, SERVICE, UNITS, host

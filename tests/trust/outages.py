@@ -37,7 +37,8 @@ from journalkeeper.lab.slowdisk import GO, HOLD
 from journalkeeper.lab.volume import run
 from journalkeeper.model import Reason, Result
 from tests.bench.figures import Option
-from tests.btrfs.journals import QUICK, Bearing, archive_name, bearing, extents, put
+from tests.btrfs.journals import QUICK, Bearing, bearing, extents
+from tests.journal_files import archive_name, put
 from tests.patience import eventually
 from tests.repeated import repeated
 from tests.slow_volume import on_slow_disk

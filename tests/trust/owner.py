@@ -21,7 +21,7 @@ from typing import Final
 from journalkeeper.btrfs import inode, mtime_note, rename
 from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE, punch_hole
-from tests.btrfs.journals import archive_name
+from tests.journal_files import archive_name
 
 NAMES: Final = 60
 TRACKED: Final = 8

@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 from journalkeeper.lab.journald import ARCHIVED
 from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
 from tests.bench.figures import Option
-from tests.btrfs.journals import let_go
+from tests.btrfs.faults import let_go
 from tests.trust import table
 from tests.trust.cutdisk import Recording
 from tests.trust.scenarios import FIELD, SCENARIOS, SIZE, Marks, record

@@ -32,8 +32,9 @@ from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import Report
 from tests.bench.figures import Option
-from tests.btrfs.journals import Bearing, archive_name, bearing, put
+from tests.btrfs.journals import Bearing, bearing
 from tests.hosts import MACHINE
+from tests.journal_files import archive_name, put
 from tests.trust import table
 from tests.trust.owner import Owner
 from tests.trust.test_boundary import CONTENT

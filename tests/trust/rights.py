@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tests.bench.figures import Option
-from tests.btrfs.journals import archive_name, put
 from tests.guest import base
 from tests.guest.host import Guest
 from tests.guest.steps import INSTALL, archive, eventually, extents, lend_checkout, property_of
+from tests.journal_files import archive_name, put
 from tests.trust import table
 from tests.trust.gate import Gate
 

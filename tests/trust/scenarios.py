@@ -28,9 +28,10 @@ from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Kind, Outcome, Reason, Request, Result, Verb
 from journalkeeper.model.waiting import Wait
 from tests import hosts
-from tests.btrfs.journals import NOW, archive_name, let_go, put
-from tests.btrfs.test_execute_failures import before_each_call
+from tests.btrfs.faults import before_each_call, let_go
+from tests.btrfs.journals import NOW
 from tests.hosts import MACHINE
+from tests.journal_files import archive_name, put
 from tests.trust.cutdisk import recorded
 from tests.trust.inside import rotated
 from tests.trust.wholeness import CONFIG, STATE, Whole, adorn, allocate_ahead, whole

@@ -22,7 +22,8 @@ from journalkeeper.lab.bed import Bed
 from journalkeeper.model import Outcome
 from journalkeeper.service.daily_log import Say
 from journalkeeper.service.log import Event
-from tests.bus import Daemon, PrivateBus
+from tests.bus import PrivateBus
+from tests.daemon import Daemon
 
 CHECKOUT = Path(__file__).parents[2]
 ALIVE = "WATCHDOG=1"

@@ -33,8 +33,10 @@ from journalkeeper.history.record import Record
 from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.volume import run
 from tests.bench.figures import Option
-from tests.btrfs.journals import QUICK, archive_name
-from tests.bus import Daemon, PrivateBus, RawClient, raw_call
+from tests.btrfs.journals import QUICK
+from tests.bus import PrivateBus, RawClient, raw_call
+from tests.daemon import Daemon
+from tests.journal_files import archive_name
 from tests.repeated import repeated
 from tests.trust import table
 from tests.trust.services import on_a_bus

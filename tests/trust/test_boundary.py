@@ -36,11 +36,10 @@ from journalkeeper.service.daily_log import DailyLog
 from journalkeeper.service.log import Event
 from journalkeeper.service.watch import Change, Watch
 from tests import hosts
-from tests.btrfs.journals import archive_name, put
 from tests.hosts import MACHINE
-from tests.small_journal import without_entries
+from tests.journal_files import archive_name, empty, put
 
-CONTENT = without_entries(size_bytes=1 << 20).ljust(1 << 20, b"\0")
+CONTENT = empty(size_bytes=1 << 20).ljust(1 << 20, b"\0")
 """An archive without entries that every check of the header passes."""
 
 

@@ -24,7 +24,8 @@ import pytest
 
 from journalkeeper.bus import names
 from tests import bus as beds
-from tests.bus import REPOSITORY, PrivateBus, RawClient, as_nobody, raw_call
+from tests.bus import REPOSITORY, PrivateBus, RawClient, raw_call
+from tests.nobody import NOBODY, as_nobody
 from tests.patience import eventually
 from tests.trust import server as made
 
@@ -96,8 +97,8 @@ def hostile(attack: Callable[[], None]) -> Iterator[None]:
     if child == 0:
         try:
             os.setgroups([])
-            os.setgid(beds.NOBODY)
-            os.setuid(beds.NOBODY)
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
             attack()
         finally:
             os._exit(0)

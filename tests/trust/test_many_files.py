@@ -24,8 +24,8 @@ from journalkeeper.service.backoff import CpuShare
 from journalkeeper.service.snapshot import Snapshot
 from journalkeeper.wire import records
 from journalkeeper.wire.field import document, from_properties
-from tests.btrfs.journals import archive_name as archive
 from tests.hosts import MACHINE
+from tests.journal_files import MAGIC, archive_name
 from tests.trust.services import Quiet, quiet
 
 NAMES = 20_000
@@ -35,7 +35,7 @@ WATCHED_S = 20.0
 def fill(directory: Path, names: int, stem: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for number in range(names):
-        (directory / archive(number, stem)).write_bytes(b"LPKSHHRH" + bytes(300))
+        (directory / archive_name(number, stem)).write_bytes(MAGIC + bytes(300))
 
 
 @pytest.fixture
@@ -51,11 +51,26 @@ def test_journalds_own_files_and_the_newest_archives_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layout, "MOST_FILES", 4)
-    hostile = [f"{letter}.journal" for letter in "abc"] + [archive((1 << 63) + one, "remote-x") for one in range(9)]
-    for name in ("system.journal", "user-1000.journal", archive(1), archive(3), archive(2), "notes", *hostile):
+    hostile = [f"{letter}.journal" for letter in "abc"] + [
+        archive_name((1 << 63) + one, "remote-x") for one in range(9)
+    ]
+    for name in (
+        "system.journal",
+        "user-1000.journal",
+        archive_name(1),
+        archive_name(3),
+        archive_name(2),
+        "notes",
+        *hostile,
+    ):
         (tmp_path / name).touch()
     found = listing(str(tmp_path))
-    assert [name for name, _ in found.journals] == ["user-1000.journal", "system.journal", archive(3), archive(2)]
+    assert [name for name, _ in found.journals] == [
+        "user-1000.journal",
+        "system.journal",
+        archive_name(3),
+        archive_name(2),
+    ]
     assert found.left_out == 1 + len(hostile)
 
 

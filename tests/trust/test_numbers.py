@@ -17,8 +17,8 @@ from journalkeeper.model import GIB, KIB, MAX_FILE_BYTES, MIB, Kind, Reason, Req
 from journalkeeper.model.run import Report
 from journalkeeper.policy.plan import plan as planned
 from tests import hosts
-from tests.btrfs.journals import archive_name, put
 from tests.hosts import MACHINE
+from tests.journal_files import archive_name, put
 from tests.trust.test_boundary import CONTENT
 
 MOST_BYTES = (1 << 63) - 4096

@@ -38,9 +38,10 @@ from journalkeeper.wire import records
 from journalkeeper.wire.field import properties
 from tests import bus as beds
 from tests.bench.figures import Option
-from tests.btrfs.journals import archive_name
-from tests.bus import Daemon, PrivateBus
+from tests.bus import PrivateBus
+from tests.daemon import Daemon
 from tests.hosts import MACHINE
+from tests.journal_files import archive_name
 from tests.trust import table
 from tests.trust.services import on_a_bus
 from tests.trust.soak import CONFIG, INSIDE, WRONG

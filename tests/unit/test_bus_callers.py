@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -52,33 +51,32 @@ class Bus:
         return Message(message_type=MessageType.METHOD_RETURN, reply_serial=1, signature="a{sv}", body=[body])
 
 
-def running(scenario: Callable[[Bus, Callers], Awaitable[None]]) -> None:
-    async def run() -> None:
-        bus = Bus()
-        await scenario(bus, Callers(bus.ask, OURS))
-
-    asyncio.run(run())
+@pytest.fixture
+def bus() -> Bus:
+    return Bus()
 
 
-def test_a_user_is_known_after_the_bus_was_asked_once() -> None:
-    async def scenario(bus: Bus, known: Callers) -> None:
-        caller = known.find(":1.1")
-        await asyncio.gather(*(known.identify(caller) for _ in range(3)))
-        await known.identify(known.find(":1.1"))
-        assert caller.uid == 1000
-        assert bus.asked == [("GetConnectionCredentials", ":1.1")]
-        assert [caller.reads(owner) for owner in ("system", "remote", "user:1000", "user:1001", "user:100")] == [
-            *(True, True, True, False, False)
-        ]
-        with pytest.raises(CallError, match="who you are"):
-            await known.identify(known.find(":1.99"))
+@pytest.fixture
+def known(bus: Bus) -> Callers:
+    return Callers(bus.ask, OURS)
 
-    running(scenario)
+
+async def test_a_user_is_known_after_the_bus_was_asked_once(bus: Bus, known: Callers) -> None:
+    caller = known.find(":1.1")
+    await asyncio.gather(*(known.identify(caller) for _ in range(3)))
+    await known.identify(known.find(":1.1"))
+    assert caller.uid == 1000
+    assert bus.asked == [("GetConnectionCredentials", ":1.1")]
+    assert [caller.reads(owner) for owner in ("system", "remote", "user:1000", "user:1001", "user:100")] == [
+        *(True, True, True, False, False)
+    ]
+    with pytest.raises(CallError, match="who you are"):
+        await known.identify(known.find(":1.99"))
 
 
 @pytest.mark.parametrize(("groups", "reads"), [(None, False), ([5, 6], False), ([5, 4], True)])
-def test_who_is_in_a_group_of_readers_reads_all(
-    monkeypatch: pytest.MonkeyPatch, groups: list[int] | None, reads: bool
+async def test_who_is_in_a_group_of_readers_reads_all(
+    bus: Bus, known: Callers, monkeypatch: pytest.MonkeyPatch, groups: list[int] | None, reads: bool
 ) -> None:
     monkeypatch.setattr(callers, "READERS", ("no such group", "adm"))
 
@@ -87,153 +85,126 @@ def test_who_is_in_a_group_of_readers_reads_all(
 
     monkeypatch.setattr("grp.getgrnam", {"adm": Group}.__getitem__)
 
-    async def scenario(bus: Bus, known: Callers) -> None:
-        bus.groups = groups
-        caller = known.find(":1.1")
-        await known.identify(caller)
-        assert caller.reads("user:1001") is reads
-
-    running(scenario)
+    bus.groups = groups
+    caller = known.find(":1.1")
+    await known.identify(caller)
+    assert caller.reads("user:1001") is reads
 
 
-def test_calls_of_one_user_under_way_are_bounded_and_do_not_count_for_others() -> None:
-    async def scenario(_: Bus, known: Callers) -> None:
-        first, same, other, root, roots = [known.find(f":1.{number}") for number in range(1, 6)]
-        for one in (first, same, other, root, roots):
-            await known.identify(one)
-        places = [known.place([first, same][number % 2]) for number in range(AT_ONCE)]
-        for place in places:
-            place.__enter__()
-        with pytest.raises(CallError), known.place(first):
-            pass
-        with known.place(other), known.place(root), known.place(roots):
-            pass
-        places[0].__exit__(None, None, None)
-        with known.place(same):
-            pass
-        assert known.turn(first) is known.turn(same)
-        assert known.turn(root) is not known.turn(roots)
-
-    running(scenario)
+async def test_calls_of_one_user_under_way_are_bounded_and_do_not_count_for_others(known: Callers) -> None:
+    first, same, other, root, roots = [known.find(f":1.{number}") for number in range(1, 6)]
+    for one in (first, same, other, root, roots):
+        await known.identify(one)
+    places = [known.place([first, same][number % 2]) for number in range(AT_ONCE)]
+    for place in places:
+        place.__enter__()
+    with pytest.raises(CallError), known.place(first):
+        pass
+    with known.place(other), known.place(root), known.place(roots):
+        pass
+    places[0].__exit__(None, None, None)
+    with known.place(same):
+        pass
+    assert known.turn(first) is known.turn(same)
+    assert known.turn(root) is not known.turn(roots)
 
 
-def test_who_is_not_known_may_leave_little_unread_and_a_user_more_over_all_connections() -> None:
-    async def scenario(_: Bus, known: Callers) -> None:
-        first, same = known.find(":1.1"), known.find(":1.2")
-        known.sent(":1.1", UNREAD_LEAST)
-        assert not known.is_full(first)
-        known.sent(":1.1", 1)
-        assert known.is_full(first)
-        await known.identify(first)
-        assert not known.is_full(first)
-        known.sent(":1.2", UNREAD_MOST - UNREAD_LEAST)
-        await known.identify(same)
-        assert known.is_full(first)
-        assert known.is_full(same)
-
-    running(scenario)
+async def test_who_is_not_known_may_leave_little_unread_and_a_user_more_over_all_connections(known: Callers) -> None:
+    first, same = known.find(":1.1"), known.find(":1.2")
+    known.sent(":1.1", UNREAD_LEAST)
+    assert not known.is_full(first)
+    known.sent(":1.1", 1)
+    assert known.is_full(first)
+    await known.identify(first)
+    assert not known.is_full(first)
+    known.sent(":1.2", UNREAD_MOST - UNREAD_LEAST)
+    await known.identify(same)
+    assert known.is_full(first)
+    assert known.is_full(same)
 
 
-def test_roots_programs_count_one_by_one() -> None:
-    async def scenario(_: Bus, known: Callers) -> None:
-        hangs, reads = known.find(":1.4"), known.find(":1.5")
-        await known.identify(hangs)
-        await known.identify(reads)
-        known.sent(":1.4", UNREAD_MOST + 1)
-        assert known.is_full(hangs)
-        assert not known.is_full(reads)
-
-    running(scenario)
+async def test_roots_programs_count_one_by_one(known: Callers) -> None:
+    hangs, reads = known.find(":1.4"), known.find(":1.5")
+    await known.identify(hangs)
+    await known.identify(reads)
+    known.sent(":1.4", UNREAD_MOST + 1)
+    assert known.is_full(hangs)
+    assert not known.is_full(reads)
 
 
-def test_who_has_read_goes_on_and_who_has_not_is_refused_until_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_has_read_goes_on_and_who_has_not_is_refused_until_they_have(
+    bus: Bus, known: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(callers, "ASK_AGAIN_S", 0.0)
 
-    async def scenario(bus: Bus, known: Callers) -> None:
-        caller = known.find(":1.1")
-        known.sent(":1.1", UNREAD_MOST + 1)
+    caller = known.find(":1.1")
+    known.sent(":1.1", UNREAD_MOST + 1)
+    await known.settle(caller)
+    assert not known.is_full(caller)
+    known.sent(":1.1", UNREAD_MOST + 1)
+    bus.kept = {OURS: UNREAD_MOST + 9, ":1.1": UNREAD_MOST + 5}
+    with pytest.raises(CallError, match="read the answers"):
         await known.settle(caller)
-        assert not known.is_full(caller)
-        known.sent(":1.1", UNREAD_MOST + 1)
-        bus.kept = {OURS: UNREAD_MOST + 9, ":1.1": UNREAD_MOST + 5}
-        with pytest.raises(CallError, match="read the answers"):
+    bus.kept = {OURS: UNREAD_MOST + 9, ":1.1": 7}
+    await known.settle(caller)
+    assert caller.unread_bytes == 7
+
+
+async def test_the_bus_is_not_asked_again_at_once_about_who_did_not_read(bus: Bus, known: Callers) -> None:
+    caller = known.find(":1.1")
+    bus.kept = {OURS: 2 * UNREAD_MOST, ":1.1": 2 * UNREAD_MOST}
+    known.sent(":1.1", UNREAD_MOST + 1)
+    for _ in range(5):
+        with pytest.raises(CallError):
             await known.settle(caller)
-        bus.kept = {OURS: UNREAD_MOST + 9, ":1.1": 7}
-        await known.settle(caller)
-        assert caller.unread_bytes == 7
-
-    running(scenario)
+    assert [member for member, _ in bus.asked].count("GetConnectionStats") == 2
+    assert ASK_AGAIN_S > 0
 
 
-def test_the_bus_is_not_asked_again_at_once_about_who_did_not_read() -> None:
-    async def scenario(bus: Bus, known: Callers) -> None:
-        caller = known.find(":1.1")
-        bus.kept = {OURS: 2 * UNREAD_MOST, ":1.1": 2 * UNREAD_MOST}
-        known.sent(":1.1", UNREAD_MOST + 1)
-        for _ in range(5):
-            with pytest.raises(CallError):
-                await known.settle(caller)
-        assert [member for member, _ in bus.asked].count("GetConnectionStats") == 2
-        assert ASK_AGAIN_S > 0
-
-    running(scenario)
+async def test_refusals_end_for_who_does_not_read_them_either(bus: Bus, known: Callers) -> None:
+    caller = known.find(":1.1")
+    await known.identify(caller)
+    assert all(known.may_refuse(caller) for _ in range(2 * REFUSED_MOST))
+    known.sent(":1.1", UNREAD_MOST + 1)
+    heard = [known.may_refuse(caller) for _ in range(REFUSED_MOST + 1)]
+    assert heard == [True] * REFUSED_MOST + [False]
+    await known.settle(caller)
+    assert known.may_refuse(caller)
 
 
-def test_refusals_end_for_who_does_not_read_them_either() -> None:
-    async def scenario(bus: Bus, known: Callers) -> None:
-        caller = known.find(":1.1")
-        await known.identify(caller)
-        assert all(known.may_refuse(caller) for _ in range(2 * REFUSED_MOST))
-        known.sent(":1.1", UNREAD_MOST + 1)
-        heard = [known.may_refuse(caller) for _ in range(REFUSED_MOST + 1)]
-        assert heard == [True] * REFUSED_MOST + [False]
-        await known.settle(caller)
-        assert known.may_refuse(caller)
-
-    running(scenario)
-
-
-def test_all_users_together_are_bounded() -> None:
+async def test_all_users_together_are_bounded(bus: Bus, known: Callers) -> None:
     """What the bus keeps of ours counts, whoever's it is."""
-
-    async def scenario(bus: Bus, known: Callers) -> None:
-        first, other = known.find(":1.1"), known.find(":1.3")
-        await known.identify(first)
-        await known.identify(other)
-        bus.kept = {OURS: UNREAD_ALL + 1, ":1.1": UNREAD_MOST, ":1.3": UNREAD_LEAST + 1}
-        known.sent(":1.1", UNREAD_MOST + 1)
-        with pytest.raises(CallError):
-            await known.settle(first)
-        assert not known.is_full(other)
-        known.sent(":1.3", UNREAD_LEAST + 1)
-        with pytest.raises(CallError):
-            await known.settle(other)
-
-    running(scenario)
+    first, other = known.find(":1.1"), known.find(":1.3")
+    await known.identify(first)
+    await known.identify(other)
+    bus.kept = {OURS: UNREAD_ALL + 1, ":1.1": UNREAD_MOST, ":1.3": UNREAD_LEAST + 1}
+    known.sent(":1.1", UNREAD_MOST + 1)
+    with pytest.raises(CallError):
+        await known.settle(first)
+    assert not known.is_full(other)
+    known.sent(":1.3", UNREAD_LEAST + 1)
+    with pytest.raises(CallError):
+        await known.settle(other)
 
 
-def test_where_the_bus_does_not_say_what_is_unread_old_answers_count_as_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_the_bus_does_not_say_what_is_unread_old_answers_count_as_read(
+    bus: Bus, known: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(callers, "ASK_AGAIN_S", 0.0)
     monkeypatch.setattr(callers, "READ_AFTER_S", 0.1)
 
-    async def scenario(bus: Bus, known: Callers) -> None:
-        bus.kept = None
-        caller = known.find(":1.1")
-        known.sent(":1.1", UNREAD_MOST + 1)
+    bus.kept = None
+    caller = known.find(":1.1")
+    known.sent(":1.1", UNREAD_MOST + 1)
+    await known.settle(caller)
+    known.sent(":1.1", UNREAD_MOST + 1)
+    with pytest.raises(CallError):
         await known.settle(caller)
-        known.sent(":1.1", UNREAD_MOST + 1)
-        with pytest.raises(CallError):
-            await known.settle(caller)
-        await asyncio.sleep(0.1)
-        await known.settle(caller)
-
-    running(scenario)
+    await asyncio.sleep(0.1)
+    await known.settle(caller)
 
 
-def test_so_many_connections_are_remembered() -> None:
-    async def scenario(_: Bus, known: Callers) -> None:
-        for number in range(2 * CALLERS_MOST):
-            known.sent(f":2.{number}", 10)
-        assert len(known._known) == len(known._unread) == CALLERS_MOST
-
-    running(scenario)
+async def test_so_many_connections_are_remembered(known: Callers) -> None:
+    for number in range(2 * CALLERS_MOST):
+        known.sent(f":2.{number}", 10)
+    assert len(known._known) == len(known._unread) == CALLERS_MOST

@@ -8,19 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from journalkeeper.bus import contract, options, properties
-from journalkeeper.model import (
-    Host,
-    Kind,
-    Outcome,
-    Plan,
-    Reason,
-    Request,
-    Result,
-    Skip,
-    State,
-    Verb,
-    Window,
-)
+from journalkeeper.model import Host, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb, Window
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
@@ -32,18 +20,7 @@ from tests import figures, hosts
 
 TOP = "/var/log/journal"
 PATH = f"{TOP}/m/system.journal"
-FILE = hosts.file(
-    Kind.ACTIVE,
-    path=PATH,
-    instance="m",
-    state=State.ONLINE,
-    size_bytes=8 << 20,
-    allocated_bytes=8 << 20,
-    extents=hosts.extents(50, 8 << 20),
-    entries=9,
-    head_time_us=1,
-    tail_time_us=2,
-)
+FILE = hosts.file(Kind.ACTIVE, path=PATH, instance="m", extents=hosts.extents(50))
 DONE = Outcome(PATH, Verb.DEFRAGMENT, Result.DONE, Reason.FRAGMENTED, 50, 3, 90, 40, 77, 0.1)
 INSTANCE = hosts.instance(name="m", directory=f"{TOP}/m", sync_interval_us=300)
 

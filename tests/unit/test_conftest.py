@@ -20,7 +20,7 @@ Session = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    """Run a test module in a pytest session of its own, with our conftest.py."""
+    """Run a test module in a pytest session of its own, with our conftest.py; `alone` in mounts of its own."""
 
     def run(source: str, *options: str, no_skip: bool = False, alone: bool = False) -> subprocess.CompletedProcess[str]:
         shutil.copy(CONFTEST, tmp_path)
@@ -47,10 +47,33 @@ def session(tmp_path: Path) -> Session:
     return run
 
 
-def test_a_clean_session_passes(session: Session) -> None:
-    done = session("def test_it(tmp_path): assert True\n")
-    assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
+SKIP = "pytest.skip('no moon')"
+BENCH = "@pytest.mark.bench\ndef test_it(): pass\ndef test_other(): pass\n"
+
+
+SESSIONS: dict[str, tuple[str, tuple[str, ...], str, bool]] = {
+    "clean": ("def test_it(tmp_path): assert True\n", (), "1 passed", False),
+    "a skip": (f"def test_it(): {SKIP}\n", (), "1 skipped", False),
+    "in the test": (f"def test_it(): {SKIP}\n", (), "1 failed", True),
+    "by a mark": ("@pytest.mark.skip(reason='no moon')\ndef test_it(): pass\n", (), "1 error", True),
+    "the whole module": ("pytest.skip('no moon', allow_module_level=True)\n", (), "1 error", True),
+    "depends on the kernel": (f"@pytest.mark.may_skip\ndef test_it(): {SKIP}\n", (), "1 skipped", True),
+    "expected failure": ("@pytest.mark.xfail\ndef test_it(): assert False\n", (), "1 xfailed", True),
+    "benches": (BENCH, (), "1 passed, 1 deselected", False),
+    "benches asked for": (BENCH, ("-m", "bench"), "1 passed, 1 deselected", False),
+    "coroutine": ("async def test_it(tmp_path): assert False\n", (), "1 failed", False),
+}
+"""A module, words for pytest, how the last line sums up, and whether nothing may be skipped."""
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_a_session_ends_as_its_test_deserves(session: Session, name: str) -> None:
+    source, options, last, no_skip = SESSIONS[name]
+    done = session(source, *options, no_skip=no_skip)
+    assert last in done.stdout.splitlines()[-1], done.stdout
+    failed = last in ("1 failed", "1 error")
+    assert bool(done.returncode) is failed
+    assert not no_skip or not failed or "no moon" in done.stdout
 
 
 def test_a_process_left_running_fails_the_session(session: Session, tmp_path: Path) -> None:
@@ -63,44 +86,6 @@ def test_a_process_left_running_fails_the_session(session: Session, tmp_path: Pa
     assert done.returncode == 1
     assert "still runs: sleep 60" in done.stdout
     assert "1 passed, 1 error" in done.stdout.splitlines()[-1]
-
-
-def test_a_skip_is_a_skip_by_default(session: Session) -> None:
-    done = session("def test_it(): pytest.skip('no moon')\n")
-    assert done.returncode == 0
-    assert "1 skipped" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def test_it(): pytest.skip('no moon')\n",
-        "@pytest.mark.skip(reason='no moon')\ndef test_it(): pass\n",
-        "pytest.skip('no moon', allow_module_level=True)\n",
-    ],
-    ids=["in the test", "by a mark", "the whole module"],
-)
-def test_a_skip_fails_where_nothing_may_be_skipped(session: Session, source: str) -> None:
-    done = session(source, no_skip=True)
-    assert done.returncode != 0
-    assert "no moon" in done.stdout
-    assert any(word in done.stdout.splitlines()[-1] for word in ("1 failed", "1 error"))
-
-
-def test_what_depends_on_the_kernel_may_be_skipped_everywhere(session: Session) -> None:
-    done = session("@pytest.mark.may_skip\ndef test_it(): pytest.skip('no moon')\n", no_skip=True)
-    assert done.returncode == 0, done.stdout
-
-
-def test_an_expected_failure_is_no_skip(session: Session) -> None:
-    done = session("@pytest.mark.xfail\ndef test_it(): assert False\n", no_skip=True)
-    assert done.returncode == 0, done.stdout
-
-
-def test_benches_run_only_when_asked_for(session: Session) -> None:
-    source = "@pytest.mark.bench\ndef test_it(): pass\ndef test_other(): pass\n"
-    assert "1 passed, 1 deselected" in session(source).stdout
-    assert "1 passed, 1 deselected" in session(source, "-m", "bench").stdout
 
 
 @pytest.mark.root

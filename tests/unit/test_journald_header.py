@@ -13,7 +13,7 @@ import pytest
 from journalkeeper.journald import header
 from journalkeeper.journald.header import HEADER_BYTES, HeaderError, parse
 from journalkeeper.model import Header, State
-from tests import small_journal
+from tests import journal_files
 
 SIZE = 8 << 20
 HEADER_SIZE, ARENA = 264, SIZE - 264
@@ -28,7 +28,7 @@ def made(**changes: int) -> bytes:
     """A header that is right but for `changes`."""
     ids = {"file_id": 0xF1, "machine_id": 0xA1, "tail_boot_id": 0xB0, "seqnum_id": 0x5E}
     bytes_16 = {name: bytes([byte]) * 16 for name, byte in ids.items()}
-    return small_journal.header(HEADER_SIZE, **bytes_16, **{**GOOD, **changes})
+    return journal_files.header(HEADER_SIZE, **bytes_16, **{**GOOD, **changes})
 
 
 def test_every_field_is_where_the_format_has_it() -> None:
@@ -133,7 +133,7 @@ def mutated(dice: random.Random) -> tuple[bytes, int]:
             data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
         else:
             extreme = dice.choice((0, 1, 7, 8, 207, SIZE, 1 << 31, 1 << 32, 1 << 63, 2**64 - 1, dice.getrandbits(64)))
-            struct.pack_into("<Q", data, dice.choice(list(small_journal.FIELDS.values())), extreme)
+            struct.pack_into("<Q", data, dice.choice(list(journal_files.OFFSETS.values())), extreme)
     if dice.random() < 0.1:
         del data[dice.randrange(len(data)) :]
     return bytes(data), dice.choice((SIZE, SIZE, SIZE, 0, 264, SIZE - 1, dice.getrandbits(64)))

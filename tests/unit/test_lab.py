@@ -47,6 +47,7 @@ def test_mounts_are_never_seen_outside(monkeypatch: pytest.MonkeyPatch, mounts: 
     assert (words[-1] if words else None) == propagation
 
 
+@pytest.fixture
 def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
@@ -59,12 +60,13 @@ def test_a_user_is_told_that_it_needs_root(place: object, monkeypatch: pytest.Mo
     assert reason.startswith("needs root")
 
 
+@pytest.mark.usefixtures("as_root")
 def test_a_missing_tool_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    as_root(monkeypatch)
     monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "mkfs.btrfs" else f"/sbin/{tool}")
     assert volume.missing() == "mkfs.btrfs is not installed (package btrfs-progs)"
 
 
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize(
     ("refused", "reason"),
     [
@@ -76,7 +78,6 @@ def test_a_missing_tool_is_named_with_its_package(monkeypatch: pytest.MonkeyPatc
 def test_what_the_kernel_refuses_is_one_clear_line(
     monkeypatch: pytest.MonkeyPatch, refused: tuple[str, ...], reason: str
 ) -> None:
-    as_root(monkeypatch)
     monkeypatch.setattr(shutil, "which", lambda tool: f"/sbin/{tool}")
     monkeypatch.setattr(Path, "read_text", lambda path: MOUNTS if "mountinfo" in str(path) else "nodev\ttmpfs\n")
     monkeypatch.setattr(volume, "_works", lambda *argv: argv != refused)
@@ -86,14 +87,15 @@ def test_what_the_kernel_refuses_is_one_clear_line(
     assert "\n" not in line
 
 
+@pytest.mark.usefixtures("as_root")
 def test_without_systemd_journald_there_is_no_bed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    as_root(monkeypatch)
     monkeypatch.setattr(journald, "JOURNALD", (str(tmp_path / "systemd-journald"),))
     assert journald.missing() == "systemd-journald is not installed (package systemd)"
     with pytest.raises(RuntimeError, match="systemd-journald is not installed"):
         PrivateJournald(tmp_path)
 
 
+@pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("text", ["", "uninitialized\n", None])
 def test_a_machine_without_an_id_is_told_how_to_get_one(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
     def read(_: Path) -> str:
@@ -101,7 +103,6 @@ def test_a_machine_without_an_id_is_told_how_to_get_one(monkeypatch: pytest.Monk
             raise FileNotFoundError
         return text
 
-    as_root(monkeypatch)
     monkeypatch.setattr(journald, "program", lambda: "/lib/systemd/systemd-journald")
     monkeypatch.setattr(shutil, "which", lambda tool: f"/bin/{tool}")
     monkeypatch.setattr(Path, "read_text", read)

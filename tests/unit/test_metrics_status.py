@@ -9,7 +9,7 @@ import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.metrics.status import status
-from journalkeeper.model import MIB, Host, Kind, Outcome, Plan, Reason, Result, Skip, Verb, Window
+from journalkeeper.model import MIB, Host, Kind, Outcome, Plan, Reason, Result, Skip, Window
 from journalkeeper.policy.cost import is_fragmented
 from tests import hosts
 
@@ -22,9 +22,8 @@ BROKEN = hosts.file(path="/j/m/broken", problem=Reason.BAD_HEADER, extents=hosts
 NOTHING = Plan((), (), ())
 
 
-def outcome(of: str = "/j/m/archive", result: Result = Result.DONE, **words: Any) -> Outcome:
-    plain = Outcome(of, Verb.COMPRESS, result, Reason.FRAGMENTED, 5000, 260, 90, 20, 1000, 1.0)
-    return plain._replace(**words)
+def outcome(of: str = "/j/m/archive", **words: Any) -> Outcome:
+    return hosts.outcome(of, **{"extents_after": 260, "disk_bytes_before": 90, "disk_bytes_after": 20, **words})
 
 
 def host(**words: Any) -> Host:

@@ -5,18 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
+from journalkeeper.model import Plan, Reason, Result, Skip
 from journalkeeper.model.waiting import LONG_US, Wait, long, sentence, waits
-
-NOW_US = 1_700_000_000_000_000
+from tests.hosts import NOW_US, outcome
 
 
 def plan(*skipped: Skip) -> Plan:
     return Plan((), (), skipped)
-
-
-def outcome(result: Result, reason: Reason) -> Outcome:
-    return Outcome("/a", Verb.COMPRESS, result, reason, 9, 9, None, None, 0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +38,7 @@ def test_what_is_left_alone_for_good_does_not_wait() -> None:
     ],
 )
 def test_a_wait_ends_when_it_is_done_and_not_when_it_was_tried(result: Result, reason: Reason, goes_on: bool) -> None:
-    after = waits({"/a": Wait("/a", 1, "budget")}, plan(), (outcome(result, reason),), NOW_US)
+    after = waits({"/a": Wait("/a", 1, "budget")}, plan(), (outcome("/a", result=result, reason=reason),), NOW_US)
     assert after == ({"/a": Wait("/a", 1, str(reason))} if goes_on else {})
 
 

@@ -22,7 +22,7 @@ from journalkeeper.history import rows
 from journalkeeper.journald import conf, header
 from journalkeeper.model import Kind
 from journalkeeper.model.units import U64_MAX, parse_size, parse_span_us
-from tests import small_journal
+from tests import journal_files
 from tests.trust import fuzz, parsers
 from tests.trust.parsers import CHECKS, NAME_LIMIT, NOW_US, bounded
 
@@ -65,10 +65,10 @@ def test_a_name_is_a_journals_or_none(name: bytes) -> None:
 
 fields = st.one_of(st.sampled_from([0, 8, 16, 208, 240, 1 << 20, 1 << 55, 1 << 63, U64_MAX]), st.integers(0, U64_MAX))
 near_header = st.builds(
-    small_journal.header,
+    journal_files.header,
     state=st.integers(0, 3),
     header_size=st.just(208),
-    **{name: fields for name, at in small_journal.FIELDS.items() if at > small_journal.FIELDS["header_size"]},
+    **{name: fields for name, at in journal_files.OFFSETS.items() if at > journal_files.OFFSETS["header_size"]},
 )
 
 

@@ -13,7 +13,6 @@ from journalkeeper.model import (
     Instance,
     JournalFile,
     Kind,
-    Outcome,
     Plan,
     Reason,
     Refusal,
@@ -25,7 +24,7 @@ from journalkeeper.model import (
 )
 from journalkeeper.policy.deferral import AGAIN_US, MAINTENANCE_US, PASSING, PRESSURE_US, remember
 from journalkeeper.policy.plan import plan
-from tests.hosts import NOW_US, configured, extents, file, host, instance, volume
+from tests.hosts import NOW_US, configured, extents, file, host, instance, outcome, volume
 
 MOST = Config().window.pressure_max_percent
 FRAGMENTED = file(extents=extents(5_000))
@@ -99,8 +98,7 @@ def tried(target: JournalFile | Instance | Rotation, result: Result, reason: Rea
     key = (target.device, target.inode)
     refused = {key: Refusal(NOW_US - AGAIN_US, 1, 1, Reason.MISMATCH, "before")}
     action = Action("/j/a", Verb.ROTATE, Reason.CHEAPER, target)
-    outcome = Outcome("/j/a", Verb.ROTATE, result, reason, 1, 1, None, None, 0, 0.0, "why")
-    remember(refused, action, outcome, NOW_US)
+    remember(refused, action, outcome("/j/a", result=result, reason=reason, detail="why"), NOW_US)
     assert set(refused) <= {key}
     return refused
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from journalkeeper.model import State
@@ -32,10 +34,6 @@ def timer(interval_us: int = MINUTES_5) -> FlushTimer:
     return made
 
 
-def generation(number: int) -> Generations:
-    return Generations(number, number)
-
-
 def offline(made: FlushTimer, at_us: int, *present: int) -> bool:
     made.ask()
     return made.offline(frozenset(present or (FILE,)), at_us)
@@ -43,7 +41,7 @@ def offline(made: FlushTimer, at_us: int, *present: int) -> bool:
 
 def online(made: FlushTimer, at_us: int, block: int | None, file: int = FILE, number: int = 7) -> bool:
     made.ask()
-    return made.online({file: block}, at_us, generation(number))
+    return made.online({file: block}, at_us, Generations(number, number))
 
 
 def flushed(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> FlushTimer:
@@ -206,84 +204,69 @@ def test_looks_that_came_far_too_late_leave_nothing_known() -> None:
     assert made.state is State.UNKNOWN
 
 
-# What else moves a block
+# What else moves a block, and rotation
 
 
-def test_before_it_is_due_the_kernels_write_back_is_no_flush() -> None:
-    made = begun(at_us=1000 * S)
-    online(made, 1010 * S, block=1)
-    online(made, 1040 * S, block=2)
-    assert made.since == Span(1000 * S, 1000 * S)
+Step = Callable[[FlushTimer], object]
 
 
-def test_a_crit_sync_within_a_short_interval_may_have_restarted_the_timer_or_not() -> None:
-    made = begun(10 * S, 1000 * S)
-    online(made, 1003 * S, block=1)
-    online(made, 1004 * S, block=2)
-    assert made.since == Span(1000 * S, 1004 * S)
-    assert made.closes_us(MARGIN) == 1010 * S - MARGIN
+def seen(at_s: int, block: int, **words: int) -> Step:
+    """A look that finds unsynced data."""
+    return lambda made: online(made, at_s * S, block, **words)
 
 
-def test_a_crit_sync_that_leaves_it_offline_stops_the_timer() -> None:
-    made = begun(at_us=1000 * S)
-    online(made, 1001 * S, block=1)
-    offline(made, 1100 * S)
-    made.appended(1100 * S)
-    assert made.since == Span(1100 * S, 1100 * S)
+def quiet(at_us: int, *present: int) -> Step:
+    """A look that finds none."""
+    return lambda made: offline(made, at_us, *present)
 
 
-def test_a_sync_of_everything_says_nothing_of_the_timer() -> None:
-    made = begun(10 * S, 1000 * S)
-    online(made, 1003 * S, block=1, number=7)
-    online(made, 1004 * S, block=2, number=8)
-    assert made.since == Span(1000 * S, 1000 * S)
+def heard(at_s: int) -> Step:
+    """An append."""
+    return lambda made: made.appended(at_s * S)
 
 
-def test_two_files_have_two_blocks() -> None:
-    """The first unsynced file is now one and now another: that is no move."""
-    made = begun(10 * S, 1000 * S)
-    online(made, 1003 * S, block=1, file=FILE)
-    online(made, 1004 * S, block=2, file=OTHER)
-    assert made.since == Span(1000 * S, 1000 * S)
-
-
-def test_where_we_moved_it_to_is_no_flush() -> None:
-    made = begun(10 * S, 1000 * S)
-    online(made, 1003 * S, block=1)
-    made.moved_by_us()
-    online(made, 1004 * S, block=2)
-    assert made.since == Span(1000 * S, 1000 * S)
-
-
-# Rotation
-
-
-def test_a_rotation_does_not_stop_the_timer() -> None:
-    made = begun(at_us=1000 * S)
-    online(made, 1001 * S, block=1)
-    assert offline(made, 1100 * S, OTHER)
-    made.appended(1150 * S)
-    assert made.since == Span(1000 * S, 1150 * S)
-
-
-def test_after_the_old_timers_time_a_rotation_is_forgotten() -> None:
-    made = begun(at_us=1000 * S)
-    online(made, 1001 * S, block=1)
-    offline(made, 1100 * S, OTHER)
-    offline(made, 1300 * S + LATE_US + 1, OTHER)
-    made.appended(1400 * S)
-    assert made.since == Span(1400 * S - COALESCED_US, 1400 * S)
+@pytest.mark.parametrize(
+    ("interval_us", "steps", "since"),
+    [
+        (MINUTES_5, [seen(1010, 1), seen(1040, 2)], Span(1000 * S, 1000 * S)),
+        (10 * S, [seen(1003, 1), seen(1004, 2)], Span(1000 * S, 1004 * S)),
+        (MINUTES_5, [seen(1001, 1), quiet(1100 * S), heard(1100)], Span(1100 * S, 1100 * S)),
+        (10 * S, [seen(1003, 1, number=7), seen(1004, 2, number=8)], Span(1000 * S, 1000 * S)),
+        (10 * S, [seen(1003, 1, file=FILE), seen(1004, 2, file=OTHER)], Span(1000 * S, 1000 * S)),
+        (10 * S, [seen(1003, 1), FlushTimer.moved_by_us, seen(1004, 2)], Span(1000 * S, 1000 * S)),
+        (MINUTES_5, [seen(1001, 1), quiet(1100 * S, OTHER), heard(1150)], Span(1000 * S, 1150 * S)),
+        (
+            MINUTES_5,
+            [seen(1001, 1), quiet(1100 * S, OTHER), quiet(1300 * S + LATE_US + 1, OTHER), heard(1400)],
+            Span(1400 * S - COALESCED_US, 1400 * S),
+        ),
+    ],
+    ids=[
+        "the kernel's write-back before it is due is no flush",
+        "a crit sync within a short interval may have restarted the timer or not",
+        "a crit sync that leaves it offline stops the timer",
+        "a sync of everything says nothing of the timer",
+        "two files have two blocks: another that is first is no move",
+        "where we moved it to is no flush",
+        "a rotation does not stop the timer",
+        "after the old timer's time a rotation is forgotten",
+    ],
+)
+def test_what_is_known_of_the_timer_after(interval_us: int, steps: list[Step], since: Span) -> None:
+    made = begun(interval_us, 1000 * S)
+    for step in steps:
+        step(made)
+    assert made.since == since
+    assert made.closes_us(MARGIN) == since.earliest_us + interval_us - MARGIN
 
 
 # Searching
 
 
-def search(
-    made: FlushTimer, moves: list[int], until_us: int, step_us: int = S, numbers: dict[int, int] | None = None
-) -> None:
+def search(made: FlushTimer, moves: list[int], until_us: int, step_us: int, numbers: dict[int, int]) -> None:
     """Look every `step_us` from 0; the block is another from each of the moments `moves` on."""
     for at_us in range(0, until_us + 1, step_us):
-        number = max((value for when, value in (numbers or {}).items() if when <= at_us), default=1)
+        number = max((value for when, value in numbers.items() if when <= at_us), default=1)
         online(made, at_us, block=sum(move <= at_us for move in moves), number=number)
 
 
@@ -293,30 +276,30 @@ def test_an_unknown_timer_is_searched_for() -> None:
     assert made.next_look_us(MARGIN) == 10 * S + SEARCH_EVERY_US
 
 
-def test_a_move_that_comes_too_soon_for_the_kernel_is_a_flush() -> None:
-    made = timer()
-    search(made, [31 * S, 51 * S], until_us=53 * S)
-    assert made.since == Span(50 * S, 51 * S)
-    assert made.state is State.ONLINE
-
-
-def test_moves_as_far_apart_as_the_kernels_find_nothing() -> None:
-    made = timer()
-    search(made, [31 * S, 62 * S, 93 * S], until_us=120 * S)
-    assert made.state is State.UNKNOWN
-
-
-def test_a_short_interval_leaves_the_kernel_no_time() -> None:
-    made = timer(10 * S)
-    search(made, [4 * S], until_us=5 * S, step_us=S // 2)
-    assert made.since == Span(3 * S + S // 2, 4 * S)
-
-
-@pytest.mark.parametrize("ended_us", [4 * S, 5 * S])
-def test_a_sync_that_ends_the_transaction_with_the_move_or_after_it_is_not_found(ended_us: int) -> None:
-    made = timer(10 * S)
-    search(made, [4 * S], until_us=8 * S, step_us=S // 2, numbers={ended_us: 2})
-    assert made.state is State.UNKNOWN
+@pytest.mark.parametrize(
+    ("interval_us", "moves", "until_us", "step_us", "numbers", "since"),
+    [
+        (MINUTES_5, [31 * S, 51 * S], 53 * S, S, {}, Span(50 * S, 51 * S)),
+        (MINUTES_5, [31 * S, 62 * S, 93 * S], 120 * S, S, {}, None),
+        (10 * S, [4 * S], 5 * S, S // 2, {}, Span(3 * S + S // 2, 4 * S)),
+        (10 * S, [4 * S], 8 * S, S // 2, {4 * S: 2}, None),
+        (10 * S, [4 * S], 8 * S, S // 2, {5 * S: 2}, None),
+    ],
+    ids=[
+        "a move that comes too soon for the kernel is a flush",
+        "moves as far apart as the kernel's find nothing",
+        "a short interval leaves the kernel no time",
+        "a sync that ends the transaction with the move is not found",
+        "nor one that ends it after the move",
+    ],
+)
+def test_a_timer_is_found_by_its_flushes(
+    interval_us: int, moves: list[int], until_us: int, step_us: int, *, numbers: dict[int, int], since: Span | None
+) -> None:
+    made = timer(interval_us)
+    search(made, moves, until_us, step_us, numbers)
+    assert made.since == since
+    assert made.state is (State.ONLINE if since else State.UNKNOWN)
 
 
 def test_a_file_whose_blocks_never_move_is_looked_at_once_an_interval() -> None:

@@ -26,27 +26,35 @@ def answer(word: str, **words: object) -> Action | Skip | None:
     return judge(instance(inode=256, **words), volume(**of_volume), host(), config(word))
 
 
+def skip(word: str, **words: object) -> Skip:
+    found = answer(word, **words)
+    assert isinstance(found, Skip)
+    return found
+
+
+def action(word: str, **words: object) -> Action:
+    found = answer(word, **words)
+    assert isinstance(found, Action)
+    return found
+
+
 @pytest.mark.parametrize("profile", SINGLES)
 @pytest.mark.parametrize(("word", "reason"), [("auto", Reason.NO_REDUNDANCY), ("yes", Reason.CONFIGURED)])
 def test_a_directory_on_data_without_copies_becomes_nocow(profile: str, word: str, reason: Reason) -> None:
-    found = answer(word, data_profile=profile)
-    assert isinstance(found, Action)
+    found = action(word, data_profile=profile)
     assert (found.path, found.action, found.reason) == (DIRECTORY, Verb.SET_NOCOW, reason)
     assert (found.bytes_to_write, found.detail) == (0, "")
 
 
 @pytest.mark.parametrize("profile", COPIES)
 def test_auto_leaves_data_with_copies_datacow_and_says_of_what_profile_it_is(profile: str) -> None:
-    found = answer("auto", data_profile=profile, redundant=True)
-    assert isinstance(found, Skip)
+    found = skip("auto", data_profile=profile, redundant=True)
     assert (found.path, found.reason) == (DIRECTORY, Reason.REDUNDANT)
     assert f"data is {profile}" in found.detail
 
 
 def test_yes_does_not_ask_for_the_profile() -> None:
-    found = answer("yes", data_profile="raid1", redundant=True)
-    assert isinstance(found, Action)
-    assert found.reason is Reason.CONFIGURED
+    assert action("yes", data_profile="raid1", redundant=True).reason is Reason.CONFIGURED
 
 
 @pytest.mark.parametrize("words", [{}, {"redundant": True}, {"nocow": True}, {"nocow": True, "redundant": True}])
@@ -60,8 +68,7 @@ def test_a_directory_that_is_nocow_as_wanted_is_not_spoken_of(word: str, words: 
 
 
 def test_auto_warns_of_what_somebody_else_made_nocow_on_data_with_copies() -> None:
-    found = answer("auto", nocow=True, redundant=True, data_profile="raid1")
-    assert isinstance(found, Skip)
+    found = skip("auto", nocow=True, redundant=True, data_profile="raid1")
     assert found.reason is Reason.REDUNDANT
     assert "can differ unseen" in found.detail
 
@@ -76,16 +83,13 @@ def test_auto_warns_of_what_somebody_else_made_nocow_on_data_with_copies() -> No
     ],
 )
 def test_where_it_cannot_or_need_not_be_set_the_reason_is_given(words: dict[str, object], reason: Reason) -> None:
-    found = answer("auto", **words)
-    assert isinstance(found, Skip)
-    assert found.reason is reason
+    assert skip("auto", **words).reason is reason
 
 
 @pytest.mark.parametrize("option", ["compress-force=zstd:3", "compress=zstd", "compress"])
 def test_a_mount_that_compresses_is_no_obstacle_and_is_spoken_of(option: str) -> None:
-    found = answer("auto", options=("rw", option))
-    assert isinstance(found, Action)
-    assert found.detail == f"mounted with {option}, which NOCOW files are exempt from"
+    detail = action("auto", options=("rw", option)).detail
+    assert detail == f"mounted with {option}, which NOCOW files are exempt from"
 
 
 @pytest.mark.parametrize(("minutes", "again"), [(0, False), (59, False), (60, True), (-1, True)])

@@ -14,7 +14,7 @@ from journalkeeper.model.units import DAY_US, SECOND_US
 from journalkeeper.policy.deferral import AGAIN_US
 from journalkeeper.policy.plan import available_bytes, plan, with_now
 from journalkeeper.wire.documents import plan_document
-from tests.hosts import DEVICE, DIRECTORY, NOW_US, configured, extents, file, host, instance, past, volume
+from tests.hosts import DEVICE, DIRECTORY, NOW_US, configured, extents, file, host, instance, known, past, volume
 
 KEEP_FREE = Config().budget.keep_free_bytes
 BUDGET = Config().budget.bytes_per_day or 0
@@ -34,6 +34,11 @@ def names(actions: tuple[Action, ...]) -> list[str]:
 
 def reasons(found: Plan) -> list[Reason]:
     return [skip.reason for skip in found.skipped]
+
+
+def put_off(found: Plan) -> list[tuple[Reason, bool]]:
+    """Each skip's reason, and whether something is done when that ends."""
+    return [(skip.reason, skip.puts_off) for skip in found.skipped]
 
 
 def test_no_files_no_plan() -> None:
@@ -192,7 +197,7 @@ def everything() -> dict[Reason, tuple[JournalFile, dict[str, Any]]]:
         Reason.NOCOW_ARCHIVE: (file(nocow=True), {}),
         Reason.IDEAL: (file(extents=extents(256, encoded_bytes=32 * MIB)), {}),
         Reason.NO_GAIN: (file(extents=extents(285, encoded_bytes=32 * MIB)), {}),
-        Reason.RECORDED: (one, {"past": {(one.device, one.inode): past(one)}}),
+        Reason.RECORDED: (one, {"past": known(one)}),
         Reason.WINDOW_CLOSED: (file(Kind.ACTIVE, state=State.ONLINE, mtime_ns=NOW_US * 1000), {}),
         Reason.IN_USE: (file(state=State.OFFLINE, extents=torn), {}),
         Reason.SHARED: (file(extents=torn._replace(shared_bytes=4096, encoded_bytes=torn.data_bytes)), {}),
@@ -247,7 +252,7 @@ def any_file(dice: random.Random, number: int) -> JournalFile:
 def any_host(seed: int) -> tuple[Host, Request, Config]:
     dice = random.Random(seed)  # noqa: S311 - repeatable
     files = tuple(any_file(dice, number) for number in range(dice.randrange(20)))
-    known = {(one.device, one.inode): past(one) for one in files if dice.random() < 0.1}
+    rewritten = {(one.device, one.inode): past(one) for one in files if dice.random() < 0.1}
     volumes: tuple[Volume, ...] = (
         volume(free_bytes=dice.randrange(2 * GIB)),
         volume(device=41, subvolume=257, unallocated_bytes=dice.randrange(GIB), data_profile="dup"),
@@ -259,7 +264,7 @@ def any_host(seed: int) -> tuple[Host, Request, Config]:
         compress=dice.choice((None, "no", "zstd:3")),
         allow_unshare=dice.choice((None, True)),
     )
-    return host(*files, past=known, volumes=volumes, written_bytes=dice.randrange(BUDGET)), request, Config()
+    return host(*files, past=rewritten, volumes=volumes, written_bytes=dice.randrange(BUDGET)), request, Config()
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -313,7 +318,7 @@ REFUSED = {(DEVICE, 300): Refusal(NOW_US - SECOND_US, 1, 1, Reason.IO_ERROR, "wh
 )
 def test_what_time_alone_ends_is_done_at_the_moment_that_the_plan_names(before: Host, reason: Reason) -> None:
     first = plan(before, Request(), Config())
-    assert [(skip.reason, skip.puts_off) for skip in first.skipped] == [(reason, True)]
+    assert put_off(first) == [(reason, True)]
     wake_us = first.wake_at_us
     assert wake_us is not None
     assert plan(before._replace(now_us=wake_us - 1), Request(), Config()).skipped
@@ -332,22 +337,19 @@ def test_what_time_alone_ends_is_done_at_the_moment_that_the_plan_names(before: 
 )
 def test_what_ends_unheard_is_looked_at_again_within_the_hour(before: Host, reason: Reason) -> None:
     found = plan(before, Request(), Config())
-    assert [(skip.reason, skip.puts_off) for skip in found.skipped] == [(reason, True)]
+    assert put_off(found) == [(reason, True)]
     assert found.wake_at_us is not None
     assert NOW_US < found.wake_at_us <= NOW_US + AGAIN_US
 
 
 def test_only_what_would_be_done_is_put_off() -> None:
     whole = file(extents=extents(8, MIB, encoded_bytes=MIB), size_bytes=MIB, ctime_ns=NOW_US * 1000)
-    assert [(skip.reason, skip.puts_off) for skip in plan_of(whole).skipped] == [(Reason.SETTLING, False)]
+    assert put_off(plan_of(whole)) == [(Reason.SETTLING, False)]
     assert [skip.puts_off for skip in plan_of(fragmented("a", links=2)).skipped] == [False]
     # and nothing else is behind what ends
     settling = fragmented("a", ctime_ns=(NOW_US - SECOND_US) * 1000)
-    known = {(settling.device, settling.inode): past(settling)}
-    for given, puts_off in ((host(settling), True), (host(settling, past=known), False)):
-        assert [(skip.reason, skip.puts_off) for skip in plan(given, Request(), Config()).skipped] == [
-            (Reason.SETTLING, puts_off)
-        ]
+    for given, puts_off in ((host(settling), True), (host(settling, past=known(settling)), False)):
+        assert put_off(plan(given, Request(), Config())) == [(Reason.SETTLING, puts_off)]
 
 
 def test_an_archive_that_nobody_will_finish_is_not_waited_for() -> None:
@@ -365,8 +367,8 @@ def test_a_budget_of_nothing_is_no_wait() -> None:
 def test_a_shared_file_that_needs_nothing_waits_for_no_snapshot() -> None:
     whole = file(Kind.ACTIVE, extents=extents(2, shared_bytes=32 * MIB))
     torn = file(Kind.ACTIVE, extents=extents(900, per_mib=(30,) * 30, shared_bytes=32 * MIB))
-    assert [skip.reason for skip in plan_of(whole).skipped] == [Reason.NO_GAIN]
-    assert [skip.reason for skip in plan_of(torn).skipped] == [Reason.SHARED]
+    assert reasons(plan_of(whole)) == [Reason.NO_GAIN]
+    assert reasons(plan_of(torn)) == [Reason.SHARED]
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -437,7 +439,7 @@ def test_a_skip_is_marked_where_now_would_do_the_file(
 
 def test_a_file_that_was_rewritten_a_moment_ago_waits_for_nothing() -> None:
     one = fragmented("a", **JUST_NOW)
-    assert marked(one, past={(one.device, one.inode): past(one)}) == [(Reason.SETTLING, False)]
+    assert marked(one, past=known(one)) == [(Reason.SETTLING, False)]
 
 
 def test_who_said_now_already_is_not_told_to() -> None:

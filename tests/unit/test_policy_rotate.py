@@ -11,7 +11,7 @@ from journalkeeper.config import Budget, Config, Defrag, Nocow
 from journalkeeper.model import GIB, MIB, Host, Instance, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Verb
 from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
 from journalkeeper.policy.plan import plan, with_now
-from tests.hosts import DEVICE, DIRECTORY, NAME, NOW_US, extents, file, host, instance, past, volume
+from tests.hosts import DEVICE, DIRECTORY, NAME, NOW_US, extents, file, host, instance, known, volume
 
 UPKEEP = Request(upkeep=True)
 KEEP_DATACOW = Config(nocow=Nocow(nocow="no"))
@@ -46,6 +46,12 @@ def active(stem: str = "system", size_mib: int = 32, per_mib: int = 1, **words: 
     return file(Kind.ACTIVE, stem, **{**plain, **words})
 
 
+def dense_in(dense_mib: int, size_mib: int, dense: int = 100, rest: int = 0, **words: Any) -> JournalFile:
+    """An active file of which the first MiBs have `dense` extents each."""
+    each = (dense,) * dense_mib + (rest,) * (size_mib - dense_mib)
+    return active(size_mib=size_mib, extents=extents(sum(each), size_mib * MIB, per_mib=each), **words)
+
+
 def archives(count: int, size_mib: int) -> tuple[JournalFile, ...]:
     """Archives that need nothing."""
     return tuple(
@@ -59,6 +65,11 @@ def decided(given: Host, request: Request = UPKEEP, config: Config = Config()) -
     rows = [*(action.path for action in found.actions), *(skip.path for skip in found.skipped)]
     assert sorted(path for path in rows if path in files) == sorted(files), "every file once"
     return found
+
+
+def by_price(*files: JournalFile, request: Request = UPKEEP, config: Config = KEEP_DATACOW, **words: Any) -> Plan:
+    """What is decided where no file has to become NOCOW; `words` are the instance's."""
+    return decided(host(*files, instances=(young(**{"nocow": False, **words}),)), request, config)
 
 
 def said(found: Plan) -> list[tuple[Reason, str]]:
@@ -110,7 +121,7 @@ def test_nothing_is_rotated_for_nocow_where_that_changes_nothing(given: Host) ->
 
 def test_a_file_that_came_of_a_rotation_is_not_rotated_again_for_being_datacow() -> None:
     one = active()
-    found = decided(host(one, instances=(young(),), past={(DEVICE, one.inode): past(one, verb=Verb.ROTATE)}))
+    found = decided(host(one, instances=(young(),), past=known(one, verb=Verb.ROTATE)))
     assert rotations(found) == []
     assert said(found) == [
         (Reason.NOT_TAKEN, "no rotation: system.journal came of a rotation and is datacow all the same")
@@ -119,7 +130,7 @@ def test_a_file_that_came_of_a_rotation_is_not_rotated_again_for_being_datacow()
 
 def test_what_came_of_a_rotation_is_compacted_as_an_archive_all_the_same() -> None:
     one = file(extents=extents(3000))
-    found = decided(host(one, instances=(young(),), past={(DEVICE, one.inode): past(one, verb=Verb.ROTATE)}))
+    found = decided(host(one, instances=(young(),), past=known(one, verb=Verb.ROTATE)))
     assert [action.path for action in found.actions] == [one.path]
 
 
@@ -255,26 +266,18 @@ def test_an_archive_must_not_age_faster_than_files_end(retention_us: int, file_u
     ],
 )
 def test_the_cheaper_tool_is_chosen(size_mib: int, dense_mib: int, dense: int, rest: int, tool: Verb) -> None:
-    each = (dense,) * dense_mib + (rest,) * (size_mib - dense_mib)
-    one = active(size_mib=size_mib, extents=extents(sum(each), size_mib * MIB, per_mib=each))
-    found = decided(host(one, instances=(young(nocow=False),)), config=KEEP_DATACOW)
+    one = dense_in(dense_mib, size_mib, dense, rest)
+    found = by_price(one)
     assert tools(found) == [tool]
     if tool is Verb.ROTATE:
         assert rotations(found) == [(SYSTEM, Reason.CHEAPER)]
-        assert (found.actions[0].extents_before, found.actions[0].extents_expected) == (sum(each), 4)
+        assert (found.actions[0].extents_before, found.actions[0].extents_expected) == (one.extents.total, 4)
 
 
-def test_a_nocow_file_is_dearer_to_rotate_because_journald_copies_it() -> None:
-    for nocow, tool in ((False, Verb.ROTATE), (True, Verb.DEFRAGMENT)):
-        one = active(size_mib=32, per_mib=40, nocow=nocow)
-        found = decided(
-            host(one, instances=(young(),)), config=KEEP_DATACOW.model_copy(update={"nocow": no_rotation_to_apply()})
-        )
-        assert tools(found) == [tool]
-
-
-def no_rotation_to_apply() -> Any:
-    return Nocow(nocow="no", rotate_to_apply=False)
+@pytest.mark.parametrize(("nocow", "tool"), [(False, Verb.ROTATE), (True, Verb.DEFRAGMENT)])
+def test_a_nocow_file_is_dearer_to_rotate_because_journald_copies_it(tool: Verb, *, nocow: bool) -> None:
+    config = Config(nocow=Nocow(nocow="no", rotate_to_apply=False))
+    assert tools(by_price(active(per_mib=40, nocow=nocow), config=config, nocow=True)) == [tool]
 
 
 @pytest.mark.parametrize(
@@ -289,10 +292,9 @@ def no_rotation_to_apply() -> Any:
 def test_before_a_shutdown_its_own_messages_count(
     size_mib: int, dense_mib: int, nocow: bool, ending: bool, tool: Verb
 ) -> None:
-    each = (100,) * dense_mib + (0,) * (size_mib - dense_mib)
-    one = active(size_mib=size_mib, extents=extents(sum(each), size_mib * MIB, per_mib=each), nocow=nocow)
+    one = dense_in(dense_mib, size_mib, nocow=nocow)
     request = Request(upkeep=True, now=True, ending=ending)
-    found = decided(host(one, instances=(young(nocow=False),)), request, KEEP_DATACOW)
+    found = by_price(one, request=request)
     assert tools(found) == [tool]
 
 
@@ -301,7 +303,7 @@ def test_no_rotations_a_day_are_none_before_a_shutdown_either() -> None:
     one = active(size_mib=8, per_mib=100)
     for ending, tool in ((False, Verb.ROTATE), (True, Verb.DEFRAGMENT)):
         request = Request(upkeep=True, now=True, ending=ending)
-        found = decided(host(one, instances=(young(nocow=False),)), request, none)
+        found = by_price(one, request=request, config=none)
         assert tools(found) == [tool]
 
 
@@ -327,14 +329,14 @@ def test_a_rotation_is_judged_by_what_the_next_reader_pays(
     one = active(size_mib=size_mib, per_mib=per_mib, nocow=nocow)
     one = one._replace(extents=one.extents._replace(shared_bytes=shared * size_mib * MIB))
     request = Request(upkeep=True, now=ending, ending=ending)
-    found = decided(host(one, instances=(young(nocow=nocow),)), request, KEEP_DATACOW)
+    found = by_price(one, request=request, nocow=nocow)
     assert tools(found) == [Verb.ROTATE] * rotated
 
 
 def test_a_shared_file_is_rotated_in_an_open_window_only() -> None:
     one = active(per_mib=40, state=State.ONLINE, mtime_ns=NOW_US * 1000)
     one = one._replace(extents=one.extents._replace(shared_bytes=MIB))
-    found = decided(host(one, instances=(young(nocow=False),)), config=KEEP_DATACOW)
+    found = by_price(one)
     assert (found.actions, [reason for reason, _ in said(found)]) == ((), [Reason.WINDOW_CLOSED])
 
 
@@ -344,7 +346,7 @@ def test_a_shared_file_is_rotated_in_an_open_window_only() -> None:
     ids=["foreign", "linked", "broken"],
 )
 def test_a_file_that_may_not_be_touched_is_no_reason_to_rotate(words: dict[str, Any]) -> None:
-    assert rotations(decided(host(active(per_mib=40, **words), instances=(young(),)), config=KEEP_DATACOW)) == []
+    assert rotations(by_price(active(per_mib=40, **words), nocow=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -366,9 +368,7 @@ def test_what_was_not_asked_for_or_cannot_be_is_not_rotated_by_price(
 
 @pytest.mark.parametrize("words", [{"maintenance": "scrub"}, {"busy_percent": 90}])
 def test_a_busy_volume_brings_no_rotation_about_and_is_given_none(words: dict[str, Any]) -> None:
-    each = (100,) + (0,) * 47
-    one_dense_mib = active(size_mib=48, extents=extents(100, 48 * MIB, per_mib=each))
-    for one, tool in ((one_dense_mib, Verb.DEFRAGMENT), (active(per_mib=100), Verb.ROTATE)):
+    for one, tool in ((dense_in(1, 48), Verb.DEFRAGMENT), (active(per_mib=100), Verb.ROTATE)):
         given = host(one, instances=(young(nocow=False),))
         calm = decided(given, config=KEEP_DATACOW)
         assert tools(calm) == [tool]
@@ -395,8 +395,8 @@ def test_a_file_is_not_made_nocow_where_snapshots_are_taken() -> None:
 
 def test_each_user_makes_a_rotation_dearer() -> None:
     torn, others = active(size_mib=8, per_mib=100), [active(f"user-{uid}", size_mib=8) for uid in range(1000, 1003)]
-    alone = decided(host(torn, instances=(young(nocow=False),)), config=KEEP_DATACOW)
-    among = decided(host(torn, *others, instances=(young(nocow=False),)), config=KEEP_DATACOW)
+    alone = by_price(torn)
+    among = by_price(torn, *others)
     assert (len(rotations(alone)), len(rotations(among))) == (1, 0)
     assert [action.path for action in among.actions] == [SYSTEM]
 
@@ -410,7 +410,7 @@ def test_each_user_makes_a_rotation_dearer() -> None:
     ],
 )
 def test_where_a_rotation_may_not_be_ranges_are_the_tool(words: dict[str, Any], reason: Reason) -> None:
-    found = decided(host(active(per_mib=100), instances=(young(nocow=False, **words),)), config=KEEP_DATACOW)
+    found = by_price(active(per_mib=100), **words)
     assert [action.action for action in found.actions] == [Verb.DEFRAGMENT]
     assert [one for one, _ in said(found)] == [reason]
 
@@ -429,9 +429,8 @@ def test_small_files_tables_take_no_more_than_a_twentieth_of_what_is_kept(small:
         *archives(small, 1),
         *[one._replace(inode=one.inode + 1000, path=f"{one.path}~") for one in archives(whole, 128)],
     )
-    request = UPKEEP._replace(now=True)
-    given = host(active(size_mib=16, per_mib=100), *files, instances=(young(nocow=False, system_max_files=0),))
-    found = decided(given, request, KEEP_DATACOW)
+    one = active(size_mib=16, per_mib=100)
+    found = by_price(one, *files, request=UPKEEP._replace(now=True), system_max_files=0)
     assert [one.action for one in found.actions if one.live or one.action is Verb.ROTATE] == [tool]
 
 
@@ -463,7 +462,7 @@ def test_no_large_step_of_journalds_deletion_comes_sooner(
 )
 def test_the_days_rotations_are_spread_over_it(age_us: int, *, now: bool, rotated: int) -> None:
     one = active(per_mib=100, head_time_us=NOW_US - age_us)
-    found = decided(host(one, instances=(young(nocow=False),)), UPKEEP._replace(now=now), KEEP_DATACOW)
+    found = by_price(one, request=UPKEEP._replace(now=now))
     assert len(rotations(found)) == rotated
     if not rotated:
         assert [reason for reason, _ in said(found)] == [Reason.BUDGET]

@@ -14,17 +14,22 @@ from journalkeeper.model.units import MINUTE_US, SECOND_US
 from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case, cases
 from journalkeeper.policy.plan import plan
-from tests.hosts import DIRECTORY, NOW_US, case, configured, extents, file, host, instance, past, volume
+from tests.hosts import DIRECTORY, NOW_US, case, configured, extents, file, host, instance, known, past, volume
 
 SETTLE_US = Config().watch.settle_us
 NOCOW_SETTLE_US = Config().watch.nocow_settle_us
 
 
 def reason(rule: Callable[[Case], Skip | None], one: Case) -> Reason | None:
-    skip = rule(one)
-    assert skip is None or skip.path == one.file.path
-    assert skip is None or skip.detail
-    return skip.reason if skip else None
+    found = rule(one)
+    assert found is None or (found.path == one.file.path and found.detail)
+    return found.reason if found else None
+
+
+def skip(rule: Callable[[Case], Skip | None], one: Case) -> Skip:
+    found = rule(one)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -66,12 +71,9 @@ def test_only_the_kind_that_was_asked_for(kind: Kind, active: bool, archived: bo
 
 
 def test_the_detail_says_whether_request_or_configuration_left_it_out() -> None:
-    asked = rules.not_asked(case(file(), Request(archived=False)))
-    configuration = rules.not_asked(case(file(), None, configured("defrag", archived=False)))
-    assert asked is not None
-    assert "were not asked for" in asked.detail
-    assert configuration is not None
-    assert "Archived=no" in configuration.detail
+    assert "were not asked for" in skip(rules.not_asked, case(file(), Request(archived=False))).detail
+    configuration = case(file(), None, configured("defrag", archived=False))
+    assert "Archived=no" in skip(rules.not_asked, configuration).detail
 
 
 def test_without_a_volume_it_is_not_btrfs() -> None:
@@ -128,9 +130,7 @@ def test_a_nocow_archive_settles_longer() -> None:
 
 
 def test_settling_says_when_it_ends() -> None:
-    skip = rules.settling(case(changed_ago(SETTLE_US - 7)))
-    assert skip is not None
-    assert skip.until_us == NOW_US + 7
+    assert skip(rules.settling, case(changed_ago(SETTLE_US - 7))).until_us == NOW_US + 7
 
 
 def test_an_active_file_need_not_settle() -> None:
@@ -196,10 +196,9 @@ def test_a_shared_file_is_rewritten_where_only_a_small_copy_comes_to_stand_besid
 
 def test_a_shared_file_is_looked_at_again_within_a_day() -> None:
     """Neither a snapshot nor its deletion wakes anybody."""
-    skip = rules.shared(case(file(extents=extents(shared_bytes=32 * MIB)), config=UNCOMPRESSED))
-    assert skip is not None
-    assert skip.until_us == NOW_US + 24 * 60 * MINUTE_US
-    assert skip.detail == "32.0M would be stored beside the 32.0M that a snapshot keeps"
+    found = skip(rules.shared, case(file(extents=extents(shared_bytes=32 * MIB)), config=UNCOMPRESSED))
+    assert found.until_us == NOW_US + 24 * 60 * MINUTE_US
+    assert found.detail == "32.0M would be stored beside the 32.0M that a snapshot keeps"
 
 
 @pytest.mark.parametrize(
@@ -252,24 +251,26 @@ def test_the_other_instances_unsynced_file_closes_no_window_of_ours() -> None:
 )
 def test_an_archive_that_journald_still_writes_is_looked_at_again(age_us: int, settle_us: int, wait_us: int) -> None:
     one = file(state=State.ONLINE, ctime_ns=(NOW_US - age_us) * 1000)
-    skip = rules.still_written(case(one, None, configured("watch", settle_us=settle_us)))
-    assert skip is not None
-    assert skip.until_us == NOW_US + wait_us
+    found = skip(rules.still_written, case(one, None, configured("watch", settle_us=settle_us)))
+    assert found.until_us == NOW_US + wait_us
 
 
 # what is not worth it
 
 
+def again(one: JournalFile, **words: Any) -> Reason | None:
+    """Why a file is not rewritten again that was rewritten so."""
+    return reason(rules.rewritten, case(one, past=known(one, **words)))
+
+
 def test_an_archive_is_rewritten_once() -> None:
-    one = file()
-    assert reason(rules.rewritten, case(one, past={(one.device, one.inode): past(one)})) is Reason.RECORDED
-    assert reason(rules.rewritten, case(one)) is None
+    assert again(file()) is Reason.RECORDED
+    assert reason(rules.rewritten, case(file())) is None
 
 
 @pytest.mark.parametrize("change", [{"size_bytes": 1}, {"mtime_ns": 1}])
 def test_an_archive_that_changed_since_is_judged_anew(change: dict[str, int]) -> None:
-    one = file()
-    assert reason(rules.rewritten, case(one, past={(one.device, one.inode): past(one, **change)})) is None
+    assert again(file(), **change) is None
 
 
 PLAIN, PACKED = extents(1), extents(256, encoded_bytes=32 * MIB)
@@ -298,7 +299,7 @@ def test_a_compression_that_is_asked_for_by_name_is_obeyed_where_it_is_another(
 ) -> None:
     """`had` None: the record is an older version's, and only how the file lies tells."""
     one = file(extents=lies)
-    found = plan(host(one, past={(one.device, one.inode): past(one, compress=had)}), Request(compress=asked), Config())
+    found = plan(host(one, past=known(one, compress=had)), Request(compress=asked), Config())
     if verb is None:
         assert [skip.reason for skip in found.skipped] == [Reason.RECORDED]
     else:
@@ -310,14 +311,12 @@ def test_a_compression_that_is_asked_for_by_name_is_obeyed_where_it_is_another(
 
 def test_an_active_file_is_never_compressed_by_name() -> None:
     one = file(Kind.ACTIVE, extents=PACKED)
-    assert not case(one, Request(compress="no"), past={(one.device, one.inode): past(one)}).other_compression
+    assert not case(one, Request(compress="no"), past=known(one)).other_compression
 
 
 @pytest.mark.parametrize(("more", "why"), [(0, Reason.RECORDED), (31, Reason.RECORDED), (32, None)])
 def test_a_rewrite_that_a_power_cut_took_back_is_judged_anew(more: int, why: Reason | None) -> None:
-    one = file(extents=extents(5000))
-    before = past(one, extents=5000 - more)
-    assert reason(rules.rewritten, case(one, past={(one.device, one.inode): before})) is why
+    assert again(file(extents=extents(5000)), extents=5000 - more) is why
 
 
 @pytest.mark.parametrize("key", [(41, 300), (40, 301)])
@@ -341,17 +340,15 @@ VAIN: dict[str, Any] = {"extents_before": 5000, "extents_expected": 40, "extents
     ],
 )
 def test_a_rewrite_that_gained_too_little_is_not_repeated(achieved: dict[str, int], skipped: bool) -> None:
-    before = past(file(), **{**VAIN, **achieved})
-    one = file(extents=extents(before.extents))
-    found = reason(rules.rewritten, case(one, past={(one.device, one.inode): before}))
+    then = {**VAIN, **achieved}
+    found = again(file(extents=extents(then["extents"])), **then)
     assert found is (Reason.NO_GAIN if skipped else Reason.RECORDED)
 
 
-@pytest.mark.parametrize(("kind", "enough"), [(Kind.ARCHIVED, MIN_EXTENTS), (Kind.UNCLEAN, MIN_EXTENTS)])
-def test_an_archive_that_has_as_many_more_as_a_rewrite_takes_is_judged_anew(kind: Kind, enough: int) -> None:
-    for more, why in ((enough - 1, Reason.NO_GAIN), (enough, None)):
-        one = file(kind, extents=extents(5000 + more))
-        assert reason(rules.rewritten, case(one, past={(one.device, one.inode): past(one, **VAIN)})) is why
+@pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
+def test_an_archive_that_has_as_many_more_as_a_rewrite_takes_is_judged_anew(kind: Kind) -> None:
+    for more, why in ((MIN_EXTENTS - 1, Reason.NO_GAIN), (MIN_EXTENTS, None)):
+        assert again(file(kind, extents=extents(5000 + more)), **VAIN) is why
 
 
 @pytest.mark.parametrize(
@@ -363,38 +360,32 @@ def test_an_active_file_is_tried_again_when_what_came_pays_for_what_the_last_try
 ) -> None:
     for more, why in ((-100, Reason.NO_GAIN), (enough - 1, Reason.NO_GAIN), (enough, None)):
         one = file(Kind.ACTIVE, extents=extents(39 + more))
-        before = past(one, extents_before=39, extents_expected=8, extents=39, bytes_written=written, mtime_ns=1)
-        assert reason(rules.rewritten, case(one, past={(one.device, one.inode): before})) is why
+        then = {"extents_before": 39, "extents_expected": 8, "extents": 39, "bytes_written": written, "mtime_ns": 1}
+        assert again(one, **then) is why
 
 
 def test_a_vain_rewrite_is_told_with_its_numbers() -> None:
     one = file(extents=extents(5000))
-    skip, *_ = rules.vetoes(case(one, past={(one.device, one.inode): past(one, **VAIN)}))
-    assert skip.reason is Reason.NO_GAIN  # and not RECORDED
-    assert skip.detail == f"5000 extents became 5000, 40 were expected; tried again with {MIN_EXTENTS} more"
+    first_veto, *_ = rules.vetoes(case(one, past=known(one, **VAIN)))
+    assert first_veto.reason is Reason.NO_GAIN  # and not RECORDED
+    assert first_veto.detail == f"5000 extents became 5000, 40 were expected; tried again with {MIN_EXTENTS} more"
 
 
 @pytest.mark.parametrize("change", [{"size_bytes": 1}, {"mtime_ns": 1}])
 def test_a_vain_rewrite_of_an_archive_that_changed_says_nothing(change: dict[str, int]) -> None:
-    one = file(extents=extents(5000))
-    assert reason(rules.rewritten, case(one, past={(one.device, one.inode): past(one, **VAIN, **change)})) is None
+    assert again(file(extents=extents(5000)), **VAIN, **change) is None
 
 
 @pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
 def test_what_was_done_to_the_active_file_says_nothing_of_its_archive(kind: Kind) -> None:
     """journald may archive a file while its ranges are rewritten, and append nothing to it any more."""
     one = file(kind, extents=extents(5000))
-
-    def answer(then: Kind) -> Reason | None:
-        return reason(rules.rewritten, case(one, past={(one.device, one.inode): past(one, **VAIN, kind=then)}))
-
-    assert answer(kind) is not None
-    assert answer(Kind.ACTIVE) is None
+    assert again(one, **VAIN, kind=kind) is not None
+    assert again(one, **VAIN, kind=Kind.ACTIVE) is None
 
 
 def test_an_active_file_has_no_past() -> None:
-    one = file(Kind.ACTIVE)
-    assert reason(rules.rewritten, case(one, past={(one.device, one.inode): past(one)})) is None
+    assert again(file(Kind.ACTIVE)) is None
 
 
 # their order
@@ -417,16 +408,15 @@ def test_the_first_rule_that_answers_ends_the_matter(first: int) -> None:
     for _, trouble in TROUBLES[first:]:
         words |= trouble
     one = file(**words)
-    known = {(one.device, one.inode): past(one)} if one.inode == 777 else {}
-    skip, *_ = rules.vetoes(case(one, past=known))
-    assert skip.reason is TROUBLES[first][0]
+    first_veto, *_ = rules.vetoes(case(one, past=known(one) if one.inode == 777 else {}))
+    assert first_veto.reason is TROUBLES[first][0]
 
 
 def test_what_is_broken_says_so_also_when_it_was_not_asked_for() -> None:
     """A FIFO that was named has no kind; it would be called an active file."""
     fifo = file(Kind.ACTIVE, problem=Reason.NOT_REGULAR, problem_detail="not a regular file")
-    skip, *_ = rules.vetoes(case(fifo, Request(active=False)))
-    assert skip.reason is Reason.NOT_REGULAR
+    first_veto, *_ = rules.vetoes(case(fifo, Request(active=False)))
+    assert first_veto.reason is Reason.NOT_REGULAR
 
 
 def test_every_rule_is_in_the_table_once() -> None:

@@ -33,9 +33,13 @@ def boots(
     return charts.boots(known, Recorded(since_us, entries, tuple(samples), (), None, ()))
 
 
-def boxes(figure: Figure, css: str) -> tuple[tuple[float, float, float, float, str], ...]:
+def drawn(figure: Figure) -> svg.Chart:
     assert figure.chart is not None
-    layers = [layer for panel in figure.chart.panels for layer in panel.layers]
+    return figure.chart
+
+
+def boxes(figure: Figure, css: str) -> tuple[tuple[float, float, float, float, str], ...]:
+    layers = [layer for panel in drawn(figure).panels for layer in panel.layers]
     return next(layer.boxes for layer in layers if isinstance(layer, svg.Boxes) and layer.css == css)
 
 
@@ -83,15 +87,13 @@ def test_a_boot_without_its_finish_message_is_a_gap_and_said(userspace_us: int |
     assert len(heights(figure, "userspace")) == 1
     assert cells(figure)[0][1:3] == ("unknown", "unknown")
     assert "1 boot shown as “?” has no" in " ".join(figure.notes)
-    assert figure.chart is not None
-    assert any(isinstance(layer, svg.Words) and layer.words for layer in figure.chart.panels[0].layers)
+    assert any(isinstance(layer, svg.Words) and layer.words for layer in drawn(figure).panels[0].layers)
 
 
 def test_the_first_day_is_marked_and_the_medians_on_both_sides_are_said() -> None:
     known = [boot(number, userspace_us=seconds * 1_000_000) for number, seconds in enumerate([10, 30, 20, 2, 1, 3])]
     figure = boots(known, (), boot(3).first_us - HOUR_US)
-    assert figure.chart is not None
-    assert [place for place, _ in figure.chart.marks] == [3.0]
+    assert [place for place, _ in drawn(figure).marks] == [3.0]
     assert "20.0s in the median of 3 boots" in figure.said
     assert "2.0s in the median of 3 boots" in figure.said
 
@@ -99,8 +101,7 @@ def test_the_first_day_is_marked_and_the_medians_on_both_sides_are_said() -> Non
 @pytest.mark.parametrize("since", [None, NOW_US - DAY_US, NOW_US + 90 * DAY_US])
 def test_no_first_day_between_the_boots_is_no_mark(since: int | None) -> None:
     figure = boots([boot(0), boot(1)], (), since)
-    assert figure.chart is not None
-    assert not figure.chart.marks
+    assert not drawn(figure).marks
 
 
 def test_journald_itself_says_how_long_a_flush_took_where_the_unit_does_not() -> None:
@@ -143,8 +144,7 @@ def test_a_rewrite_is_a_tick_and_a_failure_is_none() -> None:
     done = entry(NOW_US + HOUR_US)
     failed = entry(NOW_US + 2 * HOUR_US, result=Result.FAILED)
     figure = extents(rows, done, failed)
-    assert figure.chart is not None
-    (ticks,) = (layer for layer in figure.chart.panels[0].layers if isinstance(layer, svg.Ticks))
+    (ticks,) = (layer for layer in drawn(figure).panels[0].layers if isinstance(layer, svg.Ticks))
     assert ticks.places == (NOW_US + HOUR_US,)
     assert "100 extents" in figure.said
 
@@ -152,8 +152,7 @@ def test_a_rewrite_is_a_tick_and_a_failure_is_none() -> None:
 def test_ten_thousand_notes_keep_their_peak_and_their_last() -> None:
     rows = [moment(NOW_US + number, "a", 7000 if number == 4321 else number % 90) for number in range(10_000)]
     figure = extents(rows)
-    assert figure.chart is not None
-    (_, line, _) = figure.chart.panels[0].layers
+    (_, line, _) = drawn(figure).panels[0].layers
     assert isinstance(line, svg.Line)
     assert len(line.points) <= 2 * growth.MOST_POINTS
     assert max(height or 0 for _, height in line.points) == 7000
@@ -168,8 +167,7 @@ def test_the_charts_end_with_the_files_as_they_are_now() -> None:
     assert extents.said.startswith("6,000 extents at ")
     assert cells(extents)[0][1:] == ("6,000", "2", "6,000", "2")
     assert sizes.said.startswith("64.0M logged")
-    assert extents.chart is not None
-    assert (extents.chart.low, extents.chart.high) == (NOW_US - DAY_US, NOW_US)
+    assert (drawn(extents).low, drawn(extents).high) == (NOW_US - DAY_US, NOW_US)
 
 
 def test_what_was_written_is_by_day_and_the_table_counts_all_of_it() -> None:
@@ -192,8 +190,7 @@ def test_disk_bytes_that_nobody_may_ask_are_unknown_and_not_nothing() -> None:
 def test_a_single_note_is_drawn() -> None:
     record = Recorded(NOW_US, (), (), (moment(NOW_US, "a", 5),), None, ())
     for figure in growth.growth(record, (), NOW_US):
-        assert figure.chart is not None
-        assert svg.draw(figure.chart, 360)
+        assert svg.draw(drawn(figure), 360)
 
 
 @pytest.mark.parametrize("wrong_us", [0, FIRST_US - 1, NOW_US + 2 * HOUR_US, 1 << 62])
@@ -201,8 +198,7 @@ def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wr
     rows = (moment(NOW_US - HOUR_US, "a", 5), moment(NOW_US, "a", 6), moment(wrong_us, "a", 7))
     wrong = entry(wrong_us)
     for figure in growth.growth(Recorded(0, (wrong,), (), rows, None, ()), (), NOW_US):
-        assert figure.chart is not None
-        assert (figure.chart.low, figure.chart.high) == (NOW_US - HOUR_US, NOW_US)
+        assert (drawn(figure).low, drawn(figure).high) == (NOW_US - HOUR_US, NOW_US)
         assert figure.notes == ("1 note of a clock that was wrong, before 2011 or after now, left out.",)
     taken = [Intake(wrong_us, 7, ""), Intake(NOW_US, 7, "")]
     assert "left out." in intake(taken).notes[-1]
@@ -231,8 +227,8 @@ def test_p99_and_the_buckets_equal_a_count_by_hand_of_10000_entries() -> None:
     assert f"99 in 100 waited at most {format_span(p99, 1)}" in figure.said
     counted = Counter(len(f"{wait:b}") - 1 if wait else 0 for wait in waits)
     assert [int(row[1].replace(",", "")) for row in cells(figure)] == [counted[one] for one in sorted(counted)[::-1]]
-    drawn = Counter(int(box[1]) for box in boxes(figure, "waits"))
-    assert set(drawn) == set(counted)
+    shown = Counter(int(box[1]) for box in boxes(figure, "waits"))
+    assert set(shown) == set(counted)
     assert sum(int(box[4].replace(",", "")) for box in boxes(figure, "waits")) == 10_000
 
 
@@ -256,9 +252,8 @@ def test_a_clock_that_was_set_back_makes_no_negative_wait_and_is_said() -> None:
 def test_columns_are_as_many_hours_as_fit(reach_us: int, hours: int) -> None:
     taken = [Intake(NOW_US - reach_us, 9, ""), Intake(NOW_US, 9, "")]
     figure = intake(taken)
-    assert figure.chart is not None
     assert f"A column is {hours} hour" in figure.notes[0]
-    assert figure.chart.high <= charts.MOST_COLUMNS
+    assert drawn(figure).high <= charts.MOST_COLUMNS
 
 
 def test_where_the_journal_was_not_read_to_its_beginning_is_said() -> None:

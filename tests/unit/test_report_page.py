@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from journalkeeper.model import Reason, Result, Skip
+from journalkeeper.model.reasons import SENTENCES
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import style
 from journalkeeper.report.evidence import Boot, Evidence, Intake, Unknown
@@ -152,13 +153,7 @@ def test_no_action_is_left_out_of_the_tables() -> None:
 def test_every_reason_that_occurs_is_explained() -> None:
     said = " ".join(made().words)
     for reason in (Reason.RECORDED, Reason.WINDOW_CLOSED, Reason.FRAGMENTED):
-        assert charts_sentence(reason) in said
-
-
-def charts_sentence(reason: Reason) -> str:
-    from journalkeeper.model.reasons import SENTENCES  # noqa: PLC0415
-
-    return SENTENCES[reason]
+        assert SENTENCES[reason] in said
 
 
 def test_a_finding_is_shown_with_its_numbers_and_its_commands() -> None:

@@ -9,22 +9,25 @@ import pytest
 
 from journalkeeper.config import files as conffiles
 from journalkeeper.journald import conf
-from journalkeeper.model import GIB, MIB, Kind
+from journalkeeper.model import GIB, MIB, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, parse_size
-from journalkeeper.report.evidence import Storage, Unknown
+from journalkeeper.report.evidence import Evidence, Storage, Unknown
 from journalkeeper.report.finding import Finding
 from journalkeeper.report.retention import Retention, dropin, history, retention, sentence, target_in, written
 from tests.evidence import STORAGE, archives, evidence, limits, look
 from tests.hosts import DIRECTORY, NOW_US, file, instance
 
 
+def host(*files: JournalFile, storage: Storage = STORAGE, **words: Any) -> Evidence:
+    """Of a host with these files and 512 MiB for its journal; `words` for its limits."""
+    return evidence(look=look(*files, instances=(limits(**words),)), storage=storage)
+
+
 def proposed(
     *, ratio: float = 6.4, hours: float = 24, number: int = 8, storage: Storage = STORAGE, **words: Any
 ) -> Any:
     """Of a host with 512 MiB for its journal and archives of 32 MiB, one each so many hours."""
-    return retention(
-        evidence(look=look(*archives(number, ratio, hours), instances=(limits(**words),)), storage=storage)
-    )
+    return retention(host(*archives(number, ratio, hours), storage=storage, **words))
 
 
 def kept(**words: Any) -> Retention:
@@ -75,7 +78,7 @@ def test_what_binds_afterwards_is_said_and_leaves_nothing_to_gain() -> None:
     found = kept(max_retention_us=7 * DAY_US)
     assert found.proposed_binds == "MaxRetentionSec=1w"
     assert sentence(found).endswith("then bound by MaxRetentionSec=1w.")
-    given = evidence(look=look(*archives(), instances=(limits(max_retention_us=7 * DAY_US),)))
+    given = host(*archives(), max_retention_us=7 * DAY_US)
     assert history(given) is None
 
 
@@ -88,12 +91,12 @@ def test_a_limit_of_files_is_raised_with_the_other() -> None:
 
 @pytest.mark.parametrize(("ratio", "said"), [(1.5, False), (6.0, True)])
 def test_a_longer_history_is_advised_where_it_is_half_as_long_again(ratio: float, *, said: bool) -> None:
-    found = history(evidence(look=look(*archives(ratio=ratio), instances=(limits(),))))
+    found = history(host(*archives(ratio=ratio)))
     assert isinstance(found, Finding) is said
 
 
 def test_the_finding_is_the_sentence_of_the_command() -> None:
-    found = history(evidence(look=look(*archives(ratio=6.4), instances=(limits(),))))
+    found = history(host(*archives(ratio=6.4)))
     assert isinstance(found, Finding)
     assert found.sentence == sentence(kept())
     assert found.remedy == ("journalkeeper retention --apply",)
@@ -108,8 +111,8 @@ def test_once_applied_it_starts_from_the_bytes_of_before() -> None:
     assert again.applied
     assert again.target_bytes == first.target_bytes
     assert dropin(again) == dropin(first)
-    given = look(*archives(ratio=6.4), instances=(limits(system_max_use_bytes=first.proposed_use_bytes),))
-    assert history(evidence(look=given, storage=storage)) is None
+    given = host(*archives(ratio=6.4), storage=storage, system_max_use_bytes=first.proposed_use_bytes)
+    assert history(given) is None
 
 
 def test_journald_reads_what_the_drop_in_says() -> None:
@@ -152,26 +155,26 @@ def test_what_cannot_be_told_is_said(words: dict[str, Any], why: str) -> None:
 def test_a_rate_takes_a_history(seconds: int, *, enough: bool) -> None:
     head_us = NOW_US - seconds * 1_000_000
     files = [one._replace(head_time_us=head_us, tail_time_us=NOW_US) for one in archives()]
-    assert isinstance(retention(evidence(look=look(*files, instances=(limits(),)))), Retention) is enough
+    assert isinstance(retention(host(*files)), Retention) is enough
 
 
 def test_without_root_the_ratio_is_unknown() -> None:
     files = tuple(one._replace(disk_bytes=None) for one in archives())
-    found = retention(evidence(look=look(*files, instances=(limits(),))))
+    found = retention(host(*files))
     assert isinstance(found, Unknown)
     assert "root" in found.why
 
 
 def test_archives_that_are_not_compacted_tell_no_ratio() -> None:
     plain = [file(inode=n, disk_bytes=1) for n in range(9)]
-    found = retention(evidence(look=look(file(Kind.ACTIVE), *plain, instances=(limits(),))))
+    found = retention(host(file(Kind.ACTIVE), *plain))
     assert isinstance(found, Unknown)
     assert "only 0 archives" in found.why
 
 
 def test_archives_that_do_not_pay_to_be_compacted_count_in_the_ratio() -> None:
     plain = file(inode=1, path=f"{DIRECTORY}/system@x.journal", disk_bytes=32 * MIB)
-    found = retention(evidence(look=look(*archives(4, 4.0), plain, instances=(limits(),))))
+    found = retention(host(*archives(4, 4.0), plain))
     assert isinstance(found, Retention)
     assert found.ratio == pytest.approx(5 * 32 / (4 * 8 + 32))
 

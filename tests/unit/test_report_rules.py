@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from journalkeeper.history.rows import Entry
-from journalkeeper.model import GIB, MIB, Kind, Outcome, Reason, Result, Verb
+from journalkeeper.model import GIB, MIB, JournalFile, Kind, Reason, Result
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
 from journalkeeper.model.waiting import Wait
-from journalkeeper.report import finding
-from journalkeeper.report.evidence import Boot, Dropped, Ended, Evidence, Storage, System, Unit, Unknown
+from journalkeeper.report import finding as findings
+from journalkeeper.report.evidence import Boot, Dropped, Ended, Evidence, Look, Storage, Unit, Unknown
 from journalkeeper.report.finding import Finding, Severity, judged, named, word
 from journalkeeper.report.rules import RULES
 from tests.evidence import SYSTEM, UNITS, boots, evidence, intake, journal, limits, look, recorded
-from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, instance, volume
+from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, instance, outcome, volume
 
 WORDS = [word(rule) for rule in RULES]
 PROBLEM, ADVICE = Severity.PROBLEM, Severity.ADVICE
@@ -28,11 +28,29 @@ SHOP = instance(directory=DIRECTORY_SHOP, name="shop", namespace="shop")
 
 def answer(rule: str, given: Evidence) -> Finding | Unknown | None:
     """What one rule says."""
-    return finding.answer(RULES[WORDS.index(rule)], given)
+    return findings.answer(RULES[WORDS.index(rule)], given)
 
 
-def system(**words: Any) -> System:
-    return SYSTEM._replace(**words)
+def finding(rule: str, given: Evidence) -> Finding:
+    """What one rule found."""
+    found = answer(rule, given)
+    assert isinstance(found, Finding)
+    return found
+
+
+def seen(*files: JournalFile, **words: Any) -> Evidence:
+    """Evidence of a host with these files; `words` are the host's."""
+    return evidence(look=look(*files, **words))
+
+
+def runs(look: Look | Unknown | None = None, **words: Any) -> Evidence:
+    """Evidence of a host that runs such a kernel and systemd."""
+    return evidence(system=SYSTEM._replace(**words), **({} if look is None else {"look": look}))
+
+
+def read(**words: Any) -> Evidence:
+    """Evidence of a host whose journal is so."""
+    return evidence(journal=journal(**words))
 
 
 def units(**states: str) -> tuple[Unit, ...]:
@@ -47,9 +65,8 @@ def units(**states: str) -> tuple[Unit, ...]:
 
 def failed(number: int) -> tuple[Entry, ...]:
     """So many failed tries, and a good one."""
-    bad = Outcome("/a.journal", Verb.COMPRESS, Result.FAILED, Reason.IO_ERROR, 9, 9, None, None, 0, 1.0, "EIO")
-    good = bad._replace(result=Result.DONE)
-    return tuple(Entry(NOW_US - MINUTE_US, "daemon", one) for one in (*[bad] * number, good))
+    bad = outcome("/a.journal", result=Result.FAILED, reason=Reason.IO_ERROR, detail="EIO")
+    return tuple(Entry(NOW_US - MINUTE_US, "daemon", one) for one in (*[bad] * number, outcome("/a.journal")))
 
 
 def waiting(days: float) -> tuple[Wait, ...]:
@@ -58,11 +75,11 @@ def waiting(days: float) -> tuple[Wait, ...]:
 
 def on(**words: Any) -> Evidence:
     """Evidence of a host whose volume is so."""
-    return evidence(look=look(volumes=(volume(**words),)))
+    return seen(volumes=(volume(**words),))
 
 
 def slow(slow_boots: int, others: int, flush_s: float = 3.0, userspace_s: float = 10.0) -> Evidence:
-    return evidence(journal=journal(boots=boots(slow_boots, userspace_s, flush_s) + boots(others)))
+    return read(boots=boots(slow_boots, userspace_s, flush_s) + boots(others))
 
 
 NOCOW = instance(nocow=True)
@@ -75,43 +92,35 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("volatile", PROBLEM, evidence(storage=Storage("none", persistent_directory=True, flushed=True))),
     ("volatile", PROBLEM, evidence(storage=Storage("auto", persistent_directory=False, flushed=True))),
     ("volatile", PROBLEM, evidence(storage=Storage("auto", persistent_directory=True, flushed=False))),
-    ("not-btrfs", ADVICE, evidence(look=look(foreign=("/var/log/journal",)))),
-    (
-        "nocow-redundant",
-        ADVICE,
-        evidence(look=look(instances=(NOCOW,), volumes=(volume(data_profile="raid1", redundant=True),))),
-    ),
-    ("nocow-snapshots", ADVICE, evidence(look=look(SHARED, instances=(NOCOW,)))),
-    ("nocow-snapshots", ADVICE, evidence(look=look(instances=(NOCOW,), unshared=frozenset({DIRECTORY})))),
-    ("compression-forbids-nocow", ADVICE, evidence(look=look(instances=(instance(compressed=True),)))),
-    ("born-datacow", ADVICE, evidence(look=look(file(Kind.ACTIVE), instances=(NOCOW,)))),
-    ("namespace-datacow", ADVICE, evidence(look=look(instances=(NOCOW, SHOP)))),
-    ("pinned-by-snapshots", ADVICE, evidence(look=look(SHARED))),
-    ("unclean", ADVICE, evidence(look=look(file(Kind.UNCLEAN)))),
-    ("unclean", ADVICE, evidence(look=look(leftovers=("/a",)))),
-    ("damaged", PROBLEM, evidence(look=look(file(problem=Reason.BAD_HEADER)))),
-    ("damaged", PROBLEM, evidence(look=look(file(problem=Reason.NOT_JOURNAL)))),
+    ("not-btrfs", ADVICE, seen(foreign=("/var/log/journal",))),
+    ("nocow-redundant", ADVICE, seen(instances=(NOCOW,), volumes=(volume(data_profile="raid1", redundant=True),))),
+    ("nocow-snapshots", ADVICE, seen(SHARED, instances=(NOCOW,))),
+    ("nocow-snapshots", ADVICE, seen(instances=(NOCOW,), unshared=frozenset({DIRECTORY}))),
+    ("compression-forbids-nocow", ADVICE, seen(instances=(instance(compressed=True),))),
+    ("born-datacow", ADVICE, seen(file(Kind.ACTIVE), instances=(NOCOW,))),
+    ("namespace-datacow", ADVICE, seen(instances=(NOCOW, SHOP))),
+    ("pinned-by-snapshots", ADVICE, seen(SHARED)),
+    ("unclean", ADVICE, seen(file(Kind.UNCLEAN))),
+    ("unclean", ADVICE, seen(leftovers=("/a",))),
+    ("damaged", PROBLEM, seen(file(problem=Reason.BAD_HEADER))),
+    ("damaged", PROBLEM, seen(file(problem=Reason.NOT_JOURNAL))),
     ("no-room", PROBLEM, on(free_bytes=64 * MIB - 1, unallocated_bytes=0)),
     ("no-room", PROBLEM, on(metadata_free_bytes=0, unallocated_bytes=64 * MIB - 1)),
     ("no-room", ADVICE, on(metadata_free_bytes=512 * MIB - 1, unallocated_bytes=64 * MIB - 1)),
     ("rivals", ADVICE, on(options=("rw", "autodefrag"))),
     ("rivals", ADVICE, evidence(units=(*UNITS, Unit("btrfs-defrag.timer", "active", "waiting")))),
     ("rivals", ADVICE, evidence(units=(*UNITS, Unit("beesd@1-2.service", "active", "running")))),
-    ("faulty-systemd", ADVICE, evidence(system=system(systemd="252.39-1~deb12u2"), look=look(instances=(NOCOW,)))),
-    ("faulty-systemd", ADVICE, evidence(system=system(systemd="253"), look=look(instances=(NOCOW,)))),
-    ("faulty-kernel", PROBLEM, evidence(system=system(kernel=KERNEL, build="#1 SMP"))),
-    ("faulty-kernel", PROBLEM, evidence(system=system(kernel="5.16.0-1-amd64", build=DEBIAN.format(4)))),
-    ("dropped", PROBLEM, evidence(journal=journal(dropped=(Dropped(NOW_US - 7 * DAY_US, "a.service", 1),)))),
-    (
-        "journald-ended",
-        PROBLEM,
-        evidence(journal=journal(ended=(Ended(NOW_US, "systemd-journald.service", "watchdog"),))),
-    ),
+    ("faulty-systemd", ADVICE, runs(look(instances=(NOCOW,)), systemd="252.39-1~deb12u2")),
+    ("faulty-systemd", ADVICE, runs(look(instances=(NOCOW,)), systemd="253")),
+    ("faulty-kernel", PROBLEM, runs(kernel=KERNEL, build="#1 SMP")),
+    ("faulty-kernel", PROBLEM, runs(kernel="5.16.0-1-amd64", build=DEBIAN.format(4))),
+    ("dropped", PROBLEM, read(dropped=(Dropped(NOW_US - 7 * DAY_US, "a.service", 1),))),
+    ("journald-ended", PROBLEM, read(ended=(Ended(NOW_US, "systemd-journald.service", "watchdog"),))),
     ("journald-ended", PROBLEM, evidence(units=(*UNITS[:3], UNITS[3]._replace(restarts=1)))),
     ("journald-ended", PROBLEM, evidence(units=(*UNITS[:3], UNITS[3]._replace(restarts=1)), journal=UNSEEN)),
-    ("waits", PROBLEM, evidence(journal=journal(intake=intake(98) + intake(2, 500_000)))),
-    ("waits", ADVICE, evidence(journal=journal(intake=intake(999) + intake(1, 3_000_000)))),
-    ("short-queue", ADVICE, evidence(system=system(max_dgram_qlen=511))),
+    ("waits", PROBLEM, read(intake=intake(98) + intake(2, 500_000))),
+    ("waits", ADVICE, read(intake=intake(999) + intake(1, 3_000_000))),
+    ("short-queue", ADVICE, runs(max_dgram_qlen=511)),
     ("slow-boot", PROBLEM, slow(3, 2)),
     ("slow-boot", PROBLEM, slow(3, 0)),
     ("slow-boot", PROBLEM, slow(3, 2, flush_s=1.0, userspace_s=4.9)),
@@ -129,45 +138,39 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
 
 PASSED: list[tuple[str, Evidence]] = [
     ("volatile", evidence(storage=Storage("persistent", persistent_directory=False, flushed=True))),
-    ("nocow-redundant", evidence(look=look(volumes=(volume(data_profile="raid1", redundant=True),)))),
-    ("nocow-redundant", evidence(look=look(instances=(NOCOW,)))),
-    ("nocow-snapshots", evidence(look=look(SHARED))),
-    ("nocow-snapshots", evidence(look=look(file(), instances=(NOCOW,)))),
+    ("nocow-redundant", seen(volumes=(volume(data_profile="raid1", redundant=True),))),
+    ("nocow-redundant", seen(instances=(NOCOW,))),
+    ("nocow-snapshots", seen(SHARED)),
+    ("nocow-snapshots", seen(file(), instances=(NOCOW,))),
     (
         "compression-forbids-nocow",
         evidence(look=look(instances=(instance(compressed=True),)), config=configured("nocow", nocow="no")),
     ),
-    (
-        "compression-forbids-nocow",
-        evidence(look=look(instances=(instance(compressed=True),), volumes=(volume(redundant=True),))),
-    ),
-    ("born-datacow", evidence(look=look(file(Kind.ACTIVE, nocow=True), file(), instances=(NOCOW,)))),
-    ("born-datacow", evidence(look=look(file(Kind.ACTIVE)))),
-    ("namespace-datacow", evidence(look=look(instances=(NOCOW, SHOP._replace(nocow=True))))),
-    ("namespace-datacow", evidence(look=look(instances=(instance(), SHOP)))),
-    ("namespace-datacow", evidence(look=look(instances=(NOCOW, SHOP), volumes=(volume(redundant=True),)))),
-    ("pinned-by-snapshots", evidence(look=look(file(extents=extents(shared_bytes=16 * MIB - 1))))),
-    ("damaged", evidence(look=look(file(problem=Reason.VANISHED)))),
+    ("compression-forbids-nocow", seen(instances=(instance(compressed=True),), volumes=(volume(redundant=True),))),
+    ("born-datacow", seen(file(Kind.ACTIVE, nocow=True), file(), instances=(NOCOW,))),
+    ("born-datacow", seen(file(Kind.ACTIVE))),
+    ("namespace-datacow", seen(instances=(NOCOW, SHOP._replace(nocow=True)))),
+    ("namespace-datacow", seen(instances=(instance(), SHOP))),
+    ("namespace-datacow", seen(instances=(NOCOW, SHOP), volumes=(volume(redundant=True),))),
+    ("pinned-by-snapshots", seen(file(extents=extents(shared_bytes=16 * MIB - 1)))),
+    ("damaged", seen(file(problem=Reason.VANISHED))),
     ("no-room", on(free_bytes=64 * MIB, unallocated_bytes=0)),
     ("no-room", on(metadata_free_bytes=512 * MIB, unallocated_bytes=0)),
     ("no-room", on(metadata_free_bytes=0, unallocated_bytes=64 * MIB)),
     ("rivals", evidence(units=(*UNITS, Unit("btrfs-defrag.timer", "inactive", "dead")))),
-    ("faulty-systemd", evidence(system=system(systemd="252.39-1~deb12u2"))),
-    ("faulty-systemd", evidence(system=system(systemd="254.5"), look=look(instances=(NOCOW,)))),
-    ("faulty-systemd", evidence(system=system(systemd="251"), look=UNSEEN)),
-    ("faulty-kernel", evidence(system=system(kernel="5.16.5-arch1-1", build="#1"))),
-    ("faulty-kernel", evidence(system=system(kernel="5.16.40", build="#1"))),
-    ("faulty-kernel", evidence(system=system(kernel="5.16.0-6-amd64", build=DEBIAN.format(18)))),
-    ("dropped", evidence(journal=journal(dropped=(Dropped(NOW_US - 7 * DAY_US - 1, "a.service", 1),)))),
-    (
-        "journald-ended",
-        evidence(journal=journal(ended=(Ended(NOW_US - 7 * DAY_US - 1, "systemd-journald.service", "signal"),))),
-    ),
-    ("waits", evidence(journal=journal(intake=intake(99) + intake(1, 2_999_999)))),
-    ("waits", evidence(journal=journal(intake=intake(98, 0) + intake(2, 499_999)))),
-    ("short-queue", evidence(system=system(max_dgram_qlen=512))),
+    ("faulty-systemd", runs(systemd="252.39-1~deb12u2")),
+    ("faulty-systemd", runs(look(instances=(NOCOW,)), systemd="254.5")),
+    ("faulty-systemd", runs(UNSEEN, systemd="251")),
+    ("faulty-kernel", runs(kernel="5.16.5-arch1-1", build="#1")),
+    ("faulty-kernel", runs(kernel="5.16.40", build="#1")),
+    ("faulty-kernel", runs(kernel="5.16.0-6-amd64", build=DEBIAN.format(18))),
+    ("dropped", read(dropped=(Dropped(NOW_US - 7 * DAY_US - 1, "a.service", 1),))),
+    ("journald-ended", read(ended=(Ended(NOW_US - 7 * DAY_US - 1, "systemd-journald.service", "signal"),))),
+    ("waits", read(intake=intake(99) + intake(1, 2_999_999))),
+    ("waits", read(intake=intake(98, 0) + intake(2, 499_999))),
+    ("short-queue", runs(max_dgram_qlen=512)),
     ("slow-boot", slow(2, 3)),
-    ("slow-boot", evidence(journal=journal(boots=boots(3, 10, 3) + boots(5)))),
+    ("slow-boot", read(boots=boots(3, 10, 3) + boots(5))),
     ("slow-boot", slow(5, 0, flush_s=2.0)),
     ("slow-boot", slow(5, 0, flush_s=0.999, userspace_s=1)),
     ("keeper-down", evidence(units=units(service="inactive/dead/disabled", defrag="active/waiting/enabled"))),
@@ -178,25 +181,25 @@ PASSED: list[tuple[str, Evidence]] = [
 ]
 
 NOT_MADE: list[tuple[str, Evidence]] = [
-    ("nocow-snapshots", evidence(look=look(file(problem=Reason.UNREADABLE), instances=(NOCOW,)))),
-    ("damaged", evidence(look=look(file(problem=Reason.UNREADABLE)))),
-    ("born-datacow", evidence(look=look(file(Kind.ACTIVE, problem=Reason.IO_ERROR), instances=(NOCOW,)))),
-    ("nocow-redundant", evidence(look=look(file(path="/elsewhere/x", problem=Reason.UNREADABLE)))),
+    ("nocow-snapshots", seen(file(problem=Reason.UNREADABLE), instances=(NOCOW,))),
+    ("damaged", seen(file(problem=Reason.UNREADABLE))),
+    ("born-datacow", seen(file(Kind.ACTIVE, problem=Reason.IO_ERROR), instances=(NOCOW,))),
+    ("nocow-redundant", seen(file(path="/elsewhere/x", problem=Reason.UNREADABLE))),
     ("compression-forbids-nocow", evidence(config=UNSEEN)),
     ("rivals", evidence(units=UNSEEN)),
-    ("faulty-systemd", evidence(system=system(systemd=UNSEEN))),
-    ("faulty-systemd", evidence(system=system(systemd="rolling"))),
-    ("faulty-systemd", evidence(system=system(systemd="252"), look=UNSEEN)),
-    ("dropped", evidence(journal=journal(events_complete=False, events_oldest_us=NOW_US - DAY_US))),
-    ("journald-ended", evidence(journal=journal(events_complete=False, events_oldest_us=NOW_US - DAY_US))),
+    ("faulty-systemd", runs(systemd=UNSEEN)),
+    ("faulty-systemd", runs(systemd="rolling")),
+    ("faulty-systemd", runs(UNSEEN, systemd="252")),
+    ("dropped", read(events_complete=False, events_oldest_us=NOW_US - DAY_US)),
+    ("journald-ended", read(events_complete=False, events_oldest_us=NOW_US - DAY_US)),
     ("journald-ended", evidence(journal=UNSEEN)),
     ("journald-ended", evidence(units=UNSEEN)),
-    ("waits", evidence(journal=journal(intake=intake(99, 9_000_000)))),
-    ("waits", evidence(journal=journal(intake=()))),
-    ("short-queue", evidence(system=system(max_dgram_qlen=None))),
-    ("slow-boot", evidence(journal=journal(boots=boots(2, 10, 3)))),
-    ("slow-boot", evidence(journal=journal(boots=(Boot("1", 0),) * 5))),
-    ("slow-boot", evidence(journal=journal(boots=boots(5, 10, None)))),
+    ("waits", read(intake=intake(99, 9_000_000))),
+    ("waits", read(intake=())),
+    ("short-queue", runs(max_dgram_qlen=None)),
+    ("slow-boot", read(boots=boots(2, 10, 3))),
+    ("slow-boot", read(boots=(Boot("1", 0),) * 5)),
+    ("slow-boot", read(boots=boots(5, 10, None))),
 ]
 
 
@@ -208,8 +211,7 @@ def test_a_healthy_host_passes_every_check() -> None:
 
 @pytest.mark.parametrize(("rule", "severity", "given"), FOUND)
 def test_what_is_wrong_is_found(rule: str, severity: Severity, given: Evidence) -> None:
-    found = answer(rule, given)
-    assert isinstance(found, Finding)
+    found = finding(rule, given)
     assert (found.word, found.severity) == (rule, severity)
     assert found.facts
     assert found.remedy
@@ -241,34 +243,32 @@ def test_every_rule_is_in_the_tables() -> None:
 
 
 def test_problems_come_first() -> None:
-    verdict = judged(evidence(system=system(max_dgram_qlen=10), look=look(file(problem=Reason.BAD_HEADER))), RULES)
+    verdict = judged(runs(look(file(problem=Reason.BAD_HEADER)), max_dgram_qlen=10), RULES)
     assert [finding.word for finding in verdict.findings] == ["damaged", "short-queue"]
 
 
 def test_journald_says_what_the_flush_took_where_its_unit_does_not() -> None:
     said = tuple(boot._replace(flush_us=None, said_flush_us=5_000_000) for boot in boots(3))
-    assert isinstance(answer("slow-boot", evidence(journal=journal(boots=said))), Finding)
+    assert isinstance(answer("slow-boot", read(boots=said)), Finding)
 
 
 def test_what_was_lost_is_summed_up_by_unit_and_the_kernel_has_another_remedy() -> None:
     lost = [Dropped(NOW_US, unit, n) for unit, n in (("a.service", 5), ("kernel", 20), ("a.service", 6))]
-    found = answer("dropped", evidence(journal=journal(dropped=tuple(lost))))
-    assert isinstance(found, Finding)
+    found = finding("dropped", read(dropped=tuple(lost)))
     assert found.facts == {"messages": 31, "units": ["kernel", "a.service"], "by_unit": ["20", "11"]}
     assert [line.split()[0] for line in found.remedy] == ["systemctl", "dmesg"]
 
 
 def test_the_three_units_that_waited_longest_are_named_once_each() -> None:
     waits = [intake(100, n * SECOND_US, unit) for n, unit in enumerate(["a", "b", "c", "d", "d"], 1)]
-    found = answer("waits", evidence(journal=journal(intake=sum(waits, ()))))
-    assert isinstance(found, Finding)
+    found = finding("waits", read(intake=sum(waits, ())))
     assert (found.facts["units"], found.facts["worst_us"]) == (["d", "c", "b"], 5_000_000)
 
 
 @pytest.mark.parametrize("number", [1, 99, 100, 101, 1000, 9_999])
 def test_p99_is_the_nearest_rank(number: int) -> None:
     rising = tuple(one._replace(wait_us=n * 1000) for n, one in enumerate(intake(number), 1))
-    found = answer("waits", evidence(journal=journal(intake=rising + intake(1, 10**9))))
+    found = answer("waits", read(intake=rising + intake(1, 10**9)))
     if number < 99:
         assert isinstance(found, Unknown)
         return
@@ -279,8 +279,7 @@ def test_p99_is_the_nearest_rank(number: int) -> None:
 
 def test_a_hostile_name_is_cut_and_quoted() -> None:
     name = "$(reboot) " * 1000
-    found = answer("dropped", evidence(journal=journal(dropped=(Dropped(NOW_US, name, 1),))))
-    assert isinstance(found, Finding)
+    found = finding("dropped", read(dropped=(Dropped(NOW_US, name, 1),)))
     assert len(found.sentence) < 300
     assert f"'{name}'" in found.remedy[0]
     assert named(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
@@ -288,17 +287,16 @@ def test_a_hostile_name_is_cut_and_quoted() -> None:
 
 def test_directories_are_quoted_in_remedies() -> None:
     where = "/mnt/a b;c/0123"
-    found = answer(
+    found = finding(
         "nocow-redundant",
-        evidence(look=look(instances=(NOCOW._replace(directory=where),), volumes=(volume(redundant=True),))),
+        seen(instances=(NOCOW._replace(directory=where),), volumes=(volume(redundant=True),)),
     )
-    assert isinstance(found, Finding)
     assert "chattr -C '/mnt/a b;c/0123'" in found.remedy
 
 
 def test_a_journal_in_a_subvolume_of_its_own_is_not_moved_into_one() -> None:
     for own in (False, True):
-        given = evidence(look=look(SHARED, volumes=(volume(own_subvolume=own),)))
+        given = seen(SHARED, volumes=(volume(own_subvolume=own),))
         found = answer("pinned-by-snapshots", given)
         assert isinstance(found, Finding)
         assert any(line.startswith("btrfs subvolume create") for line in found.remedy) is not own
@@ -307,7 +305,7 @@ def test_a_journal_in_a_subvolume_of_its_own_is_not_moved_into_one() -> None:
 def test_no_room_looks_at_every_volume() -> None:
     other = limits(directory=DIRECTORY_SHOP, device=41)
     full = volume(device=41, free_bytes=0, unallocated_bytes=0)
-    given = evidence(look=look(instances=(limits(), other), volumes=(volume(unallocated_bytes=GIB), full)))
+    given = seen(instances=(limits(), other), volumes=(volume(unallocated_bytes=GIB), full))
     found = answer("no-room", given)
     assert isinstance(found, Finding)
     assert found.facts["directory"] == DIRECTORY_SHOP

@@ -6,13 +6,14 @@ from __future__ import annotations
 import pytest
 
 from journalkeeper.history.rows import Sample
-from journalkeeper.model import MIB, Instance, Kind, Reason, Result, Stretch, Window
+from journalkeeper.model import MIB, Kind, Reason, Result, Stretch, Window
 from journalkeeper.model.reasons import ENDS, NO_JOURNAL
 from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
 from journalkeeper.report import directory, story
 from journalkeeper.report.directory import Place
 from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, Story
+from tests import hosts
 from tests.report_data import ACTIVE, NOW_US, entry, file
 
 WHY = Unknown("only root may ask")
@@ -127,23 +128,16 @@ def test_a_terminal_of_ascii_gets_ascii() -> None:
 
 
 def place(**changes: object) -> Place:
-    instance = Instance(
-        name="4f3a",
-        directory="/var/log/journal/4f3a",
-        device=42,
-        namespace="",
-        nocow=False,
-        storage="persistent",
-        sync_interval_us=300_000_000,
-        system_max_use_bytes=512 << 20,
-        system_keep_free_bytes=1 << 30,
-        system_max_file_size_bytes=64 << 20,
-        system_max_files=100,
-        available_bytes=50 << 30,
-        rotatable=True,
-    )
+    plain = {
+        "system_max_use_bytes": 512 << 20,
+        "system_keep_free_bytes": 1 << 30,
+        "system_max_file_size_bytes": 64 << 20,
+        "available_bytes": 50 << 30,
+        "rotatable": True,
+    }
+    instance = hosts.instance(name="4f3a", directory="/var/log/journal/4f3a", **{**plain, **changes})
     files = tuple(file(kind=Kind.ARCHIVED, head_time_us=NOW_US - days * DAY_US) for days in (8, 4))
-    return Place(NOW_US, instance._replace(**changes), files, None, None)  # type: ignore[arg-type]
+    return Place(NOW_US, instance, files, None, None)
 
 
 def test_a_history_is_from_the_oldest_entry_to_the_newest_and_what_would_fit() -> None:

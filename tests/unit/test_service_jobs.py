@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -57,131 +56,105 @@ class Bench(Events):
                 await asyncio.sleep(0)
 
 
-def running(scenario: Callable[[Bench], Awaitable[None]]) -> None:
-    async def run() -> None:
-        await scenario(Bench())
-
-    asyncio.run(run())
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
 
 
-def test_jobs_run_one_at_a_time_in_the_order_in_which_they_came() -> None:
-    async def scenario(bench: Bench) -> None:
-        for number in range(3):
-            bench.jobs.add(request(number))
-        await asyncio.sleep(0)
-        assert [job.state for job in bench.jobs.queue] == ["running", "queued", "queued"]
-        await bench.finish()
-        assert bench.began in ([1], [1, 2])
-        await bench.finish(2)
-        assert bench.began == [1, 2, 3]
-        assert bench.heard == [("new", 1), ("new", 2), ("new", 3), ("done", 1), ("done", 2), ("done", 3)]
-        again = bench.jobs.add(request(0))
-        assert again.number == 4
-        await bench.finish()
-        assert not bench.jobs.waiting
-
-    running(scenario)
+async def test_jobs_run_one_at_a_time_in_the_order_in_which_they_came(bench: Bench) -> None:
+    for number in range(3):
+        bench.jobs.add(request(number))
+    await asyncio.sleep(0)
+    assert [job.state for job in bench.jobs.queue] == ["running", "queued", "queued"]
+    await bench.finish()
+    assert bench.began in ([1], [1, 2])
+    await bench.finish(2)
+    assert bench.began == [1, 2, 3]
+    assert bench.heard == [("new", 1), ("new", 2), ("new", 3), ("done", 1), ("done", 2), ("done", 3)]
+    again = bench.jobs.add(request(0))
+    assert again.number == 4
+    await bench.finish()
+    assert not bench.jobs.waiting
 
 
-def test_the_same_request_joins_a_job_unless_that_is_being_canceled() -> None:
-    async def scenario(bench: Bench) -> None:
-        first, second = bench.jobs.add(request(1)), bench.jobs.add(request(2))
-        await asyncio.sleep(0)
-        assert bench.jobs.add(request(1)) is first
-        assert bench.jobs.add(request(2)) is second
-        bench.jobs.cancel(first.number)
-        assert first.state == "canceling"
-        third = bench.jobs.add(request(1))
-        assert third is not first
-        await bench.finish(3)
-        assert bench.heard == [("new", 1), ("new", 2), ("new", 3), ("canceled", 1), ("done", 2), ("done", 3)]
-
-    running(scenario)
+async def test_the_same_request_joins_a_job_unless_that_is_being_canceled(bench: Bench) -> None:
+    first, second = bench.jobs.add(request(1)), bench.jobs.add(request(2))
+    await asyncio.sleep(0)
+    assert bench.jobs.add(request(1)) is first
+    assert bench.jobs.add(request(2)) is second
+    bench.jobs.cancel(first.number)
+    assert first.state == "canceling"
+    third = bench.jobs.add(request(1))
+    assert third is not first
+    await bench.finish(3)
+    assert bench.heard == [("new", 1), ("new", 2), ("new", 3), ("canceled", 1), ("done", 2), ("done", 3)]
 
 
-def test_a_queued_job_that_is_canceled_never_begins() -> None:
-    async def scenario(bench: Bench) -> None:
-        bench.jobs.add(request(1))
-        queued = bench.jobs.add(request(2))
-        await asyncio.sleep(0)
+async def test_a_queued_job_that_is_canceled_never_begins(bench: Bench) -> None:
+    bench.jobs.add(request(1))
+    queued = bench.jobs.add(request(2))
+    await asyncio.sleep(0)
+    bench.jobs.cancel(queued.number)
+    assert bench.jobs.ended(queued.number).result == "canceled"
+    assert "before it began" in str(bench.jobs.ended(queued.number).error)
+    with pytest.raises(NoSuchJobError):
         bench.jobs.cancel(queued.number)
-        assert bench.jobs.ended(queued.number).result == "canceled"
-        assert "before it began" in str(bench.jobs.ended(queued.number).error)
-        with pytest.raises(NoSuchJobError):
-            bench.jobs.cancel(queued.number)
+    await bench.finish()
+    assert bench.began == [1]
+
+
+async def test_a_full_queue_refuses_and_still_joins(bench: Bench) -> None:
+    for number in range(QUEUE_MOST):
+        bench.jobs.add(request(number))
+    with pytest.raises(BusyError, match="queued already"):
+        bench.jobs.add(request(QUEUE_MOST))
+    assert bench.jobs.add(request(0)).number == 1
+    await bench.finish()
+    assert bench.jobs.add(request(QUEUE_MOST)).number == QUEUE_MOST + 1
+    await bench.finish(QUEUE_MOST)
+
+
+async def test_the_last_documents_are_kept(bench: Bench) -> None:
+    for number in range(KEPT + 1):
+        bench.jobs.add(request(number))
+    with pytest.raises(NoSuchJobError):
+        bench.jobs.ended(1)
+    await bench.finish(KEPT + 1)
+    with pytest.raises(NoSuchJobError):
+        bench.jobs.ended(1)
+    assert bench.jobs.ended(2).document == bench.jobs.ended(KEPT + 1).document == "{}"
+
+
+async def test_long_documents_push_out_others_and_the_last_is_always_there(bench: Bench) -> None:
+    for length, kept in ((KEPT_CHARACTERS // 2, 1), (KEPT_CHARACTERS // 2, 2), (1, 2), (KEPT_CHARACTERS + 1, 1)):
+        bench.document = "x" * length
+        last = bench.jobs.add(request(length)).number
         await bench.finish()
-        assert bench.began == [1]
-
-    running(scenario)
-
-
-def test_a_full_queue_refuses_and_still_joins() -> None:
-    async def scenario(bench: Bench) -> None:
-        for number in range(QUEUE_MOST):
-            bench.jobs.add(request(number))
-        with pytest.raises(BusyError, match="queued already"):
-            bench.jobs.add(request(QUEUE_MOST))
-        assert bench.jobs.add(request(0)).number == 1
-        await bench.finish()
-        assert bench.jobs.add(request(QUEUE_MOST)).number == QUEUE_MOST + 1
-        await bench.finish(QUEUE_MOST)
-
-    running(scenario)
+        known = []
+        for number in range(1, last + 1):
+            try:
+                known.append(bench.jobs.ended(number))
+            except NoSuchJobError:
+                continue
+        assert len(known) == kept
+        assert len(bench.jobs.ended(last).document) == length
 
 
-def test_the_last_documents_are_kept() -> None:
-    async def scenario(bench: Bench) -> None:
-        for number in range(KEPT + 1):
-            bench.jobs.add(request(number))
-        with pytest.raises(NoSuchJobError):
-            bench.jobs.ended(1)
-        await bench.finish(KEPT + 1)
-        with pytest.raises(NoSuchJobError):
-            bench.jobs.ended(1)
-        assert bench.jobs.ended(2).document == bench.jobs.ended(KEPT + 1).document == "{}"
-
-    running(scenario)
+async def test_an_exception_that_nobody_foresaw_ends_its_job_only(bench: Bench) -> None:
+    bench.raises = RuntimeError("x")
+    first, second = bench.jobs.add(request(1)), bench.jobs.add(request(2))
+    await bench.finish(2)
+    assert bench.heard[2:] == [("job 1 failed: x", 0), ("failed", first.number), ("done", second.number)]
+    assert isinstance(bench.jobs.ended(first.number).error, RuntimeError)
+    assert not bench.jobs.waiting
 
 
-def test_long_documents_push_out_others_and_the_last_is_always_there() -> None:
-    async def scenario(bench: Bench) -> None:
-        for length, kept in ((KEPT_CHARACTERS // 2, 1), (KEPT_CHARACTERS // 2, 2), (1, 2), (KEPT_CHARACTERS + 1, 1)):
-            bench.document = "x" * length
-            last = bench.jobs.add(request(length)).number
-            await bench.finish()
-            known = []
-            for number in range(1, last + 1):
-                try:
-                    known.append(bench.jobs.ended(number))
-                except NoSuchJobError:
-                    continue
-            assert len(known) == kept
-            assert len(bench.jobs.ended(last).document) == length
-
-    running(scenario)
-
-
-def test_an_exception_that_nobody_foresaw_ends_its_job_only() -> None:
-    async def scenario(bench: Bench) -> None:
-        bench.raises = RuntimeError("x")
-        first, second = bench.jobs.add(request(1)), bench.jobs.add(request(2))
-        await bench.finish(2)
-        assert bench.heard[2:] == [("job 1 failed: x", 0), ("failed", first.number), ("done", second.number)]
-        assert isinstance(bench.jobs.ended(first.number).error, RuntimeError)
-        assert not bench.jobs.waiting
-
-    running(scenario)
-
-
-def test_the_service_ends_with_the_running_job_and_begins_no_other() -> None:
-    async def scenario(bench: Bench) -> None:
-        bench.jobs.add(request(1))
-        bench.jobs.add(request(2))
-        await asyncio.sleep(0)
-        closing = asyncio.create_task(bench.jobs.close())
-        await bench.finish()
-        await closing
-        assert bench.began == [1]
-        assert bench.heard[2:] == [("canceled", 1), ("canceled", 2)]
-
-    running(scenario)
+async def test_the_service_ends_with_the_running_job_and_begins_no_other(bench: Bench) -> None:
+    bench.jobs.add(request(1))
+    bench.jobs.add(request(2))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(bench.jobs.close())
+    await bench.finish()
+    await closing
+    assert bench.began == [1]
+    assert bench.heard[2:] == [("canceled", 1), ("canceled", 2)]

@@ -42,36 +42,27 @@ def test_each_message_replaces_the_state_as_a_whole(state: Snapshot, message: Me
     assert after(state, message) == expected
 
 
-def test_what_threads_post_is_taken_in_the_loop_in_its_order() -> None:
+async def test_what_threads_post_is_taken_in_the_loop_in_its_order() -> None:
     taken: list[tuple[int, threading.Thread]] = []
+    mailbox = Mailbox[int](asyncio.get_running_loop(), lambda one: taken.append((one, threading.current_thread())))
 
-    def post(mailbox: Mailbox[int]) -> None:
+    def post() -> None:
         for number in range(1000):
             mailbox.post(number)
 
-    async def main() -> None:
-        mailbox = Mailbox[int](asyncio.get_running_loop(), lambda one: taken.append((one, threading.current_thread())))
-        await asyncio.to_thread(post, mailbox)
-        await asyncio.sleep(0)
-
-    asyncio.run(main())
-    assert [number for number, _ in taken] == list(range(1000))
-    assert {thread for _, thread in taken} == {threading.current_thread()}
+    await asyncio.to_thread(post)
+    await asyncio.sleep(0)
+    assert taken == [(number, threading.current_thread()) for number in range(1000)]
 
 
-def test_a_follower_gets_what_happens_while_it_follows() -> None:
-    async def main() -> None:
-        events, job = Events(), Job(1, Request())
+async def test_a_follower_gets_what_happens_while_it_follows() -> None:
+    events, job = Events(), Job(1, Request())
+    events.publish(Changed())
+    with events.follow() as first, events.follow() as second:
+        events.publish(JobAdded(job))
         events.publish(Changed())
-        with events.follow() as first, events.follow() as second:
-            events.publish(JobAdded(job))
-            events.publish(Changed())
-            assert [first.get_nowait(), first.get_nowait(), second.get_nowait()] == [
-                *(JobAdded(job), Changed()),
-                JobAdded(job),
-            ]
-            assert first.empty()
-        events.publish(Changed())
+        assert [first.get_nowait(), first.get_nowait()] == [JobAdded(job), Changed()]
+        assert second.get_nowait() == JobAdded(job)
         assert first.empty()
-
-    asyncio.run(main())
+    events.publish(Changed())
+    assert first.empty()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What of a file lies where it lay, by its map before and after."""
+"""What goes to the kernel in one piece, what of a file lies where it lay, and what a rewrite gains."""
 
 from __future__ import annotations
 
@@ -13,13 +13,31 @@ from journalkeeper.btrfs.fiemap import (
     FIEMAP_EXTENT_UNWRITTEN,
     Extent,
 )
-from journalkeeper.execute.inplace import unmoved
-from journalkeeper.model import KIB
+from journalkeeper.execute.inplace import NEAR_BYTES, near, unmoved
+from journalkeeper.model import KIB, Range
 from journalkeeper.policy.gain import fell_short, least_extents
 
 K4, K8, K12 = 4 * KIB, 8 * KIB, 12 * KIB
 PLAIN, ENCODED = 0, FIEMAP_EXTENT_ENCODED
 Rows = list[tuple[int, int, int, int]]
+
+
+RUNS = [
+    ([], ()),
+    ([(0, 40 * KIB)], (Range(0, 40 * KIB, 0),)),
+    ([(0, 4 * KIB), (8 * KIB, 4 * KIB), (16 * KIB, 4 * KIB)], (Range(0, 20 * KIB, 0),)),
+    # one block less than the limit, and the limit
+    ([(0, 4 * KIB), (NEAR_BYTES, 4 * KIB)], (Range(0, NEAR_BYTES + 4 * KIB, 0),)),
+    ([(0, 4 * KIB), (NEAR_BYTES + 4 * KIB, 1)], (Range(0, 4 * KIB, 0), Range(NEAR_BYTES + 4 * KIB, 1, 0))),
+]
+
+
+@pytest.mark.parametrize(("runs", "expected"), RUNS)
+def test_runs_with_a_short_hole_between_them_are_one_range(
+    runs: list[tuple[int, int]], expected: tuple[Range, ...]
+) -> None:
+    assert near(runs) == expected
+
 
 MAPS: list[tuple[Rows, Rows, list[tuple[int, int]]]] = [
     ([], [], []),

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Full volumes, bad blocks, kills and power cuts while work is done on a file."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journalkeeper.btrfs import defrag, inode, kernel, rename
+from journalkeeper.lab.volume import ScratchVolume, drop_caches, run
+from journalkeeper.model import MIB
+from journalkeeper.observe.observer import Observer
+from tests.journal_files import PAGE
+from tests.patience import eventually
+
+CALLS = ("open", "link", "rename", "unlink", "fsync", "fchown", "fchmod", "setxattr", "removexattr", "utime", "pwrite")
+KERNEL_CALLS = ("ioctl", "renameat2", "sync_file_range", "fallocate")
+
+
+def before_each_call(monkeypatch: pytest.MonkeyPatch, event: Callable[[], None]) -> None:
+    """Have `event` happen before each call that changes something."""
+
+    def wrap(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def wrapped(*args: Any, **words: Any) -> Any:
+            event()
+            return real(*args, **words)
+
+        monkeypatch.setattr(module, name, wrapped)
+
+    for name in CALLS:
+        wrap(os, name)
+    for name in KERNEL_CALLS:
+        wrap(kernel, name)
+    wrap(defrag, "ioctl")
+    wrap(inode, "ioctl")
+    wrap(rename, "renameat2")
+
+
+def killed_before(number: int, work: Callable[[], object]) -> bool:
+    """Do `work` in a child that kills itself before its call of this number; False if it came to the end."""
+    child = os.fork()
+    if child == 0:
+        count = 0
+
+        def event() -> None:
+            nonlocal count
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            count += 1
+
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                before_each_call(patch, event)
+                work()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+@contextmanager
+def images_before_each_call(
+    volume: ScratchVolume, directory: Path, *, sync: bool = False, most: int = 1000
+) -> Iterator[list[Path]]:
+    """The volume's image as it is before each call that changes something, and at the end; each different one once.
+
+    With `sync` the volume is committed before: what is in memory is not lost.
+    """
+    images: dict[str, Path] = {}
+    cutting = False
+
+    def cut() -> None:
+        nonlocal cutting
+        if cutting or len(images) >= most:  # what happens for the copy itself is no event
+            return
+        cutting = True
+        if sync:
+            os.sync()
+        image = directory / f"{len(images)}.img"
+        run("cp", "--sparse=always", volume.images[0], image)
+        with open(image, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if images.setdefault(digest, image) != image:
+            image.unlink()
+        cutting = False
+
+    found: list[Path] = []
+    with pytest.MonkeyPatch.context() as patch:
+        before_each_call(patch, cut)
+        yield found
+    cut()
+    found += images.values()
+
+
+def leftovers_beside(path: Path) -> list[str]:
+    """The paths of our temporary files, as a run that is given `path` finds them."""
+    return list(Observer().look_at([str(path)], now_us=time.time_ns() // 1000).leftovers)
+
+
+def let_go(volume: ScratchVolume) -> None:
+    """Unmount a volume for good: another mount namespace that was just made may have it mounted still."""
+    volume.unmount()
+
+    def free() -> bool:
+        try:
+            os.close(os.open(volume.device, os.O_RDONLY | os.O_EXCL))
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        return True
+
+    assert eventually(free)
+
+
+def fill(path: Path) -> None:
+    """Write to `path` until the volume has no room left."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        for size in (MIB, PAGE):
+            try:
+                while True:
+                    os.write(fd, os.urandom(size))
+                    os.fsync(fd)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+    finally:
+        os.close(fd)
+
+
+def spoil(volume: ScratchVolume, mark: bytes) -> None:
+    """Change a byte of these wherever they are on the volume, while nobody looks."""
+    let_go(volume)
+    image = volume.images[0].read_bytes()
+    with open(volume.images[0], "r+b") as file:
+        at = image.find(mark)
+        assert at >= 0
+        while at >= 0:
+            os.pwrite(file.fileno(), bytes([mark[0] ^ 1]), at)
+            at = image.find(mark, at + 1)
+    volume.mount()
+    drop_caches()

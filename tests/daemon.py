@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""journalkeeper as a process: its service, and its commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from journalkeeper.history.record import Record
+from journalkeeper.history.rows import Entry
+from journalkeeper.model import Result
+from tests.patience import PATIENCE_S, eventually
+
+if TYPE_CHECKING:
+    from tests.bus import PrivateBus
+
+CHECKOUT = Path(__file__).parent.parent
+PROGRAM = (sys.executable, "-m", "journalkeeper")
+
+
+def environment(state: str | os.PathLike[str] | None = None, **more: str) -> dict[str, str]:
+    """That of a process of the checkout's, with its record in `state`; nothing of a service that runs the tests."""
+    ours = {name: value for name, value in os.environ.items() if name not in {"NOTIFY_SOCKET", "JOURNAL_STREAM"}}
+    record = {} if state is None else {"STATE_DIRECTORY": os.fspath(state)}
+    return {**ours, **record, "PYTHONPATH": f"{CHECKOUT}", **more}
+
+
+def journalkeeper(
+    *words: str | os.PathLike[str],
+    state: str | os.PathLike[str] | None = None,
+    inside: Sequence[str] = (),
+    check: bool = True,
+    user: str | None = None,
+    **more: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command; `inside` are words that run it elsewhere, as nsenter(1), `more` is for its environment."""
+    done = subprocess.run(
+        [*inside, *PROGRAM, *words],
+        env=environment(state, **more),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        user=user,
+    )
+    assert done.returncode == 0 or not check, done.stderr
+    return done
+
+
+class Daemon:
+    """`journalkeeper daemon` on a directory and, with a `bus`, on that; ended by `stop`.
+
+    `said` is what systemd would have heard, `state` where its record is. Without a directory it takes those of its
+    configuration. `wrapper` are words that it is run by, as nsenter(1) and strace(1); `module` is what is run in place
+    of journalkeeper.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        directory: str | os.PathLike[str] | None,
+        bus: PrivateBus | None = None,
+        config: str = "",
+        *,
+        wait: bool = True,
+        wrapper: Sequence[str] = (),
+        module: str = "journalkeeper",
+    ) -> None:
+        base.mkdir(exist_ok=True)
+        self.state = base / "state"
+        self.config = base / "journalkeeper.conf"
+        self.config.write_text(config)
+        self.said: list[str] = []
+        token = os.urandom(4).hex()
+        self._log = (base / f"log-{token}").open("wb")
+        self._ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._ear.bind(os.fspath(base / f"notify-{token}"))
+        surroundings = environment(self.state, NOTIFY_SOCKET=f"{base}/notify-{token}")
+        surroundings["DBUS_SYSTEM_BUS_ADDRESS"] = "" if bus is None else bus.address
+        words = [sys.executable, "-m", module, "daemon", "--config", f"{self.config}"]
+        words += [] if directory is None else ["-D", os.fspath(directory)]
+        self.process = subprocess.Popen([*wrapper, *words], env=surroundings, stderr=self._log, cwd=base)
+        self._hearing = threading.Thread(target=self._hear, daemon=True)
+        self._hearing.start()
+        if bus is not None and wait:
+            assert eventually(lambda: bus.has("org.journalkeeper1")), self.log()
+
+    def _hear(self) -> None:
+        while message := self._ear.recv(65536):
+            self.said.extend(message.decode().splitlines())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def log(self) -> str:
+        """What it has logged."""
+        return Path(os.fsdecode(self._log.name)).read_text(errors="replace")
+
+    def logged(self, words: str) -> bool:
+        """Whether that is in its log."""
+        return words in self.log()
+
+    @property
+    def status(self) -> str:
+        """The last STATUS= line."""
+        return next((line[7:] for line in reversed(self.said) if line.startswith("STATUS=")), "")
+
+    def ready(self) -> Self:
+        """Wait until it watches and has looked once."""
+        assert eventually(lambda: "READY=1" in self.said and bool(self.status)), self.log()
+        return self
+
+    def reload(self, config: str) -> None:
+        """Have it read another configuration."""
+        self.config.write_text(config)
+        self.process.send_signal(signal.SIGHUP)
+
+    def rss_kib(self) -> int:
+        """Its resident size."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")))
+
+    def cpu_ticks(self) -> int:
+        """The processor time that it has used."""
+        return sum(map(int, Path(f"/proc/{self.process.pid}/stat").read_text().split()[13:15]))
+
+    def wakes(self) -> dict[str, int]:
+        """How often each of its threads has gone to sleep."""
+        counts = {}
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.MULTILINE)
+            assert found is not None
+            counts[task.name] = int(found[1])
+        return counts
+
+    def sleeps(self, seconds: float = 3) -> bool:
+        """Whether no thread woke for so long."""
+        before = self.wakes()
+        time.sleep(seconds)
+        return self.wakes() == before
+
+    def history(self) -> list[Entry]:
+        """Its record's outcomes, the oldest first."""
+        with Record(self.state, read_only=True) as record:
+            return record.history()
+
+    def done(self) -> set[str]:
+        """The names of the files that it has worked on."""
+        return {Path(one.outcome.path).name for one in self.history() if one.outcome.result is Result.DONE}
+
+    def stop(self) -> int:
+        """End it as systemd would; its exit status."""
+        if self._log.closed:
+            return self.process.returncode
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            status = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        self._log.close()
+        self._ear.shutdown(socket.SHUT_RDWR)
+        self._hearing.join()
+        self._ear.close()
+        assert not self.logged("Traceback"), self.log()
+        return status

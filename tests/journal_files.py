@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Journal files made by hand: their names, headers and entries, and how they lie on the disk."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from journalkeeper.journald.entries import ARRAY, COMPACT, COMPACT_DATA_BYTES, DATA_BYTES, ENTRY_BYTES, OBJECT, SOURCE
+from journalkeeper.lab.volume import run
+
+PAGE: Final = 4096
+MAGIC: Final = b"LPKSHHRH"
+SEQNUM_ID: Final = "0123456789abcdef" * 2
+OLD_NS: Final = 1_600_000_000_123_456_789
+OFFLINE, ONLINE, ARCHIVED = range(3)
+
+OFFSETS: Final = {
+    "incompatible": 12, "state": 16, "file_id": 24, "machine_id": 40, "tail_boot_id": 56, "seqnum_id": 72,
+    "header_size": 88, "arena": 96, "data_table": 104, "data_table_size": 112, "field_table": 120,
+    "field_table_size": 128, "tail_object": 136, "objects": 144, "entries": 152, "tail_seqnum": 160,
+    "head_seqnum": 168, "entry_array": 176, "head_time": 184, "tail_time": 192, "tail_monotonic": 200,
+}  # fmt: skip
+"""Where the fields of a header are. Source: systemd, src/libsystemd/sd-journal/journal-def.h."""
+
+WIDTHS: Final = {"incompatible": 4, "state": 1}
+"""Of the numbers that do not have eight bytes."""
+
+ENTRIES_HEADER_BYTES: Final = 272
+FIRST_ARRAY: Final = 4
+MESSAGE: Final = b"MESSAGE=hello"
+EMPTY_HEADER_BYTES: Final = 208
+EMPTY_BYTES: Final = 8 << 20
+
+
+def archive_name(number: int = 1, stem: str = "system") -> str:
+    """The name that journald would give an archive."""
+    return f"{stem}@{SEQNUM_ID}-{number:016x}-{number:016x}.journal"
+
+
+def unclean_name(number: int = 1) -> str:
+    """The name that journald would give a file that it found not closed."""
+    return f"system@{number:016x}-{number:016x}.journal~"
+
+
+def header(size: int = ENTRIES_HEADER_BYTES, **fields: int | bytes) -> bytes:
+    """A header of so many bytes; the fields that are not given are 0."""
+    data = bytearray(MAGIC.ljust(size, b"\0"))
+    for name, value in fields.items():
+        given = value if isinstance(value, bytes) else value.to_bytes(WIDTHS.get(name, 8), "little")
+        data[OFFSETS[name] : OFFSETS[name] + len(given)] = given
+    return bytes(data)
+
+
+# files without entries
+
+
+def empty(state: int = ARCHIVED, size_bytes: int = EMPTY_BYTES) -> bytes:
+    """The first page of a journal file of `size_bytes` without an entry."""
+    arena = size_bytes - EMPTY_HEADER_BYTES
+    return header(PAGE, state=state, header_size=EMPTY_HEADER_BYTES, arena=arena)
+
+
+def put_empty(path: Path, state: int = ARCHIVED) -> None:
+    """A journal file without an entry: one page, and a hole."""
+    with path.open("wb") as file:
+        file.write(empty(state))
+        file.truncate(EMPTY_BYTES)
+
+
+# files of a few entries
+
+
+class _File:
+    """What is written so far; each object lies at a multiple of eight bytes."""
+
+    def __init__(self, *, compact: bool) -> None:
+        self.data = bytearray(ENTRIES_HEADER_BYTES)
+        self.compact = compact
+
+    def put(self, content: bytes) -> int:
+        """Where it lies now."""
+        self.data += bytes(-len(self.data) % 8)
+        at = len(self.data)
+        self.data += content
+        return at
+
+    def field(self, payload: bytes) -> int:
+        """A data object."""
+        before = COMPACT_DATA_BYTES if self.compact else DATA_BYTES
+        head = OBJECT.pack(1, 0, before + len(payload))
+        return self.put(head.ljust(before, b"\0") + payload)
+
+    def entry(self, seqnum: int, realtime_us: int, fields: Sequence[int]) -> int:
+        """An entry object."""
+        items = b"".join(struct.pack("<I", at) if self.compact else struct.pack("<QQ", at, 0) for at in fields)
+        head = OBJECT.pack(3, 0, ENTRY_BYTES + len(items)) + struct.pack("<QQ", seqnum, realtime_us)
+        return self.put(head.ljust(ENTRY_BYTES, b"\0") + items)
+
+
+def journal(entries: Sequence[tuple[int, int, bytes | None]], *, compact: bool = False) -> bytes:
+    """A file with an entry for each (seqnum, realtime, what the sender's time is said to be).
+
+    Each entry has two fields, and the arrays hold four entries and then more.
+    """
+    file, width = _File(compact=compact), "I" if compact else "Q"
+    message = file.field(MESSAGE)
+    places = []
+    for seqnum, realtime_us, source in entries:
+        fields = [message, *([file.field(SOURCE + source)] if source is not None else [])]
+        places.append(file.entry(seqnum, realtime_us, fields))
+    first = before = at = 0
+    length = FIRST_ARRAY
+    while at < len(places):
+        part = places[at : at + length]
+        content = struct.pack(f"<{length}{width}", *part, *[0] * (length - len(part)))
+        place = file.put(ARRAY.pack(6, 0, ARRAY.size + len(content), 0) + content)
+        if before:
+            struct.pack_into("<Q", file.data, before + OBJECT.size, place)
+        first, before = first or place, place
+        at, length = at + length, length * 2
+    file.data[:ENTRIES_HEADER_BYTES] = header(
+        incompatible=COMPACT if compact else 0,
+        header_size=ENTRIES_HEADER_BYTES,
+        arena=len(file.data) - ENTRIES_HEADER_BYTES,
+        entries=len(places),
+        entry_array=first,
+    )
+    return bytes(file.data)
+
+
+# files of any content, as they lie on the disk
+
+
+def put(directory: Path, content: bytes, name: str | None = None, *, nocow: bool = False, torn: bool = True) -> Path:
+    """A journal file with this content; `torn`: every page is an extent of its own."""
+    path = directory / (archive_name() if name is None else name)
+    path.touch()
+    run("chattr", "+C" if nocow else "-C", path)
+    with path.open("r+b", buffering=0) as file:
+        file.write(content)
+        os.fsync(file.fileno())
+    if torn and not nocow:
+        scatter(path)
+    os.utime(path, ns=(OLD_NS, OLD_NS + 1))
+    return path
+
+
+def scatter(path: Path, piece_bytes: int = PAGE, *, every: int = 2, end_bytes: int | None = None) -> None:
+    """Write each `every`-th piece of a file anew, up to `end_bytes`: it becomes an extent of its own, elsewhere."""
+    with path.open("r+b", buffering=0) as file:
+        end = os.fstat(file.fileno()).st_size if end_bytes is None else end_bytes
+        for offset in range(0, end, every * piece_bytes):
+            os.pwrite(file.fileno(), os.pread(file.fileno(), piece_bytes, offset), offset)
+        os.fsync(file.fileno())
