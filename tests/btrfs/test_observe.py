@@ -16,7 +16,7 @@ import pytest
 from journalkeeper.btrfs import fiemap
 from journalkeeper.cli.status import foreign
 from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.volume import disk_bytes, run
+from journalkeeper.lab.volume import ScratchVolume, disk_bytes, run
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError
 from journalkeeper.observe.observer import COARSE_NS, Observer, Seen, resolved
@@ -458,6 +458,30 @@ def test_what_a_snapshot_shares_is_looked_at_once_a_day(place: Path, journal_byt
     assert look(place, observer, later_s).files[0].extents.shared_bytes == 0
     look(place, observer, later_s)
     assert observer.opened == 2
+
+
+def test_a_snapshot_that_is_mounted_in_the_place_of_its_subvolume_is_looked_at(
+    volume: ScratchVolume, journal_bytes: bytes
+) -> None:
+    """It has the same st_dev if nothing else was mounted between, and its files have the same inodes and times."""
+    top = volume.mountpoint
+
+    def mounted(subvolume: str) -> None:
+        volume.unmount()
+        volume.options = f"subvol={subvolume}"
+        volume.mount()
+
+    run("btrfs", "subvolume", "create", top / "before")
+    path = put(top / "before", journal_bytes)
+    run("btrfs", "subvolume", "snapshot", top / "before", top / "now")
+    run("btrfs", "filesystem", "defragment", "-f", top / "now" / path.name)
+    observer, counted = Observer(), []
+    for subvolume in ("now", "before"):
+        mounted(subvolume)
+        (row,) = look(top, observer, later_s=60).files
+        counted.append((row.extents.total, extents(top / path.name)))
+    assert [ours for ours, _ in counted] == [theirs for _, theirs in counted]
+    assert counted[0] < counted[1]
 
 
 def test_a_file_that_left_is_forgotten(top: Path) -> None:
