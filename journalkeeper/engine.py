@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """One run: observe, plan, execute, record.
 
-Data flows one way. One look with the time in it, one plan from it, and of
-each action one outcome, recorded before the next begins. `plan` is `run` stopped before
-anything is touched.
+Data flows one way, with two questions back. One look with the time in it, one plan from it, and of each
+action one outcome, recorded before the next begins. The look asks which files are finished, and the runner
+asks what to do about a file that is not as it was. `plan` is `run` stopped before anything is touched.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Engine:
     `directories` stands in for Directories= of `config`, `state_directory` for
     $STATE_DIRECTORY or /var/lib/journalkeeper; journald's configuration is read below `root`.
     `changes` is to be told what changed: the runs of the service look at that, others at everything.
-    `disk_bytes` has every look ask what a file really occupies, which only root may. One that
-    `follows` flushes looks at every file, whatever is asked for: of some it would learn wrong times.
+    With `disk_bytes` each look also asks what a file really occupies, which only root may. With `follows` each
+    look is at every file, because flush times that are learned from some files only would be wrong.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Engine:
         self._waiting: dict[str, Wait] | None = None
         self._last = Seen((), (), (), ())
         self._record_seen = False
+        self._unsaid: list[str] = []
         self._known_run: int | None = None
         self._pruned_s = -DAY_S
         self._publisher: Publisher | None = None
@@ -99,7 +100,7 @@ class Engine:
         """Know what `before` learned: the flushes, the disk's pace, what was refused."""
         self.flushes = before.flushes
         self._piece_times, self._refused = before._piece_times, before._refused
-        self._record_seen, self._pruned_s = before._record_seen, before._pruned_s
+        self._record_seen, self._pruned_s, self._unsaid = before._record_seen, before._pruned_s, before._unsaid
         self._waiting = before._waiting
 
     def _there(self, *, watching: bool) -> tuple[str, ...]:
@@ -249,7 +250,18 @@ class Engine:
             self._incremental.judge_anew()
         record = stack.enter_context(Record(self.state_directory))
         self._record_seen = True
-        return record, [f"{record.path}: the record was removed; a new one was begun"] if removed else []
+        if removed:
+            self._unsaid.append(f"{record.path}: the record was removed; a new one was begun")
+        notices = list(self._unsaid)
+        stack.push(partial(self._closing, record))
+        return record, notices
+
+    def _closing(self, record: Record, _: object, error: BaseException | None, __: object) -> None:
+        """What was judged by a record that is lost holds no more; a run that failed says nothing of it."""
+        lost = [] if error is None else [*self._unsaid, *begun_anew(record)]
+        self._unsaid = list(dict.fromkeys(lost))
+        if record.set_aside is not None or record.vanished:
+            self._incremental.judge_anew()
 
     def _looked_back(
         self, record: Record, host: Host, done: tuple[Plan, list[Outcome]], *, whole: bool, rarely: bool
@@ -257,9 +269,7 @@ class Engine:
         """Bring the record to order, and what is to be said beside the outcomes of a run over all files, or not."""
         said = tried(partial(self._wait, record, *done, whole=whole))
         said += tried(lambda: self._prune(record, host, whole=whole, rarely=rarely))
-        if record.set_aside is not None or record.vanished:
-            self._incremental.judge_anew()
-        return [*said, *begun_anew(record)]
+        return [*said, *record.ignored, *begun_anew(record)]
 
     def _prune(self, record: Record, host: Host, *, whole: bool, rarely: bool) -> None:
         """Forget what is old, not of `host`: after each run that somebody asked for, once a day where nobody did."""

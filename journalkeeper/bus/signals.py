@@ -89,6 +89,8 @@ class Signals:
     def changed(self) -> None:
         """Something is different: said together with what else becomes different meanwhile."""
         self._objects.changed()
+        if self._findings is None and not self._objects.awaited:
+            self._findings = self._snapshot().findings  # at once: who asks next gets these, and is told what differs
         self._stale = True
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._tell())
@@ -131,8 +133,7 @@ class Signals:
                     self._jobs[number] = job, values
                     self._differ(names.job_path(number), names.JOB, said, values)
             old, self._findings = self._findings, self._snapshot().findings
-            first = old is None and not self._objects.awaited
-            if self._findings is not None and self._findings is not old and not first:
+            if self._findings is not None and self._findings is not old:
                 for number, _ in enumerate(self._files(old, self._findings), 1):
                     if number % AT_ONCE == 0:
                         await self._drained()

@@ -39,13 +39,15 @@ TEXT_TYPES: Final = frozenset(b"so")
 
 
 class SizeGuard:
-    """A socket that gives what `source` gives, less bodies that are too long; as a socket and as a stream."""
+    """A socket that gives what `source` gives, less bodies that are too long; as a socket and as a stream.
+
+    It keeps back nothing that the library may read: the event loop calls the library when `source` has
+    something, and knows nothing of what would be kept here.
+    """
 
     def __init__(self, source: socket, loop: asyncio.AbstractEventLoop) -> None:
         self._source = source
         self._loop = loop
-        self._ready = b""
-        self._at = 0
         self._head = bytearray()
         self._passes = 0
         self._skips = 0
@@ -56,15 +58,21 @@ class SizeGuard:
         return getattr(self._source, name)
 
     def read(self, length: int) -> bytes | None:
-        """At most so many bytes; None if there are none now, b"" if there never will be."""
+        """What recv() gives; None if there is nothing now, b"" if there never will be."""
         try:
             return self.recv(length)
         except BlockingIOError:
             return None
 
-    def recv(self, length: int, _flags: int = 0) -> bytes:
-        """At most so many bytes; b"" at the end. Raises: BlockingIOError if there are none in this turn."""
-        while self._at >= len(self._ready):
+    def recv(self, _length: int, _flags: int = 0) -> bytes:
+        """All that this turn gives, at most READ_BYTES and a header, whatever length is asked for; b"" at the end.
+
+        The library appends it to a buffer of any size.
+
+        Raises: BlockingIOError if there is nothing in this turn.
+        """
+        ready = b""
+        while not ready:
             if self._had_its_turn:
                 raise BlockingIOError(errno.EAGAIN, "the next turn of the event loop reads on")
             data = self._source.recv(READ_BYTES)
@@ -72,10 +80,8 @@ class SizeGuard:
                 return data
             self._had_its_turn = True
             self._loop.call_soon(self._next_turn)
-            self._ready, self._at = self._sorted(data), 0
-        part = self._ready[self._at : self._at + length]
-        self._at += length
-        return part
+            ready = self._sorted(data)
+        return ready
 
     def write(self, data: bytes) -> int:
         """The first message of a connection, which an empty socket takes."""

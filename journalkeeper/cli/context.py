@@ -43,7 +43,7 @@ class Context:
 
         Raises: ConfigError; OSError for a --config FILE that cannot be read.
         """
-        from journalkeeper.config import files, validation  # noqa: PLC0415 - `status` reads none, and needs no pydantic
+        from journalkeeper.config import files, validation  # noqa: PLC0415 - `status` of a running service reads none, and needs no pydantic
 
         given = self._args.config if file is None else file
         if given is None:

@@ -146,6 +146,10 @@ def _wrapped(text: str, first: str, others: str) -> list[str]:
 def _summary(verdict: Verdict) -> str:
     problems = sum(finding.severity is Severity.PROBLEM for finding in verdict.findings)
     advice = len(verdict.findings) - problems
+    if verdict.unknown and not problems:
+        made = len(verdict.findings) + len(verdict.passed)
+        found = f"No problem found by {made} of {made + len(verdict.unknown)} checks, {advice or 'no'} advice"
+        return f"{found}; {len(verdict.unknown)} could not be made:"
     found = f"{counted(problems, 'problem') if problems else 'No problem'}, {advice or 'no'} advice. "
     passed = f"{counted(len(verdict.passed), 'check')} passed"
     return f"{found}{passed}, {len(verdict.unknown)} could not be made{':' if verdict.unknown else '.'}"

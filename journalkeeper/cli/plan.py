@@ -50,10 +50,11 @@ def _extents(name: str) -> Callable[[dict[str, Any]], str]:
 
 
 def _saves(action: dict[str, Any]) -> str:
-    """What is estimated; a service of an older version does not say."""
-    if "read_seconds_saved" not in action or not on_file(action["action"]):
+    """What is estimated, "-" for disk space that is not known before; a service of an older version does not say."""
+    seconds, disk_bytes = action.get("read_seconds_saved", 0), action.get("disk_bytes_saved", 0)
+    if not seconds and not disk_bytes:
         return "-"
-    return f"~{_seconds(action['read_seconds_saved'])} ~{format_size(action['disk_bytes_saved'])}"
+    return f"~{_seconds(seconds)} {f'~{format_size(disk_bytes)}' if disk_bytes else '-'}"
 
 
 def _seconds(seconds: float) -> str:
@@ -185,8 +186,9 @@ def _footer(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     known = [action for action in actions if "read_seconds_saved" in action]
     if known:
         read = _seconds(sum(action["read_seconds_saved"] for action in known))
-        freed = format_size(sum(action["disk_bytes_saved"] for action in known))
-        text += f"; saves ~{read} of a cold read at {READ_IOPS} IOPS and ~{freed} on disk"
+        freed = sum(action["disk_bytes_saved"] for action in known)
+        text += f"; saves ~{read} of a cold read at {READ_IOPS} IOPS"
+        text += f" and ~{format_size(freed)} on disk" if freed else ""
     return f"{text}; {left(skipped)}"
 
 

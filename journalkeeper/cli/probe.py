@@ -73,7 +73,10 @@ def span_ns(text: str) -> int:
     return span_us * 1000
 
 
-EVERY: Final = "while it is measured, a table with a row for each such span: how many waits began in it, counted by powers of two (not with -j)"
+EVERY: Final = (
+    "while it is measured, a table with a row for each such span: how many waits began in it, counted by powers of"
+    " two (not with -j)"
+)
 OWN: Final = "the host's journald; without it one of our own, with its files below -D DIR or /var/tmp"
 STARVE: Final = "let our own journald run for so much of each 100 ms only, as cpulimit(1) does: 1%% to 99%%"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -17,7 +18,7 @@ from journalkeeper.cli.table import wrapped
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.history.rows import Run, Totals
-from journalkeeper.model.errors import KeeperError, NeedsRootError
+from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted, format_size, format_span
 from journalkeeper.model.waiting import Wait, long, sentence
@@ -100,24 +101,31 @@ def _watch(service: Service, context: Context) -> None:
 def _show(context: Context, live: Manager | None, *, again: bool = False) -> None:
     output = context.output
     recorded = _read(context)
+    elsewhere = _foreign(context) if live is None and context.means_service() else ()
     if output.json != "off":
         shown_now = _document(recorded, live, context.state_directory)
         if context.means_service():
-            shown_now["fine"], shown_now["verdict"] = verdict(recorded, live)
+            shown_now["fine"], shown_now["verdict"] = verdict(recorded, live, elsewhere)
         output.document(shown_now)
         return
     absent = [("Service", ABSENT)] if context.means_service() else []
     service = absent if live is None else _service_facts(live)
     lines = _lines(recorded, service, context.state_directory, live=live is not None)
     if context.means_service():
-        lines = [*wrapped(shown(verdict(recorded, live)[1]), output.width), "", *lines]
+        lines = [*wrapped(shown(verdict(recorded, live, elsewhere)[1]), output.width), "", *lines]
     if again:
         lines = [_CLEAR + lines[0], *lines[1:]] if output.colours else ["", *lines]
     output.lines(lines, paged=False)
 
 
-def verdict(recorded: _Recorded, live: Manager | None) -> tuple[bool, str]:
-    """Whether all is well, and the first line: "Fine: ..." or "Act: ..." with what to do."""
+def verdict(recorded: _Recorded, live: Manager | None, elsewhere: tuple[str, ...] = ()) -> tuple[bool, str]:
+    """Whether all is well, and the first line: "Fine: ..." or "Act: ..." with what to do.
+
+    `elsewhere` are the journal directories where none is on btrfs: without a service nothing has to be done for them.
+    """
+    if live is None and elsewhere:
+        are = "is" if len(elsewhere) == 1 else "are"
+        return True, f"Fine: {' and '.join(elsewhere)} {are} not on btrfs; there is nothing to do."
     for is_so, what in _troubles(recorded, live):
         if is_so:
             return False, f"Act: {what}"
@@ -150,6 +158,36 @@ def _troubles(recorded: _Recorded, live: Manager | None) -> list[tuple[bool, str
         (bool(waiting), f"{waiting}; journalkeeper plan says why"),
         (failed > 0, f"{counted(failed, 'file')} failed in the last run; journalkeeper history says why"),
     ]
+
+
+def _foreign(context: Context) -> tuple[str, ...]:
+    """`foreign` of the configured directories; a configuration that is wrong keeps nobody from what the record says."""
+    try:
+        return foreign(context.config().watch.directories)
+    except KeeperError as error:
+        context.output.note(str(error))
+        return ()
+
+
+def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
+    """The journal directories `tops` if all are there and nothing in them is on btrfs, else none.
+
+    Raises: FileError if one cannot be listed.
+    """
+    from journalkeeper.btrfs.volume import require_btrfs  # noqa: PLC0415 - pages are made without btrfsutil
+    from journalkeeper.journald import layout, opening  # noqa: PLC0415 - takes pydantic, and is seldom needed
+
+    for top in tops:
+        for path in [place.path for place in layout.directories(top)] or [os.path.realpath(top)]:
+            try:
+                with opening.directory(path) as fd:
+                    require_btrfs(fd, path)
+            except NotBtrfsError:
+                continue
+            except OSError:
+                return ()  # nobody can tell
+            return ()
+    return tops
 
 
 def _read(context: Context) -> _Recorded:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Carrying a plan out: its actions, one after the other.
 
-Whoever is asked before a piece is asked anew for every action: which window is
+Each action gets a new Throttle, which is asked before each piece: which window is
 open, who waits for this disk, what the last pieces took.
 """
 

@@ -23,7 +23,7 @@ def tried(bookkeeping: Callable[[], None]) -> list[str]:
 
 def begun_anew(record: Record) -> list[str]:
     """Notices about a record that was damaged or removed."""
-    notices = list(record.ignored)
+    notices = []
     if record.set_aside is not None:
         notices.append(f"the record was damaged and is now {record.set_aside}; a new one was begun")
     if record.vanished:

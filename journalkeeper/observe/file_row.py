@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from typing import Final
 
 from journalkeeper.btrfs import inode, mtime_note
@@ -97,6 +98,13 @@ def problem(place: Directory, name: str, kind: Name, why: Reason, detail: str) -
         problem=why,
         problem_detail=detail,
     )
+
+
+def irregular(place: Directory, name: str, kind: Name, status: os.stat_result) -> JournalFile:
+    """A row for a name that is no regular file."""
+    what = {stat.S_IFDIR: "is a directory", stat.S_IFLNK: "is a symbolic link"}
+    detail = what.get(stat.S_IFMT(status.st_mode), "not a regular file")
+    return problem(place, name, kind, Reason.NOT_REGULAR, detail)
 
 
 def directory_problem(place: Directory, why: Reason, detail: str) -> JournalFile:

@@ -103,6 +103,7 @@ class Observer:
         self._root = root
         self._with_disk_bytes = with_disk_bytes
         self._kept: dict[str, dict[str, JournalFile]] = {}
+        self._subvolumes: dict[int, tuple[str, int]] = {}
         self.shared_us = -SHARED_US
         self.opened = 0
 
@@ -118,6 +119,12 @@ class Observer:
     def _kept_in(self, directory: str) -> dict[str, JournalFile]:
         """The rows that hold while the file has the same stat, by path."""
         return self._kept.setdefault(directory, {})
+
+    def _drop(self, which: Callable[[JournalFile], bool]) -> None:
+        """Keep none of these rows."""
+        for kept in self._kept.values():
+            for path in [path for path, row in kept.items() if which(row)]:
+                del kept[path]
 
     def opens_shared(self, now_us: int) -> bool:
         """Whether a look at everything would open shared files again: once a day, or when the clock was set back."""
@@ -135,9 +142,7 @@ class Observer:
         """
         if self.opens_shared(now_us):
             self.shared_us = now_us
-            for kept in self._kept.values():
-                for path in [path for path, row in kept.items() if row.extents.shared_bytes]:
-                    del kept[path]
+            self._drop(lambda row: row.extents.shared_bytes > 0)
         gathered = _Gathered()
         foreign: list[NotBtrfsError] = []
         for top in tops:
@@ -214,7 +219,9 @@ class Observer:
         place = _place(parent or "/")
         try:
             with opening.directory(place.path) as fd:
-                os.stat(name, dir_fd=fd, follow_symlinks=False)
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                if not stat.S_ISREG(status.st_mode):  # also where its parent is on another filesystem than its target
+                    return file_row.irregular(place, name, classify(name) or file_row.UNNAMED, status)
                 where = self._learn(place, fd, gathered)
                 return self._rows(place, where, [(name, classify(name))], now_us)[0]
         except NotBtrfsError as error:
@@ -231,7 +238,11 @@ class Observer:
         if place.path not in gathered.instances:
             if device not in gathered.volumes:
                 require_btrfs(fd, place.path)
-                gathered.volumes[device] = volume(fd)
+                found = gathered.volumes[device] = volume(fd)
+                subvolume = found.uuid, found.subvolume
+                if self._subvolumes.get(device, subvolume) != subvolume:  # numbers are dealt out anew at each mount
+                    self._drop(lambda row: row.device == device)
+                self._subvolumes[device] = subvolume
             flags = inode.get_flags(fd)
             nocow, space = bool(flags & inode.FS_NOCOW_FL), os.fstatvfs(fd)
             gathered.instances[place.path] = layout.instance(
@@ -284,9 +295,7 @@ class Observer:
         try:
             status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
-                return file_row.problem(
-                    place, name, kind or file_row.UNNAMED, Reason.NOT_REGULAR, "not a regular file"
-                ), None
+                return file_row.irregular(place, name, kind or file_row.UNNAMED, status), None
             if kind is None or (beyond := file_row.beyond(status)):
                 detail = "not a journal file's name" if kind is None else beyond
                 return file_row.problem(place, name, kind or file_row.UNNAMED, Reason.NOT_JOURNAL, detail), None

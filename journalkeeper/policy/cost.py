@@ -6,8 +6,8 @@ no longer seeks for and bytes that the disk gets back; one without the other is 
 
 Archives are priced whole: once, compressed, and then never again. Active files are
 priced by the MiB: in the long run a threshold of T extents per MiB costs about 256/T
-written bytes for each byte that journald dirties (FACTS: measured), so T is the wear
-that the admin agreed to.
+written bytes for each byte that journald dirties (measured, journalkeeper-figures(7)), so T
+is the wear that the admin agreed to.
 """
 
 from __future__ import annotations

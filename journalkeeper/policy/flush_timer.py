@@ -81,8 +81,19 @@ UNTOLD: Final = Generations(0, 0)
 class FlushTimer:
     """What is known of one instance's timer. Pure: the times are arguments.
 
-    `state` is OFFLINE (nothing is unsynced), ONLINE (the timer was started within `since`),
-    or UNKNOWN (something is unsynced, and nobody knows since when).
+    | phase        | state   | since | what else is set           | ends with                                      |
+    |--------------|---------|-------|----------------------------|------------------------------------------------|
+    | flushed      | OFFLINE | None  |                            | an append, heard or seen: running              |
+    | running      | ONLINE  | known |                            | a move of the block when it is due: flush seen;|
+    |              |         |       |                            | LATE_US after that: running anew               |
+    | flush seen   | ONLINE  | known | _seen                      | SLACK_US after it was due: running anew        |
+    | found        | ONLINE  | known | _seen, _unsure             | a commit of the volume: unknown;               |
+    |              |         |       |                            | LATE_US after it was due: running anew         |
+    | unknown      | UNKNOWN | None  | _unknown_us, from a look on| a move that is a flush: found;                 |
+    |              |         |       |                            | a sync that was asked for: running             |
+
+    Each phase ends with a look that finds nothing unsynced, too: flushed. "Running anew" is unknown where the times
+    are too vague to find the next flush by. `since` is the span in which the timer was started.
     """
 
     def __init__(self) -> None:
@@ -91,17 +102,29 @@ class FlushTimer:
         self.interval_us = 0
         self._looked_us = 0
         self._online: frozenset[int] = frozenset()
+        """The inodes that were unsynced at the last look."""
         self._blocks: dict[int, int] = {}
-        self._moved_us: int | None = None
-        self._seen: Span | None = None
-        self._armed: Span | None = None
-        self._appended_us: int | None = None
-        self._unheard = False
+        """Where their first blocks lay, of those of which that tells something."""
         self._generation = 0
+        """The volume's, before the last look."""
+        self._moved_us: int | None = None
+        """When a block was last seen to have moved while the timer was unknown."""
+        self._seen: Span | None = None
+        """When the flush came that was seen."""
         self._unsure = False
+        """What was taken for a flush may have been the sync(2) of somebody."""
         self._unknown_us: int | None = None
+        """When a look first found something unsynced, and nothing of its timer."""
+        self._armed: Span | None = None
+        """When the timer was started that runs on beyond a rotation."""
+        self._appended_us: int | None = None
+        """When an append was reported since the last look began."""
+        self._unheard = False
+        """A look found the first append before inotify told of it."""
         self._asked_us: int | None = None
+        """When a sync was last asked for."""
         self._untimed_look_us: int | None = None
+        """When to look again where nothing syncs by a timer."""
 
     @property
     def timed(self) -> bool:

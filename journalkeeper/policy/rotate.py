@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Whether journald shall be asked to rotate: to make a file NOCOW, or because it is the cheaper tool.
 
-Cheaper than what is judged from what the next reader pays for the active files as they are, or as a
-rewrite of ranges would leave them, whether or not such a rewrite is planned. Of a file that a snapshot
+It is compared with what the next reader would pay for the active files, left as they are or with ranges
+rewritten, whether or not such a rewrite is planned. Of a file that a snapshot
 shares no range is rewritten without leave, so a rotation is the only tool there: it touches nothing that
 is shared.
 

@@ -5,6 +5,9 @@ A veto wins. The first rule's answer counts, so the table
 goes from what we cannot judge (broken, gone, not asked for), over what would do harm
 (journald or a writer is at it, data shared with a snapshot), to what is not worth it.
 Whether the gain pays is cost.py's question; it is asked only of files that pass here.
+
+A new rule is a function here and its place in RULES. A new reason is a word in model/words.py, its sentence and
+its end in model/reasons.py, and one of LASTING in plan.py if only a change of the file ends it.
 """
 
 from __future__ import annotations

@@ -10,13 +10,21 @@ from shlex import quote
 from typing import Final
 
 from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, Volume
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import counted, format_size
+from journalkeeper.model.waiting import long
+from journalkeeper.policy.cost import is_fragmented
 from journalkeeper.policy.nocow import judge, snapshots
+from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report.evidence import Evidence, Look, Unknown
 from journalkeeper.report.finding import Facts, Finding, Severity, known, named
+from journalkeeper.report.system_rules import is_up
 
 PINNED_BYTES: Final = 16 * MIB
 """Snapshots that keep less than two of journald's 8 MiB steps are not worth a word."""
+
+MANY_EXTENTS: Final = 2 * READ_IOPS
+"""Extents above the ideal that a cold reader waits two seconds for; fewer are not worth a word."""
 
 ROOM_BYTES: Final = 64 * MIB
 """With less than this btrfs may end a transaction for want of space: the metadata of one busy commit, and the kernel's
@@ -188,6 +196,44 @@ def _own_subvolume(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
         "journalctl --flush",
         f"rm -r {old}",
     )
+
+
+def fragmented(evidence: Evidence) -> Finding | Unknown | None:
+    """Files lie in many more extents than they need, and nothing is at work on them, or they wait for more than a day.
+
+    A service at work leaves files fragmented for a while: they settle, or a flush is near.
+    """
+    look, config = known(evidence.look), known(evidence.config)
+    files = [file for file in look.host.all_files if file.problem is None and is_fragmented(file, None, config)]
+    if files and _at_work(evidence):
+        waiting = {wait.path for wait in long(known(evidence.record).waiting, evidence.now_us)}
+        files = [file for file in files if file.path in waiting]
+    files.sort(key=lambda file: (-file.extents.total, file.path))
+    extents = sum(file.extents.total for file in files)
+    ideal = sum(file.ideal_extents for file in files)
+    if extents - ideal < MANY_EXTENTS:
+        return _unseen(look)
+    lie = f"{counted(len(files), 'file')} {'lies' if len(files) == 1 else 'lie'}"
+    sentence = (
+        f"{lie} in {extents:,} extents where {ideal:,} would do; `journalkeeper plan` shows what would be done about"
+        " each."
+    )
+    where = [""] if any(one.rotatable for one in look.host.instances) else _options({file.directory for file in files})
+    remedy = tuple(f"journalkeeper {word}{option}" for word in ("plan", "defrag") for option in where)
+    facts: Facts = {"files": [file.path for file in files], "extents": extents, "ideal_extents": ideal}
+    return Finding("fragmented", Severity.ADVICE, facts, sentence, remedy)
+
+
+def _options(directories: set[str]) -> list[str]:
+    """What names each of them, which no journald of this machine writes, on a command line."""
+    return [f" -D {quote(path)}" for path in sorted(directories)]
+
+
+def _at_work(evidence: Evidence) -> bool:
+    """Whether the service, or the timer that stands in for it, is there to work on what is fragmented."""
+    if isinstance(evidence.service, Manager):
+        return not evidence.service.paused
+    return not isinstance(evidence.units, Unknown) and is_up(evidence.units)
 
 
 def unclean(evidence: Evidence) -> Finding | Unknown | None:

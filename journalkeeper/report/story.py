@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.history.rows import Entry, Sample
-from journalkeeper.model import JournalFile, Reason, Result, Stretch, Window
+from journalkeeper.model import JournalFile, Reason, Result, Stretch, Verb, Window
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import ENDS, SENTENCES
 from journalkeeper.model.units import SECOND_US, counted, format_size, format_span
@@ -21,6 +21,9 @@ MOST_PAST: Final = 10
 """Actions that are listed one by one."""
 
 INDENT: Final = 10
+
+UPKEEP: Final = frozenset({Verb.SET_NOCOW, Verb.ROTATE})
+"""What is done to a directory or its journald, and by no `defrag` that was not asked for it."""
 
 
 class Decision(NamedTuple):
@@ -73,7 +76,9 @@ def price(story: Story) -> Price:
 
 
 def change(decided: Decision, window: Window | None, now_us: int) -> str:
-    """When the decision can become another one."""
+    """When it is done, or the decision can become another one."""
+    if decided.action in UPKEEP:
+        return "The service does it at its next run; by hand: `journalkeeper defrag --upkeep`."
     if decided.action:
         if window is not None and window.closes_at_us is not None:
             return f"It is done by the next run before {when(window.closes_at_us)}, when the window closes."
@@ -194,8 +199,10 @@ def decision_lines(decided: Decision | Unknown | None, window: Window | None, no
             said[0] += (
                 f": {decided.extents_before:,} to about {counted(decided.extents_expected, 'extent')},"
                 f" {format_size(decided.bytes_to_write)} to write; saves {seconds(decided.read_seconds_saved)} of a"
-                f" cold read at {READ_IOPS} reads a second and about {format_size(decided.disk_bytes_saved)} on disk"
+                f" cold read at {READ_IOPS} reads a second"
             )
+        if decided.disk_bytes_saved:  # 0 where it is not known before
+            said[0] += f" and about {format_size(decided.disk_bytes_saved)} on disk"
     else:
         said = [f"left alone, {decided.reason}" + (f": {shown(decided.detail)}" if decided.detail else "")]
     said.append(SENTENCES[decided.reason])

@@ -84,13 +84,11 @@ def short_queue(evidence: Evidence) -> Finding | Unknown | None:
 def keeper_down(evidence: Evidence) -> Finding | None:
     """Nothing keeps the journal in order: the service does not run, nor does the timer that stands in for it."""
     units = known(evidence.units)
-    service, timer, instead = (_unit(units, name) for name in (SERVICE, TIMER, DEFRAG_TIMER))
-    failing = service.active == "failed" or service.sub == "auto-restart"
-    running = service.active in {"active", "reloading", "activating"} or timer.sub == "waiting"
-    if instead.active == "active" or (running and not failing):
+    if is_up(units):
         return None
+    service, timer = _unit(units, SERVICE), _unit(units, TIMER)
     severity, remedy = Severity.PROBLEM, ["systemctl enable --now journalkeeper.service"]
-    if failing:
+    if _failing(service):
         what = f"journalkeeper.service has failed ({service.result or service.sub})"
         remedy = ["journalctl -u journalkeeper -n 20", "systemctl restart journalkeeper.service"]
     elif not service.enabled:
@@ -103,6 +101,17 @@ def keeper_down(evidence: Evidence) -> Finding | None:
     facts: Facts = {"state": service.active, "sub_state": service.sub, "result": service.result}
     sentence = f"{what}: nothing keeps the journal whole."
     return Finding("keeper-down", severity, facts, sentence, tuple(remedy))
+
+
+def is_up(units: tuple[Unit, ...]) -> bool:
+    """Whether the service runs, or a timer starts it or stands in for it."""
+    service, timer, instead = (_unit(units, name) for name in (SERVICE, TIMER, DEFRAG_TIMER))
+    running = service.active in {"active", "reloading", "activating"} or timer.sub == "waiting"
+    return instead.active == "active" or (running and not _failing(service))
+
+
+def _failing(service: Unit) -> bool:
+    return service.active == "failed" or service.sub == "auto-restart"
 
 
 def keeper_starved(evidence: Evidence) -> Finding | None:

@@ -155,11 +155,11 @@ class Api:
     async def _do(self, job: Job) -> Ended:
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._worker, self._done, job)
+            return await loop.run_in_executor(self._worker, self._run_engine, job)
         finally:
             self._wakeups.rescan()
 
-    def _done(self, job: Job) -> Ended:
+    def _run_engine(self, job: Job) -> Ended:
         engine = self._reloader.engine
         try:
             report = engine.run(

@@ -226,14 +226,14 @@ class Daemon:
             raise KeeperError(f"{late[0]} is there now, and read-only to this process; it ends, to be started again")
         began_s, self._work_began_cpu_s = time.thread_time(), None
         try:
-            return self._looked()
+            return self._run_engine()
         finally:
             # Rewriting files is wanted, and bounded by the budget; looking is not, but for the first time.
             ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
             if self.cycles > 1:
                 self._looks.spend(ended_s - began_s, time.monotonic())
 
-    def _looked(self) -> float | None:
+    def _run_engine(self) -> float | None:
         self.cycles += 1
         if self._wakeups.refresh:
             self._watch_again()
@@ -296,7 +296,7 @@ class Daemon:
         self._mailbox.post(Began())
 
     def _changed(self, change: Change) -> None:
-        """The watch saw something: names need a look; an append only may begin an interval."""
+        """What `reloader.watch` saw: names need a look; an append only may begin an interval."""
         engine = self._reloader.engine
         began = guarded(lambda: [engine.flushes.appended(directory) for directory in change.appended])
         trouble = began.detail if isinstance(began, InternalError) else change.trouble

@@ -117,12 +117,12 @@ class Jobs:
             else:
                 job.running = True
                 self._events.publish(Changed())
-                ended = await self._done(job)
+                ended = await self._guarded(job)
             self._queue.remove(job)
             self._end(job, ended)
             self._events.publish(Changed())
 
-    async def _done(self, job: Job) -> Ended:
+    async def _guarded(self, job: Job) -> Ended:
         try:
             return await self._do(job)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged, and the next job begins

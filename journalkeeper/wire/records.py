@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Each record described once: JSON, D-Bus, the log, the columns of SQLite, metrics and man pages are made of it.
 
-A new value of a file is a field of model.JournalFile, which the look fills in, and a row here.
+A new value of a file is a field of model.JournalFile, which observe/file_row.py fills in (of its extents:
+observe/survey.py), and a row here.
 """
 
 from __future__ import annotations

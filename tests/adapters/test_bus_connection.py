@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import select
 import shutil
 import signal
 import subprocess
+import termios
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -119,6 +122,35 @@ async def test_messages_arrive_in_their_order_however_many_there_are_at_once(con
     assert ours.connected
     ours.close()
     theirs.close()
+
+
+async def test_a_burst_is_read_to_its_end_though_no_message_follows(connect: Connect) -> None:
+    """Messages end where a read of the library ends: it reads 8 KiB (Python 3.14: 128), and no more if none is cut."""
+    ours, theirs = await connect(), await connect()
+    await answer(theirs, "GetNameOwner", BUS)  # after which the bus says nothing of its own accord
+    heard: list[Message] = []
+    theirs.add_careful_handler(partial(news, heard))
+    ours.send(signal_to(theirs.unique_name, "s", "x" * 1000))
+    words = "x" * (1000 + 2048 - waiting_bytes(theirs, 1))
+    await until(lambda: len(heard) == 1)
+    for _ in range(24):
+        ours.send(signal_to(theirs.unique_name, "s", words))
+    assert waiting_bytes(theirs, 24 * 2048) == 24 * 2048
+    await until(lambda: len(heard) == 25)
+    ours.close()
+    theirs.close()
+
+
+def waiting_bytes(connection_: Connection, at_least: int) -> int:
+    """The bytes that the bus has sent and nobody has read: the event loop stands still until there are so many."""
+    length = array("i", [0])
+
+    def are_there() -> bool:
+        fcntl.ioctl(connection_._own._fd, termios.FIONREAD, length)
+        return length[0] >= at_least
+
+    assert eventually(are_there)
+    return length[0]
 
 
 async def test_a_closed_connection_is_gone_from_the_bus(connect: Connect) -> None:

@@ -119,6 +119,13 @@ async def test_one_turn_of_the_loop_reads_what_one_read_gives(pair: tuple[socket
         await asyncio.sleep(0)
 
 
+async def test_nothing_is_kept_back_of_what_was_read(pair: tuple[socket.socket, socket.socket]) -> None:
+    """Nobody would be told to fetch it: the socket is empty."""
+    ours, theirs = pair
+    theirs.send(SMALL * 10)
+    assert SizeGuard(ours, asyncio.get_running_loop()).recv(len(SMALL)) == SMALL * 10
+
+
 async def test_nothing_now_is_none_and_the_end_is_the_end(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     guard = SizeGuard(ours, asyncio.get_running_loop())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from journalkeeper.cli.context import Context
+from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.history.record import Record
 from journalkeeper.model import (
@@ -37,6 +40,7 @@ from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from tests import hosts
 from tests.adapters.command import Typed
+from tests.hosts import configured
 
 FILE = hosts.file(
     Kind.ACTIVE,
@@ -163,13 +167,13 @@ LEFT_ALONE = (
 
 def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(typed: Typed) -> None:
     assert typed("plan", engine=FakeEngine()).out == (
-        "ACTION    REASON      EXTENTS  EXPECTED  WRITES      SAVES  RANGE  PATH\n"
-        "compress  fragmented     9447       360   45.0M  ~1min ~0B  all    /j/abc/system.journal\n"
+        "ACTION    REASON      EXTENTS  EXPECTED  WRITES    SAVES  RANGE  PATH\n"
+        "compress  fragmented     9447       360   45.0M  ~1min -  all    /j/abc/system.journal\n"
         f"{LEFT_ALONE}"
         "Window of abc: closed, flush-due.\n"
         "\n"
         "1 file to do: 9,447 -> 360 extents, 45.0M to write;"
-        " saves ~1min of a cold read at 150 IOPS and ~0B on disk; 1 file left alone.\n"
+        " saves ~1min of a cold read at 150 IOPS; 1 file left alone.\n"
     )
 
 
@@ -207,6 +211,15 @@ def test_defrag_counts_directories_as_such_and_gives_them_no_extents(
     out = typed("defrag", engine=FakeEngine(*outcomes)).out
     assert f"\n{says}" in out
     assert "set-nocow done no-redundancy - - 0B" in " ".join(out.split())
+
+
+def test_plan_adds_up_the_disk_space_that_is_known_before(typed: Typed) -> None:
+    archive = FILE._replace(path="/j/abc/a.journal", kind=Kind.ARCHIVED, disk_bytes=89 << 20)
+    whole = Action(archive.directory, Verb.SET_NOCOW, Reason.NO_REDUNDANCY, FILE, (), 0, 0, 0)
+    actions = (ACTION, ACTION._replace(path=archive.path, target=archive), whole)
+    out = typed("plan", engine=FakeEngine(plan=Plan((), actions, ()))).out
+    assert [re.split(" {2,}", line)[5] for line in out.splitlines()[1:4]] == ["~1min -", "~1min ~77.7M", "-"]
+    assert "saves ~2min 1s of a cold read at 150 IOPS and ~77.7M on disk" in out
 
 
 def test_plan_folds_what_is_fine_unless_it_is_asked_for(typed: Typed) -> None:
@@ -492,6 +505,14 @@ def no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "none"
 
 
+@pytest.fixture
+def unserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place of the service's record, where there is none; no service is on the bus."""
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    monkeypatch.setattr("journalkeeper.history.state.DEFAULT", f"{tmp_path / 'none'}")
+    monkeypatch.setattr(Context, "running", lambda _: None)
+
+
 @pytest.mark.usefixtures("state")
 def test_history_lists_what_was_done_the_oldest_first(typed: Typed) -> None:
     head, first, second, *_, last = typed("history").out.splitlines()
@@ -578,6 +599,27 @@ def test_status_without_a_record_says_what_to_do_next(typed: Typed) -> None:
     said = typed("status")
     assert said.status == 0
     assert "none yet; `journalkeeper plan` shows" in said.out
+
+
+@pytest.mark.usefixtures("unserved")
+def test_status_on_a_host_without_btrfs_has_nothing_to_do(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Context, "config", lambda _: configured("watch", directories=("/proc/self",)))
+    assert typed("status").out.startswith("Fine: /proc/self is not on btrfs; there is nothing to do.\n")
+    document = typed("status", "-j").document
+    assert (document["fine"], document["verdict"][:5]) == (True, "Fine:")
+
+
+@pytest.mark.usefixtures("unserved")
+def test_status_with_a_bad_configuration_says_so_and_what_else_it_knows(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bad(_: Context) -> Config:
+        raise KeeperError("a bad line")
+
+    monkeypatch.setattr(Context, "config", bad)
+    said = typed("status")
+    assert (said.status, said.err) == (0, "journalkeeper: a bad line\n")
+    assert said.out.startswith("Act: nothing looks after this journal")
 
 
 def test_check_config_shows_every_value_of_a_right_file(typed: Typed, tmp_path: Path) -> None:

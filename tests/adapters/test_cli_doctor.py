@@ -15,7 +15,7 @@ from journalkeeper.cli import doctor, retention
 from journalkeeper.config import files
 from journalkeeper.gather import machine
 from journalkeeper.journald import conf
-from journalkeeper.model import Reason
+from journalkeeper.model import JournalFile, Kind, Reason
 from journalkeeper.report.evidence import Dropped, Evidence, Unit, Unknown
 from journalkeeper.wire.schemas import schema
 from tests.adapters.command import Typed
@@ -45,7 +45,7 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
 
 def test_a_healthy_host_is_one_line(given: Given, typed: Typed) -> None:
     given(evidence())
-    assert typed("doctor") == (0, "No problem, no advice. 24 checks passed, 0 could not be made.\n", "")
+    assert typed("doctor") == (0, "No problem, no advice. 25 checks passed, 0 could not be made.\n", "")
 
 
 def test_a_finding_is_its_sentence_and_its_commands(given: Given, typed: Typed) -> None:
@@ -55,11 +55,25 @@ def test_a_finding_is_its_sentence_and_its_commands(given: Given, typed: Typed) 
         "  7 messages of the last week never reached the journal: a.service 7.\n"
         "    systemctl edit a.service   # [Service] LogRateLimitBurst=10000\n"
         "\n"
-        "1 problem, no advice. 21 checks passed, 2 could not be made:\n"
+        "1 problem, no advice. 22 checks passed, 2 could not be made:\n"
         "  keeper-starved: only root may know\n"
         "  keeper-failing: only root may know\n"
     )
     assert typed("doctor") == (0, out, "")
+
+
+@pytest.mark.parametrize(("files", "advice"), [((), "no"), ((file(Kind.UNCLEAN, disk_bytes=8 << 20),), "1")])
+def test_no_problem_is_no_surer_than_the_checks_that_could_be_made(
+    given: Given, typed: Typed, files: tuple[JournalFile, ...], advice: str
+) -> None:
+    healthy = look(*archives(ratio=1.05), *files, instances=(limits(),))
+    given(evidence(look=healthy, record=Unknown("only root may know")))
+    last = typed("doctor").out.splitlines()[-3:]
+    assert last == [
+        f"No problem found by 23 of 25 checks, {advice} advice; 2 could not be made:",
+        "  keeper-starved: only root may know",
+        "  keeper-failing: only root may know",
+    ]
 
 
 def test_verbose_has_the_figures_and_what_passed(given: Given, typed: Typed) -> None:

@@ -159,10 +159,10 @@ def test_a_directory_tells_its_instance_and_its_history(commands: Commands) -> N
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/dev/null", "not on btrfs"),
+        ("/dev/null", "not a regular file"),
         ("/nowhere/at.all", "No such file or directory"),
         ("{directory}/x", "not a journal file's name"),
-        ("{directory}/link.journal", "not a regular file"),
+        ("{directory}/link.journal", "is a symbolic link; name the files themselves"),
     ],
 )
 def test_what_is_no_journal_is_one_line_and_status_1(commands: Commands, path: str, words: str) -> None:

@@ -23,6 +23,7 @@ from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB
 from journalkeeper.report.evidence import Journal
 from journalkeeper.report.intake import waited
+from tests.btrfs.journals import extents
 from tests.daemon import PROGRAM, environment
 from tests.journal_files import archive_name, put
 from tests.patience import eventually
@@ -124,6 +125,19 @@ def taken(path: Path, size: int) -> bool:
     finally:
         os.close(fd)
     return True
+
+
+def test_a_journal_in_many_extents_that_nothing_works_on(bed: Bed, doctor: Callable[..., dict[str, Any]]) -> None:
+    assert "fragmented" not in doctor(bed.directory)["findings"]
+    bed.journald.age(60)
+    found = doctor(bed.directory)["findings"]["fragmented"]
+    assert found["facts"] == {
+        "files": [str(bed.journald.active)],
+        "extents": pytest.approx(extents(bed.journald.active), rel=0.01),
+        "ideal_extents": 1,
+    }
+    assert found["facts"]["extents"] > 301
+    assert found["remedy"][0] == f"journalkeeper plan -D {bed.journald.journal}"
 
 
 def test_files_that_journald_did_not_close_and_a_damaged_one(bed: Bed, doctor: Callable[..., dict[str, Any]]) -> None:

@@ -389,6 +389,27 @@ def test_a_damaged_record_is_set_aside_and_the_run_goes_on(
     assert (report.outcomes, set(what_became(report).values())) == ((), {Reason.IDEAL})
 
 
+@pytest.mark.parametrize("lost", ["damaged", "removed"])
+def test_what_a_run_that_failed_did_not_say_of_the_record_the_next_one_says(
+    top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path, lost: str
+) -> None:
+    """A volume that is mounted late, after a power cut that damaged the record."""
+    archives(top / MACHINE, journal_bytes, 1)
+    engine = keep()
+    go(engine)
+    record = tmp_path / "state/history.db"
+    record.unlink()
+    if lost == "damaged":
+        record.write_bytes(b"nonsense" * 1000)
+    away = top.rename(f"{top}-away")
+    for _ in range(2):
+        with pytest.raises(FileError):
+            go(engine)
+    away.rename(top)
+    assert [lost in text for text in go(engine).notices] == [True]
+    assert go(engine).notices == ()
+
+
 # what cannot be
 
 

@@ -14,8 +14,9 @@ from typing import TypeVar
 import pytest
 
 from journalkeeper.btrfs import fiemap
+from journalkeeper.cli.status import foreign
 from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.volume import disk_bytes, run
+from journalkeeper.lab.volume import ScratchVolume, disk_bytes, run
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError
 from journalkeeper.observe.observer import COARSE_NS, Observer, Seen, resolved
@@ -205,6 +206,19 @@ def test_another_filesystem_is_one_clear_error(elsewhere: Path) -> None:
 
 
 @pytest.mark.may_skip
+def test_status_tells_when_no_journal_directory_is_on_btrfs(top: Path, elsewhere: Path) -> None:
+    here, there, gone = str(top), str(elsewhere), str(elsewhere / "gone")
+    assert foreign((there,)) == (there,)
+    for mixed in ((here,), (there, here), (here, there), (there, gone), (gone,)):
+        assert foreign(mixed) == ()
+    run("mount", "--bind", top / MACHINE, elsewhere / MACHINE)
+    try:
+        assert foreign((there,)) == ()
+    finally:
+        run("umount", elsewhere / MACHINE)
+
+
+@pytest.mark.may_skip
 def test_one_directory_on_another_filesystem_is_a_row_and_the_others_go_on(top: Path, elsewhere: Path) -> None:
     files = Observer().look([str(elsewhere), str(top)], now_us=now_us()).files
     assert [(file.path, file.problem) for file in files if file.problem] == [
@@ -275,6 +289,24 @@ def test_each_bad_path_has_its_reason_and_the_others_go_on(place: Path, journal_
 def test_a_named_file_on_another_filesystem_is_skipped(elsewhere: Path) -> None:
     (file,) = look_at(elsewhere / MACHINE / "system.journal")
     assert file.problem is Reason.NOT_BTRFS
+
+
+@pytest.mark.may_skip
+def test_a_directory_and_a_link_are_told_apart_before_the_filesystem_of_their_parent(
+    top: Path, elsewhere: Path
+) -> None:
+    mounted, link = elsewhere / "mounted", elsewhere / "link.journal"
+    mounted.mkdir()
+    link.symlink_to(top / MACHINE / NAMES[0])
+    run("mount", "--bind", top, mounted)
+    try:
+        rows = look_at(mounted, link)
+    finally:
+        run("umount", mounted)
+    assert [(row.problem, row.problem_detail) for row in rows] == [
+        (Reason.NOT_REGULAR, "is a directory"),
+        (Reason.NOT_REGULAR, "is a symbolic link"),
+    ]
 
 
 def test_something_mounted_on_a_name_is_not_the_volumes(top: Path, tmp_path: Path) -> None:
@@ -426,6 +458,30 @@ def test_what_a_snapshot_shares_is_looked_at_once_a_day(place: Path, journal_byt
     assert look(place, observer, later_s).files[0].extents.shared_bytes == 0
     look(place, observer, later_s)
     assert observer.opened == 2
+
+
+def test_a_snapshot_that_is_mounted_in_the_place_of_its_subvolume_is_looked_at(
+    volume: ScratchVolume, journal_bytes: bytes
+) -> None:
+    """It has the same st_dev if nothing else was mounted between, and its files have the same inodes and times."""
+    top = volume.mountpoint
+
+    def mounted(subvolume: str) -> None:
+        volume.unmount()
+        volume.options = f"subvol={subvolume}"
+        volume.mount()
+
+    run("btrfs", "subvolume", "create", top / "before")
+    path = put(top / "before", journal_bytes)
+    run("btrfs", "subvolume", "snapshot", top / "before", top / "now")
+    run("btrfs", "filesystem", "defragment", "-f", top / "now" / path.name)
+    observer, counted = Observer(), []
+    for subvolume in ("now", "before"):
+        mounted(subvolume)
+        (row,) = look(top, observer, later_s=60).files
+        counted.append((row.extents.total, extents(top / path.name)))
+    assert [ours for ours, _ in counted] == [theirs for _, theirs in counted]
+    assert counted[0] < counted[1]
 
 
 def test_a_file_that_left_is_forgotten(top: Path) -> None:

@@ -121,3 +121,15 @@ def test_what_was_found_before_the_bus_was_there_is_not_told() -> None:
         assert bench.added == []
 
     asyncio.run(scenario())
+
+
+def test_who_asks_right_after_the_first_look_is_told_what_the_next_one_finds() -> None:
+    async def scenario() -> None:
+        bench = Bench(None)
+        bench.known = found(FIRST)
+        bench.signals.changed()
+        assert len(dict(bench.objects.objects(properties.anybody))) == 1
+        await bench.look(FIRST, SECOND)
+        assert bench.added == [names.file_path(SECOND)]
+
+    asyncio.run(scenario())

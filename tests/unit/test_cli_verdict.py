@@ -46,3 +46,10 @@ def test_the_verdict(recorded: _Recorded, live: Manager | None, sentence: str) -
     fine, said = verdict(recorded, live)
     assert said.startswith(sentence)
     assert fine == sentence.startswith("Fine")
+
+
+@pytest.mark.parametrize("recorded", [WELL, WELL._replace(last_run=None), WELL._replace(readable=False, last_run=None)])
+def test_where_no_journal_is_on_btrfs_nothing_has_to_look_after_it(recorded: _Recorded) -> None:
+    found = verdict(recorded, None, ("/var/log/journal",))
+    assert found == (True, "Fine: /var/log/journal is not on btrfs; there is nothing to do.")
+    assert not verdict(recorded, LIVE._replace(state="degraded"), ("/var/log/journal",))[0]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -430,3 +431,45 @@ def test_what_a_look_after_the_sync_finds_at_rest_is_better_than_a_guess() -> No
     made = unknown()
     assert offline(made, 2001 * S)
     assert made.state is State.OFFLINE
+
+
+def phase(made: FlushTimer) -> tuple[State, bool, bool, bool]:
+    """What the table of FlushTimer tells its phases by: the state, and whether since, _seen and _unsure are set."""
+    return made.state, made.since is not None, made._seen is not None, made._unsure
+
+
+PHASES = {
+    (State.OFFLINE, False, False, False): "flushed",
+    (State.ONLINE, True, False, False): "running",
+    (State.ONLINE, True, True, False): "flush seen",
+    (State.ONLINE, True, True, True): "found",
+    (State.UNKNOWN, False, False, False): "unknown",
+}
+
+
+@pytest.mark.parametrize("interval_s", [5, 20, 60, 300])
+def test_whatever_happens_the_timer_is_in_one_of_the_phases(interval_s: int) -> None:
+    dice = random.Random(interval_s)  # noqa: S311 - repeatable
+    made, now_us, block, generation = timer(interval_s * S), 1000 * S, 1, 1
+    been = set()
+    for _ in range(20_000):
+        now_us += dice.choice((0, S // 20, S, interval_s * S // 4, interval_s * S))
+        number = generation
+        block, generation = block + dice.choice((0, 0, 1)), generation + dice.choice((0, 0, 0, 1))
+        match dice.randrange(8):
+            case 0:
+                made.appended(now_us)
+            case 1 if dice.random() < 0.2:
+                offline(made, now_us)
+            case 2 if made.worth_a_sync(now_us):
+                made.asked(now_us)
+                made.synced(now_us, now_us + S)
+                now_us += S
+            case 3 if dice.random() < 0.2:
+                made.moved_by_us()
+            case _:
+                made.ask()
+                made.online({FILE: block}, now_us, Generations(number, generation))
+        assert phase(made) in PHASES
+        been.add(PHASES[phase(made)])
+    assert been == {*PHASES.values()}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from journalkeeper.config import Config
 from journalkeeper.history.rows import Entry
 from journalkeeper.model import GIB, MIB, JournalFile, Kind, Reason, Result
 from journalkeeper.model.manager import Manager
@@ -73,6 +74,18 @@ def waiting(days: float) -> tuple[Wait, ...]:
     return (Wait("/a.journal", NOW_US - round(days * DAY_US), "budget"),)
 
 
+def long_waits(days: float) -> tuple[Wait, ...]:
+    return tuple(Wait(one.path, NOW_US - round(days * DAY_US), "budget") for one in (file(), file(Kind.ACTIVE)))
+
+
+def torn(total: int, kind: Kind = Kind.ARCHIVED, problem: Reason | None = None, **words: Any) -> Evidence:
+    """Evidence of a file in so many extents that is not to be compressed; `words` are the evidence's."""
+    config = words.pop("config", Config())
+    config = config.model_copy(update={"defrag": config.defrag.model_copy(update={"compress": "no"})})
+    one = file(kind, extents=extents(total, per_mib=(total,)), problem=problem)
+    return evidence(**{"look": look(one), **words, "config": config})
+
+
 def on(**words: Any) -> Evidence:
     """Evidence of a host whose volume is so."""
     return seen(volumes=(volume(**words),))
@@ -82,6 +95,11 @@ def slow(slow_boots: int, others: int, flush_s: float = 3.0, userspace_s: float 
     return read(boots=boots(slow_boots, userspace_s, flush_s) + boots(others))
 
 
+UNKEPT: dict[str, Any] = {
+    "units": units(service="inactive/dead/disabled", timer="inactive/dead/disabled"),
+    "service": None,
+}
+BY_TIMER = units(service="inactive/dead/disabled", defrag="active/waiting/enabled")
 NOCOW = instance(nocow=True)
 SHARED = file(extents=extents(shared_bytes=16 * MIB))
 KERNEL = "5.16.4-arch1-1"
@@ -124,6 +142,12 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("slow-boot", PROBLEM, slow(3, 2)),
     ("slow-boot", PROBLEM, slow(3, 0)),
     ("slow-boot", PROBLEM, slow(3, 2, flush_s=1.0, userspace_s=4.9)),
+    ("fragmented", ADVICE, torn(301, **UNKEPT)),
+    ("fragmented", ADVICE, torn(301, units=UNSEEN, service=UNSEEN)),
+    ("fragmented", ADVICE, torn(301, units=UNSEEN, service=UNSEEN, record=UNSEEN)),
+    ("fragmented", ADVICE, torn(301, service=Manager(state="paused", paused=True))),
+    ("fragmented", ADVICE, torn(301, record=recorded(waiting=long_waits(1.1)))),
+    ("fragmented", ADVICE, torn(301, Kind.ACTIVE, **UNKEPT)),
     ("keeper-down", PROBLEM, evidence(units=units(service="failed/failed/enabled"))),
     ("keeper-down", PROBLEM, evidence(units=units(service="activating/auto-restart/enabled"))),
     ("keeper-down", PROBLEM, evidence(units=units(service="inactive/dead/enabled"))),
@@ -142,6 +166,16 @@ PASSED: list[tuple[str, Evidence]] = [
     ("nocow-redundant", seen(instances=(NOCOW,))),
     ("nocow-snapshots", seen(SHARED)),
     ("nocow-snapshots", seen(file(), instances=(NOCOW,))),
+    ("fragmented", torn(300, **UNKEPT)),
+    ("fragmented", torn(301)),
+    ("fragmented", torn(301, units=UNSEEN)),
+    ("fragmented", torn(301, record=recorded(waiting=long_waits(1)))),
+    ("fragmented", torn(301, record=recorded(waiting=waiting(9)))),
+    ("fragmented", torn(301, units=BY_TIMER, service=None)),
+    ("fragmented", torn(301, service=None)),
+    ("fragmented", torn(301, config=configured("defrag", min_extents=400), **UNKEPT)),
+    ("fragmented", torn(301, problem=Reason.VANISHED, **UNKEPT)),
+    ("fragmented", evidence(record=UNSEEN, **UNKEPT)),
     (
         "compression-forbids-nocow",
         evidence(look=look(instances=(instance(compressed=True),)), config=configured("nocow", nocow="no")),
@@ -173,7 +207,7 @@ PASSED: list[tuple[str, Evidence]] = [
     ("slow-boot", read(boots=boots(3, 10, 3) + boots(5))),
     ("slow-boot", slow(5, 0, flush_s=2.0)),
     ("slow-boot", slow(5, 0, flush_s=0.999, userspace_s=1)),
-    ("keeper-down", evidence(units=units(service="inactive/dead/disabled", defrag="active/waiting/enabled"))),
+    ("keeper-down", evidence(units=BY_TIMER)),
     ("keeper-down", evidence(units=units(service="inactive/dead/enabled", timer="active/waiting/enabled"))),
     ("keeper-down", evidence(units=units(service="reloading/reload/enabled"))),
     ("keeper-starved", evidence(record=recorded(waiting=waiting(1)))),
@@ -186,6 +220,9 @@ NOT_MADE: list[tuple[str, Evidence]] = [
     ("born-datacow", seen(file(Kind.ACTIVE, problem=Reason.IO_ERROR), instances=(NOCOW,))),
     ("nocow-redundant", seen(file(path="/elsewhere/x", problem=Reason.UNREADABLE))),
     ("compression-forbids-nocow", evidence(config=UNSEEN)),
+    ("fragmented", evidence(config=UNSEEN)),
+    ("fragmented", torn(301, record=UNSEEN)),
+    ("fragmented", seen(file(problem=Reason.UNREADABLE))),
     ("rivals", evidence(units=UNSEEN)),
     ("faulty-systemd", runs(systemd=UNSEEN)),
     ("faulty-systemd", runs(systemd="rolling")),
@@ -240,6 +277,24 @@ def test_every_rule_is_in_the_tables() -> None:
     elsewhere = {"buffered", "history"}  # have tables of their own
     assert {rule for rule, _, _ in FOUND} == set(WORDS) - elsewhere
     assert all((rule.__doc__ or "").splitlines()[0].endswith(".") for rule in RULES)
+
+
+def test_extents_are_told_of_all_files_together_with_where_they_are() -> None:
+    files = [file(path=f"{DIRECTORY_SHOP}/{n}.journal", extents=extents(n)) for n in (2000, 3000)]
+    here = file(extents=extents(180), path="/j/small.journal")
+    found = finding("fragmented", evidence(look=look(*files, here), **UNKEPT))
+    assert found.sentence == (
+        "2 files lie in 5,000 extents where 2 would do; `journalkeeper plan` shows what would be done about each."
+    )
+    assert found.facts == {
+        "files": [files[1].path, files[0].path],
+        "extents": 5000,
+        "ideal_extents": 2,
+    }
+    assert found.remedy == (f"journalkeeper plan -D {DIRECTORY_SHOP}", f"journalkeeper defrag -D {DIRECTORY_SHOP}")
+    own = look(*files, instances=(limits(),))
+    found = finding("fragmented", evidence(look=own, **UNKEPT))
+    assert found.remedy == ("journalkeeper plan", "journalkeeper defrag")
 
 
 def test_problems_come_first() -> None:

@@ -92,6 +92,14 @@ def test_when_a_decision_can_change_is_said(decided: Decision | None, window: Wi
     assert words in said(a_story(decided=decided, window=window))
 
 
+@pytest.mark.parametrize(
+    ("saved_bytes", "words"),
+    [(0, "150 reads a second The file"), (9 << 20, "150 reads a second and about 9.0M on disk")],
+)
+def test_disk_space_is_told_where_it_is_known_before(saved_bytes: int, words: str) -> None:
+    assert words in said(a_story(decided=DOING._replace(disk_bytes_saved=saved_bytes)))
+
+
 def test_every_reason_not_to_act_has_an_end_that_is_said() -> None:
     acts = {
         *(Reason.FRAGMENTED, Reason.UNCOMPRESSED, Reason.PINNED, Reason.NOCOW_ARCHIVE, Reason.NO_REDUNDANCY),
@@ -189,3 +197,13 @@ def test_a_directory_tells_instance_window_and_decision() -> None:
         assert words in text
     assert "Window: unknown" in " ".join(directory.lines(place(), 80))
     assert "0 to about" not in text
+
+
+@pytest.mark.parametrize("action", ["set-nocow", "rotate"])
+@pytest.mark.parametrize("window", [None, Window("a", open=True, closes_at_us=NOW_US, reason="online")])
+def test_what_only_the_service_does_by_itself_is_told_with_the_command_that_does_it(
+    action: str, window: Window | None
+) -> None:
+    assert story.change(Decision(action, Reason.NO_REDUNDANCY), window, NOW_US) == (
+        "The service does it at its next run; by hand: `journalkeeper defrag --upkeep`."
+    )
