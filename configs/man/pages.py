@@ -28,7 +28,7 @@ from journalkeeper.report.finding import word
 from journalkeeper.report.rules import RULES
 from journalkeeper.service.log import Event
 from journalkeeper.wire import records
-from journalkeeper.wire.field import Record
+from journalkeeper.wire.field import Fields
 
 HERE: Final = Path(__file__).parent
 CATALOG: Final = HERE.parent.parent / "units/journalkeeper.catalog"
@@ -71,7 +71,7 @@ def _page(template: str, day: str) -> Iterator[str]:
 
 def _keys(told: re.Match[str]) -> str:
     """The keys of a record with what is to be said of them, in a row."""
-    record: Record = getattr(records, told[1].upper())
+    record: Fields = getattr(records, told[1].upper())
     shown = [f"`{row.key}`{row.note}" for row in record]
     if told[2]:
         shown[-1] = f"and {shown[-1]}"

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.bus import names
 from journalkeeper.wire import records
-from journalkeeper.wire.field import Record, on_bus
+from journalkeeper.wire.field import Fields, on_bus
 
 Args = tuple[tuple[str, str], ...]
 """Names with their signatures."""
@@ -58,7 +58,7 @@ class Interface(NamedTuple):
     doc: str = ""
     methods: tuple[Method, ...] = ()
     signals: tuple[Signal, ...] = ()
-    properties: Record = ()
+    properties: Fields = ()
 
 
 OPTIONS: Final = ("options", "a{sv}")

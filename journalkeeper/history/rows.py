@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from journalkeeper.model import Kind, Outcome, Past, Verb
 from journalkeeper.model.units import TIME_LIMIT_US
 from journalkeeper.model.waiting import Wait
-from journalkeeper.wire.field import SECONDS, Field, Record, column, stored
+from journalkeeper.wire.field import SECONDS, Field, Fields, column, stored
 from journalkeeper.wire.records import KEPT_OUTCOME
 
 COUNT_LIMIT = 1 << 50
@@ -110,9 +110,9 @@ def counted(row: tuple[Any, ...]) -> tuple[str, list[int]]:
     return str(what), [_integer(number) for number in numbers]
 
 
-def columns(record: Record) -> str:
-    """The columns of a described record, for a statement."""
-    return ", ".join(map(column, record))
+def columns(fields: Fields) -> str:
+    """The columns of these fields, for a statement."""
+    return ", ".join(map(column, fields))
 
 
 def outcome_values(outcome: Outcome) -> list[Any]:

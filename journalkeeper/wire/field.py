@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a record is described with, and what is made of a description.
+"""What a file, an action or the service is described with, and what is made of a description.
 
-A record is a tuple of Field rows in the order of its JSON keys. Keys are added at the end and never renamed;
-others script against them.
+Fields are rows in the order of the JSON keys. Keys are added at the end and never renamed: others script against them.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ class Type(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One value of a record.
+    """One value of a description.
 
     `key` is its JSON key, and the attribute that has it unless `get` gets it. `bus` is its D-Bus property, `doc` that
     one's sentence. `note` is what the JSON section of journalkeeper(1) adds to the key. `constant`: the property never
     changes; `private`: of a user's file it is shown to nobody else; `none` stands for null there; `before` is the
-    property before which it is listed, "" is the record's order. `log` is its field in the log, without the prefix.
+    property before which it is listed, "" is the order of the rows. `log` is its field in the log, without the prefix.
     `metric` is the help of the metric that has the sum over all files: a field of model.finished.Sums.
     """
 
@@ -49,10 +48,10 @@ class Field(NamedTuple):
     metric: str = ""
 
 
-Record = tuple[Field, ...]
+Fields = tuple[Field, ...]
 
 
-def rows(one: Type, *keys: str) -> Record:
+def rows(one: Type, *keys: str) -> Fields:
     """Rows of which there is no more to say."""
     return tuple(Field(key, one) for key in keys)
 
@@ -99,15 +98,15 @@ def described(one: Type, sentence: str) -> Type:
     return one._replace(schema={**one.schema, "description": sentence})
 
 
-def nested(record: Record, sometimes: Record = ()) -> Type:
+def nested(fields: Fields, sometimes: Fields = ()) -> Type:
     """An object, which may have the keys of `sometimes`, too."""
-    keys = {row.key: row.type.schema for row in (*record, *sometimes)}
-    return Type({"type": "object", "required": [row.key for row in record], "properties": keys})
+    keys = {row.key: row.type.schema for row in (*fields, *sometimes)}
+    return Type({"type": "object", "required": [row.key for row in fields], "properties": keys})
 
 
-def listed(record: Record) -> Type:
+def listed(fields: Fields) -> Type:
     """An array of objects."""
-    return Type({"type": "array", "items": nested(record).schema})
+    return Type({"type": "array", "items": nested(fields).schema})
 
 
 def got(row: Field, value: object) -> Any:
@@ -115,33 +114,33 @@ def got(row: Field, value: object) -> Any:
     return getattr(value, row.key) if row.get is None else row.get(value)
 
 
-def document(record: Record, value: object) -> dict[str, Any]:
+def document(fields: Fields, value: object) -> dict[str, Any]:
     """A value as JSON."""
-    return {row.key: got(row, value) for row in record}
+    return {row.key: got(row, value) for row in fields}
 
 
-def parsed(kind: Callable[..., T], record: Record, written: Mapping[str, Any]) -> T:
+def parsed(kind: Callable[..., T], fields: Fields, written: Mapping[str, Any]) -> T:
     """What `kind` makes of a document, its keys being arguments; keys that an older version did not write are left out.
 
     Raises: TypeError where something is missing, ValueError for a word that another version wrote.
     """
-    return kind(**{row.key: row.type.read(written[row.key]) for row in record if row.key in written})
+    return kind(**{row.key: row.type.read(written[row.key]) for row in fields if row.key in written})
 
 
-def on_bus(record: Record) -> Record:
+def on_bus(fields: Fields) -> Fields:
     """The rows that are D-Bus properties, in the interface's order."""
     found: list[Field] = []
-    for row in record:
+    for row in fields:
         if row.bus:
             names = [other.bus for other in found]
             found.insert(names.index(row.before) if row.before else len(found), row)
     return tuple(found)
 
 
-def properties(record: Record, value: object) -> dict[str, object]:
+def properties(fields: Fields, value: object) -> dict[str, object]:
     """A value's D-Bus properties; what is not known is 0 or empty, if the row does not say otherwise."""
     found: dict[str, object] = {}
-    for row in record:
+    for row in fields:
         if row.bus:
             one = got(row, value)
             if one is None:
@@ -150,9 +149,9 @@ def properties(record: Record, value: object) -> dict[str, object]:
     return found
 
 
-def from_properties(kind: Callable[..., T], record: Record, values: Mapping[str, Any]) -> T:
+def from_properties(kind: Callable[..., T], fields: Fields, values: Mapping[str, Any]) -> T:
     """What `kind` makes of D-Bus properties; those that an older version does not have are left out."""
-    there = [row for row in record if row.bus in values]
+    there = [row for row in fields if row.bus in values]
     return kind(**{row.key: None if values[row.bus] == row.none else values[row.bus] for row in there})
 
 
@@ -167,7 +166,7 @@ def stored(row: Field, value: object) -> Any:
     return round(one * 1e6) if row.type is SECONDS else one
 
 
-def log_fields(record: Record, value: object) -> dict[str, str]:
+def log_fields(fields: Fields, value: object) -> dict[str, str]:
     """A value's fields in the log; what is not known, or empty, is left out."""
-    kept = {row.log: stored(row, value) for row in record if row.log}
+    kept = {row.log: stored(row, value) for row in fields if row.log}
     return {f"JOURNALKEEPER_{name}": str(one) for name, one in kept.items() if one not in {None, ""}}

@@ -24,7 +24,7 @@ from journalkeeper.wire.field import (
     TEXTS,
     TIME,
     Field,
-    Record,
+    Fields,
     described,
     document,
     listed,
@@ -33,7 +33,7 @@ from journalkeeper.wire.field import (
     words,
 )
 
-FILE: Final[Record] = (
+FILE: Final[Fields] = (
     Field("path", TEXT, "Path", "Where it is.", constant=True),
     Field("device", COUNT, "Device", "st_dev of stat(2)."),
     Field("inode", COUNT, "Inode", "st_ino of stat(2)."),
@@ -106,7 +106,7 @@ FILE: Final[Record] = (
 )
 """A journal file: a JournalFile."""
 
-DOING: Final[Record] = (
+DOING: Final[Fields] = (
     Field(
         "action",
         nullable(words(Verb)),
@@ -132,10 +132,10 @@ DOING: Final[Record] = (
 )
 """What is done with a file, on the bus only: an Action, a Skip, an Outcome or None."""
 
-RANGE: Final[Record] = rows(COUNT, "offset", "length", "extents")
+RANGE: Final[Fields] = rows(COUNT, "offset", "length", "extents")
 """A part of a file: a Range."""
 
-ACTION: Final[Record] = (
+ACTION: Final[Fields] = (
     Field("path", TEXT),
     Field("action", words(Verb)),
     Field("reason", REASON),
@@ -146,7 +146,7 @@ ACTION: Final[Record] = (
 )
 """What will be done: an Action."""
 
-SKIP: Final[Record] = (
+SKIP: Final[Fields] = (
     Field("path", TEXT),
     Field("reason", REASON),
     Field("detail", TEXT),
@@ -156,7 +156,7 @@ SKIP: Final[Record] = (
 )
 """What is left alone: a Skip."""
 
-WINDOW: Final[Record] = (
+WINDOW: Final[Fields] = (
     Field("open", FLAG),
     Field("closes_at_us", nullable(TIME)),
     Field("reason", TEXT),
@@ -164,7 +164,7 @@ WINDOW: Final[Record] = (
 )
 """An instance's flush window: a Window."""
 
-OUTCOME: Final[Record] = (
+OUTCOME: Final[Fields] = (
     Field("path", TEXT, log="FILE"),
     Field("action", words(Verb), log="ACTION"),
     Field("result", words(Result), log="RESULT"),
@@ -179,10 +179,10 @@ OUTCOME: Final[Record] = (
 )
 """What became of an action: an Outcome."""
 
-KEPT_OUTCOME: Final[Record] = (*OUTCOME, Field("detail", TEXT, log="DETAIL"))
+KEPT_OUTCOME: Final[Fields] = (*OUTCOME, Field("detail", TEXT, log="DETAIL"))
 """The same as the log and the record keep it; its column names are those of history.schema."""
 
-SUM: Final[Record] = (
+SUM: Final[Fields] = (
     *rows(COUNT, "files", "done", "skipped", "failed", "extents_before", "extents_after"),
     *rows(nullable(COUNT), "disk_bytes_before", "disk_bytes_after"),
     Field("bytes_written", COUNT),
@@ -193,31 +193,31 @@ SUM: Final[Record] = (
 WHEN: Final = Field("when_us", TIME)
 ORIGIN: Final = Field("origin", TEXT)
 
-ENTRY: Final[Record] = (WHEN, ORIGIN, *OUTCOME)
+ENTRY: Final[Fields] = (WHEN, ORIGIN, *OUTCOME)
 """An outcome in the record."""
 
-SIZES: Final[Record] = rows(COUNT, "size_bytes", "allocated_bytes")
+SIZES: Final[Fields] = rows(COUNT, "size_bytes", "allocated_bytes")
 
-SAMPLE: Final[Record] = (WHEN, Field("path", TEXT), *rows(COUNT, "extents", "ideal_extents"), *SIZES)
+SAMPLE: Final[Fields] = (WHEN, Field("path", TEXT), *rows(COUNT, "extents", "ideal_extents"), *SIZES)
 """An active file at one moment."""
 
-TOTALS: Final[Record] = (
+TOTALS: Final[Fields] = (
     *(WHEN, Field("instance", TEXT)),
     *rows(COUNT, "files", "extents", "ideal_extents", "active_extents"),
     *SIZES,
 )
 """An instance's files at one moment."""
 
-RUN: Final[Record] = (
+RUN: Final[Fields] = (
     *(Field("id", COUNT), ORIGIN, Field("began_us", TIME), Field("ended_us", nullable(TIME))),
     *rows(COUNT, "done", "skipped", "failed", "bytes_written"),
 )
 """A run."""
 
-WAIT: Final[Record] = (Field("path", TEXT), Field("since_us", TIME), Field("reason", REASON))
+WAIT: Final[Fields] = (Field("path", TEXT), Field("since_us", TIME), Field("reason", REASON))
 """A file that waits: a Wait."""
 
-MANAGER: Final[Record] = (
+MANAGER: Final[Fields] = (
     Field("version", nullable(TEXT), "Version", "The version of journalkeeper.", constant=True),
     Field(
         "state",
@@ -303,7 +303,7 @@ MANAGER: Final[Record] = (
 )
 """The service: a model.manager.Manager."""
 
-PROGRESS: Final[Record] = (
+PROGRESS: Final[Fields] = (
     Field("path", TEXT, "File", "The file at work, or nothing."),
     Field("number", NUMBER, "FileNumber", "Which one it is, from 1."),
     Field("total", NUMBER, "FileTotal", "How many will be worked on."),
@@ -312,7 +312,7 @@ PROGRESS: Final[Record] = (
 )
 """How far a job is, on the bus only: a Progress."""
 
-JOB: Final[Record] = (
+JOB: Final[Fields] = (
     Field("number", NUMBER, "Id", "Its number, from 1.", constant=True),
     Field("state", TEXT, "State", "queued, running, or canceling: it ends at the next chunk border."),
     Field("request", OPTIONS, "Options", "What was asked for, as for DefragmentAll.", constant=True),
@@ -320,7 +320,7 @@ JOB: Final[Record] = (
 )
 """A job, on the bus only, where its PROGRESS follows."""
 
-STRETCH: Final[Record] = (
+STRETCH: Final[Fields] = (
     *rows(COUNT, "offset", "length"),
     Field("extents", described(COUNT, "Extents that begin here.")),
     *rows(COUNT, "data_bytes", "compressed_bytes"),

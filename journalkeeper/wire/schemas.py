@@ -16,7 +16,7 @@ from journalkeeper.wire.field import (
     TEXTS,
     TIME,
     Field,
-    Record,
+    Fields,
     Type,
     described,
     listed,
@@ -36,7 +36,7 @@ def _by_name(one: Type, sentence: str) -> Type:
     return Type({"type": "object", "description": sentence, "additionalProperties": one.schema})
 
 
-DECISION: Final[Record] = (
+DECISION: Final[Fields] = (
     Field("action", nullable(words(Verb))),
     Field("reason", REASON),
     Field("detail", TEXT),
@@ -47,13 +47,13 @@ DECISION: Final[Record] = (
     Field("sentences", TEXTS),
 )
 
-PRICE: Final[Record] = (
+PRICE: Final[Fields] = (
     Field("read_seconds", described(SECONDS, "Of a cold read at 150 IOPS.")),
     *rows(nullable(SECONDS), "disk_iops", "disk_read_seconds"),
     Field("pinned_bytes", nullable(COUNT)),
 )
 
-RETENTION: Final[Record] = (
+RETENTION: Final[Fields] = (
     *rows(COUNT, "files", "size_bytes", "allocated_bytes"),
     Field("disk_bytes", nullable(COUNT)),
     *rows(nullable(TIME), "oldest_us", "newest_us"),
@@ -63,7 +63,7 @@ RETENTION: Final[Record] = (
     Field("binding", nullable(TEXT)),
 )
 
-DIRECTORY: Final[Record] = (
+DIRECTORY: Final[Fields] = (
     *rows(TEXT, "directory", "instance", "namespace", "storage"),
     *rows(FLAG, "nocow", "rotatable"),
     Field("sync_interval_us", COUNT),
@@ -74,7 +74,7 @@ DIRECTORY: Final[Record] = (
 
 NOT_LOOKED_AT: Final = Field("unknown", _by_name(TEXT, "What could not be looked at, and why."))
 
-STORY: Final[Record] = (
+STORY: Final[Fields] = (
     Field("file", nested(records.FILE)),
     Field("picture", listed(records.STRETCH)),
     Field("price", nested(PRICE)),
@@ -85,7 +85,7 @@ STORY: Final[Record] = (
     NOT_LOOKED_AT,
 )
 
-FINDING: Final[Record] = (
+FINDING: Final[Fields] = (
     Field("rule", RULE),
     Field("severity", Type({"enum": ["problem", "advice"]})),
     Field("sentence", described(TEXT, "What is so and why it matters.")),
@@ -99,7 +99,7 @@ FINDING: Final[Record] = (
     Field("remedy", described(TEXTS, "Commands for a shell.")),
 )
 
-JOURNAL_READ: Final[Record] = (
+JOURNAL_READ: Final[Fields] = (
     Field("entries", COUNT),
     Field("oldest_us", nullable(COUNT)),
     Field("complete", described(FLAG, "Whether these are all entries that are kept.")),
@@ -108,7 +108,7 @@ JOURNAL_READ: Final[Record] = (
     Field("events_complete", FLAG),
 )
 
-STATUS: Final[Record] = (
+STATUS: Final[Fields] = (
     *rows(TEXT, "version", "state_directory"),
     Field("readable", FLAG),
     Field("last_run", nullable(nested(records.RUN))),
@@ -118,18 +118,18 @@ STATUS: Final[Record] = (
     Field("waiting", nullable(listed(records.WAIT))),
 )
 
-VERDICT: Final[Record] = (
+VERDICT: Final[Fields] = (
     Field("fine", described(FLAG, "Whether all is well; where this host's service is meant.")),
     Field("verdict", described(TEXT, "The sentence that `status` begins with; where this host's service is meant.")),
 )
 
-PLAN: Final[Record] = (
+PLAN: Final[Fields] = (
     Field("window", _by_name(nested(records.WINDOW), "By instance.")),
     Field("actions", listed(records.ACTION)),
     Field("skipped", listed(records.SKIP)),
 )
 
-DOCTOR: Final[Record] = (
+DOCTOR: Final[Fields] = (
     Field("findings", described(listed(FINDING), "What is wrong or risky, problems first.")),
     Field("passed", described(Type({"type": "array", "items": RULE.schema}), "Checks that found nothing.")),
     Field("unknown", described(listed((Field("rule", RULE), Field("why", TEXT))), "Checks that could not be made.")),
@@ -139,15 +139,15 @@ DOCTOR: Final[Record] = (
     ),
 )
 
-CONFIG: Final[Record] = (
+CONFIG: Final[Fields] = (
     Field("problems", listed((Field("file", TEXT), Field("line", COUNT), *rows(TEXT, "key", "allowed")))),
     Field("values", listed((*rows(TEXT, "section", "key", "value"), Field("default", FLAG)))),
 )
 
-PLACES: Final[Record] = (Field("directories", listed(DIRECTORY)), NOT_LOOKED_AT)
-DEFRAG: Final[Record] = (Field("outcomes", listed(records.OUTCOME)), Field("totals", nested(records.SUM)))
-HISTORY: Final[Record] = (Field("outcomes", listed(records.ENTRY)), Field("samples", listed(records.SAMPLE)))
-REPORT: Final[Record] = (Field("path", TEXT), Field("size_bytes", COUNT))
+PLACES: Final[Fields] = (Field("directories", listed(DIRECTORY)), NOT_LOOKED_AT)
+DEFRAG: Final[Fields] = (Field("outcomes", listed(records.OUTCOME)), Field("totals", nested(records.SUM)))
+HISTORY: Final[Fields] = (Field("outcomes", listed(records.ENTRY)), Field("samples", listed(records.SAMPLE)))
+REPORT: Final[Fields] = (Field("path", TEXT), Field("size_bytes", COUNT))
 
 ANSWERS: Final[dict[str, tuple[str, Type]]] = {
     "scan": ("Every journal file. ", listed(records.FILE)),

@@ -504,7 +504,7 @@ def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -
         ("waiting", records.WAIT),
     ],
 )
-def test_a_tables_columns_are_its_records(record: Record, table: str, described: fields.Record) -> None:
+def test_a_tables_columns_are_its_records(record: Record, table: str, described: fields.Fields) -> None:
     with closing(sqlite3.connect(record.path)) as connection:
         there = {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
     assert there - {"id", "run"} == {fields.column(row) for row in described}

@@ -22,7 +22,7 @@ from journalkeeper.wire.field import (
     COUNT,
     TEXT,
     Field,
-    Record,
+    Fields,
     document,
     from_properties,
     log_fields,
@@ -80,11 +80,11 @@ SHIPPED = nested((Field("path", TEXT), Field("size", COUNT))).schema
         ((Field("size", COUNT), Field("path", TEXT)), False),
     ],
 )
-def test_a_key_may_be_added_and_nothing_else(now: Record, *, allowed: bool) -> None:
+def test_a_key_may_be_added_and_nothing_else(now: Fields, *, allowed: bool) -> None:
     assert stays(SHIPPED, nested(now).schema) is allowed
 
 
-DESCRIBED: tuple[tuple[type, Record], ...] = (
+DESCRIBED: tuple[tuple[type, Fields], ...] = (
     *((JournalFile, records.FILE), (Range, records.RANGE), (Action, records.ACTION), (Skip, records.SKIP)),
     *((Window, records.WINDOW), (Outcome, records.KEPT_OUTCOME), (Stretch, records.STRETCH), (Run, records.RUN)),
     *((Sample, records.SAMPLE), (Totals, records.TOTALS), (Wait, records.WAIT)),
@@ -93,7 +93,7 @@ DESCRIBED: tuple[tuple[type, Record], ...] = (
 
 
 @pytest.mark.parametrize(("kind", "record"), DESCRIBED)
-def test_a_row_is_an_attribute_or_says_how_to_get_it(kind: type, record: Record) -> None:
+def test_a_row_is_an_attribute_or_says_how_to_get_it(kind: type, record: Fields) -> None:
     assert [row.key for row in record if row.get is None and not hasattr(kind, row.key)] == []
 
 
