@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.engine import Engine
+from journalkeeper.engine import Engine, now_us
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.units import DAY_US
 from journalkeeper.observe.changes import Names
 from journalkeeper.observe.incremental import IncrementalObserver
 from journalkeeper.observe.observer import Seen
@@ -150,7 +151,7 @@ def test_what_happened_before_a_directory_was_watched_is_looked_at(
     state.mkdir()
     asked: list[Names | None] = []
 
-    def look(_: IncrementalObserver, tops: Iterable[str], *, now_us: int, changed: Names | None) -> Seen:
+    def look(_: IncrementalObserver, tops: Iterable[str], *, changed: Names | None, **_more: object) -> Seen:
         asked.append(changed)
         return Seen((), (), (), ())
 
@@ -169,6 +170,7 @@ def test_what_happened_before_a_directory_was_watched_is_looked_at(
     monkeypatch.setattr(Watch, "refresh", lambda watch: once(watch))  # noqa: PLW0108 - as above
     monkeypatch.setattr(backoff, "RETRY_S", 0.2)
     monkeypatch.setattr(IncrementalObserver, "look", look)
+    monkeypatch.setattr(Engine, "next_whole_look_us", lambda _: now_us() + DAY_US)  # which a real look moves on
     monkeypatch.setattr("journalkeeper.bus.names.bus_address", lambda: None)
 
     def engine() -> Engine:
