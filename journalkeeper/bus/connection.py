@@ -10,8 +10,8 @@ Writing and the end of the connection are our own, because of what releases of d
 
 Reading is mended where it is:
 - objects are made of whatever anybody sends (size_guard.py);
-- 2.44 reads as long as there is something to read (size_guard.py), and up to 4.0 at least it keeps a tree for every
-  signature that it was ever sent.
+- it goes on until what was read ends where a message does (size_guard.py), and up to 4.0 at least a tree is kept
+  for every signature that was ever sent.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from socket import socket
 from typing import Any, Final, Literal
 
 READ_BYTES: Final = 1 << 16
-"""Read in one turn of the event loop; releases of dbus-fast before 5.0 read as long as there is something."""
+"""Read in one turn of the event loop; dbus-fast reads on until what it has ends where a message does."""
 
 BODY_MOST: Final = 1 << 17
 """More than a call with the most paths has."""

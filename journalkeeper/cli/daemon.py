@@ -14,9 +14,9 @@ from journalkeeper.service.log import Log, to_journald
 DESCRIPTION = """\
 Watches the journal directories and keeps their files in order until SIGTERM. Archives are
 rewritten once, some time after they appeared; ranges of active files in journald's flush
-windows. A directory that is not there, as after -D, is waited for. SIGHUP reads the configuration
-again. Runs as well without systemd and in the
-foreground; journalkeeper.service runs it on a host."""
+windows. A directory that is not there, as after -D, is waited for. SIGHUP reads the
+configuration again. Runs as well without systemd and in the foreground; journalkeeper.service
+runs it on a host."""
 
 EXAMPLES = """\
 examples:

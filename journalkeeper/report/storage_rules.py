@@ -10,6 +10,7 @@ from shlex import quote
 from typing import Final
 
 from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, Volume
+from journalkeeper.model.finished import Sums
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.model.waiting import long
@@ -209,18 +210,21 @@ def fragmented(evidence: Evidence) -> Finding | Unknown | None:
         waiting = {wait.path for wait in long(known(evidence.record).waiting, evidence.now_us)}
         files = [file for file in files if file.path in waiting]
     files.sort(key=lambda file: (-file.extents.total, file.path))
-    extents = sum(file.extents.total for file in files)
-    ideal = sum(file.ideal_extents for file in files)
-    if extents - ideal < MANY_EXTENTS:
+    every = Sums.of(files)
+    if every.extents - every.ideal_extents < MANY_EXTENTS:
         return _unseen(look)
     lie = f"{counted(len(files), 'file')} {'lies' if len(files) == 1 else 'lie'}"
     sentence = (
-        f"{lie} in {extents:,} extents where {ideal:,} would do; `journalkeeper plan` shows what would be done about"
-        " each."
+        f"{lie} in {every.extents:,} extents where {every.ideal_extents:,} would do; `journalkeeper plan` shows what"
+        " would be done about each."
     )
     where = [""] if any(one.rotatable for one in look.host.instances) else _options({file.directory for file in files})
     remedy = tuple(f"journalkeeper {word}{option}" for word in ("plan", "defrag") for option in where)
-    facts: Facts = {"files": [file.path for file in files], "extents": extents, "ideal_extents": ideal}
+    facts: Facts = {
+        "files": [file.path for file in files],
+        "extents": every.extents,
+        "ideal_extents": every.ideal_extents,
+    }
     return Finding("fragmented", Severity.ADVICE, facts, sentence, remedy)
 
 
