@@ -14,6 +14,8 @@ forms.py            files that lie on the disk in every way that there is
 daemon.py           the service and the commands as processes
 bus.py              a system bus with polkit
 nobody.py           a process with fewer rights
+slow_volume.py      a btrfs on a disk that does as it is told
+repeated.py         one thing again and again beside another
 patience.py         waiting for what another process does
 
 conftest.py         volumes, beds with a journald, and the check that nothing is left behind

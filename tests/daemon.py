@@ -56,6 +56,13 @@ def journalkeeper(
     return done
 
 
+def memory_kib(pid: int, field: str = "VmRSS") -> int:
+    """The memory that a process has, by proc_pid_status(5)."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1])
+
+
 class Daemon:
     """`journalkeeper daemon` on a directory and, with a `bus`, on that; ended by `stop`.
 
@@ -129,8 +136,7 @@ class Daemon:
 
     def rss_kib(self) -> int:
         """Its resident size."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")))
+        return memory_kib(self.process.pid)
 
     def cpu_ticks(self) -> int:
         """The processor time that it has used."""

@@ -29,9 +29,10 @@ from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.lab.journald import OFFLINE, PrivateJournald
 from journalkeeper.lab.slowdisk import Control
 from tests.bench.archive import slowed
-from tests.bench.figures import REPOSITORY, Figure, Option, at_least, at_most, engine, show
+from tests.bench.figures import Figure, Option, at_least, at_most, engine, show
 from tests.bench.loaded import SETTINGS, SIZE
 from tests.bench.service import OUR_CALLS, PIECES, STATE, Call, calls, fsyncs
+from tests.daemon import environment
 from tests.slow_volume import on_slow_disk
 
 FLUSHES = 10
@@ -132,12 +133,11 @@ def _rewriting(place: Bed, trace: Path) -> subprocess.Popen[bytes]:
     config = place.volume.base / "journalkeeper.conf"
     config.write_text(CONFIG)
     words = engine("defrag", "--active", "--no-pager", f"--config={config}", os.fspath(place.journald.active))
-    environment = {**os.environ, "PYTHONPATH": os.fspath(REPOSITORY)}
-    environment["STATE_DIRECTORY"] = os.fspath(place.volume.mountpoint / STATE)
+    surroundings = environment(place.volume.mountpoint / STATE)
     said = trace.with_suffix(".said")
     with open(said, "wb") as file:
         rewrite = subprocess.Popen(
-            [*OUR_CALLS, "-o", os.fspath(trace), *words], env=environment, stdout=file, stderr=file
+            [*OUR_CALLS, "-o", os.fspath(trace), *words], env=surroundings, stdout=file, stderr=file
         )
     while not (trace.exists() and "DEFRAG" in trace.read_text(errors="replace")):
         if rewrite.poll() is not None:

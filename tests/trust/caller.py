@@ -30,11 +30,11 @@ from journalkeeper.bus import names
 from tests import bus as beds
 from tests.bench.figures import Option
 from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, raw_call
+from tests.daemon import memory_kib
 from tests.nobody import NOBODY
 from tests.patience import eventually
 from tests.trust import server as made
 from tests.trust import table
-from tests.trust.services import memory_kib
 
 KIND: Final = "bus"
 FILES: Final = 200

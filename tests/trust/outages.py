@@ -38,12 +38,13 @@ from journalkeeper.lab.volume import run
 from journalkeeper.model import Reason, Result
 from tests.bench.figures import Option
 from tests.btrfs.journals import QUICK, Bearing, bearing, extents
+from tests.daemon import environment
 from tests.journal_files import archive_name, put
 from tests.patience import eventually
 from tests.repeated import repeated
 from tests.slow_volume import on_slow_disk
 from tests.trust import table
-from tests.trust.services import CHECKOUT, Quiet, quiet
+from tests.trust.services import Quiet, quiet
 from tests.trust.tally import Tally
 from tests.trust.wholeness import verify_failures
 
@@ -385,9 +386,8 @@ class Subject:
         """A run that ends by itself; what it says is judged then."""
         place = self.place
         argv = (sys.executable, "-m", "journalkeeper", "defrag", "-D", INSIDE, "-j", "--config", str(place.config))
-        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "STATE_DIRECTORY": str(place.state_inside)}
         with subprocess.Popen(
-            (*place.journald.inside, *argv, *words), env=environment, text=True,
+            (*place.journald.inside, *argv, *words), env=environment(place.state_inside), text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         ) as process:  # fmt: skip
             yield process

@@ -23,7 +23,7 @@ from journalkeeper.model import Outcome
 from journalkeeper.service.daily_log import Say
 from journalkeeper.service.log import Event
 from tests.bus import PrivateBus
-from tests.daemon import Daemon
+from tests.daemon import Daemon, environment, memory_kib
 
 CHECKOUT = Path(__file__).parents[2]
 ALIVE = "WATCHDOG=1"
@@ -38,13 +38,6 @@ def listener(said: list[str]) -> Say:
         said.append(sentence)
 
     return say
-
-
-def memory_kib(pid: int, field: str = "VmRSS") -> int:
-    """The memory that a process has, by proc_pid_status(5)."""
-    found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1])
 
 
 class Quiet:
@@ -207,20 +200,18 @@ def quiet(
         ear.bind(os.fspath(ear_path))
         written = base / "journalkeeper.conf"
         written.write_text(config)
-        environment = {
-            **os.environ,
-            "STATE_DIRECTORY": os.fspath(state or base / "state"),
-            "PYTHONPATH": os.fspath(CHECKOUT),
-            "NOTIFY_SOCKET": os.fspath(ear_path),
-            "DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={base}/none" if bus is None else bus,
-            "WATCHDOG_USEC": f"{watchdog_s * 1e6:.0f}",
-            "PYTHONFAULTHANDLER": "1",  # where it was when the kernel ended it
-        }
+        surroundings = environment(
+            state or base / "state",
+            NOTIFY_SOCKET=os.fspath(ear_path),
+            DBUS_SYSTEM_BUS_ADDRESS=f"unix:path={base}/none" if bus is None else bus,
+            WATCHDOG_USEC=f"{watchdog_s * 1e6:.0f}",
+            PYTHONFAULTHANDLER="1",  # where it was when the kernel ended it
+        )
         if to_journald:
             stream = os.fstat(output.fileno())
-            environment["JOURNAL_STREAM"] = f"{stream.st_dev}:{stream.st_ino}"
+            surroundings["JOURNAL_STREAM"] = f"{stream.st_dev}:{stream.st_ino}"
         words = [*enter, sys.executable, "-m", "journalkeeper", "daemon", "-D", f"{top}", "--config", f"{written}"]
-        with subprocess.Popen(words, env=environment, stderr=output) as process:
+        with subprocess.Popen(words, env=surroundings, stderr=output) as process:
             service = Quiet(top, process, ear, state or base / "state", log, traced=traced)
             try:
                 assert service.eventually(service.looked, 120), service.lines

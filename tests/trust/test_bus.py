@@ -25,6 +25,7 @@ import pytest
 from journalkeeper.bus import names
 from tests import bus as beds
 from tests.bus import REPOSITORY, PrivateBus, RawClient, raw_call
+from tests.daemon import memory_kib
 from tests.nobody import NOBODY, as_nobody
 from tests.patience import eventually
 from tests.trust import server as made
@@ -60,8 +61,7 @@ class Served:
         return self._log.read_text()
 
     def rss_kib(self) -> int:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")))
+        return memory_kib(self.process.pid)
 
 
 @pytest.fixture
