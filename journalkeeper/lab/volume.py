@@ -169,7 +169,8 @@ class ScratchVolume:
             if run("stat", "--file-system", "--format=%T", self.base).strip() == "btrfs":
                 run("chattr", "+C", self.base)  # the image inherits it: its own extents are not what is measured
             if self.images[-1].exists():
-                pass  # a kept one
+                for path in self.images:
+                    _require_detached(path)
             elif image is None:
                 for path in self.images:
                     run("truncate", "-s", size, path)
@@ -310,6 +311,18 @@ class ScratchVolume:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _require_detached(image: Path, timeout_s: float = 10) -> None:
+    """Wait until no loop device uses `image`: two mounts of one image destroy its filesystem.
+
+    Raises: RuntimeError if a loop device still uses it after `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while users := run("losetup", "--noheadings", "--output=NAME", "--associated", image).split():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{image} is attached to {', '.join(users)}: end the process that uses it first")
+        time.sleep(0.1)
 
 
 def drop_caches() -> None:

@@ -5,6 +5,7 @@
     sudo tests/guest/guest make trixie          # a host of this name, 60 MB, 30 s the first time
     sudo tests/guest/guest boot trixie --iops 150
     sudo tests/guest/guest shell trixie         # look around; or: shell trixie -- journalctl -b
+    sudo tests/guest/guest age trixie 100       # 100 real flushes of 40 messages
     sudo tests/guest/guest throttle trixie 0
     sudo tests/guest/guest cut trixie           # the power, and boot again
     sudo tests/guest/guest poweroff trixie
@@ -93,6 +94,9 @@ def answer(guest: Guest, words: list[str]) -> str:
             return f"{iops} I/O operations a second" if int(iops) else "no limit"
         case ["snapshot", label]:
             return os.fspath(guest.snapshot(label))
+        case ["age", flushes]:
+            guest.age(int(flushes))
+            return f"{flushes} flushes, {guest.system_extents()} extents in system.journal"
         case ["reboot"]:
             guest.reboot()
         case ["cut"]:
@@ -233,6 +237,9 @@ def parser() -> argparse.ArgumentParser:
     verb("shell", shell, "enter it, or run a command in it").add_argument("command", nargs="*", metavar="-- COMMAND")
     verb("throttle", request, "limit its disk's I/O operations a second; 0 is no limit").add_argument("rest", nargs=1)
     verb("snapshot", request, "take a read-only snapshot of its root").add_argument("rest", nargs=1, metavar="LABEL")
+    verb("age", request, "let its journal live through so many flushes").add_argument(
+        "rest", nargs=1, metavar="FLUSHES"
+    )
     verb("reboot", request, "reboot it, with cold caches")
     verb("cut", request, "cut its power, and boot it again")
     verb("poweroff", poweroff, "shut it down")
@@ -249,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     try:
         words.does(words)
-    except CommandError as error:
+    except (CommandError, RuntimeError) as error:
         print(f"guest: {error}", file=sys.stderr)
         return 1
     return 0

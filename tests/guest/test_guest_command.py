@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from journalkeeper.lab import volume as lab
 from tests.guest.conftest import require_guest
 
 pytestmark = pytest.mark.guest
@@ -36,6 +37,7 @@ def test_a_host_is_made_booted_cut_off_powered_off_and_removed(say: Say) -> None
     assert "it is up after" in say("boot", "it").stdout
     assert say("shell", "it", "--", "systemctl", "is-system-running").stdout == "running\n"
     assert say("throttle", "it", "5000").stdout == "5000 I/O operations a second\n"
+    assert say("age", "it", "3").stdout.startswith("3 flushes, ")
     assert say("snapshot", "it", "one").stdout.endswith("/host-one\n")
     say("shell", "it", "--", "sh", "-c", "echo word >/root/kept; sync")
     assert say("cut", "it").stdout.startswith("up after")
@@ -59,3 +61,17 @@ def test_what_cannot_be_done_is_said_with_what_to_do_instead(say: Say) -> None:
     assert again.returncode == 1
     assert again.stderr == "guest: it is booted already, or about to be\n"
     assert say("shell", "it", "--", "true").returncode == 0
+
+
+def test_an_image_that_is_attached_elsewhere_is_not_booted(say: Say, tmp_path: Path) -> None:
+    """Two mounts of one image by two loop devices would destroy its filesystem."""
+    assert say("make", "bookworm", "it").returncode == 0
+    image = tmp_path / "hosts/it/disk0.img"
+    device = lab.run("losetup", "--find", "--show", image).strip()
+    try:
+        refused = say("boot", "it")
+    finally:
+        lab.run("losetup", "--detach", device)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"guest: {image} is attached to {device}: ")
+    assert say("boot", "it").returncode == 0
