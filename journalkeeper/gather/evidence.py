@@ -16,7 +16,7 @@ from journalkeeper.config import Config
 from journalkeeper.gather import machine
 from journalkeeper.gather.journal import journal
 from journalkeeper.history.record import NAME, Record
-from journalkeeper.journald import layout
+from journalkeeper.journald import layout, opening
 from journalkeeper.model import Host, Plan, Reason, Request
 from journalkeeper.model.errors import FileError, KeeperError, NotBtrfsError
 from journalkeeper.model.manager import Manager
@@ -91,8 +91,9 @@ def _leftovers(host: Host) -> tuple[str, ...]:
     found: list[str] = []
     for one in host.instances:
         try:
-            found += [f"{one.directory}/{name}" for name in layout.listing(one.directory).leftovers]
-        except FileError:
+            with opening.directory(one.directory) as fd:
+                found += [f"{one.directory}/{name}" for name in layout.listing(fd).leftovers]
+        except (FileError, OSError):
             continue  # it could be opened a moment ago; its files then say what is wrong
     return tuple(found)
 

@@ -58,24 +58,31 @@ class Listing(NamedTuple):
 def directories(top: str = TOP) -> list[Directory]:
     """The directories with journals at `top`, sorted by name: as journalctl -D takes one, and remote/ too.
 
-    That is `top` itself if it is named as an instance or holds journal files, and the
-    directories in it that are. A link is followed for `top` only. A top that does not
+    That is `top` itself if it is named as an instance or holds journal files, and the first
+    MOST_FILES of the directories in it that are. A link is followed for `top` only. A top that does not
     exist has none.
     Raises: FileError if `top` cannot be listed: EACCES, ENOTDIR.
     """
     top = os.path.realpath(top)
+    holds_journals = False
+
+    def below(entries: Iterable[os.DirEntry[str]]) -> Iterator[Directory]:
+        nonlocal holds_journals
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                holds_journals = holds_journals or classify(entry.name) is not None
+            elif (place := _directory(os.path.join(top, entry.name), entry.name)) is not None:
+                yield place
+
     try:
         with os.scandir(top) as entries:
-            listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            found = heapq.nsmallest(MOST_FILES, below(entries))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise FileError.wrap("list its journals", top, error) from error
-    below = (_directory(os.path.join(top, name), name) for name, is_directory in listed if is_directory)
-    found = sorted(directory for directory in below if directory is not None)
-    own_name = os.path.basename(top)
-    own = _directory(top, own_name)
-    if own is None and any(not is_directory and classify(name) for name, is_directory in listed):
+    own = _directory(top, os.path.basename(top))
+    if own is None and holds_journals:
         own = directory_at(top)
     return found if own is None else [own, *found]
 

@@ -210,19 +210,20 @@ class Observer:
         gathered = _Gathered()
         for path in dict.fromkeys(paths):
             gathered.files.append(self._named(path, now_us, gathered))
-        for directory in gathered.instances:
-            gathered.leftovers += [f"{directory}/{name}" for name in layout.listing(directory).leftovers]
         return gathered.seen()
 
     def _named(self, path: str, now_us: int, gathered: _Gathered) -> JournalFile:
         parent, _, name = path.rpartition("/")
-        place = _place(parent or "/")
+        place = layout.directory_at(parent or "/")
         try:
             with opening.directory(place.path) as fd:
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 if not stat.S_ISREG(status.st_mode):  # also where its parent is on another filesystem than its target
                     return file_row.irregular(place, name, classify(name) or file_row.UNNAMED, status)
+                is_first = place.path not in gathered.instances
                 where = self._learn(place, fd, gathered)
+                if is_first:
+                    gathered.leftovers += [f"{place.path}/{left}" for left in layout.listing(fd).leftovers]
                 return self._rows(place, where, [(name, classify(name))], now_us)[0]
         except NotBtrfsError as error:
             return file_row.problem(place, name, file_row.UNNAMED, Reason.NOT_BTRFS, str(error))
@@ -329,12 +330,3 @@ def resolved(given: str) -> str:
     """The absolute path of a file, links followed up to its directory."""
     parent, name = os.path.split(os.path.abspath(given))
     return f"{os.path.realpath(parent).rstrip('/')}/{name}"
-
-
-def _place(parent: str) -> Directory:
-    """The directory of a file that was named, also where no journald would write there."""
-    try:
-        known = layout.directories(parent)
-    except FileError:
-        known = []
-    return next((place for place in known if place.path == parent), Directory(parent, os.path.basename(parent), "", ""))

@@ -328,6 +328,19 @@ def test_many_spellings_of_one_path_are_one_file(top: Path) -> None:
     assert look_at(link / MACHINE / NAMES[0])[0].problem is Reason.VANISHED  # no link is followed unless resolved
 
 
+def test_a_named_file_behind_a_link_is_not_looked_for_by_path(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that takes a directory's place during a look must be neither resolved nor listed."""
+    link = top / "remote"
+    link.symlink_to(top / MACHINE)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EINVAL, "what was a link is none any more")
+
+    monkeypatch.setattr(os, "readlink", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert look_at(link / NAMES[0])[0].problem is Reason.VANISHED
+
+
 def test_names_that_are_not_utf8_are_seen(top: Path, journal_bytes: bytes) -> None:
     name = os.fsdecode(b"odd-\xff.journal")
     put(top / MACHINE, journal_bytes, name, torn=False)

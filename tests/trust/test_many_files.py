@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from journalkeeper.bus import properties
 from journalkeeper.cli import status
 from journalkeeper.journald import layout
-from journalkeeper.journald.layout import MOST_FILES, listing
+from journalkeeper.journald.layout import MOST_FILES, directories, listing
 from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Reason
 from journalkeeper.model.manager import Manager
@@ -29,6 +29,7 @@ from tests.journal_files import MAGIC, archive_name
 from tests.trust.services import Quiet, quiet
 
 NAMES = 20_000
+NAMES_MANY = 200_000
 WATCHED_S = 20.0
 
 
@@ -90,18 +91,41 @@ def test_temporary_files_of_ours_are_bounded_too(tmp_path: Path, monkeypatch: py
     assert len(listing(str(tmp_path)).leftovers) == 4
 
 
-def test_what_a_listing_takes_does_not_grow_with_the_directory(tmp_path: Path) -> None:
-    long = "x" * 150
-    for number in range(3 * MOST_FILES):
-        (tmp_path / f"{long}{number}.journal").touch()
+LISTERS: dict[str, Callable[[Path], object]] = {
+    "listing": lambda top: listing(str(top)),
+    "directories": lambda top: directories(str(top)),
+    "a look at a named file": lambda top: Observer().look_at([f"{top}/system.journal"], now_us=1),
+}
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with 200,000 names, of which half are journals' and half are nothing of ours."""
+    top = tmp_path_factory.mktemp("crowded")
+    directory = os.open(top, os.O_RDONLY)
+    for number in range(NAMES_MANY // 2):
+        for ending in ("journal", "txt"):
+            os.mknod(f"{'x' * 40}{number}.{ending}", dir_fd=directory)
+    os.close(directory)
+    return top
+
+
+@pytest.mark.parametrize("lister", LISTERS)
+def test_what_a_listing_takes_does_not_grow_with_the_directory(crowded: Path, lister: str) -> None:
     tracemalloc.start()
     try:
-        found = listing(str(tmp_path))
+        LISTERS[lister](crowded)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert found.left_out == 2 * MOST_FILES
     assert peak < MOST_FILES * 1000
+
+
+def test_no_more_instance_directories_are_listed_than_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "MOST_FILES", 4)
+    for number in range(9):
+        (tmp_path / f"{number:032x}").mkdir()
+    assert [place.name for place in directories(str(tmp_path))] == [f"{number:032x}" for number in range(4)]
 
 
 # what is said
