@@ -37,7 +37,8 @@ package_manager() {
 # bed: what makes a btrfs and a journald to try things on; guest: what makes and boots a
 # whole Debian, and packaging: what makes and judges packages, both on a Debian or Ubuntu
 # only; build: what `pip install .` by itself compiles with; docs: what judges man pages
-# and completions; trace: what sees journald's system calls and ours.
+# and completions; trace: what sees journald's system calls and ours; remote: a program of
+# systemd's that writes journals of other hosts (its socket and services stay disabled).
 packages() {
     case "$(package_manager) $1" in
     "apt-get python") echo "python3 python3-venv python3-systemd python3-btrfsutil python3-psutil" ;;
@@ -62,6 +63,7 @@ packages() {
     "pacman bed") echo "btrfs-progs compsize systemd util-linux e2fsprogs acl attr dbus polkit glib2" ;;
     "pacman build") echo "gcc pkgconf" ;;
     "pacman docs") echo "mandoc man-db groff bash zsh fish jq" ;;
+    "apt-get remote" | "dnf remote" | "zypper remote") echo "systemd-journal-remote" ;; # pacman has it in systemd
     *" trace") echo "strace" ;;
     esac | tr ' ' '\n'
 }

@@ -23,7 +23,7 @@ from dbus_fast import Message, MessageType
 from dbus_fast.aio import MessageBus
 
 from tests.nobody import NOBODY
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 METHOD_RETURN, ERROR = 2, 3
 
@@ -34,7 +34,6 @@ SYSTEM_CONF = Path("/usr/share/dbus-1/system.conf")
 ACTIONS = "/usr/share/polkit-1/actions"
 RULES = "/usr/share/polkit-1/rules.d"
 POLKITD = ("/usr/lib/polkit-1/polkitd", "/usr/libexec/polkitd", "/usr/libexec/polkit-1/polkitd")
-PATIENCE_S = 20.0
 
 CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
@@ -141,7 +140,7 @@ class PrivateBus:
             capture_output=True,
             text=True,
             check=check,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
 
     def call(self, name: str, member: str, *words: str, nobody: bool = False) -> subprocess.CompletedProcess[str]:

@@ -49,7 +49,7 @@ def journalkeeper(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_S,
         user=user,
     )
     assert done.returncode == 0 or not check, done.stderr

@@ -6,7 +6,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
+"""How long a test waits before it calls a program hung. Longer than any settle time, and nobody waits for it else."""
 
 
 def eventually(true: Callable[[], object], patience_s: float = PATIENCE_S, *, pause_s: float = 0.02) -> bool:

@@ -16,6 +16,7 @@ from journalkeeper.gather.journal import journal
 from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.report.buffering import bursts, judged_stream
 from journalkeeper.report.evidence import Journal
+from tests.patience import PATIENCE_S
 
 PYTHON = """
 import random, sys, time
@@ -81,9 +82,11 @@ class Talkers:
         channel.sendall(f"{name}\n{name}.service\n30\n1\n0\n0\n0\n".encode())
         return channel
 
-    def judged_when(self, enough: Callable[[dict[str, Said]], bool], *, patience_s: float) -> dict[str, Said]:
+    def judged_when(
+        self, enough: Callable[[dict[str, Said]], bool], *, patience_s: float = PATIENCE_S
+    ) -> dict[str, Said]:
         """What is said of each program, once it is `enough`."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             time.sleep(1)  # it is never synced: the next line makes it ONLINE at once
             entries = journal(os.fspath(self._journald.directory), 200_000, (), ours=False)

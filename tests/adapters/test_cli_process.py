@@ -27,7 +27,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def process(command: list[str], **more: str) -> subprocess.CompletedProcess[str]:
-    return ran(*command, env=environment(**more), timeout=60)
+    return ran(*command, env=environment(**more), timeout=240)
 
 
 def on_terminal(command: list[str], **more: str) -> tuple[str, int]:
@@ -91,21 +91,21 @@ def test_wrong_usage_is_one_line_on_stderr_and_exit_2(words: list[str]) -> None:
 def test_a_reader_that_leaves_early_is_met_with_silence(words: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, env=environment(), timeout=60, check=False)
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, env=environment(), timeout=240, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_a_full_disk_behind_stdout_is_said_once() -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(CHECK, stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=60, check=False)
+        done = subprocess.run(CHECK, stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=240, check=False)
     assert done.returncode == 1
     assert done.stderr == b"journalkeeper: cannot write the output: No space left on device\n"
 
 
 def test_help_for_a_full_disk_is_a_failure() -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([*COMMAND, "--help"], stdout=full, env=environment(), timeout=60, check=False)
+        done = subprocess.run([*COMMAND, "--help"], stdout=full, env=environment(), timeout=240, check=False)
     assert done.returncode == 1
 
 

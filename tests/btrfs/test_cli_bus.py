@@ -113,7 +113,7 @@ class Host:
 
     def does(self, *words: str, nobody: bool = False) -> subprocess.CompletedProcess[str]:
         process = self.begun(*words, nobody=nobody)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=240)
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def doors(self) -> list[str]:
@@ -306,7 +306,7 @@ def test_ctrl_c_ends_the_job_at_a_chunk_border_and_says_what_was_done(make_host:
     os.close(theirs)
     assert eventually(at_work)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=240)
     assert process.returncode == 1
     seen = os.read(ours, 1 << 20).decode()
     os.close(ours)
@@ -334,9 +334,9 @@ def test_watch_shows_each_change_and_ends_with_the_service(make_host: Callable[.
     other.stdout.readline()
     time.sleep(1)  # it waits, and for nothing that would come
     other.send_signal(signal.SIGINT)
-    assert (other.communicate(timeout=60)[1], other.returncode) == ("", 0)
+    assert (other.communicate(timeout=240)[1], other.returncode) == ("", 0)
     host.stop()
-    assert process.communicate(timeout=60)[1] == (
+    assert process.communicate(timeout=240)[1] == (
         "journalkeeper: the service has ended; `journalkeeper history` tells what it did\n"
     )
     assert process.returncode == 1

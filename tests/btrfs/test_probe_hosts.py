@@ -26,11 +26,10 @@ from journalkeeper.probe import base, fsync, syslog, who
 from journalkeeper.probe.base import Measurement
 from tests.bench.figures import REPOSITORY
 from tests.btrfs.test_probe_truths import at_bed, ended
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-PATIENCE_S = 20.0
 MOMENT_S = 0.5
 NOBODYS_PID = 4194304 + 1
 """Above what pid_max may be: no process has it."""

@@ -153,12 +153,9 @@ def test_what_has_waited_for_a_day_is_told_after_a_restart_too(
 REMOTE = Path("/lib/systemd/systemd-journal-remote")
 
 
-@pytest.mark.may_skip
 def test_what_journal_remote_wrote_and_closed_silently_is_done_without_another_event(
     copies: Copies, serve: Callable[..., Daemon]
 ) -> None:
-    if not REMOTE.exists():
-        pytest.skip("the package systemd-journal-remote is not installed")
     directory = copies.machine.parent / "remote"
     directory.mkdir()
     path = directory / "remote-here.journal"
@@ -180,7 +177,7 @@ def test_what_journal_remote_wrote_and_closed_silently_is_done_without_another_e
                 run("sync", path)
     before = extents(path)
     assert before > 60
-    assert eventually(lambda: extents(path) < before / 2, 150), service.log()
+    assert eventually(lambda: extents(path) < before / 2), service.log()
     assert eventually(lambda: path.name in service.done())
 
 
@@ -241,7 +238,7 @@ def test_the_timer_of_a_journald_that_is_never_at_rest_is_learned_by_one_sync(
     journald.age(2)
     with Load(bed, 50):  # no look ever finds such a journal OFFLINE
         assert not known()
-        assert eventually(known, 120)
+        assert eventually(known)
         for _ in range(20):
             known()
     assert asked_to_sync(journald) <= 1, "or the kernel's own write-back told it sooner"

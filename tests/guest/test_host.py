@@ -25,7 +25,7 @@ from tests.guest.steps import CHECKOUT, INSTALL, archive, eventually, extents, h
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 
-QUICK = "[Watch]\nSettleSec=1s\n[Window]\nPressureMax=100%\n"
+QUICK = "[Watch]\nSettleSec=1s\nNocowSettleSec=5s\n[Window]\nPressureMax=100%\n"
 SERVICE = "journalkeeper.service"
 SERVICES = [SERVICE, "journalkeeper-shutdown.service"]
 UNITS = sorted(path.name for path in (CHECKOUT / "units").iterdir() if path.suffix in (".service", ".timer"))

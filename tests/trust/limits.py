@@ -227,7 +227,7 @@ def descriptors(place: Host, number: int) -> Tried:
         def settled() -> bool:
             return place.mended(path) or int(property_of(guest, SERVICE, "NRestarts")) > 0
 
-        eventually(settled, 20)
+        eventually(settled)
         state = property_of(guest, SERVICE, "SubState")
         seen = "all done" if place.mended(path) else f"{state}: {last_words(place, since)}"
         guest.run("systemctl", "stop", SERVICE)
@@ -251,15 +251,15 @@ def watches(place: Host) -> Tried:
         allow(pid, 0)
         directory = guest.journal.with_name(f"{guest.machine_id}.limited")
         directory.mkdir()
-        if not eventually(lambda: _named("max_user_watches", place, since), 30):
+        if not eventually(lambda: _named("max_user_watches", place, since)):
             unclean.append("a refused watch was not said")
         path = place.put()
-        if not eventually(lambda: place.mended(path), 120):
+        if not eventually(lambda: place.mended(path)):
             unclean.append("without another watch no work was done")
         allow(pid, 1000)
         directory.rmdir()
         directory.mkdir()
-        if not eventually(lambda: _named("watched again", place, since), 90):
+        if not eventually(lambda: _named("watched again", place, since)):
             unclean.append("not watched again when it may")
         directory.rmdir()
     guest.run("systemctl", "restart", SERVICE)

@@ -24,6 +24,7 @@ from journalkeeper.service.daily_log import Say
 from journalkeeper.service.log import Event
 from tests.bus import PrivateBus
 from tests.daemon import Daemon, environment, memory_kib
+from tests.patience import PATIENCE_S
 
 CHECKOUT = Path(__file__).parents[2]
 ALIVE = "WATCHDOG=1"
@@ -162,7 +163,7 @@ class Quiet:
         counts = [re.match(r"STATUS=(\d+) files", line) for line in self.said]
         return next((int(count[1]) for count in reversed(counts) if count is not None), None)
 
-    def eventually(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+    def eventually(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
         """Whether it comes to that, and the process lives."""
         end_s = time.monotonic() + timeout_s
         while not condition():
@@ -214,7 +215,7 @@ def quiet(
         with subprocess.Popen(words, env=surroundings, stderr=output) as process:
             service = Quiet(top, process, ear, state or base / "state", log, traced=traced)
             try:
-                assert service.eventually(service.looked, 120), service.lines
+                assert service.eventually(service.looked), service.lines
                 yield service
             finally:
                 assert service.end() == 0 or may_fail, service.lines

@@ -242,7 +242,7 @@ def test_a_call_of_a_very_long_path_is_answered(bus: PrivateBus, serve: Callable
     def asks() -> list[tuple[int, int]]:
         path = "/" + "x" * (length - 1)
         with RawClient(str(bus.socket)) as client:
-            client.socket.settimeout(5)
+            client.socket.settimeout(60)
             client.send(raw_call(names.BUS_NAME, path, names.PROPERTIES, "GetAll", "s", names.MANAGER) + STATE)
             heard = answers(client)
             return [next(heard), next(heard)]
@@ -281,7 +281,7 @@ def test_a_bus_that_hung_finds_the_service_again(bus: PrivateBus, serve: Callabl
         time.sleep(0.5)
         os.kill(pid, signal.SIGSTOP)
         stack.callback(os.kill, pid, signal.SIGCONT)
-        assert eventually(lambda: "no system bus" in served.log(), 60)
+        assert eventually(lambda: "no system bus" in served.log())
     assert eventually(lambda: bus.has(names.BUS_NAME))
     assert owner(bus) != before
     assert gdbus(bus, f"{names.PEER}.Ping").returncode == 0

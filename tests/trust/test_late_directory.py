@@ -29,13 +29,13 @@ def test_a_service_ends_with_a_sentence_if_what_appears_is_read_only_to_it(
 ) -> None:
     top = volume.mountpoint / "journal"
     with quiet(tmp_path, top, may_fail=status is not None) as service:
-        assert service.eventually(lambda: any("to appear" in line for line in service.lines), 30)
+        assert service.eventually(lambda: any("to appear" in line for line in service.lines))
         volume.options = option
         volume.mount()
         if status is None:
-            assert service.eventually(lambda: any("there now" in line for line in service.lines), 30)
+            assert service.eventually(lambda: any("there now" in line for line in service.lines))
         else:
-            service.eventually(lambda: service.status is not None, 30)
+            service.eventually(lambda: service.status is not None)
             assert service.status == status
             assert f"{top} is there now, and read-only to this process" in service.lines[-1]
 

@@ -39,7 +39,7 @@ RAW = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud80
 def journald(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(os.fspath(tmp_path / "socket"))
-        listener.settimeout(5)
+        listener.settimeout(60)
         yield listener
 
 

@@ -187,7 +187,7 @@ def test_what_happened_before_a_directory_was_watched_is_looked_at(
         service._end()
         await running
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 60))
     assert asked[:3] == [None, None, None]
     assert asked[3] == {str(tmp_path / MACHINE): frozenset({"system.journal"})}, "watched, and told of"
 

@@ -40,7 +40,7 @@ def session(tmp_path: Path) -> Session:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
 
