@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from journalkeeper.history.record import Record
-from journalkeeper.history.rows import Entry
 from journalkeeper.model import Result
+from journalkeeper.model.recorded import Entry
 from tests.patience import PATIENCE_S, eventually
 
 if TYPE_CHECKING:

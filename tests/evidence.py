@@ -6,10 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from journalkeeper.config import Config
-from journalkeeper.model import GIB, Extents, JournalFile, Kind, Plan
-from journalkeeper.model.manager import Manager
-from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
-from journalkeeper.report.evidence import (
+from journalkeeper.health.evidence import (
     Boot,
     Evidence,
     Intake,
@@ -22,6 +19,9 @@ from journalkeeper.report.evidence import (
     System,
     Unit,
 )
+from journalkeeper.model import GIB, Extents, JournalFile, Kind, Plan
+from journalkeeper.model.manager import Manager
+from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
 from tests.hosts import DIRECTORY, NOW_US, file, host, instance, volume
 
 UNITS = (

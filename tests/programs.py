@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from typing import NamedTuple, Self
 
 from journalkeeper.gather.journal import journal
+from journalkeeper.health.buffering import bursts, judged_stream
+from journalkeeper.health.evidence import Journal
 from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.report.buffering import bursts, judged_stream
-from journalkeeper.report.evidence import Journal
 from tests.patience import PATIENCE_S
 
 PYTHON = """

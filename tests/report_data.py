@@ -6,10 +6,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from journalkeeper.history.rows import Entry, Sample, Totals
+from journalkeeper.health.evidence import Boot, Evidence, Intake, Journal, Look, Recorded, Unknown
 from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Reason, Skip, State, Verb
+from journalkeeper.model.recorded import Entry, Sample, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
-from journalkeeper.report.evidence import Boot, Evidence, Intake, Journal, Look, Recorded, Unknown
 from tests import hosts
 
 NOW_US = 1_795_348_800_000_000

@@ -22,6 +22,7 @@ ORDER = (
     "model",
     "config",
     "policy",
+    "health",
     "wire",
     "btrfs",
     "journald",
@@ -42,7 +43,7 @@ ORDER = (
 """Each package imports itself and those before it; the package's version is open to all."""
 
 PURE = (
-    *("model/", "config/", "policy/", "wire/", "report/", "metrics/prometheus.py", "metrics/status.py"),
+    *("model/", "config/", "policy/", "health/", "wire/", "report/", "metrics/prometheus.py", "metrics/status.py"),
     *(
         "service/snapshot.py",
         "service/messages.py",

@@ -20,12 +20,12 @@ import roff
 
 from journalkeeper import __version__
 from journalkeeper.bus import names
+from journalkeeper.cli.doctor import DOCTOR_RULES
 from journalkeeper.config import directives
 from journalkeeper.config.validation import AT_LEAST
+from journalkeeper.health.finding import word
 from journalkeeper.metrics import prometheus
 from journalkeeper.model.reasons import SENTENCES
-from journalkeeper.report.finding import word
-from journalkeeper.report.rules import RULES
 from journalkeeper.service.log import Event
 from journalkeeper.wire import records
 from journalkeeper.wire.field import Fields
@@ -146,7 +146,7 @@ def _reasons(_: str) -> Iterator[str]:
 
 def _rules(_: str) -> Iterator[str]:
     """Every rule of doctor with its meaning."""
-    for rule in RULES:
+    for rule in DOCTOR_RULES:
         yield from roff.item(roff.bold(word(rule)), _joined(rule.__doc__ or ""))
 
 

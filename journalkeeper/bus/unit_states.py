@@ -15,8 +15,8 @@ from dbus_fast.aio import MessageBus
 from dbus_fast.errors import AuthError, InvalidAddressError
 
 from journalkeeper.bus.names import PROPERTIES, bus_address
+from journalkeeper.health.evidence import Unit, Unknown
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.report.evidence import Unit, Unknown
 
 SYSTEMD: Final = "org.freedesktop.systemd1"
 MANAGER_PATH: Final = "/org/freedesktop/systemd1"

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
+from journalkeeper.health.evidence import DOCTOR_ENTRIES, Evidence, Journal, Unknown, Wanted
+from journalkeeper.health.finding import Finding, Severity, Verdict, judged
+from journalkeeper.health.rules import RULES
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted
-from journalkeeper.report.evidence import DOCTOR_ENTRIES, Evidence, Journal, Unknown, Wanted
-from journalkeeper.report.finding import Finding, Severity, Verdict, judged
-from journalkeeper.report.rules import RULES
+from journalkeeper.report.retention import history
 
 if TYPE_CHECKING:
     import argparse
@@ -36,6 +37,9 @@ examples:
 
 exit status:
   0 it ran, whatever it found; 1 with --check there is a problem, or journalctl broke off; 2 wrong usage"""
+
+DOCTOR_RULES: Final = (*RULES, history)
+"""The rules of health, and the proposal of `retention`."""
 
 WIDTH: Final = 80
 RECENT_US: Final = 7 * DAY_US
@@ -59,7 +63,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Look, judge, and say it."""
     wanted = Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US)
     evidence = gathered(context, wanted)
-    verdict = judged(evidence, RULES)
+    verdict = judged(evidence, DOCTOR_RULES)
     if context.output.json != "off":
         context.output.document(document(verdict, evidence.journal))
     else:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from journalkeeper.btrfs import disk, fiemap
 from journalkeeper.cli.output import DEFAULT_COLUMNS, columns
 from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
+from journalkeeper.health.evidence import Unknown
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.report import directory, story
-from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, Story
 from journalkeeper.wire.documents import entry_document, plan_document, plan_windows, skips
 from journalkeeper.wire.field import document
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import argparse
 
     from journalkeeper.cli.context import Context
-    from journalkeeper.history.rows import Entry, Sample
+    from journalkeeper.model.recorded import Entry, Sample
 
 DESCRIPTION = """\
 Tells one file's story: what it is; a picture of how it lies, a sign for each MiB; what a

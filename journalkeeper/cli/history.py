@@ -15,9 +15,9 @@ from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import Column, stacked
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
-from journalkeeper.history.rows import Entry, Sample
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Outcome, Reason, Request, Result
+from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.wire.documents import disk_sums, entry_document
 from journalkeeper.wire.field import document

@@ -11,14 +11,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from journalkeeper.btrfs.rename import rename_new
-from journalkeeper.cli.doctor import gathered
+from journalkeeper.cli.doctor import DOCTOR_RULES, gathered
 from journalkeeper.cli.text import shown
+from journalkeeper.health.evidence import REPORT_ENTRIES, Wanted
+from journalkeeper.health.finding import judged
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.units import format_size
-from journalkeeper.report.evidence import REPORT_ENTRIES, Wanted
-from journalkeeper.report.finding import judged
 from journalkeeper.report.page import page
-from journalkeeper.report.rules import RULES
 
 if TYPE_CHECKING:
     import argparse
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     with _directory(path) as dir_fd:
         refuse(path, dir_fd, force=args.force)
         evidence = gathered(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
-        text = page(evidence, judged(evidence, RULES), os.uname().nodename)
+        text = page(evidence, judged(evidence, DOCTOR_RULES), os.uname().nodename)
         write(path, dir_fd, text, force=args.force)
     size, output = len(text.encode()), context.output
     if output.json != "off":

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.doctor import WIDTH, gathered
 from journalkeeper.gather.machine import RETENTION
+from journalkeeper.health.evidence import Evidence, Unknown, Wanted
 from journalkeeper.journald import conf
 from journalkeeper.model.errors import FileError, KeeperError, UsageError
-from journalkeeper.report.evidence import Evidence, Unknown, Wanted
 from journalkeeper.report.retention import Retention, dropin, retention, sentence
 
 if TYPE_CHECKING:

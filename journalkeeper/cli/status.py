@@ -17,9 +17,9 @@ from journalkeeper.cli.selection import refuse_another
 from journalkeeper.cli.table import wrapped
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
-from journalkeeper.history.rows import Run, Totals
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.recorded import Run, Totals
 from journalkeeper.model.units import DAY_US, counted, format_size, format_span
 from journalkeeper.model.waiting import Wait, long, sentence
 from journalkeeper.wire.field import document

@@ -15,13 +15,13 @@ from journalkeeper.bus.unit_states import units
 from journalkeeper.config import Config
 from journalkeeper.gather import machine
 from journalkeeper.gather.journal import journal
+from journalkeeper.health.evidence import Evidence, Look, Recorded, Unknown, Wanted
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.journald import layout, opening
 from journalkeeper.model import Host, Plan, Reason, Request
 from journalkeeper.model.errors import FileError, KeeperError, NotBtrfsError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US
-from journalkeeper.report.evidence import Evidence, Look, Recorded, Unknown, Wanted
 
 if TYPE_CHECKING:
     from journalkeeper.engine import Engine

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from journalkeeper.health.evidence import Boot, Dropped, Ended, Intake, Journal, Line, Process, Stream, Unknown
 from journalkeeper.journald.journalctl import FLUSHED, Entry, entries, length, number, sees_all, text, wait_us
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.units import parse_span_us
-from journalkeeper.report.evidence import Boot, Dropped, Ended, Intake, Journal, Line, Process, Stream, Unknown
 
 STARTUP_FINISHED: Final = "b07a249cd024414a82dd00cd181378ff"
 STARTUP_IN_CONTAINER: Final = "eed00a68ffd84e31882105fd973abdd1"

@@ -8,9 +8,9 @@ import re
 import subprocess
 from typing import Final
 
+from journalkeeper.health.evidence import Storage, System, Unknown
 from journalkeeper.journald import conf, control, layout
 from journalkeeper.model.errors import FileError
-from journalkeeper.report.evidence import Storage, System, Unknown
 from journalkeeper.report.retention import target_in
 
 QLEN: Final = "/proc/sys/net/unix/max_dgram_qlen"

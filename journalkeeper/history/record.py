@@ -21,11 +21,6 @@ from journalkeeper.history.counters import Counters
 from journalkeeper.history.database import Connection, Database
 from journalkeeper.history.rows import (
     COUNT_LIMIT,
-    Day,
-    Entry,
-    Run,
-    Sample,
-    Totals,
     columns,
     counted,
     encodable,
@@ -40,6 +35,7 @@ from journalkeeper.history.rows import (
 )
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, Kind, Outcome, Past, Reason, Result, Verb
+from journalkeeper.model.recorded import Day, Entry, Run, Sample, Totals
 from journalkeeper.model.units import DAY_US
 from journalkeeper.model.waiting import Wait, is_long
 from journalkeeper.wire.records import KEPT_OUTCOME, SAMPLE, TOTALS, WAIT

@@ -9,6 +9,10 @@ Source: systemd 252, src/basic/parse-util.c, time-util.c, format-util.c; unchang
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
 
 U64_MAX = (1 << 64) - 1
 INFINITY_US = U64_MAX
@@ -194,3 +198,8 @@ def counted(number: int, singular: str) -> str:
     """A number with its noun: "1 file", "9,447 extents", "2 directories"."""
     plural = f"{singular[:-1]}ies" if singular.endswith("ry") else f"{singular}s"
     return f"{number:,} {singular if number == 1 else plural}"
+
+
+def quantile(ordered: Sequence[Number], per_mille: int) -> Number | int:
+    """The least value that so many of a thousand do not exceed; 0 of none."""
+    return ordered[-(-len(ordered) * per_mille // 1000) - 1] if ordered else 0

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from math import ceil, log2
 from typing import Final
 
+from journalkeeper.health.evidence import Boot, Intake, Journal, Recorded
 from journalkeeper.model import Result
-from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_span
+from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_span, quantile
 from journalkeeper.report import svg
-from journalkeeper.report.distribution import quantile
-from journalkeeper.report.evidence import Boot, Intake, Journal, Recorded
 from journalkeeper.report.figure import MOST_ROWS, Figure, Table, in_time, left_out, number_label
 from journalkeeper.report.text import UNKNOWN, day, hour, seconds, when
 

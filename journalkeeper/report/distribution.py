@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
+
+from journalkeeper.model.units import quantile
 
 STATISTICS: Final = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}
 ABOVE: Final = 10
@@ -24,9 +26,6 @@ GAP_NS: Final = 1_000_000_000
 UNITS: Final = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 BAR: Final = 40
 COLUMNS, WIDTH = 9, 8
-
-
-Number = TypeVar("Number", int, float)
 
 
 class Limit(NamedTuple):
@@ -65,11 +64,6 @@ class Series:
         """How long each wait was, from the one of that number on."""
         ends = zip(self.began_ns[first:], self.took_ns[first:], self.begins_ns()[first:], strict=False)
         return [began + took - planned for began, took, planned in ends]
-
-
-def quantile(ordered: Sequence[Number], per_mille: int) -> Number | int:
-    """The least value that so many of a thousand do not exceed; 0 of none."""
-    return ordered[-(-len(ordered) * per_mille // 1000) - 1] if ordered else 0
 
 
 def statistics(waits_ns: Iterable[int]) -> dict[str, int | None]:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Final
 
-from journalkeeper.history.rows import Entry, Totals
+from journalkeeper.health.evidence import Recorded
 from journalkeeper.history.samples import totals
 from journalkeeper.model import JournalFile, Result
 from journalkeeper.model.finished import Sums
+from journalkeeper.model.recorded import Entry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_size
 from journalkeeper.report import svg
-from journalkeeper.report.evidence import Recorded
 from journalkeeper.report.figure import MOST_ROWS, Figure, Table, in_time, left_out, number_label, size_label
 from journalkeeper.report.text import day, hour, when
 

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from journalkeeper import __version__
-from journalkeeper.history.rows import Entry
+from journalkeeper.health.evidence import Evidence, Unknown
+from journalkeeper.health.finding import Fact, Finding, Verdict
 from journalkeeper.model import Plan, Reason, Skip
 from journalkeeper.model.finished import Sums
 from journalkeeper.model.reasons import SENTENCES
+from journalkeeper.model.recorded import Entry
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.policy.saving import READ_IOPS, read_seconds_saved
 from journalkeeper.report import charts, style, svg
-from journalkeeper.report.evidence import Evidence, Unknown
 from journalkeeper.report.figure import Figure, Table
-from journalkeeper.report.finding import Fact, Finding, Verdict
 from journalkeeper.report.growth import growth
 from journalkeeper.report.text import UNKNOWN, html, seconds, when
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from journalkeeper.health.evidence import Evidence, Unknown
+from journalkeeper.health.finding import Facts, Finding, Severity, known
 from journalkeeper.model import MIB, Instance, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_size, format_span
-from journalkeeper.report.evidence import Evidence, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, known
 
 ARCHIVES: Final = 2
 """Compacted archives that there must be before their ratio is believed."""

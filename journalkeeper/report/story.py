@@ -7,14 +7,14 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from journalkeeper.history.rows import Entry, Sample
+from journalkeeper.health.evidence import Unknown
 from journalkeeper.model import JournalFile, Reason, Result, Stretch, Verb, Window
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import ENDS, SENTENCES
+from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import SECOND_US, counted, format_size, format_span
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture
-from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.text import UNKNOWN, seconds, when
 
 MOST_PAST: Final = 10

@@ -28,10 +28,10 @@ from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
+from journalkeeper.model.units import quantile
 from journalkeeper.model.waiting import sentence
 from journalkeeper.observe.intake_delays import IntakeDelays
 from journalkeeper.policy.deferral import AGAIN_US, PASSING
-from journalkeeper.report.distribution import quantile
 from journalkeeper.service.api import Api
 from journalkeeper.service.backoff import RETRY_S, Backoff, CpuShare
 from journalkeeper.service.daily_log import DailyLog, Say

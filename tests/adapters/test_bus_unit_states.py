@@ -10,7 +10,7 @@ import pytest
 from dbus_fast import Message, Variant
 
 from journalkeeper.bus.unit_states import units
-from journalkeeper.report.evidence import Unit, Unknown
+from journalkeeper.health.evidence import Unit, Unknown
 from tests.bus import FakePeer, PrivateBus, reply
 
 pytestmark = pytest.mark.root

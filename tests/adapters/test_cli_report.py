@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli import report
+from journalkeeper.health.evidence import Evidence
 from journalkeeper.journald.journalctl import JournalctlError
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.report.evidence import Evidence
 from tests.adapters.command import Typed
 from tests.report_data import evidence
 

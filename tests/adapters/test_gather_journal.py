@@ -11,9 +11,9 @@ import pytest
 
 from journalkeeper.gather import journal as gathering
 from journalkeeper.gather.journal import journal
+from journalkeeper.health.evidence import Dropped, Ended, Intake, Journal, Line, Unknown
 from journalkeeper.journald.journalctl import JournalctlError, entries
 from journalkeeper.model.errors import NeedsRootError
-from journalkeeper.report.evidence import Dropped, Ended, Intake, Journal, Line, Unknown
 from tests.adapters.command import Says, Typed
 
 NOW_US = 1_795_350_000_000_000

@@ -17,10 +17,10 @@ import pytest
 from journalkeeper.history.counters import Counters
 from journalkeeper.history.database import Database
 from journalkeeper.history.record import NAME, Record
-from journalkeeper.history.rows import Day, Run, Totals
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Skip, Verb
 from journalkeeper.model.finished import NONE_FINISHED, FinishedFile
+from journalkeeper.model.recorded import Day, Run, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
 from journalkeeper.wire import field as fields

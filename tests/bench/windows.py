@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.lab.load import Load
 from journalkeeper.lab.volume import extents
-from journalkeeper.report.distribution import quantile
+from journalkeeper.model.units import quantile
 from tests.bench import surprise
 from tests.bench.archive import slowed
 from tests.bench.figures import (

@@ -28,6 +28,7 @@ from journalkeeper.model import Extents, Kind, Outcome, Past
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import ConfigError, UsageError
 from journalkeeper.model.escape import shown
+from journalkeeper.model.recorded import Sample, Totals
 from journalkeeper.model.units import U64_MAX, parse_bool, parse_size, parse_span_us
 
 NOW_US: Final = 1_700_000_000_000_000
@@ -362,7 +363,7 @@ def check_columns(read: Callable[[tuple[Any, ...]], object], row: tuple[Any, ...
     for whole in (made, *made) if isinstance(made, tuple) else (made,):
         if isinstance(whole, Past):
             whole = whole._replace(mtime_ns=abs(whole.mtime_ns))  # noqa: PLW2901 - a file may be older than 1970
-        if isinstance(whole, Past | Outcome | rows.Sample | rows.Totals):
+        if isinstance(whole, Past | Outcome | Sample | Totals):
             assert all(value >= 0 for value in whole if isinstance(value, int | float))
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from journalkeeper import __version__
 from journalkeeper.cli.status import _Recorded, verdict
-from journalkeeper.history.rows import Run
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.recorded import Run
 from journalkeeper.model.units import HOUR_US
 from journalkeeper.model.waiting import Wait
 

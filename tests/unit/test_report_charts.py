@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from journalkeeper.history.rows import Entry, Sample, Totals
+from journalkeeper.health.evidence import Boot, Intake, Journal, Recorded
 from journalkeeper.model import Extents, Result
+from journalkeeper.model.recorded import Entry, Sample, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, format_span
 from journalkeeper.report import charts, growth, svg
 from journalkeeper.report.charts import bucket_of
-from journalkeeper.report.evidence import Boot, Intake, Journal, Recorded
 from journalkeeper.report.figure import FIRST_US, MOST_ROWS, Figure
 from tests.report_data import ACTIVE, NOW_US, entry, file, journal, recorded
 

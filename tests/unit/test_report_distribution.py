@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from journalkeeper.model.units import quantile
 from journalkeeper.report import distribution as report
 from journalkeeper.report.distribution import Limit, Series, Table
 
@@ -46,7 +47,7 @@ def test_a_percentile_with_fewer_than_ten_values_above_it_is_not_known(
      ([1] * 99 + [7], 990, 1), ([1, 2], 500, 1), ([1, 2], 501, 2), (range(1, 1001), 999, 999)],
 )  # fmt: skip
 def test_a_quantile_is_one_of_the_values(values: list[int], per_mille: int, one: int) -> None:
-    assert report.quantile(values, per_mille) == one
+    assert quantile(values, per_mille) == one
 
 
 @pytest.mark.parametrize(

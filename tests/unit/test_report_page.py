@@ -8,12 +8,12 @@ from html.parser import HTMLParser
 
 import pytest
 
+from journalkeeper.health.evidence import Boot, Evidence, Intake, Unknown
+from journalkeeper.health.finding import Finding, Severity, Verdict
 from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.reasons import SENTENCES
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import style
-from journalkeeper.report.evidence import Boot, Evidence, Intake, Unknown
-from journalkeeper.report.finding import Finding, Severity, Verdict
 from journalkeeper.report.page import MOST_ACTIONS, MOST_BYTES, page
 from tests.report_data import ACTIVE, NOW_US, entry, evidence, journal, nothing, plan, recorded
 

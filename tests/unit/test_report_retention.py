@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import files as conffiles
+from journalkeeper.health.evidence import Evidence, Storage, Unknown
+from journalkeeper.health.finding import Finding
 from journalkeeper.journald import conf
 from journalkeeper.model import GIB, MIB, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, parse_size
-from journalkeeper.report.evidence import Evidence, Storage, Unknown
-from journalkeeper.report.finding import Finding
 from journalkeeper.report.retention import Retention, dropin, history, retention, sentence, target_in, written
 from tests.evidence import STORAGE, archives, evidence, limits, look
 from tests.hosts import DIRECTORY, NOW_US, file, instance

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.history.rows import Sample
+from journalkeeper.health.evidence import Unknown
 from journalkeeper.model import MIB, Kind, Reason, Result, Stretch, Window
 from journalkeeper.model.reasons import ENDS, NO_JOURNAL
+from journalkeeper.model.recorded import Sample
 from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
 from journalkeeper.report import directory, story
 from journalkeeper.report.directory import Place
-from journalkeeper.report.evidence import Unknown
 from journalkeeper.report.story import Decision, Story
 from tests import hosts
 from tests.report_data import ACTIVE, NOW_US, entry, file

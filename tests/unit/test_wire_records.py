@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from journalkeeper.bus import contract
-from journalkeeper.history.rows import Run, Sample, Totals
 from journalkeeper.model import Action, JournalFile, Outcome, Plan, Range, Reason, Result, Skip, Stretch, Verb, Window
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import Progress
+from journalkeeper.model.recorded import Run, Sample, Totals
 from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import Wait
 from journalkeeper.wire import records, schemas

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from journalkeeper.health.buffering import BLOCK, Burst, bursts, fits, judged_stream, unbuffered_python
+from journalkeeper.health.evidence import Line, Process, Unknown
+from journalkeeper.health.finding import Finding
+from journalkeeper.health.rules import RULES
 from journalkeeper.model.units import SECOND_US
-from journalkeeper.report.buffering import BLOCK, Burst, bursts, fits, judged_stream, unbuffered_python
-from journalkeeper.report.evidence import Line, Process, Unknown
-from journalkeeper.report.finding import Finding
-from journalkeeper.report.rules import RULES
 from tests.evidence import evidence, journal, stream
 from tests.hosts import NOW_US
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from journalkeeper.report.buffering import buffered
-from journalkeeper.report.finding import Rule
-from journalkeeper.report.intake import waits
-from journalkeeper.report.journal_rules import dropped, journald_ended, slow_boot
-from journalkeeper.report.retention import history
-from journalkeeper.report.storage_rules import (
+from journalkeeper.health.buffering import buffered
+from journalkeeper.health.finding import Rule
+from journalkeeper.health.intake import waits
+from journalkeeper.health.journal_rules import dropped, journald_ended, slow_boot
+from journalkeeper.health.storage_rules import (
     born_datacow,
     compression_forbids_nocow,
     damaged,
@@ -25,7 +24,7 @@ from journalkeeper.report.storage_rules import (
     unclean,
     volatile,
 )
-from journalkeeper.report.system_rules import (
+from journalkeeper.health.system_rules import (
     faulty_kernel,
     faulty_systemd,
     keeper_down,
@@ -56,7 +55,6 @@ RULES: Final[tuple[Rule, ...]] = (
     short_queue,
     slow_boot,
     buffered,
-    history,
     keeper_down,
     keeper_starved,
     keeper_failing,

@@ -7,9 +7,9 @@ from collections import Counter
 from shlex import quote
 from typing import Final
 
+from journalkeeper.health.evidence import Boot, Evidence, Journal, Unknown
+from journalkeeper.health.finding import Facts, Finding, Severity, known, named
 from journalkeeper.model.units import DAY_US, SECOND_US, counted, format_span
-from journalkeeper.report.evidence import Boot, Evidence, Journal, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, known, named
 
 RECENT_US: Final = 7 * DAY_US
 """What was longer ago is over, or happens again."""

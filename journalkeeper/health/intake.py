@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from journalkeeper.model.units import counted, format_span
-from journalkeeper.report.distribution import quantile
-from journalkeeper.report.evidence import Evidence, Intake, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, known, named
+from journalkeeper.health.evidence import Evidence, Intake, Unknown
+from journalkeeper.health.finding import Facts, Finding, Severity, known, named
+from journalkeeper.model.units import counted, format_span, quantile
 
 ENOUGH: Final = 100
 """With fewer messages one in a hundred is none."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.history.rows import Entry, Run, Sample, Totals
 from journalkeeper.model import Host, Plan
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.recorded import Entry, Run, Sample, Totals
 from journalkeeper.model.waiting import Wait
 
 DOCTOR_ENTRIES: Final = 50_000

@@ -9,6 +9,9 @@ from __future__ import annotations
 from shlex import quote
 from typing import Final
 
+from journalkeeper.health.evidence import Evidence, Look, Unknown
+from journalkeeper.health.finding import Facts, Finding, Severity, known, named
+from journalkeeper.health.system_rules import is_up
 from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, Volume
 from journalkeeper.model.finished import Sums
 from journalkeeper.model.manager import Manager
@@ -17,9 +20,6 @@ from journalkeeper.model.waiting import long
 from journalkeeper.policy.cost import is_fragmented
 from journalkeeper.policy.nocow import judge, snapshots
 from journalkeeper.policy.saving import READ_IOPS
-from journalkeeper.report.evidence import Evidence, Look, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, known, named
-from journalkeeper.report.system_rules import is_up
 
 PINNED_BYTES: Final = 16 * MIB
 """Snapshots that keep less than two of journald's 8 MiB steps are not worth a word."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
-from journalkeeper.report.evidence import Evidence, Unknown
+from journalkeeper.health.evidence import Evidence, Unknown
 
 LISTED = 3
 """How many names a sentence has room for."""

@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from journalkeeper.health.evidence import Evidence, Unit, Unknown
+from journalkeeper.health.finding import Facts, Finding, Severity, known, named
 from journalkeeper.model import Result
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted, format_span
 from journalkeeper.model.waiting import long
-from journalkeeper.report.evidence import Evidence, Unit, Unknown
-from journalkeeper.report.finding import Facts, Finding, Severity, known, named
 
 ZEROING: Final = frozenset({252, 253})
 """systemd versions whose copy of a NOCOW archive can hold zeros: systemd #24150 and #31222."""

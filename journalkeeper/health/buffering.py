@@ -18,9 +18,9 @@ from math import ceil, log
 from shlex import quote
 from typing import Final, NamedTuple
 
+from journalkeeper.health.evidence import Evidence, Line, Process, Stream
+from journalkeeper.health.finding import Facts, Finding, Severity, known, named
 from journalkeeper.model.units import SECOND_US, format_span
-from journalkeeper.report.evidence import Evidence, Line, Process, Stream
-from journalkeeper.report.finding import Facts, Finding, Severity, known, named
 
 BLOCK: Final = 4096
 GAP_US: Final = SECOND_US
