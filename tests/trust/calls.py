@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import collections
 import io
+import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -50,7 +52,7 @@ from tests.bench.figures import Option
 from tests.btrfs.journals import action, do
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
-from tests.trust import faulty, inside, table
+from tests.trust import claims, faulty, inside, table
 from tests.trust.faulty import Ended
 from tests.trust.tally import Tally
 from tests.trust.wholeness import adorn, allocate_ahead, differences, next_run, record_troubles, whole
@@ -67,6 +69,7 @@ COMMAND_POINTS: Final = 300
 STATE: Final = "STATE_DIRECTORY"
 VOLUME: Final = ("uuid-a", 256)
 FIELD: Final = "LAB_NUMBER"
+DONE: Final = re.compile(r"done [\w-]+: (\d+) extents; ")
 
 
 class Looked(NamedTuple):
@@ -102,7 +105,7 @@ def in_words(what: Done | InternalError) -> str:
     if isinstance(what, InternalError):
         return f"internal-error: {what.detail}"
     outcome = what.outcome
-    return f"{outcome.result} {outcome.reason}: {outcome.detail}"
+    return f"{outcome.result} {outcome.reason}: {outcome.extents_after} extents; {outcome.detail}"
 
 
 class FileFlow:
@@ -130,8 +133,9 @@ class FileFlow:
             return in_words(guarded(partial(do, self._action, stop=stop, chunk_bytes=256 * KIB)))
 
     def look(self, said: str) -> Looked:
-        del said
         lost = differences(self._before, self._path, finished=False)
+        if claim := DONE.match(said):
+            lost += claims.contradict_extents(self._path, int(claim[1]))
         after = next_run(self._top, self._state)
         lost += differences(self._before, self._path, finished=True)
         return Looked(lost, after.failed + after.left, after.took_s, after.cleaned)
@@ -234,6 +238,7 @@ class CommandFlow:
 
     def __init__(self, base: Path, content: bytes) -> None:
         self._top, self._state, self._said = base / "top", base / "state", base / "said"
+        self._report = base / "report"
         self._conf = base / "conf"
         base.mkdir()
         self._conf.write_text("[Nocow]\nNocow=no\n[Defrag]\nMinReclaim=0\n[Budget]\nKeepFree=0\n")
@@ -251,21 +256,25 @@ class CommandFlow:
             adorn(path)
         self._before = {path: whole(path) for path in paths}
         self._rows = rows_in(self._state)
+        self._claims = claims.read_claims(self._state)
 
     def first(self) -> None:
         os.environ[STATE] = os.fspath(self._state)
-        null, said = os.open(os.devnull, os.O_WRONLY), os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(null, 1)
-        os.dup2(said, 2)
+        for number, path in ((1, self._report), (2, self._said)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
 
     def work(self) -> str:
         words = ["defrag", "-j", "--now", "-D", os.fspath(self._top), "--config", os.fspath(self._conf)]
         return f"exit {command(words)}"
 
     def look(self, said: str) -> Looked:
-        del said
-        unclean = ["a traceback on stderr"] if "Traceback" in self._said.read_text() else []
+        complaints = self._said.read_text()
+        unclean = ["a traceback on stderr"] if "Traceback" in complaints else []
         lost = self._differences(finished=False)
+        now = claims.read_claims(self._state)
+        lost += claims.find_false_claims(self._top, now)
+        if said and (report := self._report.read_text()):
+            lost += claims.compare_with_report(now, self._claims, json.loads(report), complaints)
         after = next_run(self._top, self._state)
         lost += self._differences(finished=True) + record_troubles(self._state, self._rows)
         return Looked(lost, unclean + after.failed + after.left, after.took_s, after.cleaned)

@@ -44,6 +44,7 @@ from tests.patience import eventually
 from tests.repeated import repeated
 from tests.slow_volume import on_slow_disk
 from tests.trust import table
+from tests.trust.claims import find_false_claims, read_claims
 from tests.trust.services import Quiet, quiet
 from tests.trust.tally import Tally
 from tests.trust.wholeness import verify_failures
@@ -406,6 +407,10 @@ class Subject:
         torn = {name: extents(journal / name) for name in self.place.borne if (journal / name).exists()}
         self.unclean += [f"{name} has {count} extents" for name, count in torn.items() if count >= TORN]
         self.unclean += [path.name for path in journal.iterdir() if path.name.startswith(".journalkeeper")]
+        claims = read_claims(self.place.state)
+        self.unclean += find_false_claims(journal, claims)
+        recorded = {row.name for row in claims.done}
+        self.unclean += [f"{name} was rewritten and is not recorded" for name in torn if name not in recorded]
 
 
 def _outcomes(said: str) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ import os
 import pickle
 import random
 import shutil
+import sqlite3
 import struct
 import sys
 import tempfile
@@ -37,6 +38,7 @@ from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
 from tests.bench.figures import Option
 from tests.btrfs.faults import let_go
 from tests.trust import table
+from tests.trust.claims import find_false_claims, read_claims
 from tests.trust.cutdisk import Recording
 from tests.trust.scenarios import FIELD, SCENARIOS, SIZE, Marks, record
 from tests.trust.tally import Tally
@@ -116,7 +118,7 @@ class Replay:
 
     def _look(self, name: str, at: int, tally: Tally) -> None:
         top = self._volume.mountpoint
-        lost = self._differences(top, finished=False)
+        lost = self._differences(top, finished=False) + _false_claims(top)
         after = next_run(top, top / STATE)
         lost += self._differences(top, finished=True)
         self.cut_short += lengthened(top)
@@ -124,7 +126,8 @@ class Replay:
         # the last transaction may be rolled back: SQLite's rollback journal may be there still
         rows = max(0, _count(self.marks.rows, at, self._recording) - 1)
         lost += record_troubles(top / STATE, rows)
-        tally.add(name, lost=lost, unclean=after.failed + after.left, outage_s=after.took_s)
+        unclean = after.failed + after.left + _false_claims(top)
+        tally.add(name, lost=lost, unclean=unclean, outage_s=after.took_s)
         self.cleaned += after.cleaned
 
     def _differences(self, top: Path, *, finished: bool) -> list[str]:
@@ -139,6 +142,14 @@ class Replay:
         found = {int(line) for line in text.split() if line.isdigit()}
         gone = sorted(set(range(1, count + 1)) - found)
         return [f"{len(gone)} of {count} entries, the first is {gone[0]}"] if gone else []
+
+
+def _false_claims(top: Path) -> list[str]:
+    """Return what the history on the volume claims and the volume does not show; a damaged history claims nothing."""
+    try:
+        return find_false_claims(top, read_claims(top / STATE))
+    except sqlite3.DatabaseError:
+        return []  # record_troubles() reports it
 
 
 def lengthened(top: Path) -> int:

@@ -39,6 +39,7 @@ from tests.daemon import Daemon
 from tests.journal_files import archive_name
 from tests.repeated import repeated
 from tests.trust import table
+from tests.trust.claims import find_false_claims, read_claims
 from tests.trust.services import on_a_bus
 from tests.trust.table import Row
 from tests.trust.wholeness import verify_failures
@@ -276,6 +277,7 @@ def soak(seed: int, minutes: float) -> tuple[Row, list[Figures]]:
             mistakes = {entry.outcome.detail for entry in record.history() if "internal" in entry.outcome.reason}
         unclean += sorted(mistakes)
         place.journald.sync()
+        unclean += find_false_claims(place.journald.journal, read_claims(state))
         gone = lost(place, going.sent, going.counts.get("rotate", 0))
         table.say(f"{going.counts}, {going.sent} messages")
         points = sum(going.counts.values())
