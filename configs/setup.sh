@@ -20,6 +20,13 @@ if is_root; then
     export PYTHONNOUSERSITE=1
 fi
 
+# make_work_directory: print the name of a new directory. Root's is below /tmp, where the sticky bit keeps
+# other users from exchanging it; below a TMPDIR that `sudo -E` hands on, its owner could.
+make_work_directory() {
+    if is_root; then unset TMPDIR; fi
+    mktemp -d
+}
+
 package_manager() {
     for manager in apt-get dnf zypper pacman; do
         if command -v "$manager" >/dev/null 2>&1; then
@@ -223,6 +230,9 @@ make_program() {
         pinned "$made" "$library" || return
     done
     pip_in "$made" install --no-deps --no-index --no-build-isolation . || return
+    # pip's own script reads PYTHONPATH and the user site of the HOME that root has; `python -I` reads neither.
+    printf '%s\n' "#!$made/bin/python -I" 'import sys' 'from journalkeeper.cli import main' 'sys.exit(main())' \
+        >"$made/bin/journalkeeper"
     unset PYTHONPATH
     rm -rf "${made:?}/build"
 }

@@ -79,6 +79,27 @@ def test_what_it_installed_runs_from_where_it_is_now(image: Path, tmp_path: Path
 
 @pytest.mark.root
 @pytest.mark.slow
+def test_the_installed_program_runs_nothing_of_a_users(image: Path, tmp_path: Path) -> None:
+    """As after `sudo -E` or `su -m`: root with the home and the environment of a user who prepared both."""
+    script, venv = tmp_path / "journalkeeper", tmp_path / "venv"
+    venv.symlink_to(image / HOME / "venv")
+    script.write_text((venv / "bin/journalkeeper").read_text().replace(f"/{HOME}/venv", f"{venv}"))
+    script.chmod(0o755)
+    find_user_site = "import site; print(site.getusersitepackages())"
+    environment = {"PATH": os.environ["PATH"], "HOME": f"{tmp_path}", "PYTHONPATH": f"{tmp_path / 'path'}"}
+    user_site = Path(ran(venv / "bin/python", "-S", "-c", find_user_site, check=True, env=environment).stdout.strip())
+    assert user_site.is_relative_to(tmp_path)
+    marker = tmp_path / "marker"
+    for place, name in ((user_site, "usercustomize"), (tmp_path / "path", "sitecustomize")):
+        place.mkdir(parents=True)
+        (place / f"{name}.py").write_text(f"open({str(marker)!r}, 'a')")
+        (place / "pydantic.py").write_text(f"open({str(marker)!r}, 'a')")
+    done = ran(script, "check-config", env=environment)
+    assert (done.returncode, marker.exists()) == (0, False), done.stderr
+
+
+@pytest.mark.root
+@pytest.mark.slow
 def test_an_upgrade_removes_what_is_no_more_and_leaves_disabled_what_was(image: Path) -> None:
     stale = image / "usr/lib/systemd/system/stale.service"
     stale.touch()

@@ -57,6 +57,22 @@ def test_the_directory_of_the_archive_is_roots_alone() -> None:
     assert (above.st_uid, above.st_mode & 0o022) == (0, 0)
 
 
+@pytest.mark.root
+def test_root_makes_nothing_below_a_users_tmpdir(tmp_path: Path) -> None:
+    """A user who owns TMPDIR could exchange what root installs from there."""
+    user, python = tmp_path / "user", tmp_path / "python"
+    user.mkdir()
+    os.chown(user, 12345, 12345)
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] || echo "$2" >{tmp_path}/made\n')
+    python.chmod(0o755)
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": f"{user}", "PYTHON": f"{python}"}
+    subprocess.run([CHECKOUT / "configs/place", tmp_path / "placed"], env=environment, check=True)
+    made = Path((tmp_path / "made").read_text().strip())
+    assert not made.is_relative_to(user)
+    scripts = [path for path in CHECKOUT.glob("configs/**/*") if path.is_file()]
+    assert [path for path in scripts if b"$(mktemp -d)" in path.read_bytes()] == []
+
+
 # pip
 
 
