@@ -29,11 +29,18 @@ def guest(release: str) -> Iterator[Guest]:
         yield host
 
 
-def test_who_asks_for_the_name_starts_the_service(guest: Guest) -> None:
+def test_a_call_starts_the_service_only_where_it_is_enabled(guest: Guest) -> None:
+    read = f"{AS_NOBODY}busctl --json=short get-property {WHERE} Paused"
+    assert "not found" in guest.shell(f"{read} 2>&1 || true")  # installed, and never enabled
     assert property_of(guest, UNIT, "ActiveState") == "inactive"
-    assert json.loads(guest.shell(f"{AS_NOBODY}busctl --json=short get-property {WHERE} Paused"))["data"] is False
+    guest.shell(f"systemctl enable {UNIT}")
+    assert json.loads(guest.shell(read))["data"] is False
     assert property_of(guest, UNIT, "ActiveState") == "active"
     assert property_of(guest, UNIT, "BusName") == names.BUS_NAME
+    guest.shell(f"systemctl disable --now {UNIT}")
+    assert "not found" in guest.shell(f"{read} 2>&1 || true")
+    assert property_of(guest, UNIT, "ActiveState") == "inactive"
+    guest.shell(f"systemctl enable --now {UNIT}")
 
 
 def test_nobody_reads_and_is_denied_the_rest_by_the_hosts_own_polkit(guest: Guest) -> None:

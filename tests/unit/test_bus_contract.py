@@ -86,11 +86,12 @@ def test_the_bus_lets_through_the_interfaces_that_can_be_called_and_method_calls
     assert {rule["send_type"] for rule in rules} == {"method_call"}
 
 
-def test_activation_starts_our_unit_which_has_the_name() -> None:
+def test_activation_is_by_an_alias_that_only_an_enabled_unit_has() -> None:
+    alias = f"dbus-{names.BUS_NAME}.service"
     lines = (CONFIGS / "dbus" / "org.journalkeeper1.service").read_text().splitlines()
-    assert {f"Name={names.BUS_NAME}", "SystemdService=journalkeeper.service", "User=root"} <= set(lines)
+    assert {f"Name={names.BUS_NAME}", f"SystemdService={alias}", "User=root"} <= set(lines)
     unit = (CONFIGS.parent / "units" / "journalkeeper.service").read_text().splitlines()
-    assert f"BusName={names.BUS_NAME}" in unit
+    assert {f"BusName={names.BUS_NAME}", f"Alias={alias}"} <= set(unit)
 
 
 PATHS = [
