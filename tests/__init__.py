@@ -14,9 +14,11 @@ forms.py            files that lie on the disk in every way that there is
 daemon.py           the service and the commands as processes
 bus.py              a system bus with polkit
 nobody.py           a process with fewer rights
-slow_volume.py      a btrfs on a disk that does as it is told
 repeated.py         one thing again and again beside another
 patience.py         waiting for what another process does
+demo.py             what tests/try shows: an archive aged, read and compacted
+load.py             messages by schedule at a bed
+slowdisk.py         a disk image whose every read and write takes its time, and a btrfs on one
 
 conftest.py         volumes, beds with a journald, and the check that nothing is left behind
 btrfs/conftest.py   the shared volume, files and engines on it

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab import bed as lab
-from journalkeeper.lab.bed import Bed
+from journalkeeper.probe import bed as lab
+from journalkeeper.probe.bed import Bed
 
 NO_SKIP = "JOURNALKEEPER_NO_SKIP"
 TAG = "JOURNALKEEPER_TEST_SESSION"

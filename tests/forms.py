@@ -11,9 +11,8 @@ from pathlib import Path
 
 from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE, punch_hole
-from journalkeeper.lab.bed import Bed, bed
-from journalkeeper.lab.journald import ONLINE, PrivateJournald
-from journalkeeper.lab.volume import run
+from journalkeeper.probe.bed import ONLINE, Bed, PrivateJournald, bed
+from journalkeeper.probe.scratch_volume import run
 from tests.journal_files import PAGE, archive_name, scatter, unclean_name
 
 STEP = 8 << 20

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from journalkeeper.journald.entries import ARRAY, COMPACT, COMPACT_DATA_BYTES, DATA_BYTES, ENTRY_BYTES, OBJECT, SOURCE
-from journalkeeper.lab.volume import run
+from journalkeeper.probe.scratch_volume import run
 
 PAGE: Final = 4096
 MAGIC: Final = b"LPKSHHRH"

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 from journalkeeper.gather.journal import journal
 from journalkeeper.health.buffering import bursts, judged_stream
 from journalkeeper.health.evidence import Journal
-from journalkeeper.lab.journald import PrivateJournald
+from journalkeeper.probe.bed import PrivateJournald
 from tests.patience import PATIENCE_S
 
 PYTHON = """

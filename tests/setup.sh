@@ -4,7 +4,7 @@
 . configs/setup.sh
 
 # own_mounts: the words that run a command in a mount namespace of its own, so that nothing
-# stays mounted however it ends; none where that cannot be (journalkeeper/lab/volume.py has why).
+# stays mounted however it ends; none where that cannot be (journalkeeper/probe/scratch_volume.py has why).
 own_mounts() {
     if cut -d' ' -f5 /proc/self/mountinfo | grep -qx /; then
         set -- unshare --mount --propagation private

@@ -32,7 +32,6 @@ ORDER = (
     "metrics",
     "engine",
     "report",
-    "lab",
     "probe",
     "service",
     "bus",
@@ -77,7 +76,7 @@ ONLY_IN: dict[str, set[str]] = {
     "ctypes": {"btrfs"},
     "fcntl.ioctl": {"btrfs"},
     "btrfsutil": {"btrfs"},
-    "struct": {"btrfs", "journald", "service", "lab", "probe"},
+    "struct": {"btrfs", "journald", "service", "probe"},
     "pyinotify": {"service"},
     "sqlite3": {"history"},
     "importlib": {"cli"},
@@ -248,14 +247,14 @@ def edges(sources: list[Source]) -> list[str]:
     return found
 
 
-def lab_is_for_commands(sources: list[Source]) -> list[str]:
+def probes_are_for_commands(sources: list[Source]) -> list[str]:
     """A test bed is no part of the product."""
     return [
-        f"{source.path}:{line}: {source.package} uses the lab"
+        f"{source.path}:{line}: {source.package} uses a probe"
         for source in modules(sources)
-        if source.package not in {"lab", "probe", "cli"}
+        if source.package not in {"probe", "cli"}
         for line, name in imports(source)
-        if under(name, {f"{PACKAGE}.lab"})
+        if under(name, {f"{PACKAGE}.probe"})
     ]
 
 
@@ -322,7 +321,7 @@ def top_level(sources: list[Source]) -> list[str]:
 
 Check = Callable[[list[Source]], list[str]]
 CHECKS: tuple[Check, ...] = (
-    *(order, cycles, purity, edges, lab_is_for_commands, one_mailbox, top_modules),
+    *(order, cycles, purity, edges, probes_are_for_commands, one_mailbox, top_modules),
     *(licensed, short, homeless, top_level),
 )
 
@@ -359,7 +358,12 @@ BAD: list[tuple[Check, str, str, str]] = [
     (edges, "engine.py", "from fcntl import ioctl", "fcntl.ioctl belongs to btrfs"),
     (edges, "observe/x.py", "import struct", "struct belongs to"),
     (edges, "observe/x.py", f"MAGIC = b'{JOURNAL_MAGIC}'", "only journald/ parses"),
-    (lab_is_for_commands, "service/x.py", "from journalkeeper.lab.volume import run", "service uses the lab"),
+    (
+        probes_are_for_commands,
+        "service/x.py",
+        "from journalkeeper.probe.scratch_volume import run",
+        "service uses a probe",
+    ),
     (one_mailbox, "bus/x.py", "loop.call_soon_threadsafe(print)", "only service/mailbox.py"),
     (top_modules, "helpers.py", "", "belongs into a package"),
     (licensed, "model/x.py", "'''No license.'''\n", "no SPDX line"),
@@ -384,7 +388,7 @@ GOOD: list[tuple[Check, str, str]] = [
     (purity, "config/files.py", "import os\nos.listdir('/etc')"),
     (purity, "policy/case.py", "def asked(request):\n    return request.now"),
     (edges, "history/state.py", "import fcntl\nfcntl.flock(0, 0)"),
-    (lab_is_for_commands, "cli/lab.py", "from journalkeeper.lab import demo"),
+    (probes_are_for_commands, "cli/lab.py", "from journalkeeper.probe import compare"),
     (short, "model/x.py", "def long():\n" + "    pass\n" * (FUNCTION_LINES - 1)),
     (short, "model/x.py", "x = 1\n" * MODULE_LINES),
 ]
@@ -415,4 +419,4 @@ def test_every_check_has_been_seen_to_fail() -> None:
 
 def test_the_checks_saw_the_package() -> None:
     seen = {source.package for source in repository()}
-    assert {"model", "engine", "lab", "policy"} <= seen
+    assert {"model", "engine", "probe", "policy"} <= seen

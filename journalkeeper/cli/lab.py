@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from journalkeeper.cli.progress import on_terminal
 from journalkeeper.cli.table import Column
 from journalkeeper.cli.text import no_directory, shown
-from journalkeeper.lab import bed, compare
-from journalkeeper.lab.volume import isolate, raise_on_signals
 from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.units import format_size
+from journalkeeper.probe import bed, compare
+from journalkeeper.probe.scratch_volume import isolate, raise_on_signals
 
 if TYPE_CHECKING:
     import argparse

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from journalkeeper.lab import journald
 from journalkeeper.model.errors import FileError, KeeperError
+from journalkeeper.probe import bed
 from journalkeeper.report.distribution import Series
 
 NAME = "journalkeeper-"
@@ -175,8 +175,8 @@ def target(*, host: bool, directory: str | None) -> Iterator[Target]:
             raise KeeperError("/dev/log: no such socket; without --host a private journald is asked")
         yield Target(Path("/run/systemd/journal"), host_journald(), ("journalctl",))
         return
-    if reason := journald.missing():
+    if reason := bed.missing_for_journald():
         raise KeeperError(f"no private journald: {reason}")
-    with scratch(directory or SCRATCH) as place, journald.PrivateJournald(place) as daemon:
+    with scratch(directory or SCRATCH) as place, bed.PrivateJournald(place) as daemon:
         words = ("journalctl", f"--directory={daemon.journal}")
         yield Target(Path(f"/proc/{daemon.pid}/root/run/systemd/journal"), daemon.pid, words)

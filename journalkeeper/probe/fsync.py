@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from journalkeeper.btrfs import inode, volume
-from journalkeeper.lab.journald import machine_id
 from journalkeeper.probe import who
 from journalkeeper.probe.base import Measurement, Steps, floor, sample, schedule, scratch
+from journalkeeper.probe.bed import machine_id
 from journalkeeper.report.distribution import Series
 
 BLOCK: Final = b"x" * 4096

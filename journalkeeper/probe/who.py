@@ -20,10 +20,10 @@ from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import inode, volume
 from journalkeeper.journald import opening
-from journalkeeper.lab.volume import own_mounts
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
 from journalkeeper.probe.base import NAME, Lines, Measurement, Steps, at_the_end, floor, host_journald
+from journalkeeper.probe.scratch_volume import own_mounts
 from journalkeeper.report.distribution import Series
 
 TRACEFS: Final = "/sys/kernel/tracing"

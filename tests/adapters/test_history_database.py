@@ -23,8 +23,8 @@ import pytest
 
 from journalkeeper.history import database
 from journalkeeper.history.record import Record
-from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.hosts import outcome
 from tests.nobody import being_nobody
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab.bed import Bed
 from journalkeeper.model import Outcome, Reason, Result, Verb
+from journalkeeper.probe.bed import Bed
 from journalkeeper.service.log import FIELD_CHARACTERS, INTERVAL_S, LINES, SOCKET, Event, Log, encode, to_journald
 from tests.adapters.command import ran
 

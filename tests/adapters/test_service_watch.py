@@ -14,8 +14,8 @@ import pyinotify
 import pytest
 
 from journalkeeper.journald import layout
-from journalkeeper.lab.volume import run
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.probe.scratch_volume import run
 from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, Watch
 from tests.hosts import MACHINE
 

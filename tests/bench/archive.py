@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from journalkeeper.history.record import Record
-from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume, disk_bytes, extents
 from journalkeeper.model import ideal_extents
+from journalkeeper.probe.bed import PrivateJournald
+from journalkeeper.probe.scratch_volume import ScratchVolume, disk_bytes, extents
 from tests.bench.figures import (
     MIB,
     Figure,

@@ -48,7 +48,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from journalkeeper.lab.volume import disk_bytes, extents
+from journalkeeper.probe.scratch_volume import disk_bytes, extents
 from tests.bench import figures
 from tests.bench.figures import MIB, side_by_side
 from tests.guest.host import Guest, missing

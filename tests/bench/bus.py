@@ -26,8 +26,8 @@ from pathlib import Path
 from statistics import median
 
 from journalkeeper.bus import names
-from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.probe.bed import PrivateJournald
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import bus as beds
 from tests.bench.figures import Figure, at_most, count_is, need_a_bed, parser, show
 from tests.bus import PrivateBus, RawClient, raw_call

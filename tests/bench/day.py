@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from journalkeeper.lab.volume import extents
 from journalkeeper.model.units import parse_span_us
+from journalkeeper.probe.scratch_volume import extents
 from tests.bench import boots
 from tests.bench.boots import Rounds, Strategy, prepare
 from tests.bench.figures import Figure, Option, add_options, at_most, mib, parser, show, side_by_side

@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from journalkeeper.lab import bed as lab
-from journalkeeper.lab.bed import Bed
+from journalkeeper.probe import bed as lab
+from journalkeeper.probe.bed import Bed
 from tests.journal_files import archive_name
 from tests.programs import Talkers
 

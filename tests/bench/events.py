@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import bus as beds
 from tests.bench.figures import Figure, at_most, need_a_bed, parser, show
 from tests.bus import PrivateBus

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from journalkeeper import __version__
-from journalkeeper.lab import bed
-from journalkeeper.lab.volume import isolate
+from journalkeeper.probe import bed
+from journalkeeper.probe.scratch_volume import isolate
 
 REPOSITORY = Path(__file__).parents[2]
 MIB = 1 << 20

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import ansible
 from tests.ansible import Control, Played
 from tests.bench.figures import Figure, count_is, need_a_bed, parser, show

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from journalkeeper.lab.bed import Bed, bed
+from journalkeeper.probe.bed import Bed, bed
 from tests.bench.figures import Figure, at_least, count_is, engine, need_a_bed, parser, run, show
 from tests.patience import eventually
 from tests.repeated import repeated

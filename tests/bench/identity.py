@@ -30,9 +30,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from journalkeeper.lab.bed import Bed, bed
-from journalkeeper.lab.journald import ONLINE
-from journalkeeper.lab.volume import ScratchVolume, disk_bytes
+from journalkeeper.probe.bed import ONLINE, Bed, bed
+from journalkeeper.probe.scratch_volume import ScratchVolume, disk_bytes
 from tests.bench.figures import Figure, at_least, count_is, engine, mib, need_a_bed, parser, run, show
 from tests.btrfs.journals import bearing
 

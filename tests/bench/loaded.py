@@ -18,10 +18,9 @@ from typing import Final, NamedTuple
 
 from journalkeeper.history.record import Record
 from journalkeeper.journald.journalctl import plain, wait_us
-from journalkeeper.lab.bed import Bed, bed
-from journalkeeper.lab.load import Load
-from journalkeeper.lab.volume import extents
 from journalkeeper.probe.base import at_the_end
+from journalkeeper.probe.bed import Bed, bed
+from journalkeeper.probe.scratch_volume import extents
 from tests.bench.archive import slowed
 from tests.bench.figures import run, timed
 from tests.bench.service import (
@@ -35,6 +34,7 @@ from tests.bench.service import (
     fsyncs,
     serving,
 )
+from tests.load import Load
 from tests.patience import eventually
 from tests.repeated import repeated
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 from journalkeeper.history.database import Database
 from journalkeeper.history.record import NAME
 from journalkeeper.history.schema import MIGRATIONS
-from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.model.units import HOUR_US
+from journalkeeper.probe.bed import Bed, bed
 from tests.bench.figures import Figure, at_most, engine, in_turn, mib, ms, need_a_bed, parser, run, show, spawn
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from journalkeeper.lab.volume import disk_bytes
 from journalkeeper.model import MIB
+from journalkeeper.probe.scratch_volume import disk_bytes
 from tests.guest.host import Guest, missing
 from tests.guest.steps import INSTALL, eventually, lend_checkout
 

@@ -21,11 +21,9 @@ from typing import NamedTuple
 
 from journalkeeper.history.record import Record
 from journalkeeper.journald.header import STATE_OFFSET
-from journalkeeper.lab import traffic
-from journalkeeper.lab.bed import Bed, bed
-from journalkeeper.lab.journald import ARCHIVED
-from journalkeeper.lab.volume import disk_bytes, drop_caches
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.probe.bed import ARCHIVED, Bed, bed, messages
+from journalkeeper.probe.scratch_volume import disk_bytes, drop_caches
 from tests.bench.figures import Figure, at_most, count_is, engine, mib, need_a_bed, parser, run, show
 from tests.bench.service import DATACOW, INSIDE, STATE, serving
 from tests.patience import eventually
@@ -81,7 +79,7 @@ def finished(path: Path) -> bool:
 def rotations(place: Bed, case: Case) -> Iterator[Path]:
     """Write messages without end; each archive as soon as journald has made it."""
     known = archives(place)
-    for number, fields in enumerate(traffic.messages(), start=1):
+    for number, fields in enumerate(messages(), start=1):
         place.journald.log(fields.pop("MESSAGE"), **fields)
         if case.flushes and number % FLUSH_EVERY == 0:
             place.journald.sync()

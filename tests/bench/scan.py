@@ -26,9 +26,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from journalkeeper.lab.bed import Bed, bed
-from journalkeeper.lab.volume import filefrag
 from journalkeeper.observe.observer import Observer
+from journalkeeper.probe.bed import Bed, bed
+from journalkeeper.probe.scratch_volume import filefrag
 from tests.bench.figures import (
     Figure,
     at_least,

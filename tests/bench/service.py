@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.volume import extents
+from journalkeeper.probe.bed import Bed
+from journalkeeper.probe.scratch_volume import extents
 from tests.bench.figures import REPOSITORY, Option, run
 from tests.trust.services import Quiet, quiet
 

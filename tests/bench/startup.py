@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from journalkeeper.lab.bed import bed
+from journalkeeper.probe.bed import bed
 from tests.bench.figures import (
     REPOSITORY,
     Figure,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A message of priority crit while a piece is being rewritten: the arm `surprise` of tests/bench/windows.py.
 
-The disk is journalkeeper/lab/slowdisk.py, where an I/O that is one too many costs what an I/O costs. Every
+The disk is tests/slowdisk.py, where an I/O that is one too many costs what an I/O costs. Every
 30 s the kernel ends a transaction of the volume, and writes back old metadata, for which an fsync
 waits, whoever is at work (200 to 400 ms): before each try the volume is synced, while its disk is
 quick, and tries that a transaction's end fell into all the same, as commit_stats tells, are counted apart.
@@ -25,15 +25,13 @@ import btrfsutil
 from journalkeeper.btrfs import volume
 from journalkeeper.config.directives import Config
 from journalkeeper.journald import opening
-from journalkeeper.lab.bed import Bed, bed
-from journalkeeper.lab.journald import OFFLINE, PrivateJournald
-from journalkeeper.lab.slowdisk import Control
+from journalkeeper.probe.bed import OFFLINE, Bed, PrivateJournald, bed
 from tests.bench.archive import slowed
 from tests.bench.figures import Figure, Option, at_least, at_most, engine, show
 from tests.bench.loaded import SETTINGS, SIZE
 from tests.bench.service import OUR_CALLS, PIECES, STATE, Call, calls, fsyncs
 from tests.daemon import environment
-from tests.slow_volume import on_slow_disk
+from tests.slowdisk import Control, on_slow_disk
 
 FLUSHES = 10
 CONFIG = "[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n[Budget]\nBytesPerDay=infinity\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.bench.windows import ARMS
 
 REPOSITORY = Path(__file__).parents[2]

@@ -26,9 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from journalkeeper.lab.load import Load
-from journalkeeper.lab.volume import extents
 from journalkeeper.model.units import quantile
+from journalkeeper.probe.scratch_volume import extents
 from tests.bench import surprise
 from tests.bench.archive import slowed
 from tests.bench.figures import (
@@ -60,6 +59,7 @@ from tests.bench.loaded import (
     whole_life,
 )
 from tests.bench.service import CONFIG, DATACOW, age, every_second, serving, settled, use
+from tests.load import Load
 from tests.trust.services import Quiet
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.probe.bed import PrivateJournald
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.hosts import MACHINE
 from tests.journal_files import PAGE, scatter
 

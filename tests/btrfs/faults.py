@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from journalkeeper.btrfs import defrag, inode, kernel, rename
-from journalkeeper.lab.volume import ScratchVolume, drop_caches, run
 from journalkeeper.model import MIB
 from journalkeeper.observe.observer import Observer
+from journalkeeper.probe.scratch_volume import ScratchVolume, drop_caches, run
 from tests.journal_files import PAGE
 from tests.patience import eventually
 

@@ -20,14 +20,14 @@ from journalkeeper.config import Budget, Config, Defrag
 from journalkeeper.engine import Engine
 from journalkeeper.execute.executor import execute
 from journalkeeper.execute.pace import Pace
-from journalkeeper.lab import volume
-from journalkeeper.lab.journald import ONLINE, PrivateJournald
-from journalkeeper.lab.volume import run
 from journalkeeper.model import MIB, Action, Host, JournalFile, Plan, Reason, Request, Result
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Done, Report
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy.plan import plan
+from journalkeeper.probe import scratch_volume as volume
+from journalkeeper.probe.bed import ONLINE, PrivateJournald
+from journalkeeper.probe.scratch_volume import run
 from tests.patience import eventually
 
 ALWAYS = Config(budget=Budget(bytes_per_day=None, keep_free_bytes=0), defrag=Defrag(min_extents=1, min_reclaim_bytes=0))

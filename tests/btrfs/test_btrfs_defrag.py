@@ -15,9 +15,9 @@ import pytest
 from journalkeeper.btrfs import fiemap
 from journalkeeper.btrfs.defrag import defrag_range
 from journalkeeper.btrfs.disk import disk_bytes
-from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import KIB, MIB
 from journalkeeper.model.compression import Compression
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.journal_files import PAGE
 from tests.nobody import as_nobody
 

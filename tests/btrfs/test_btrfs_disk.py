@@ -12,9 +12,9 @@ import pytest
 from journalkeeper.btrfs import fiemap
 from journalkeeper.btrfs.defrag import defrag_range
 from journalkeeper.btrfs.disk import disk_bytes
-from journalkeeper.lab import volume as lab
 from journalkeeper.model import MIB
 from journalkeeper.model.compression import Compression
+from journalkeeper.probe import scratch_volume as lab
 from tests.journal_files import PAGE
 from tests.nobody import as_nobody
 

@@ -14,8 +14,8 @@ from journalkeeper.btrfs import fiemap
 from journalkeeper.btrfs.inode import set_nocow
 from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
-from journalkeeper.lab.volume import ScratchVolume, extents, run
 from journalkeeper.model import MIB, Extents
+from journalkeeper.probe.scratch_volume import ScratchVolume, extents, run
 from tests.journal_files import PAGE
 from tests.nobody import as_nobody
 

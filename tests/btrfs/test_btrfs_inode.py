@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs import inode
-from journalkeeper.lab.volume import run
+from journalkeeper.probe.scratch_volume import run
 from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs.volume import mount_options, require_btrfs, volume
-from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Volume
 from journalkeeper.model.errors import NotBtrfsError
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root

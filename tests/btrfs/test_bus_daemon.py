@@ -25,7 +25,7 @@ from dbus_fast import Message, MessageType, Variant
 
 from journalkeeper.bus import names, signals
 from journalkeeper.bus.connection import Connection
-from journalkeeper.lab.volume import ScratchVolume, drop_caches
+from journalkeeper.probe.scratch_volume import ScratchVolume, drop_caches
 from tests import bus as beds
 from tests.btrfs.journals import QUICK, extents
 from tests.bus import REPOSITORY, PrivateBus

@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.volume import extents
+from journalkeeper.probe.bed import Bed
+from journalkeeper.probe.scratch_volume import extents
 from tests import bus as buses
 from tests.adapters.pages import commands, make
 from tests.bus import PrivateBus

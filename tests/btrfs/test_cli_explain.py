@@ -15,9 +15,9 @@ import pytest
 
 from journalkeeper.btrfs import disk, fiemap
 from journalkeeper.cli import program
-from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Stretch
+from journalkeeper.probe.bed import PrivateJournald
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from journalkeeper.wire import schemas
 from tests.daemon import journalkeeper
 from tests.journal_files import PAGE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab.bed import Bed
+from journalkeeper.probe.bed import Bed
 from tests import documents
 from tests.btrfs.test_man_examples import PATIENCE_S, Reader, ended
 from tests.documents import Typed

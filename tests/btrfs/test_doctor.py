@@ -20,9 +20,9 @@ from journalkeeper.gather.journal import journal
 from journalkeeper.health.evidence import Journal
 from journalkeeper.health.intake import waited
 from journalkeeper.journald import layout
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB
+from journalkeeper.probe.bed import Bed
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import extents
 from tests.daemon import PROGRAM, environment
 from tests.journal_files import archive_name, put

@@ -18,12 +18,12 @@ from journalkeeper.engine import Engine
 from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.volume import run
 from journalkeeper.model import KIB, MIB, Outcome, Reason, Request, Result, Verb
 from journalkeeper.model.errors import BusyError, FileError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
+from journalkeeper.probe.bed import Bed
+from journalkeeper.probe.scratch_volume import run
 from tests.btrfs.faults import fill
 from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, go, readable_for
 from tests.daemon import journalkeeper

@@ -13,9 +13,9 @@ import pytest
 
 from journalkeeper.btrfs import fiemap
 from journalkeeper.config import Config
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.volume import ScratchVolume, disk_bytes, run
 from journalkeeper.model import MIB, Range, Reason, Request, Result, Verb
+from journalkeeper.probe.bed import Bed
+from journalkeeper.probe.scratch_volume import ScratchVolume, disk_bytes, run
 from tests.btrfs.faults import spoil
 from tests.btrfs.journals import (
     FORMS,

@@ -13,10 +13,9 @@ import pytest
 
 from journalkeeper.btrfs import defrag
 from journalkeeper.execute import inplace
-from journalkeeper.lab import traffic
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.volume import disk_bytes, drop_caches
 from journalkeeper.model import KIB, Reason, Request, Result
+from journalkeeper.probe.bed import Bed, messages
+from journalkeeper.probe.scratch_volume import disk_bytes, drop_caches
 from tests.btrfs.journals import action, bearing, do, export, extents
 from tests.journal_files import put, scatter
 
@@ -47,7 +46,7 @@ def test_an_archive_that_a_running_journald_rotated_leaves_nothing_behind(
 ) -> None:
     """Its last extents are a part of 8 MiB, which stay occupied for one block that is left."""
     place = make_bed("SystemMaxFileSize=16M", "SystemMaxUse=1G")
-    for fields in itertools.islice(traffic.messages(), MESSAGES):
+    for fields in itertools.islice(messages(), MESSAGES):
         place.journald.log(fields.pop("MESSAGE"), **fields)
     place.journald.sync()
     archives = sorted(place.journald.journal.glob("system@*.journal"))

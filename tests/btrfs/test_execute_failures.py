@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from journalkeeper.execute import leftovers
-from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import KIB, MIB, Reason, Request, Result
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.faults import fill, images_before_each_call, killed_before, leftovers_beside, let_go, spoil
 from tests.btrfs.journals import FORMS, action, bearing, do, how, is_nocow, look, planned
 from tests.journal_files import put

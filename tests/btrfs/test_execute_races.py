@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs import rename
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.journald import ONLINE, SIGNAL_SYNC
-from journalkeeper.lab.volume import run
 from journalkeeper.model import MIB, Reason, Result, Verb
 from journalkeeper.model.run import Done
+from journalkeeper.probe.bed import ONLINE, SIGNAL_SYNC, Bed
+from journalkeeper.probe.scratch_volume import run
 from tests.btrfs.journals import FORMS, action, bearing, do, extents, how, is_nocow, look, planned
 from tests.journal_files import MAGIC, OLD_NS, archive_name, put
 from tests.patience import eventually

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.execute.verified_file import being_written, loop_files
-from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Reason, Request, Result
 from journalkeeper.model.run import Done
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import FORMS, action, bearing, do, export, how, look, planned, with_unwritten
 from tests.journal_files import archive_name, put, unclean_name
 from tests.nobody import as_nobody, in_child

@@ -17,15 +17,14 @@ from journalkeeper.btrfs.maintenance import disks, maintenance
 from journalkeeper.config import Config, Watch, Window
 from journalkeeper.engine import Engine
 from journalkeeper.execute.throttle import Place, Throttle
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.journald import ONLINE
-from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Action, Kind, Reason, Request, Verb
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import Intake
 from journalkeeper.observe.load import others_busy_percent
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.observe.syncs import Syncs
+from journalkeeper.probe.bed import ONLINE, Bed
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import ALWAYS, log_until_online
 from tests.journal_files import put
 from tests.patience import eventually

@@ -14,8 +14,8 @@ import pytest
 
 from journalkeeper.engine import Engine
 from journalkeeper.execute import leftovers
-from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import MIB, Result
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.btrfs.faults import images_before_each_call, killed_before, leftovers_beside, let_go
 from tests.btrfs.journals import ALWAYS, NOW, action, bearing, do, go, look, with_unwritten
 from tests.hosts import MACHINE

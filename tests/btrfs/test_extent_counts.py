@@ -10,8 +10,8 @@ import pytest
 
 from journalkeeper.btrfs import fiemap
 from journalkeeper.config import Config, Defrag
-from journalkeeper.lab.volume import extents, filefrag, run
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Request
+from journalkeeper.probe.scratch_volume import extents, filefrag, run
 from tests.btrfs.journals import look, planned
 from tests.forms import FORMS, STEP, alternating, every_form
 from tests.journal_files import PAGE

@@ -15,11 +15,10 @@ import pytest
 
 from journalkeeper.journald import conf, header, layout
 from journalkeeper.journald.names import classify
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.journald import PrivateJournald, machine_id
-from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Header, Kind, State
 from journalkeeper.model.units import format_size
+from journalkeeper.probe.bed import Bed, PrivateJournald, machine_id
+from journalkeeper.probe.scratch_volume import ScratchVolume
 
 pytestmark = pytest.mark.root
 

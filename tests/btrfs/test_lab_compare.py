@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab.compare import BOOT_MESSAGES, STRATEGIES
-from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.lab.volume import PREFIX, ScratchVolume
+from journalkeeper.probe.bed import PrivateJournald
+from journalkeeper.probe.compare import BOOT_MESSAGES, STRATEGIES
+from journalkeeper.probe.scratch_volume import PREFIX, ScratchVolume
 from tests.btrfs.test_try import settled_traces
 
 pytestmark = pytest.mark.root

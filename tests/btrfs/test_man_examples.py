@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab.bed import Bed
+from journalkeeper.probe.bed import Bed
 from tests.adapters.command import need
 from tests.adapters.pages import CHECKOUT, PAGES, commands, make
 from tests.daemon import environment

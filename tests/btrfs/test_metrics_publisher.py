@@ -13,12 +13,12 @@ import pytest
 from journalkeeper.config import Config, Metrics
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history import state
-from journalkeeper.lab.bed import Bed
 from journalkeeper.metrics import publisher
 from journalkeeper.metrics.textfile import NAME
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError
 from journalkeeper.model.run import Report
+from journalkeeper.probe.bed import Bed
 from tests.btrfs import journals
 from tests.btrfs.journals import NOW, extents
 from tests.daemon import journalkeeper

@@ -27,12 +27,11 @@ from journalkeeper.engine import Engine
 from journalkeeper.execute import rotation
 from journalkeeper.journald import control
 from journalkeeper.journald.header import STATE_OFFSET
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.journald import ARCHIVED, PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import Action, Instance, Plan, Reason, Request, Result, Rotation, Verb
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy.plan import plan
+from journalkeeper.probe.bed import ARCHIVED, Bed, PrivateJournald
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import FORMS, do, go, how, is_nocow
 from tests.daemon import journalkeeper
 from tests.journal_files import archive_name

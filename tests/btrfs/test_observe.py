@@ -15,11 +15,11 @@ import pytest
 
 from journalkeeper.btrfs import fiemap
 from journalkeeper.cli.status import foreign
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.volume import ScratchVolume, disk_bytes, run
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError
 from journalkeeper.observe.observer import COARSE_NS, Observer, Seen, resolved
+from journalkeeper.probe.bed import Bed
+from journalkeeper.probe.scratch_volume import ScratchVolume, disk_bytes, run
 from tests.btrfs.journals import bearing, do, extents, log_until_online, planned, readable_for
 from tests.hosts import MACHINE
 from tests.journal_files import OFFSETS, archive_name, put, unclean_name

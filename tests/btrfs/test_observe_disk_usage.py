@@ -15,8 +15,8 @@ import pytest
 
 from journalkeeper.btrfs.disk import disk_bytes
 from journalkeeper.journald import opening
-from journalkeeper.lab import volume as lab
 from journalkeeper.observe import disk_usage
+from journalkeeper.probe import scratch_volume as lab
 from tests.journal_files import put
 from tests.nobody import as_nobody
 from tests.patience import eventually

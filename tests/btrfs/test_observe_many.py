@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab.bed import Bed
 from journalkeeper.model import JournalFile, Reason
 from journalkeeper.observe import observer as module
 from journalkeeper.observe import survey
 from journalkeeper.observe.observer import Observer
+from journalkeeper.probe.bed import Bed
 from tests.journal_files import archive_name
 
 pytestmark = pytest.mark.root

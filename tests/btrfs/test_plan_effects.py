@@ -11,11 +11,11 @@ import pytest
 
 from journalkeeper.engine import Engine
 from journalkeeper.journald import control
-from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Request
 from journalkeeper.model.errors import UsageError
 from journalkeeper.observe import flushes
 from journalkeeper.policy.flush_timer import FlushTimer
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.service import api
 from tests.btrfs.journals import ALWAYS, NOW, go
 from tests.hosts import MACHINE

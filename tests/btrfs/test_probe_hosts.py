@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.program import run
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe import base, fsync, syslog, who
 from journalkeeper.probe.base import Measurement
+from journalkeeper.probe.bed import Bed
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.bench.figures import REPOSITORY
 from tests.btrfs.test_probe_truths import at_bed, ended
 from tests.patience import PATIENCE_S, eventually

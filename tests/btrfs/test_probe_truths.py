@@ -26,12 +26,11 @@ from typing import NamedTuple
 
 import pytest
 
-from journalkeeper.lab.bed import Bed, bed
-from journalkeeper.lab.slowdisk import Control
 from journalkeeper.probe import fsync, intake, stream, syslog
 from journalkeeper.probe.base import Measurement, Steps, Target
+from journalkeeper.probe.bed import Bed, bed
 from journalkeeper.report.distribution import Series
-from tests.slow_volume import on_slow_disk
+from tests.slowdisk import Control, on_slow_disk
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

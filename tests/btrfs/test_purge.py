@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab.volume import run
 from journalkeeper.metrics.textfile import target
+from journalkeeper.probe.scratch_volume import run
 
 pytestmark = pytest.mark.root
 

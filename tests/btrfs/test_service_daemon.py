@@ -26,20 +26,19 @@ import pytest
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history.record import Record
 from journalkeeper.journald import control, layout
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.lab.load import Load
-from journalkeeper.lab.volume import ScratchVolume, drop_caches, extents, run
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.units import DAY_US
 from journalkeeper.model.waiting import Wait
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer
+from journalkeeper.probe.bed import Bed, PrivateJournald
+from journalkeeper.probe.scratch_volume import ScratchVolume, drop_caches, extents, run
 from tests.bench.service import calls
 from tests.btrfs.journals import QUICK, go, log_until_online
 from tests.daemon import Daemon, journalkeeper
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put, put_empty, unclean_name
+from tests.load import Load
 from tests.patience import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab import bed as beds
-from journalkeeper.lab import demo
-from journalkeeper.lab.bed import Bed
+from journalkeeper.probe import bed as beds
+from journalkeeper.probe.bed import Bed
+from tests import demo
 from tests.daemon import CHECKOUT
 from tests.patience import eventually
 
@@ -48,14 +48,14 @@ def settled_traces(directory: Path) -> list[str]:
 
 @pytest.fixture
 def demonstration(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    argv = [sys.executable, "-m", "journalkeeper.lab.demo", "--directory", str(tmp_path)]
+    argv = [sys.executable, demo.__file__, "--directory", str(tmp_path)]
     with subprocess.Popen([*argv, "--extents", "100000"], stdout=subprocess.PIPE, text=True) as child:
         yield child
         child.kill()
 
 
 def test_it_shows_a_better_archive_with_the_same_entries(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    argv = [sys.executable, "-m", "journalkeeper.lab.demo", "--directory", str(tmp_path), *SMALL]
+    argv = [sys.executable, demo.__file__, "--directory", str(tmp_path), *SMALL]
     done = subprocess.run(argv, check=False)
     out, err = capfd.readouterr()
     assert done.returncode == 0, out + err

@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.guest import base
 from tests.guest.host import REBOOTED, Guest, missing
 

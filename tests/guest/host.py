@@ -38,8 +38,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from journalkeeper.lab import volume as lab
-from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.probe import scratch_volume as lab
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.guest import base, disk
 from tests.guest.shelter import Shelter
 

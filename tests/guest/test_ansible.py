@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.service.log import Event
 from tests import ansible
 from tests.adapters import test_packages as packages

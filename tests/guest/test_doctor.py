@@ -16,7 +16,7 @@ import pytest
 from journalkeeper.cli import program
 from journalkeeper.gather.journal import journal
 from journalkeeper.health.evidence import Journal
-from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.guest.conftest import require_guest
 from tests.guest.host import Guest
 from tests.guest.steps import eventually

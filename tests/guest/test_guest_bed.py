@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.btrfs.journals import is_nocow
 from tests.guest import base
 from tests.guest.conftest import require_guest

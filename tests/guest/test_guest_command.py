@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab import volume as lab
+from journalkeeper.probe import scratch_volume as lab
 from tests.guest.conftest import require_guest
 
 pytestmark = pytest.mark.guest

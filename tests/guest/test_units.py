@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 
-from journalkeeper.lab.volume import disk_bytes
+from journalkeeper.probe.scratch_volume import disk_bytes
 from journalkeeper.service.log import Event
 from tests.guest import steps
 from tests.guest.conftest import datacow_guest

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.lab.volume import own_mounts
+from journalkeeper.probe.scratch_volume import own_mounts
 from tests.trust import table
 from tests.trust.table import Row
 

@@ -39,14 +39,14 @@ from journalkeeper.cli import interrupts
 from journalkeeper.cli.program import run as command
 from journalkeeper.history.record import Record
 from journalkeeper.journald.header import STATE_OFFSET
-from journalkeeper.lab.journald import OFFLINE, PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume
-from journalkeeper.lab.volume import run as tool
 from journalkeeper.model import KIB, Action, Kind, Outcome, Reason, Result, Verb
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.run import Done
 from journalkeeper.model.waiting import Wait
+from journalkeeper.probe.bed import OFFLINE, PrivateJournald
+from journalkeeper.probe.scratch_volume import ScratchVolume
+from journalkeeper.probe.scratch_volume import run as tool
 from tests import hosts
 from tests.bench.figures import Option
 from tests.btrfs.journals import action, do

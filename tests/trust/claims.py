@@ -16,8 +16,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from journalkeeper.lab.volume import disk_bytes, filefrag, run
 from journalkeeper.model import KIB
+from journalkeeper.probe.scratch_volume import disk_bytes, filefrag, run
 
 DATABASE: Final = "history.db"
 EXTENTS_SHARE: Final = 0.1

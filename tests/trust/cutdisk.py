@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.lab.slowdisk import MOUNTED, READ_IN, Op, SlowDisk, mount, served
+from tests.slowdisk import MOUNTED, READ_IN, Op, SlowDisk, mount, served
 
 ENTRY: Final = struct.Struct("=qq")
 """Before each write: its offset and length. A flush has FLUSH as its offset."""

@@ -7,9 +7,9 @@ import ctypes
 import os
 import time
 
-from journalkeeper.lab.journald import PrivateJournald
 from journalkeeper.model import Action, Reason, Result, Rotation, Verb
 from journalkeeper.observe.observer import Observer
+from journalkeeper.probe.bed import PrivateJournald
 from tests.btrfs.journals import do
 
 CLONE_NEWNS = 0x00020000

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from journalkeeper.journald.header import STATE_OFFSET
-from journalkeeper.lab.journald import ARCHIVED
 from journalkeeper.model.units import parse_size
+from journalkeeper.probe.bed import ARCHIVED
 from tests.btrfs.journals import Bearing, bearing
 from tests.guest.host import Guest
 from tests.guest.steps import archive, eventually, extents, property_of

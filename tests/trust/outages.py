@@ -5,7 +5,7 @@
     sudo python -m tests.trust.outages --points 6 --hang 3
     sudo python -m tests.trust.outages --seed 7 --only 12       # one point again
 
-Each point is a volume on a disk of ours (journalkeeper/lab/slowdisk.py) with a real journald under load and
+Each point is a volume on a disk of ours (tests/slowdisk.py) with a real journald under load and
 archives that the subject works on; while it works, the fault strikes, lasts, and is mended. What was on
 the disk before must be there afterwards: each archive with all that it bears, each message that was archived,
 and of the active file where the fault itself does not have journald destroy it.
@@ -32,17 +32,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from journalkeeper.history.record import Record
-from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.lab.slowdisk import GO, HOLD
-from journalkeeper.lab.volume import run
 from journalkeeper.model import Reason, Result
+from journalkeeper.probe.bed import PrivateJournald
+from journalkeeper.probe.scratch_volume import run
 from tests.bench.figures import Option
 from tests.btrfs.journals import QUICK, Bearing, bearing, extents
 from tests.daemon import environment
 from tests.journal_files import archive_name, put
 from tests.patience import eventually
 from tests.repeated import repeated
-from tests.slow_volume import on_slow_disk
+from tests.slowdisk import GO, HOLD, on_slow_disk
 from tests.trust import table
 from tests.trust.claims import find_false_claims, read_claims
 from tests.trust.services import Quiet, quiet

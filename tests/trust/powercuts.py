@@ -33,8 +33,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.lab.journald import ARCHIVED
-from journalkeeper.lab.volume import PREFIX, ScratchVolume, run
+from journalkeeper.probe.bed import ARCHIVED
+from journalkeeper.probe.scratch_volume import PREFIX, ScratchVolume, run
 from tests.bench.figures import Option
 from tests.btrfs.faults import let_go
 from tests.trust import table

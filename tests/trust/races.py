@@ -30,9 +30,9 @@ from typing import Final
 from journalkeeper.btrfs import mtime_note
 from journalkeeper.journald import names
 from journalkeeper.journald.names import is_leftover
-from journalkeeper.lab import bed
-from journalkeeper.lab.journald import SIGNAL_SYNC, PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.probe import bed
+from journalkeeper.probe.bed import SIGNAL_SYNC, PrivateJournald
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.bench.figures import Option
 from tests.btrfs.journals import QUICK, is_nocow
 from tests.patience import eventually

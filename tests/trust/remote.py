@@ -26,11 +26,11 @@ from journalkeeper.btrfs import fiemap
 from journalkeeper.config import Budget, Config, Watch, Window
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.journald.names import is_leftover
-from journalkeeper.lab import volume as volumes
-from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import Report
+from journalkeeper.probe import scratch_volume as volumes
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.bench.figures import Option
 from tests.btrfs.journals import Bearing, bearing
 from tests.hosts import MACHINE

@@ -22,11 +22,11 @@ import pytest
 
 from journalkeeper.engine import Engine
 from journalkeeper.history.record import Record
-from journalkeeper.lab import bed as lab
-from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume, run
 from journalkeeper.model import MIB, Kind, Outcome, Reason, Request, Result, Verb
 from journalkeeper.model.waiting import Wait
+from journalkeeper.probe import bed as lab
+from journalkeeper.probe.bed import PrivateJournald
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests import hosts
 from tests.btrfs.faults import before_each_call, let_go
 from tests.btrfs.journals import NOW

@@ -17,9 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from journalkeeper.history.record import Record
-from journalkeeper.lab.bed import Bed
 from journalkeeper.model import Outcome
 from journalkeeper.model.recorded import Entry
+from journalkeeper.probe.bed import Bed
 from journalkeeper.service.daily_log import Say
 from journalkeeper.service.log import Event
 from tests.bus import PrivateBus

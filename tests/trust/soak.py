@@ -30,8 +30,8 @@ from dbus_fast import Variant
 
 from journalkeeper.bus import names
 from journalkeeper.history.record import Record
-from journalkeeper.lab.bed import Bed, bed
-from journalkeeper.lab.volume import run
+from journalkeeper.probe.bed import Bed, bed
+from journalkeeper.probe.scratch_volume import run
 from tests.bench.figures import Option
 from tests.btrfs.journals import QUICK
 from tests.bus import PrivateBus, RawClient, raw_call

@@ -21,7 +21,6 @@ from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.execute.runner import Runner
 from journalkeeper.execute.verified_file import VerifiedFile
-from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Action, Kind, Outcome, Plan, Range, Reason, Refusal, Request, Result, Skip, Verb
 from journalkeeper.model.internal_error import FRAMES, WORDS, InternalError, guarded
 from journalkeeper.model.run import Done, Report
@@ -32,6 +31,7 @@ from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.plan import plan as planned
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.service.daily_log import DailyLog
 from journalkeeper.service.log import Event
 from journalkeeper.service.watch import Change, Watch

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.engine import Engine
-from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import NOW
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab.volume import ScratchVolume, run
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.trust.services import quiet
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.output import complain
-from journalkeeper.lab.bed import Bed
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.model.errors import ConfigError, FileError
+from journalkeeper.probe.bed import Bed
 from journalkeeper.service.log import SOCKET, Event, Log
 from journalkeeper.service.notify import Notify
 

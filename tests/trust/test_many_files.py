@@ -16,10 +16,10 @@ from journalkeeper.bus import properties
 from journalkeeper.cli import status
 from journalkeeper.journald import layout
 from journalkeeper.journald.layout import MOST_FILES, directories, listing
-from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Reason
 from journalkeeper.model.manager import Manager
 from journalkeeper.observe.observer import Observer
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.service.backoff import CpuShare
 from journalkeeper.service.snapshot import Snapshot
 from journalkeeper.wire import records

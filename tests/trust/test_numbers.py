@@ -12,10 +12,10 @@ import pytest
 from journalkeeper.config import Config, Watch, Window
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history.record import Record
-from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import GIB, KIB, MAX_FILE_BYTES, MIB, Kind, Reason, Request
 from journalkeeper.model.run import Report
 from journalkeeper.policy.plan import plan as planned
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import hosts
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put

@@ -17,10 +17,10 @@ from journalkeeper.cli.program import run as command
 from journalkeeper.history.counters import Counters
 from journalkeeper.history.record import Record
 from journalkeeper.history.state import DAEMON_LOCK, lock
-from journalkeeper.lab.volume import ScratchVolume
 from journalkeeper.model import Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.errors import BusyError, KeeperError
 from journalkeeper.model.waiting import Wait, sentence
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import hosts
 from tests.patience import eventually
 from tests.trust.services import quiet

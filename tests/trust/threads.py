@@ -32,8 +32,8 @@ from dbus_fast.aio import MessageBus
 
 from journalkeeper.bus import names
 from journalkeeper.history.record import Record
-from journalkeeper.lab.bed import Bed, bed
 from journalkeeper.observe.observer import Observer
+from journalkeeper.probe.bed import Bed, bed
 from journalkeeper.wire import records
 from journalkeeper.wire.field import properties
 from tests import bus as beds

@@ -12,8 +12,8 @@ import pytest
 from journalkeeper.cli import lab, main
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.progress import ProgressLine
-from journalkeeper.lab import bed
-from journalkeeper.lab.compare import STRATEGIES, Compared, Row
+from journalkeeper.probe import bed
+from journalkeeper.probe.compare import STRATEGIES, Compared, Row
 
 WORST = Row("btrfsmaintenance", 123.456, 99.9, 1234.5, 123_456, 9, 10 << 30, 1 << 40, checksummed=True)
 

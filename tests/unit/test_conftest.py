@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab.volume import own_mounts
+from journalkeeper.probe.scratch_volume import own_mounts
 
 CONFTEST = Path(__file__).parent.parent / "conftest.py"
 Session = Callable[..., subprocess.CompletedProcess[str]]
@@ -91,7 +91,9 @@ def test_a_process_left_running_fails_the_session(session: Session, tmp_path: Pa
 @pytest.mark.root
 def test_a_mount_and_its_loop_device_left_behind_fail_the_session(session: Session) -> None:
     source = (
-        "from journalkeeper.lab.volume import ScratchVolume\nkept = []\ndef test_it(): kept.append(ScratchVolume())\n"
+        "from journalkeeper.probe.scratch_volume import ScratchVolume\n"
+        "kept = []\n"
+        "def test_it(): kept.append(ScratchVolume())\n"
     )
     done = session(source, alone=True)
     assert done.returncode == 1

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.lab import journald, volume
-from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.lab.traffic import messages
+from journalkeeper.probe import bed
+from journalkeeper.probe import scratch_volume as volume
+from journalkeeper.probe.bed import PrivateJournald, messages
 
 
 def test_traffic_is_the_same_at_every_run() -> None:
@@ -52,10 +52,10 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
 
-@pytest.mark.parametrize("place", [volume, journald])
+@pytest.mark.parametrize("place", [volume, bed])
 def test_a_user_is_told_what_only_root_may(place: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    reason = volume.missing() if place is volume else journald.missing()
+    reason = volume.missing() if place is volume else bed.missing_for_journald()
     assert reason is not None
     assert reason.startswith("only root may ")
 
@@ -89,8 +89,8 @@ def test_what_the_kernel_refuses_is_one_clear_line(
 
 @pytest.mark.usefixtures("as_root")
 def test_without_systemd_journald_there_is_no_bed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(journald, "JOURNALD", (str(tmp_path / "systemd-journald"),))
-    assert journald.missing() == "systemd-journald is not installed (package systemd)"
+    monkeypatch.setattr(bed, "JOURNALD", (str(tmp_path / "systemd-journald"),))
+    assert bed.missing_for_journald() == "systemd-journald is not installed (package systemd)"
     with pytest.raises(RuntimeError, match="systemd-journald is not installed"):
         PrivateJournald(tmp_path)
 
@@ -103,10 +103,10 @@ def test_a_machine_without_an_id_is_told_how_to_get_one(monkeypatch: pytest.Monk
             raise FileNotFoundError
         return text
 
-    monkeypatch.setattr(journald, "program", lambda: "/lib/systemd/systemd-journald")
+    monkeypatch.setattr(bed, "program", lambda: "/lib/systemd/systemd-journald")
     monkeypatch.setattr(shutil, "which", lambda tool: f"/bin/{tool}")
     monkeypatch.setattr(Path, "read_text", read)
-    assert "systemd-machine-id-setup" in (journald.missing() or "")
+    assert "systemd-machine-id-setup" in (bed.missing_for_journald() or "")
 
 
 def test_a_command_that_fails_is_quoted_with_its_own_words() -> None:

@@ -1,27 +1,29 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A private systemd-journald on a directory of ours, in mount and network namespaces of its own.
+"""A test bed: a scratch btrfs, and a private systemd-journald that writes on it in namespaces of its own.
 
-The host's own journald, /run and /var/log/journal are never touched.
+The host's own journald, /run and /var/log/journal are never touched. journald ends before its volume goes.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import random
 import shutil
 import signal
 import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from journalkeeper.journald.header import STATE_OFFSET
 
-from . import traffic
-from .volume import own_mounts, run
+from . import scratch_volume
+from .scratch_volume import ScratchVolume, own_mounts, run
 
 JOURNALD = ("/usr/lib/systemd/systemd-journald", "/lib/systemd/systemd-journald")
 OFFLINE, ONLINE, ARCHIVED = 0, 1, 2
@@ -36,6 +38,10 @@ SETTINGS = (
     "ReadKMsg=no",
     "Audit=no",
 )
+VERBS = ("GET", "GET", "GET", "PUT", "POST", "HEAD")
+NOUNS = ("invoice", "customer", "basket", "picture", "session", "report", "address", "voucher", "shipment", "comment")
+STATUSES = (200, 200, 200, 304, 404, 503)
+USERS, SESSIONS, PEERS, SEGMENTS = 2000, 700, 250, 8
 AGAIN_S = 2.0
 SIGNAL_SYNC = signal.SIGRTMIN + 1
 SIGNAL_ROTATE = signal.SIGUSR2
@@ -65,12 +71,36 @@ DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 """The kernel ends journald when the thread that started it ends, however that ended."""
 
 
+def messages(seed: int = 1) -> Iterator[dict[str, str]]:
+    """Yield the fields of journal entries as a web service logs them, without end and the same at every run.
+
+    What ages a journal is not bytes but old pages patched everywhere, so some fields are new in every
+    message and some come back after a thousand others. MESSAGE is always among them.
+    """
+    dice = random.Random(seed)  # noqa: S311 (repeatable is the point, and nothing is secret)
+    while True:
+        user = dice.randrange(USERS)
+        request = f"{dice.getrandbits(64):016x}"
+        peer = f"192.0.2.{user % PEERS}"
+        path = "/".join(dice.choices(NOUNS, k=SEGMENTS)) + f"/{dice.randrange(100_000)}"
+        answer = f"{dice.choice(STATUSES)} {dice.randrange(200_000)} bytes in {dice.random():.6f} s"
+        yield {
+            "MESSAGE": f"{peer} {dice.choice(VERBS)} /{path} {answer}, request {request}",
+            "LAB_REQUEST": request,
+            "LAB_PATH": path,
+            "LAB_USER": f"user{user}",
+            "LAB_PEER": peer,
+            "LAB_SESSION": f"session-{user % SESSIONS:05d}",
+            "LAB_TRACE": f"request {request} by user{user} of {peer} for /{path}",
+        }
+
+
 def program() -> str | None:
     """Where systemd-journald is on this machine; None if it is not."""
     return next((path for path in JOURNALD if os.access(path, os.X_OK)), None)
 
 
-def missing() -> str | None:
+def missing_for_journald() -> str | None:
     """Why no private journald can be started here, in one line; None if it can."""
     if os.geteuid() != 0:
         return "only root may give journald a namespace of its own"
@@ -121,7 +151,7 @@ class PrivateJournald:
         wrapper: tuple[str, ...] = (),
     ) -> None:
         self.directory = Path(directory)
-        reason = missing()
+        reason = missing_for_journald()
         if reason is not None:
             raise RuntimeError(f"no private journald: {reason}")
         self.machine_id = machine_id() or ""
@@ -130,7 +160,7 @@ class PrivateJournald:
         self.wrapper = wrapper
         self.process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._traffic = traffic.messages()
+        self._traffic = messages()
         self.start()
 
     @property
@@ -329,3 +359,32 @@ class PrivateJournald:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class Bed(NamedTuple):
+    """The volume, and the journald whose directory is the volume's root."""
+
+    volume: ScratchVolume
+    journald: PrivateJournald
+
+    @property
+    def directory(self) -> Path:
+        """What `journalkeeper -D` is given."""
+        return self.journald.directory
+
+
+def missing() -> str | None:
+    """Why no bed can be made here, in one line; None if it can."""
+    return scratch_volume.missing() or missing_for_journald()
+
+
+@contextmanager
+def bed(
+    *settings: str, size: str = "1G", sync_interval: str = "5min", options: str = "", parent: str | None = None
+) -> Iterator[Bed]:
+    """Make a bed of `settings` (journald.conf(5)) on a volume of `size`, mounted with `options`."""
+    with (
+        ScratchVolume(size, options=options, parent=parent) as scratch,
+        PrivateJournald(scratch.mountpoint, sync_interval=sync_interval, settings=settings) as daemon,
+    ):
+        yield Bed(scratch, daemon)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A disk image whose every read and write takes its time, one after the other.
 
-    python -m journalkeeper.lab.slowdisk IMAGE  # mounts itself over IMAGE; orders on stdin, see SlowDisk.order
+    python -m tests.slowdisk IMAGE  # mounts itself over IMAGE; orders on stdin, see SlowDisk.order
 
 The kernel's limit of IOPS (io.max, blkio.throttle) lets a tenth of a second's I/Os through at once and
 then none until it is over (seen at 500: 49 at once, 100 ms of nothing). It is right about seconds and
@@ -21,12 +21,15 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import IO, Final
+
+from journalkeeper.probe.scratch_volume import PREFIX, ScratchVolume, run
 
 IN_HEADER: Final = struct.Struct("=IIQQIIIHH")
 OUT_HEADER: Final = struct.Struct("=IiQ")
@@ -242,7 +245,7 @@ class Control:
 @contextmanager
 def slow_disk(image: Path) -> Iterator[Control]:
     """`image` as a slow disk while this lasts; whoever uses it must have let go of it by the end."""
-    with served("journalkeeper.lab.slowdisk", image) as control:
+    with served("tests.slowdisk", image) as control:
         yield control
 
 
@@ -262,6 +265,17 @@ def served(module: str, image: Path, *words: str) -> Iterator[Control]:
                 time.sleep(0.1)
             else:
                 process.kill()
+
+
+@contextmanager
+def on_slow_disk(size: str) -> Iterator[tuple[ScratchVolume, Control]]:
+    """A volume of this size, sparse, and its disk."""
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as place:
+        image = Path(place, "disk0.img")
+        run("truncate", "-s", size, image)
+        run("mkfs.btrfs", "-q", "-d", "single", image)
+        with slow_disk(image) as disk, ScratchVolume(base=Path(place)) as volume:
+            yield volume, disk
 
 
 if __name__ == "__main__":

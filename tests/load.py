@@ -7,8 +7,7 @@ import threading
 import time
 from typing import Self
 
-from . import traffic
-from .bed import Bed
+from journalkeeper.probe.bed import Bed, messages
 
 FIELDS = ("MESSAGE", "LAB_USER", "LAB_PEER", "LAB_SESSION")
 """With the time two that are new in every message, as of most programs: six would fill the hash
@@ -31,7 +30,7 @@ class Load:
 
     def _go_on(self) -> None:
         wall_s, clock_s = time.time(), time.monotonic()
-        for number, fields in enumerate(traffic.messages(seed=2)):
+        for number, fields in enumerate(messages(seed=2)):
             planned_s = number / self._rate
             if self._stop.wait(max(0.0, clock_s + planned_s - time.monotonic())):
                 return

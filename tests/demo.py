@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Shows on a scratch volume what journalkeeper does to an aged journal: `python -m journalkeeper.lab.demo`.
+"""Shows on a scratch volume what journalkeeper does to an aged journal: `python tests/demo.py`.
 
 What is claimed is measured by others (filefrag, compsize, journalctl, a
 clock), and nothing of it stays on the machine, also when it is interrupted.
@@ -16,10 +16,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from . import bed as beds
-from .bed import Bed
-from .compare import age_untouched, slow_s
-from .volume import disk_bytes, drop_caches, extents, raise_on_signals
+from journalkeeper.probe import bed as beds
+from journalkeeper.probe.bed import Bed
+from journalkeeper.probe.compare import age_untouched, slow_s
+from journalkeeper.probe.scratch_volume import disk_bytes, drop_caches, extents, raise_on_signals
 
 MIB = 1 << 20
 SETTINGS = ("SystemMaxFileSize=256M", "SystemMaxUse=1G")
@@ -49,7 +49,7 @@ def entries(path: Path) -> str:
     export = ["journalctl", "--file", os.fspath(path), "--output=export", "--quiet", "--no-pager"]
     digest = hashlib.sha256()
     with subprocess.Popen(export, stdout=subprocess.PIPE) as reader:
-        assert reader.stdout is not None  # noqa: S101 - a pipe was asked for
+        assert reader.stdout is not None
         while block := reader.stdout.read(MIB):
             digest.update(block)
     if reader.returncode != 0:

@@ -18,9 +18,8 @@ from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import disk, inode
 
-from .bed import Bed, bed
-from .journald import DIE_WITH_US
-from .volume import ScratchVolume, extents, filefrag, run
+from .bed import DIE_WITH_US, Bed, bed
+from .scratch_volume import ScratchVolume, extents, filefrag, run
 
 SETTINGS: Final = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE: Final = "8G"

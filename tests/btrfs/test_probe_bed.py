@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.journald import header
-from journalkeeper.lab.bed import Bed
-from journalkeeper.lab.journald import ARCHIVED, ONLINE, PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume, disk_bytes, drop_caches, extents, own_mounts, run
+from journalkeeper.probe.bed import ARCHIVED, ONLINE, Bed, PrivateJournald
+from journalkeeper.probe.scratch_volume import ScratchVolume, disk_bytes, drop_caches, extents, own_mounts, run
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root
@@ -245,8 +244,8 @@ def test_one_journald_does_not_hold_anothers_volume() -> None:
 
 KILLED = """
 import os, signal, sys
-from journalkeeper.lab.journald import PrivateJournald
-from journalkeeper.lab.volume import ScratchVolume
+from journalkeeper.probe.bed import PrivateJournald
+from journalkeeper.probe.scratch_volume import ScratchVolume
 volume = ScratchVolume(parent=sys.argv[1])
 journald = PrivateJournald(volume.mountpoint)
 print(volume.device, journald.pid, volume.images[0], flush=True)
