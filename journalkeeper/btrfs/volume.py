@@ -192,17 +192,20 @@ def _own_subvolume(fd: int) -> bool:
 
 
 def mount_options(fd: int) -> tuple[str, ...]:
-    """The options of the mount that `fd` was opened through, in mount(8)'s words; () if it cannot be seen from here.
+    """The options of the mount that `fd` was opened through, in mount(8)'s words; () if it cannot be seen from here."""
+    line = mount_line(fd)
+    return () if line is None else parse_options(line)
 
-    Found by mount id: st_dev will not do, each subvolume has one of its own that is in no mountinfo.
+
+def mount_line(fd: int) -> str | None:
+    """Return the line of mountinfo for the mount that `fd` was opened through, or None if it cannot be seen from here.
+
+    It is found by the mount's id, because no mountinfo contains the st_dev of a subvolume.
     """
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
         mount_id = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            if line.split(" ", 1)[0] == mount_id:
-                return parse_options(line)
-    return ()
+        return next((line for line in file if line.split(" ", 1)[0] == mount_id), None)
 
 
 def parse_options(line: str) -> tuple[str, ...]:

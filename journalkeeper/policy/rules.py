@@ -63,7 +63,7 @@ def read_only(case: Case) -> Skip | None:
     """The volume or this mount of it takes no writes."""
     if case.volume is None or "ro" not in case.volume.options:
         return None
-    return _skip(case, Reason.READ_ONLY, "the filesystem is mounted read-only")
+    return _skip(case, Reason.READ_ONLY, "the filesystem is read-only, or mounted so for this process")
 
 
 def hard_linked(case: Case) -> Skip | None:

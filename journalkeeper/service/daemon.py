@@ -40,7 +40,7 @@ from journalkeeper.service.log import ERROR, INFO, WARNING, Event
 from journalkeeper.service.mailbox import Mailbox
 from journalkeeper.service.messages import Began, Failed, Looked, Message
 from journalkeeper.service.mistakes import Mistakes
-from journalkeeper.service.mounts import read_only
+from journalkeeper.service.mounts import read_only_mounts, unwritable
 from journalkeeper.service.notify import Notify
 from journalkeeper.service.reloader import Reloader
 from journalkeeper.service.run_log import RunLog
@@ -95,7 +95,7 @@ class Daemon:
         self._looks, self._flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
         self._work_began_cpu_s: float | None = None
         self._watch_problem = ""
-        self._absent = frozenset(self._reloader.engine.missing())
+        self._read_only_at_start = frozenset(read_only_mounts(self._reloader.engine.directories))
         self.cycles = 0
 
     async def run(self, *beside: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -217,13 +217,20 @@ class Daemon:
                 self._say(INFO, "every directory is watched again", Event.RECOVERED)
 
     def _cycle(self) -> float | None:
-        """Look, plan and do, in the worker; after how many seconds the next plan can differ.
+        """Look, plan and do, in the worker; return after how many seconds the next plan can differ.
 
-        Raises: KeeperError if a directory that was absent at the start is there now, and read-only: what a unit may
-            write to is decided by mounts as it starts, so its manager is to start it again.
+        Raises: KeeperError if a directory can no longer be written because another one took its place. The mounts of a
+            unit are made when it starts, so systemd has to start it again. A directory that was read-only at the
+            start does not end the service, because a new start would change nothing.
         """
-        if late := read_only(self._absent):
-            raise KeeperError(f"{late[0]} is there now, and read-only to this process; it ends, to be started again")
+        tops = self._reloader.engine.directories
+        replaced = {key: path for key, path in read_only_mounts(tops).items() if key not in self._read_only_at_start}
+        if replaced:
+            path = next(iter(replaced.values()))
+            raise KeeperError(
+                f"{path} was made or replaced after the service started, and its unit may not write there; "
+                "it ends now, and systemd starts it again"
+            )
         began_s, self._work_began_cpu_s = time.thread_time(), None
         try:
             return self._run_engine()
@@ -261,10 +268,23 @@ class Daemon:
             self._say(INFO, "at work again", Event.RECOVERED)
         self._log.run(engine, report)
         reached = [f"{skip.path}: {skip.detail}" for skip in report.plan.skipped if skip.reason is Reason.TOO_MANY]
-        self._mailbox.post(self._found(engine, report, (*reached, *filter(None, [self._watch_problem]))))
+        limits = (*self._check_directories(), *reached, *filter(None, [self._watch_problem]))
+        self._mailbox.post(self._found(engine, report, limits))
         if engine.flush_passed():
             return 0.0
         return _wait_s(report, engine.next_whole_look_us())
+
+    def _check_directories(self) -> list[str]:
+        """Log each directory that the service may not write to, and return the sentences about them."""
+        sentences = [
+            f"{path} is not writable to the service; mount it read-write and allow it with ReadWritePaths= in a drop-in"
+            for path in unwritable(self._reloader.engine.directories)
+        ]
+        if sentences:
+            self._daily.log("unwritable", WARNING, "; ".join(sentences))
+        elif self._daily.clear("unwritable"):
+            self._say(INFO, "every journal directory can be written again", Event.RECOVERED)
+        return sentences
 
     def _found(self, engine: Engine, report: Report, limits: tuple[str, ...]) -> Message:
         """What a run over everything found, for the loop."""

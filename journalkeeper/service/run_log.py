@@ -54,7 +54,8 @@ class RunLog:
             self._say(INFO, f"{' and '.join(engine.directories)}: there now", Event.RECOVERED)
         here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
         conditions = {f"{skip.reason} {skip.path}" for skip in report.plan.skipped}
-        self._daily.retain(frozenset({"bus", "watch", "waiting", "long", "event", *report.notices, *here, *conditions}))
+        topics = {"bus", "watch", "waiting", "unwritable", "long", "event"}
+        self._daily.retain(frozenset({*topics, *report.notices, *here, *conditions}))
         files = len(here) + (0 if report.host is None else len(report.host.finished))
         self._notify.status(f"{files} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
 

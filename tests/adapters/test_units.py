@@ -166,7 +166,7 @@ def test_no_run_of_failures_leaves_a_host_without_the_service() -> None:
     unit = UNITS / "journalkeeper.service"
     words = dict([*directives(unit, "Unit"), *directives(unit)])
     assert (words["StartLimitIntervalSec"], words["Restart"]) == ("0", "on-failure")
-    assert parse_span_us(words["RestartSec"]) >= 60_000_000
+    assert 10_000_000 <= parse_span_us(words["RestartSec"]) <= 30_000_000  # a replaced directory: within a minute
     assert "RestartSteps" not in words
 
 

@@ -124,26 +124,33 @@ def test_it_has_no_capability_but_where_there_is_journal_remote(guest: Guest) ->
         guest.run("systemctl", "restart", "journalkeeper.service")
 
 
-def test_a_journal_directory_that_is_made_later_becomes_writable_to_it(guest: Guest) -> None:
-    """What the unit may write is decided as it starts; then it ends once, and is started again."""
-    journal, away = "/var/log/journal", "/var/log/away"
-    soon = guest.root / "etc/systemd/system/journalkeeper.service.d/soon.conf"
-    soon.parent.mkdir()
-    soon.write_text("[Service]\nRestartSec=1s\n")
-    guest.shell(f"systemctl stop journalkeeper; mv {journal} {away}; systemctl daemon-reload")
+JOURNAL = "/var/log/journal"
+REPLACED = {
+    "removed": f"rm -rf {JOURNAL}; sleep 1; mkdir {JOURNAL}",
+    "subvolume": f"mv {JOURNAL} /var/log/away; btrfs subvolume create {JOURNAL}",
+    "parent": f"mv /var/log /var/away; mkdir -p {JOURNAL}",
+    "mounted": f"mkdir /srv/journal; mount --bind /srv/journal {JOURNAL}",
+}
+
+
+@pytest.mark.parametrize("way", REPLACED)
+def test_a_journal_directory_that_is_replaced_is_mended_within_a_minute(guest: Guest, way: str) -> None:
+    """A unit may write to what was there as it started, so the service ends, and systemd starts it again."""
+    guest.run("systemctl", "restart", "journalkeeper.service")
+    before = property_of(guest, "journalkeeper.service", "NRestarts")
+    guest.shell(f"{REPLACED[way]}; systemctl restart systemd-journald; journalctl --flush")
     try:
-        guest.run("systemctl", "start", "journalkeeper.service")
-        said = ("journalctl", f"--directory={away}", "--output=cat", "--unit=journalkeeper.service")
-        assert eventually(lambda: f"waiting for {journal} to appear" in guest.run(*said, check=False).stdout)
+        made = steps.archive(guest)  # which may be mended before it is an archive
+        assert eventually(lambda: extents(guest)[made] < AGED, 60), guest.shell("journalctl -u journalkeeper")
+        ends = way != "mounted"  # a mount comes into the service's namespace as it is
+        assert property_of(guest, "journalkeeper.service", "NRestarts") == f"{int(before) + ends}"
+        plan = guest.shell("journalkeeper plan; journalkeeper status || true")
+        assert "read-only" not in plan
+        assert "not writable" not in plan
     finally:
-        guest.run("mv", away, journal)
-    try:
-        assert eventually(lambda: int(property_of(guest, "journalkeeper.service", "NRestarts")) == 1)
-        made = steps.archive(guest)  # which it may have mended before it was an archive
-        assert eventually(lambda: extents(guest)[made] < AGED)
-    finally:
-        shutil.rmtree(soon.parent)
-        guest.shell("systemctl daemon-reload; systemctl restart journalkeeper")
+        if way == "mounted":
+            guest.run("umount", "--lazy", JOURNAL)
+        guest.shell("rm -rf /var/log/away /var/away; systemctl restart systemd-journald journalkeeper")
 
 
 def test_with_too_few_descriptors_it_loses_nothing_and_works_when_it_may_have_more(guest: Guest, release: str) -> None:

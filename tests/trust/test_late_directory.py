@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A journal directory that is made after the service's start, when its unit's mounts keep it read-only."""
+"""Journal directories that a service may not write to: since its start, or because another one took their place."""
 
 from __future__ import annotations
 
@@ -11,41 +11,50 @@ import pytest
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.trust.services import quiet
 
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
 
 @pytest.fixture
-def volume() -> Iterator[ScratchVolume]:
-    """A volume with a directory `journal`, not mounted."""
+def top() -> Iterator[Path]:
+    """A journal directory, mounted by itself below a directory of its volume."""
     with ScratchVolume("512M") as made:
-        (made.mountpoint / "journal").mkdir()
-        made.unmount()
-        yield made
+        journal, place = made.mountpoint / "journal", made.mountpoint / "place"
+        for directory in (journal, place):
+            directory.mkdir()
+        run("mount", "--bind", journal, place)
+        try:
+            yield place
+        finally:
+            run("umount", "--lazy", place)
 
 
-@pytest.mark.root
-@pytest.mark.slow
-@pytest.mark.parametrize(("option", "status"), [("ro", 1), ("rw", None)])
-def test_a_service_ends_with_a_sentence_if_what_appears_is_read_only_to_it(
-    tmp_path: Path, volume: ScratchVolume, option: str, status: int | None
+def mount_again(top: Path, options: str) -> None:
+    """Change how the directory is mounted: "bind,ro" is this mount only, "ro" its whole filesystem."""
+    run("mount", "-o", f"remount,{options}", top)
+
+
+def test_a_service_ends_with_a_sentence_if_only_its_mount_takes_no_writes_any_more(tmp_path: Path, top: Path) -> None:
+    with quiet(tmp_path, top, may_fail=True) as service:
+        assert service.eventually(lambda: bool(service.said), 30)
+        mount_again(top, "bind,ro")
+        assert service.eventually(lambda: service.status is not None, 30)
+        assert service.status == 1
+        assert f"{top} was made or replaced after the service started" in service.lines[-1]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_directory_that_a_new_start_could_not_write_to_ends_no_service_but_is_reported(
+    tmp_path: Path, top: Path, *, before: bool
 ) -> None:
-    top = volume.mountpoint / "journal"
-    with quiet(tmp_path, top, may_fail=status is not None) as service:
-        assert service.eventually(lambda: any("to appear" in line for line in service.lines))
-        volume.options = option
-        volume.mount()
-        if status is None:
-            assert service.eventually(lambda: any("there now" in line for line in service.lines))
-        else:
-            service.eventually(lambda: service.status is not None)
-            assert service.status == status
-            assert f"{top} is there now, and read-only to this process" in service.lines[-1]
-
-
-@pytest.mark.root
-@pytest.mark.slow
-def test_what_was_read_only_from_the_start_ends_nobody(tmp_path: Path, volume: ScratchVolume) -> None:
-    volume.options = "ro"
-    volume.mount()
-    with quiet(tmp_path, volume.mountpoint / "journal") as service:
-        run("mount", "-o", "remount,rw", volume.mountpoint)
-        run("mount", "-o", "remount,ro", volume.mountpoint)
-        assert not service.eventually(lambda: service.status is not None, 2)
+    if before:
+        mount_again(top, "bind,ro")
+    with quiet(tmp_path, top) as service:
+        assert service.eventually(lambda: bool(service.said), 30)
+        if not before:
+            mount_again(top, "ro")
+        assert service.eventually(lambda: any("is not writable to the service" in line for line in service.lines), 30)
+        mount_again(top, "bind,rw" if before else "rw")
+        assert service.eventually(lambda: any("can be written again" in line for line in service.lines), 30), (
+            service.lines
+        )
+        assert service.status is None
