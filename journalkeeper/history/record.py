@@ -204,9 +204,13 @@ class Record:
         return int(self._rows(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))[0][0])  # noqa: S608 - our words
 
     def unshared_since(self, when_us: int) -> frozenset[str]:
-        """The directories in which something was rewritten beside a snapshot since then."""
+        """Return the directories in which a file was rewritten beside a snapshot since then.
+
+        Journals of users are left out: a user may have reflinked the own one.
+        """
         rows = self._rows("SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (when_us,))
-        return frozenset(map(os.path.dirname, self._understood("outcomes", rows, named)))
+        paths = map(os.path.split, self._understood("outcomes", rows, named))
+        return frozenset(directory for directory, name in paths if not name.startswith("user-"))
 
     def waiting(self) -> dict[str, Wait]:
         """The files that wait, by path."""

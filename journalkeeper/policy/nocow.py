@@ -10,7 +10,8 @@ Nor where snapshots are taken of the journal: each makes all NOCOW data copy-on-
 it is torn like any other (measured: 412 to 2,898 extents and boots of 3.5 to 20.1 s). The evidence is
 FIEMAP's SHARED on a file of that journal, which takes no privilege, and the record of rewrites beside a
 snapshot, for when nothing happens to be shared. It cannot see a snapshot that nothing was written since,
-nor tell one from a copy by reflink.
+nor distinguish one from a reflink. Whoever may read a file may reflink it, and every user may read the own
+user-UID.journal: so the journals of users are no evidence.
 
 What already is NOCOW stays so, also under `no`: attributes are set by us or left alone.
 """
@@ -20,7 +21,7 @@ from __future__ import annotations
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, Instance, Reason, Skip, Verb, Volume
+from journalkeeper.model import Action, Host, Instance, JournalFile, Reason, Skip, Verb, Volume
 from journalkeeper.model.finished import Sums
 from journalkeeper.policy.deferral import tried_before
 
@@ -35,10 +36,15 @@ COMPRESSING: Final = ("compress-force", "compress")
 
 
 def snapshots(instance: Instance, host: Host) -> bool:
-    """Whether there is evidence that snapshots are taken of this journal."""
+    """Return whether there is evidence that snapshots are taken of this journal."""
     where = instance.directory
-    shared = any(file.extents.shared_bytes and file.directory == where for file in host.files)
-    return shared or bool(host.finished.sums.get(where, Sums()).shared_bytes) or where in host.unshared
+    files = host.all_files if host.finished.sums.get(where, Sums()).shared_bytes else host.files
+    return where in host.unshared or any(_shows_snapshot(file) for file in files if file.directory == where)
+
+
+def _shows_snapshot(file: JournalFile) -> bool:
+    """Return whether the file is shared, and by no reflink that its own user could make."""
+    return file.extents.shared_bytes > 0 and not file.owner.startswith("user:")
 
 
 def judge(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:

@@ -26,6 +26,7 @@ from journalkeeper.model.waiting import LONG_US, Wait
 from journalkeeper.wire import field as fields
 from journalkeeper.wire import records
 from tests import hosts
+from tests.journal_files import archive_name
 
 VOLUME = ("uuid-a", 256)
 
@@ -488,7 +489,8 @@ def test_what_was_reclaimed_is_unknown_until_a_file_knows_it(
 
 def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -> None:
     run = record.begin_run(100, "daemon")
-    for path, unshared, when_us in (("/j/a/x", 0, 200), ("/j/b/x", 1, 200), ("/j/b/y", 5, 300), ("/j/c/x", 1, 100)):
+    rewrites = (("/j/a/x", 0, 200), ("/j/b/x", 1, 200), ("/j/b/y", 5, 300), ("/j/c/x", 1, 100))
+    for path, unshared, when_us in (*rewrites, (f"/j/d/{archive_name(stem='user-1000')}", 1, 300)):
         done = hosts.outcome(path, unshared_bytes=unshared)
         record.outcome(run, VOLUME, 1, done, mtime_ns=1, size_bytes=1, when_us=when_us)
     assert record.unshared_since(100) == {"/j/b"}

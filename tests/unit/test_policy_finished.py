@@ -86,6 +86,8 @@ def test_a_shared_file_is_evidence_of_snapshots_wherever_it_is() -> None:
     host = hosts.host(IDEAL._replace(extents=COMPRESSED._replace(shared_bytes=MIB)))
     assert nocow.snapshots(hosts.instance(), apart(host, Config()))
     assert not nocow.snapshots(hosts.instance(), apart(hosts.host(IDEAL), Config()))
+    users = hosts.host(*(one._replace(owner="user:1000") for one in host.files))
+    assert not nocow.snapshots(hosts.instance(), apart(users, Config()))
 
 
 def test_numbers_are_those_of_all_files() -> None:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import pytest
 
 from journalkeeper.config import Config, Nocow
+from journalkeeper.journald.names import classify
 from journalkeeper.model import Action, Host, Kind, Reason, Refusal, Request, Skip, Verb
 from journalkeeper.model.units import MINUTE_US
 from journalkeeper.policy.nocow import judge
 from journalkeeper.policy.plan import plan
 from tests.hosts import DEVICE, DIRECTORY, NOW_US, extents, file, host, instance, volume
+from tests.journal_files import archive_name
 
 COPIES = ("raid1", "raid10", "raid5", "raid6", "raid1c3", "raid1c4", "dup")
 SINGLES = ("single", "raid0")
@@ -127,6 +129,17 @@ def test_auto_leaves_a_journal_of_which_snapshots_are_taken_datacow_and_yes_does
 def test_snapshots_of_another_journal_are_no_evidence() -> None:
     there = "/var/log/journal/b.web"
     given = host(SHARED._replace(path=f"{there}/system.journal"), unshared=frozenset({there}))
+    assert isinstance(judge(instance(), volume(), given, config("auto")), Action)
+
+
+@pytest.mark.parametrize(
+    "name", ["user-1000.journal", archive_name(stem="user-1000"), f"user-65534@{1:016x}-{1:016x}.journal~"]
+)
+def test_a_shared_journal_of_a_user_is_no_evidence_as_its_user_may_reflink_it(name: str) -> None:
+    path = f"{DIRECTORY}/{name}"
+    kind = classify(name)
+    assert kind is not None
+    given = host(SHARED._replace(path=path, owner=kind.owner, kind=kind.kind))
     assert isinstance(judge(instance(), volume(), given, config("auto")), Action)
 
 
