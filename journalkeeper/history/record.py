@@ -17,14 +17,15 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from journalkeeper.history import samples
-from journalkeeper.history.counters import Counters
 from journalkeeper.history.database import Connection, Database
 from journalkeeper.history.rows import (
     COUNT_LIMIT,
     columns,
+    confirm_clock,
     counted,
     encodable,
     entry,
+    moment,
     named,
     outcome_values,
     past,
@@ -35,7 +36,7 @@ from journalkeeper.history.rows import (
 )
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, Kind, Outcome, Past, Reason, Result, Verb
-from journalkeeper.model.recorded import Day, Entry, Run, Sample, Totals
+from journalkeeper.model.recorded import Counters, Day, Entry, Run, Sample, Totals
 from journalkeeper.model.units import DAY_US
 from journalkeeper.model.waiting import Wait, is_long
 from journalkeeper.wire.records import KEPT_OUTCOME, SAMPLE, TOTALS, WAIT
@@ -245,7 +246,7 @@ class Record:
         )
 
     def counters(self) -> Counters:
-        """What was ever done, by numbers that only grow."""
+        """Return the totals since the record began, which pruning does not change."""
         counts = dict(self._understood("ever", self._rows("SELECT * FROM ever", ()), counted))
         times = {what: numbers[0] for what, numbers in counts.items()}
         written, removed, reclaimed, known = (sum(row[column] for row in counts.values()) for column in range(1, 5))
@@ -257,7 +258,12 @@ class Record:
             bytes_written=written,
             extents_removed=removed,
             bytes_reclaimed=reclaimed if known else None,
+            since_us=self._moments().get("installed"),
         )
+
+    def _moments(self) -> dict[str, int]:
+        """Return the times of the table of moments, by name."""
+        return dict(self._understood("moments", self._rows("SELECT what, when_us FROM moments", ()), moment))
 
     def last_run(self) -> Run | None:
         """The run that began last, None if there was none."""
@@ -329,19 +335,24 @@ class Record:
         return list(self._understood("totals", rows, totals))
 
     def prune(self, now_us: int, keep_us: int, host: Host | None = None, *, max_rows: int | None = None) -> None:
-        """Forget what is older than `keep_us`, and of each table the oldest beyond `max_rows`.
+        """Delete rows older than `keep_us`, and of each table the oldest beyond `max_rows`.
 
-        The past of a file is forgotten when the file was not among those of `host` for that long, however
-        old it is: an archive is rewritten once.
+        A row is old only by a clock that a later call confirmed: a clock that jumps ahead deletes nothing. The past
+        of a file is deleted when the file was not among those of `host` for `keep_us`, however old the past is: an
+        archive is rewritten once.
         """
+        moments = confirm_clock(self._moments(), now_us)
+        oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us
         files, volumes = ((), ()) if host is None else (host.all_files, host.volumes)
-        rules = [("rewrites", "seen_us < ?", now_us - keep_us), ("runs", "began_us < ?", now_us - keep_us)]
-        rules += [(table, "when_us < ?", now_us - keep_us) for table in ("outcomes", "totals", "samples")]
+        rules = [("rewrites", "seen_us < ?", oldest_us), ("runs", "began_us < ?", oldest_us)]
+        rules += [(table, "when_us < ?", oldest_us) for table in ("outcomes", "totals", "samples")]
         if max_rows is not None:
             tables = ("runs", "outcomes", "totals", "samples")
             rules += [(table, f"id <= (SELECT max(id) FROM {table}) - ?", max_rows) for table in tables]  # noqa: S608 - our words
 
         def forget(connection: Connection) -> None:
+            changed = "INSERT INTO moments VALUES (?, ?) ON CONFLICT DO UPDATE SET when_us = excluded.when_us"
+            connection.executemany(f"{changed} WHERE when_us IS NOT excluded.when_us", moments.items())
             for volume in volumes:
                 inodes = json.dumps([file.inode for file in files if file.device == volume.device])
                 connection.execute(SEEN, (now_us, volume.uuid, volume.subvolume, inodes, now_us, DAY_US))

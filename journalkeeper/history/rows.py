@@ -9,15 +9,18 @@ the record leaves that one row out.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from journalkeeper.model import Kind, Outcome, Past, Verb
 from journalkeeper.model.recorded import Entry, Run, Sample, Totals
-from journalkeeper.model.units import TIME_LIMIT_US
+from journalkeeper.model.units import HOUR_US, TIME_LIMIT_US
 from journalkeeper.model.waiting import Wait
 from journalkeeper.wire.field import SECONDS, Field, Fields, column, stored
 from journalkeeper.wire.records import KEPT_OUTCOME
+
+CONFIRM_US = 12 * HOUR_US
+"""A clock that a later run finds so much later was not set ahead for a moment."""
 
 COUNT_LIMIT = 1 << 50
 """Of bytes and extents: a thousand times what one file may have, and two of them fit a sum."""
@@ -51,6 +54,20 @@ def counted(row: tuple[Any, ...]) -> tuple[str, list[int]]:
     """What is counted, and its numbers, of the columns of ever."""
     what, *numbers = row
     return str(what), [_integer(number) for number in numbers]
+
+
+def moment(row: tuple[Any, ...]) -> tuple[str, int]:
+    """Return the name and the time of a row of moments."""
+    return str(row[0]), _time(row[1])
+
+
+def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
+    """Return the moments "clock" and "confirmed" as they are after a look at a clock that shows `now_us`."""
+    clock_us, confirmed_us = moments.get("clock", now_us), moments.get("confirmed")
+    if now_us - clock_us >= CONFIRM_US:
+        clock_us, confirmed_us = now_us, clock_us
+    clock_us = min(clock_us, now_us)  # the clock was ahead, and was set back
+    return {"clock": clock_us} | ({} if confirmed_us is None else {"confirmed": min(confirmed_us, now_us)})
 
 
 def columns(fields: Fields) -> str:

@@ -6,6 +6,9 @@ What was shipped is never changed; a new version is one more group of statements
 
 from __future__ import annotations
 
+MEASURED = "disk_bytes_before BETWEEN 0 AND 1 << 50 AND disk_bytes_after BETWEEN 0 AND 1 << 50"
+"""A damaged number counts for nothing: of two such SQLite makes no sum ("integer overflow")."""
+
 MIGRATIONS = (
     (
         """CREATE TABLE rewrites (
@@ -74,5 +77,32 @@ MIGRATIONS = (
     (
         # What began a run: "daemon", "bus" or "defrag".
         "ALTER TABLE runs RENAME COLUMN door TO origin",
+    ),
+    (
+        # "installed": when this record began. "clock": a time that a run saw, and "confirmed": one that a later run saw
+        # pass by hours; only by the latter rows are too old.
+        "CREATE TABLE moments (what TEXT PRIMARY KEY, when_us INTEGER) WITHOUT ROWID",
+        """INSERT INTO moments SELECT 'installed', coalesce(min(when_us), strftime('%s', 'now') * 1000000) FROM (
+            SELECT began_us AS when_us FROM runs
+            UNION ALL SELECT when_us FROM outcomes UNION ALL SELECT when_us FROM totals)
+            WHERE when_us BETWEEN 1293840000000000 AND strftime('%s', 'now') * 1000000""",
+        # What a rewrite stored more is taken off. Next to a snapshot nothing is given back before the snapshot goes.
+        f"""UPDATE ever SET bytes_reclaimed = bytes_reclaimed - (
+            SELECT coalesce(sum(iif(unshared_bytes > 0, max(0, disk_bytes_before - disk_bytes_after),
+                max(0, disk_bytes_after - disk_bytes_before))), 0) FROM outcomes
+            WHERE result = what AND {MEASURED})""",  # noqa: S608 - our words
+        "DROP TRIGGER IF EXISTS outcomes_counted",
+        """CREATE TRIGGER outcomes_counted AFTER INSERT ON outcomes BEGIN
+            UPDATE ever SET
+                times = times + 1,
+                bytes_written = bytes_written + NEW.bytes_written,
+                extents_removed = extents_removed + iif(NEW.result = 'done' AND NEW.action != 'rotate',
+                    max(0, NEW.extents_before - NEW.extents_after), 0),
+                bytes_reclaimed = bytes_reclaimed
+                    + iif(NEW.unshared_bytes > 0, 0, coalesce(NEW.disk_bytes_before - NEW.disk_bytes_after, 0)),
+                reclaims_known = reclaims_known
+                    + (NEW.unshared_bytes = 0 AND NEW.disk_bytes_before - NEW.disk_bytes_after IS NOT NULL)
+            WHERE what = NEW.result;
+        END""",
     ),
 )

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from journalkeeper import __version__
-from journalkeeper.history.counters import Counters
 from journalkeeper.metrics.status import Status
+from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import SECOND_US
 from journalkeeper.wire.field import Field
 from journalkeeper.wire.records import FILE

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.history.counters import Counters
 from journalkeeper.history.database import Database
 from journalkeeper.history.record import NAME, Record
+from journalkeeper.history.rows import CONFIRM_US
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Skip, Verb
 from journalkeeper.model.finished import NONE_FINISHED, FinishedFile
-from journalkeeper.model.recorded import Day, Run, Totals
+from journalkeeper.model.recorded import Counters, Day, Run, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
 from journalkeeper.wire import field as fields
@@ -29,6 +29,8 @@ from tests import hosts
 from tests.journal_files import archive_name
 
 VOLUME = ("uuid-a", 256)
+HOST_US = 1_700_000_000_000_000
+"""The installation: November 2023."""
 
 
 @pytest.fixture
@@ -51,6 +53,12 @@ def journal(name: str = "system.journal", *, total: int = 10, **words: Any) -> J
     size = {"size_bytes": 8 << 20, "allocated_bytes": 8 << 20, "extents": hosts.extents(total, 8 << 20)}
     named: dict[str, Any] = {"path": f"/j/m/{name}", "inode": 7, "instance": "m", "kind": Kind.ACTIVE, **size, **words}
     return hosts.file(**named)
+
+
+def forget(record: Record, now_us: int, keep_us: int) -> None:
+    """Prune by a clock that a second look confirms."""
+    record.prune(now_us, keep_us)
+    record.prune(now_us + CONFIRM_US, keep_us)
 
 
 def host(*files: JournalFile) -> Host:
@@ -125,15 +133,30 @@ def test_the_past_in_an_older_record_has_neither_expectation_nor_compression(
 
 
 def test_the_ledger_of_an_older_record_begins_with_what_it_remembers(tmp_path: Path) -> None:
-    row = "(NULL, 1, 100, x'2f61', 'compress', 'done', 'fragmented', 500, 40, 900, 100, 1000, 1, '')"
+    row = f"(NULL, 1, {HOST_US}, x'2f61', 'compress', 'done', 'fragmented', 500, 40, 900, 100, 1000, 1, '')"
     older(tmp_path, 1, f"INSERT INTO outcomes VALUES {row}")  # noqa: S608 - ours
     with Record(tmp_path, read_only=True) as record:
-        assert record.counters() == Counters(done=1, bytes_written=1000, extents_removed=460, bytes_reclaimed=800)
+        first = Counters(done=1, bytes_written=1000, extents_removed=460, bytes_reclaimed=800, since_us=HOST_US)
+        assert record.counters() == first
         assert [entry.outcome.unshared_bytes for entry in record.history()] == [0]
     with Record(tmp_path) as record:
         keep(record, outcome())
         counters = record.counters()
-    assert counters == Counters(done=2, bytes_written=2000, extents_removed=460 + 4960, bytes_reclaimed=1600)
+    assert counters == first._replace(done=2, bytes_written=2000, extents_removed=460 + 4960, bytes_reclaimed=1600)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_the_ledger_of_an_older_record_takes_off_what_rewrites_stored_more(tmp_path: Path, *, read_only: bool) -> None:
+    """That ledger had counted 800 + 800 bytes: nothing for the second, and a shared file's as if they were free."""
+    row = "(NULL, 1, {}, x'2f61', 'compress', 'done', 'fragmented', 500, 40, {}, 1000, 1, '', {})"
+    grew, shared = row.format(HOST_US, "100, 350", 0), row.format(HOST_US + 5, "900, 100", 700)
+    damaged = row.format(3, f"{1 << 62}, 0", 0)
+    first = row.format(HOST_US, "900, 100", 0)
+    older(tmp_path, 5, f"INSERT INTO outcomes VALUES {first}, {grew}, {shared}, {damaged}")  # noqa: S608 - ours
+    with Record(tmp_path, read_only=read_only) as record:
+        counters = record.counters()
+    assert counters.bytes_reclaimed == 800 - 250 + (1 << 62)
+    assert counters.since_us == HOST_US
 
 
 # The past of files
@@ -355,14 +378,38 @@ def test_prune_forgets_what_is_older(record: Record) -> None:
         run = record.begin_run(when_us, "defrag")
         keep(record, outcome(), when_us=when_us, run=run, inode=when_us)
         record.observe(when_us, host(journal(total=when_us, inode=1)))
-    record.prune(now_us=1100, keep_us=1000)
+    forget(record, 1100, 1000)
     assert [entry.when_us for entry in record.history()] == [100]
     assert [row.when_us for row in record.samples()] == [row.when_us for row in record.totals()] == [100]
     assert list(record.past(VOLUME)) == [100]
-    record.prune(now_us=1101, keep_us=1000)
+    forget(record, 1101, 1000)
     assert record.last_run() is None
     assert not [*record.history(), *record.samples(), *record.totals()]
     assert record.past(VOLUME) == {}
+
+
+DAYS_AHEAD = 90 * DAY_US
+
+
+@pytest.mark.parametrize(
+    ("clock_us", "rows"),
+    [
+        ((0, DAYS_AHEAD), 1),  # it jumped
+        ((0, DAYS_AHEAD, DAYS_AHEAD + CONFIRM_US - 1), 1),  # and stayed, for too short a time to be sure
+        ((0, DAYS_AHEAD, DAYS_AHEAD + CONFIRM_US), 0),
+        ((0, DAYS_AHEAD, 5, DAYS_AHEAD, DAYS_AHEAD + 1), 1),  # it was set back between, and jumped again
+        ((0, DAYS_AHEAD, 5, CONFIRM_US + 5), 1),
+        ((DAYS_AHEAD, DAYS_AHEAD + 1), 1),  # the first look of this record
+        ((0, CONFIRM_US, 2 * CONFIRM_US), 1),
+    ],
+)
+def test_a_clock_that_jumped_ahead_prunes_nothing_before_a_later_look_confirms_it(
+    record: Record, clock_us: tuple[int, ...], rows: int
+) -> None:
+    keep(record, outcome(), when_us=0)
+    for now_us in clock_us:
+        record.prune(now_us, 30 * DAY_US)
+    assert len(record.history()) == rows
 
 
 def test_prune_keeps_the_newest_rows(record: Record) -> None:
@@ -379,8 +426,9 @@ def test_prune_keeps_the_newest_rows(record: Record) -> None:
 
 def test_prune_writes_nothing_when_nothing_is_due(record: Record) -> None:
     keep(record, outcome())
+    record.prune(now_us=1000, keep_us=1000, max_rows=1)  # which keeps the clock
     before = writes(record)
-    record.prune(now_us=1000, keep_us=1000, max_rows=1)
+    record.prune(now_us=1001, keep_us=1000, max_rows=1)
     assert writes(record) == before
 
 
@@ -396,6 +444,7 @@ def test_the_past_of_a_file_that_is_still_there_is_not_forgotten(record: Record,
 
 def test_a_file_is_marked_as_seen_once_a_day(record: Record) -> None:
     keep(record, outcome(), when_us=0, inode=7)
+    record.prune(DAY_US - 1, 90 * DAY_US, host(journal()))
     before = writes(record)
     for now_us, more in ((DAY_US - 1, 0), (DAY_US, 1), (DAY_US + 1, 1)):
         record.prune(now_us, 90 * DAY_US, host(journal()))
@@ -455,7 +504,7 @@ def test_the_ledger_counts_every_outcome_by_its_result(record: Record) -> None:
 def test_the_ledger_only_grows_when_rows_are_forgotten(record: Record) -> None:
     keep(record, outcome(), outcome())
     before = record.counters()
-    record.prune(DAY_US, HOUR_US)
+    forget(record, DAY_US, HOUR_US)
     assert record.history() == []
     assert record.counters() == before
     keep(record, outcome())
@@ -478,13 +527,20 @@ def test_only_a_rewrite_that_was_done_removed_extents(record: Record, one: Outco
 
 @pytest.mark.parametrize(
     ("disk", "reclaimed"),
-    [((900, 100), 800), ((100, 900), 0), ((100, 100), 0), ((None, None), None), ((900, None), None)],
+    [((900, 100), 800), ((100, 900), -800), ((100, 100), 0), ((None, None), None), ((900, None), None)],
 )
 def test_what_was_reclaimed_is_unknown_until_a_file_knows_it(
     record: Record, disk: tuple[int | None, int | None], reclaimed: int | None
 ) -> None:
     keep(record, outcome(disk_bytes_before=disk[0], disk_bytes_after=disk[1]))
     assert record.counters().bytes_reclaimed == reclaimed
+
+
+def test_next_to_a_snapshot_nothing_is_reclaimed(record: Record) -> None:
+    keep(record, outcome(unshared_bytes=5))
+    assert record.counters().bytes_reclaimed is None
+    keep(record, outcome(disk_bytes_before=900, disk_bytes_after=200), outcome(unshared_bytes=5))
+    assert record.counters().bytes_reclaimed == 700
 
 
 def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -> None:
@@ -515,4 +571,4 @@ def test_a_tables_columns_are_its_records(record: Record, table: str, described:
 def test_a_run_that_came_to_nothing_is_counted(record: Record) -> None:
     record.run_failed()
     record.run_failed()
-    assert record.counters() == Counters(failed_runs=2)
+    assert record.counters()._replace(since_us=None) == Counters(failed_runs=2)

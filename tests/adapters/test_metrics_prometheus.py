@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.history.counters import Counters
 from journalkeeper.metrics import textfile
 from journalkeeper.metrics.prometheus import FAMILIES, PREFIX, Facts, render
+from journalkeeper.model.recorded import Counters
 from tests import figures
 from tests.adapters.command import need, ran
 from tests.nobody import NOBODY

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.program import run as command
-from journalkeeper.history.counters import Counters
 from journalkeeper.history.record import Record
 from journalkeeper.history.state import DAEMON_LOCK, lock
 from journalkeeper.model import Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.errors import BusyError, KeeperError
+from journalkeeper.model.recorded import Counters
 from journalkeeper.model.waiting import Wait, sentence
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import hosts
@@ -163,7 +163,7 @@ def test_counts_of_all_time_that_are_damaged_are_left_out(state: Path) -> None:
     many = "UPDATE ever SET bytes_written = 'many' WHERE what = 'failed'"
     damage(state, many, "DELETE FROM ever WHERE what = 'skipped'")
     with Record(state) as record:
-        found = record.counters()
+        found = record.counters()._replace(since_us=None)
         assert found == Counters(
             done=ROWS, bytes_written=ROWS * 100, extents_removed=ROWS * 8, bytes_reclaimed=ROWS * 8
         )
@@ -241,6 +241,8 @@ def test_a_text_that_is_none_ends_no_reader_of_an_older_versions_record(state: P
     damage(
         state,
         "UPDATE outcomes SET detail = CAST(x'ff' AS TEXT) WHERE when_us = 3",
+        "DROP TRIGGER outcomes_counted",
+        "DROP TABLE moments",
         "ALTER TABLE outcomes DROP COLUMN unshared_bytes",
         "DROP TABLE waiting",
         "ALTER TABLE runs RENAME COLUMN origin TO door",

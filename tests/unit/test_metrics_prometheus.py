@@ -8,8 +8,8 @@ import re
 import pytest
 
 from journalkeeper import __version__
-from journalkeeper.history.counters import Counters
 from journalkeeper.metrics.prometheus import FAMILIES, Facts, Type, render
+from journalkeeper.model.recorded import Counters
 from tests import figures
 
 UNITS = ("_bytes", "_seconds", "_info", "_files", "_extents", "files", "extents")
