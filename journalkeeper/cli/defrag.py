@@ -7,22 +7,22 @@ A signal ends it at a chunk border, and it always says what it did.
 from __future__ import annotations
 
 import argparse
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from journalkeeper.cli import plan as plans
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.interrupts import Interrupts
-from journalkeeper.cli.outcomes import COLOURS, COLUMNS, PATH, on_file, sizes, span, subjects
+from journalkeeper.cli.outcomes import COLOURS, describe, describe_sums, on_file, span, subjects
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.polkit_agent import for_terminal
 from journalkeeper.cli.progress import on_terminal
 from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
 from journalkeeper.cli.selection import add_selection, request
-from journalkeeper.cli.table import Column, stacked, wrapped
-from journalkeeper.model import Outcome, Reason, Request, Result
+from journalkeeper.cli.table import paint, stacked, wrapped
+from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.run import Report
-from journalkeeper.model.units import format_size
-from journalkeeper.wire.documents import defrag_document, disk_sums
+from journalkeeper.model.units import spell_size
+from journalkeeper.wire.documents import defrag_document
 
 DESCRIPTION = """\
 Rewrites what is fragmented: archived files once, compressed; active files while journald
@@ -39,12 +39,6 @@ examples:
 exit status:
   0 done, also if there was nothing to do; 1 something failed or was interrupted, or a PATH
   does not exist or is no journal; 2 wrong usage"""
-
-_COLUMNS: Final[tuple[Column[Outcome], ...]] = (
-    *COLUMNS,
-    Column("TIME", lambda outcome: span(outcome.duration_s), right=True),
-    PATH,
-)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +94,11 @@ def _execute(asked: Request, context: Context) -> _Ran:
 
 
 def _lines(report: Report, output: Output) -> list[str]:
-    table = output.table(_COLUMNS, report.outcomes, lambda outcome: COLOURS[outcome.result])
+    table = [
+        paint(line, COLOURS[outcome.result], enabled=output.colours)
+        for outcome in report.outcomes
+        for line in wrapped(describe(outcome, output.width), output.width)
+    ]
     skipped = report.plan.skipped
     listed = tuple(skip for skip in skipped if skip.reason not in plans.FINE)
     blocks = [table, plans.skipped_lines(listed, output), plans.fine(skipped, listed)]
@@ -119,11 +117,6 @@ def _footer(report: Report) -> str:
     actions = [outcome.action for outcome in outcomes]
     text = f"{subjects(actions)}: {', '.join(tally)}"
     if any(map(on_file, actions)):
-        before = sum(outcome.extents_before for outcome in outcomes)
-        after = sum(outcome.extents_after for outcome in outcomes)
-        text += f"; {before:,} -> {after:,} extents"
-    disk = sizes(*disk_sums(outcomes))
-    if disk != "-":
-        text += f", {disk} on disk"
-    text += f", {format_size(report.written_bytes)} written in {span(report.duration_s)}"
+        text += f"; {describe_sums([one for one in outcomes if on_file(one.action)])}"
+    text += f", {spell_size(report.written_bytes)} written in {span(report.duration_s)}"
     return f"{text}; {plans.left(report.plan.skipped)}"

@@ -9,17 +9,17 @@ import stat
 from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.outcomes import COLOURS, COLUMNS, PATH, sizes
+from journalkeeper.cli.outcomes import COLOURS, describe, describe_sums
 from journalkeeper.cli.refusals import complain_of_named
 from journalkeeper.cli.selection import absolute, add_paths
-from journalkeeper.cli.table import Column, stacked
+from journalkeeper.cli.table import Column, stacked, wrapped
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.journald.names import classify
-from journalkeeper.model import Outcome, Reason, Request, Result
+from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.recorded import Entry, Sample
-from journalkeeper.model.units import counted, format_size
-from journalkeeper.wire.documents import disk_sums, entry_document
+from journalkeeper.model.units import counted, format_size, spell_size
+from journalkeeper.wire.documents import entry_document
 from journalkeeper.wire.field import document
 from journalkeeper.wire.records import SAMPLE
 
@@ -48,15 +48,12 @@ _SAMPLES: Final[tuple[Column[Sample], ...]] = (
 )
 
 
-def _of_entry(column: Column[Outcome]) -> Column[Entry]:
-    return Column(column.title, lambda entry: column.cell(entry.outcome), column.right, column.gives)
-
-
-_ENTRIES: Final[tuple[Column[Entry], ...]] = (
-    Column("TIME", lambda entry: shown_time(entry.when_us)),
-    Column("BY", lambda entry: entry.origin or "-"),
-    *map(_of_entry, (*COLUMNS, PATH)),
-)
+def _columns(width: int | None) -> tuple[Column[Entry], ...]:
+    return (
+        Column("TIME", lambda entry: shown_time(entry.when_us)),
+        Column("BY", lambda entry: entry.origin or "-"),
+        Column("OUTCOME", lambda entry: describe(entry.outcome, width), gives="text"),
+    )
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -88,10 +85,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
             }
         )
         return status
-    coloured = output.table(_ENTRIES, entries, lambda entry: COLOURS[entry.outcome.result])
+    coloured = output.table(_columns(output.width), entries, lambda entry: COLOURS[entry.outcome.result])
     blocks = [coloured, output.table(_SAMPLES, samples)]
     if output.legend:
-        blocks.append([_footer(entries, samples)])
+        blocks.append(wrapped(_footer(entries, samples), output.width))
     output.lines(stacked(blocks))
     return status
 
@@ -113,9 +110,5 @@ def _footer(entries: list[Entry], samples: list[Sample]) -> str:
     if not entries:
         return f"{counted(len(samples), 'sample')}, nothing was rewritten." if samples else "Nothing is recorded."
     done = [entry.outcome for entry in entries if entry.outcome.result is Result.DONE]
-    before = sum(outcome.extents_before for outcome in done)
-    after = sum(outcome.extents_after for outcome in done)
-    text = f"{len(done)} of {counted(len(entries), 'action')} done: {before:,} -> {after:,} extents"
-    disk = sizes(*disk_sums(done))
-    written = format_size(sum(entry.outcome.bytes_written for entry in entries))
-    return f"{text}, {disk} on disk, {written} written." if disk != "-" else f"{text}, {written} written."
+    text = f"{len(done)} of {counted(len(entries), 'action')} done: {describe_sums(done)}"
+    return f"{text}, {spell_size(sum(entry.outcome.bytes_written for entry in entries))} written."

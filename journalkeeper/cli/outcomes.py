@@ -3,30 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Sequence
 
-from journalkeeper.cli.table import GREEN, RED, YELLOW, Column
-from journalkeeper.cli.text import shown
+from journalkeeper.cli.table import GREEN, LEAST_PATH, RED, YELLOW
+from journalkeeper.cli.text import elided, shown
 from journalkeeper.model import Outcome, Result, Verb
-from journalkeeper.model.units import counted, format_size, format_span
+from journalkeeper.model.reasons import describe_outcome, short_name
+from journalkeeper.model.units import counted, format_span, spell_size
+from journalkeeper.wire.documents import disk_sums
 
 COLOURS = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}
 
 
-def _extents(one: Outcome) -> str:
-    return f"{one.extents_before} -> {one.extents_after}" if on_file(one.action) else "-"
-
-
-COLUMNS: Final[tuple[Column[Outcome], ...]] = (
-    Column("ACTION", lambda one: one.action),
-    Column("RESULT", lambda one: one.result),
-    Column("REASON", lambda one: one.reason),
-    Column("EXTENTS", _extents, right=True),
-    Column("DISK", lambda one: sizes(one.disk_bytes_before, one.disk_bytes_after), right=True),
-    Column("WRITTEN", lambda one: format_size(one.bytes_written), right=True),
-)
-PATH: Final[Column[Outcome]] = Column("PATH", lambda one: shown(one.path), gives="path")
+def describe(outcome: Outcome, width: int | None) -> str:
+    """Return the sentence on an outcome for a terminal of `width` columns, which shortens long names."""
+    name = short_name(outcome.path) if on_file(outcome.action) else outcome.path
+    return shown(describe_outcome(outcome, name if width is None else elided(name, LEAST_PATH)))
 
 
 def on_file(action: str) -> bool:
@@ -41,9 +33,14 @@ def subjects(actions: Collection[str]) -> str:
     return " and ".join(counted(number, noun) for number, noun in numbers if number)
 
 
-def sizes(before: int | None, after: int | None) -> str:
-    """Disk bytes before and after, "-" where either is not known."""
-    return "-" if before is None or after is None else f"{format_size(before)} -> {format_size(after)}"
+def describe_sums(outcomes: Sequence[Outcome]) -> str:
+    """Return the extents and, where all were measured, the disk bytes of files before and after: "; 9 to 1 extents"."""
+    before, after = sum(one.extents_before for one in outcomes), sum(one.extents_after for one in outcomes)
+    disk_before, disk_after = disk_sums(outcomes)
+    text = f"{before:,} to {counted(after, 'extent')}"
+    if disk_before is None or disk_after is None:
+        return text
+    return f"{text}, {spell_size(disk_before)} to {spell_size(disk_after)} on disk"
 
 
 def span(duration_s: float) -> str:

@@ -23,6 +23,7 @@ from journalkeeper.journald import opening
 from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
 from journalkeeper.model.errors import FileError
 from journalkeeper.model.internal_error import InternalError
+from journalkeeper.model.reasons import describe_gain
 from journalkeeper.model.run import Done, Found
 from journalkeeper.observe import disk_usage
 from journalkeeper.policy.gain import fell_short
@@ -130,7 +131,7 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
         raise Refused(pace.ended, "ended between two pieces")
     was, became = turn.before.extents, turn.after.extents
     if fell_short(was, turn.expected, became):
-        raise Refused(Reason.NO_GAIN, f"{was} extents became {became}, {turn.expected} were expected")
+        raise Refused(Reason.NO_GAIN, describe_gain(was, became, turn.expected))
 
 
 def _defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:

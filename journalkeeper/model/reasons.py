@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What each Reason means, in one sentence for the person who reads `plan` or journalkeeper(1).
+"""The words for reasons, outcomes and totals, which all outlets share: log, command line, history and report.
 
 Every Reason has exactly one sentence here, and one against an action on a journal file an end.
 """
 
 from __future__ import annotations
 
-from journalkeeper.model import Reason
+import posixpath
+import re
+from typing import Final
+
+from journalkeeper.model import Outcome, Reason, Result, Verb
+from journalkeeper.model.units import counted, spell_size
 
 SENTENCES: dict[Reason, str] = {
     Reason.FRAGMENTED: "The file has many more extents than its data needs, and each costs a cold reader one seek.",
@@ -106,3 +111,56 @@ NO_JOURNAL: frozenset[Reason] = frozenset(
     }
 )
 """Why a path that was named cannot be looked at as a journal file."""
+
+DONE: Final = {
+    Verb.DEFRAGMENT: "defragmented",
+    Verb.COMPRESS: "compressed",
+    Verb.REWRITE: "copied",
+    Verb.ROTATE: "rotated",
+    Verb.SET_NOCOW: "set +C on",
+}
+UNDONE: Final = {verb: verb.value for verb in Verb} | {Verb.REWRITE: "copy", Verb.SET_NOCOW: "set +C on"}
+
+WHY_NOCOW: Final = {Reason.NO_REDUNDANCY: "single copy, no snapshots", Reason.CONFIGURED: "Nocow=yes"}
+
+MACHINE_ID: Final = re.compile("[0-9a-f]{32}")
+
+
+def short_name(path: str) -> str:
+    """Return a journal file's name, with its directory if that is not the machine's main one."""
+    directory, name = posixpath.split(path)
+    parent = posixpath.basename(directory)
+    return name if MACHINE_ID.fullmatch(parent) else posixpath.join(parent, name)
+
+
+def describe_outcome(outcome: Outcome, name: str = "") -> str:
+    """Return the sentence on an outcome: "compressed NAME: 3.7 MiB to 576 KiB on disk, 3,046 to 46 extents".
+
+    `name` replaces the short name of the file, or the path of the directory. Disk sizes appear only where both were
+    measured. Names and details are not escaped.
+    """
+    directory = outcome.action is Verb.SET_NOCOW
+    name = name or (outcome.path if directory else short_name(outcome.path))
+    if outcome.result is not Result.DONE:
+        if outcome.reason is Reason.NO_GAIN and outcome.extents_after:
+            return f"{name}: {outcome.detail}"
+        begun = "failed to" if outcome.result is Result.FAILED else "did not"
+        detail = f": {outcome.detail}" if outcome.detail else ""
+        return f"{begun} {UNDONE[outcome.action]} {name} ({outcome.reason}){detail}"
+    if directory:
+        facts = [WHY_NOCOW.get(outcome.reason, outcome.reason), *filter(None, [outcome.detail])]
+    elif outcome.action is Verb.ROTATE:
+        facts = [f"the archive has {counted(outcome.extents_before, 'extent')}"]
+    else:
+        facts = [f"{outcome.extents_before:,} to {counted(outcome.extents_after, 'extent')}"]
+        if outcome.disk_bytes_before is not None and outcome.disk_bytes_after is not None:
+            sizes = f"{spell_size(outcome.disk_bytes_before)} to {spell_size(outcome.disk_bytes_after)} on disk"
+            facts.insert(0, sizes)
+        if outcome.unshared_bytes:
+            facts.append(f"{spell_size(outcome.unshared_bytes)} stored in addition to a snapshot's")
+    return f"{DONE[outcome.action]} {name}: {', '.join(facts)}"
+
+
+def describe_gain(before: int, after: int, expected: int) -> str:
+    """Return the sentence on a rewrite that saved too few extents."""
+    return f"rewritten without gain: {before} extents before, {after} after, {expected} expected"

@@ -167,6 +167,12 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
+def spell_size(size_bytes: int) -> str:
+    """Return a size for a sentence: 3.7 MiB, 576 KiB, 12 B; the number is that of `format_size`."""
+    number, unit = format_size(size_bytes)[:-1], format_size(size_bytes)[-1]
+    return f"{number.removesuffix('.0')} {'B' if unit == 'B' else f'{unit}iB'}"
+
+
 def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
     """A time span for people, in at most two units: 1h 2min, 10min 14s; 1.500s with an accuracy of 1 ms; infinity.
 

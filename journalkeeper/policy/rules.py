@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
+from journalkeeper.model.reasons import describe_gain
 from journalkeeper.model.units import DAY_US, SECOND_US, format_size, format_span
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case
@@ -131,7 +132,7 @@ def rewritten(case: Case) -> Skip | None:
         # Not when: the words of a reason that lasts are the same at any time.
         what = f": {past.extents_before} extents became {past.extents}" if past.extents_before else ""
         return _skip(case, Reason.RECORDED, f"rewritten{what}")
-    what = f"{past.extents_before} extents became {past.extents}, {past.extents_expected} were expected"
+    what = describe_gain(past.extents_before, past.extents, past.extents_expected)
     return _skip(case, Reason.NO_GAIN, f"{what}; tried again with {missing} more")
 
 

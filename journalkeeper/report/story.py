@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.health.evidence import Unknown
-from journalkeeper.model import JournalFile, Reason, Result, Stretch, Verb, Window
+from journalkeeper.model import JournalFile, Reason, Stretch, Verb, Window
 from journalkeeper.model.escape import shown
-from journalkeeper.model.reasons import ENDS, SENTENCES
+from journalkeeper.model.reasons import ENDS, SENTENCES, describe_outcome
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import SECOND_US, counted, format_size, format_span
 from journalkeeper.policy.saving import READ_IOPS
@@ -177,13 +177,7 @@ def past(story: Story) -> list[str]:
 
 
 def _done(entry: Entry) -> str:
-    done = entry.outcome
-    said = f"{when(entry.when_us)} {done.action} {done.result} ({done.reason})"
-    if done.result is Result.DONE:
-        said += f": {done.extents_before:,} to {counted(done.extents_after, 'extent')}"
-        said += f", {format_size(done.bytes_written)} written"
-    elif done.detail:
-        said += f": {shown(done.detail)}"
+    said = f"{when(entry.when_us)} {shown(describe_outcome(entry.outcome))}"
     return f"{said}, by {shown(entry.origin)}" if entry.origin else said
 
 

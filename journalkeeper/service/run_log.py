@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from journalkeeper.engine import Engine, now_us
 from journalkeeper.model import Outcome, Reason, Result
+from journalkeeper.model.reasons import describe_outcome
 from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import sentence
 from journalkeeper.policy import nocow
@@ -61,13 +62,10 @@ class RunLog:
 
     def _outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
         """What became of a file: an active one is rewritten again and again."""
-        what = f"{outcome.path}: {outcome.action} {outcome.result} ({outcome.reason})"
+        what = describe_outcome(outcome)
         if outcome.result is Result.DONE:
-            counts = f"{outcome.extents_before} to {outcome.extents_after} extents"
-            self._daily.log(
-                outcome.path, INFO, f"{what}, {counts}", same="done" if once_a_day else None, outcome=outcome
-            )
+            self._daily.log(outcome.path, INFO, what, same="done" if once_a_day else None, outcome=outcome)
         elif outcome.reason not in PASSING:
             priority = ERROR if outcome.result is Result.FAILED else INFO
             same = outcome.reason if outcome.reason is Reason.INTERNAL_ERROR else None
-            self._daily.log(outcome.path, priority, f"{what} {outcome.detail}", same=same, outcome=outcome)
+            self._daily.log(outcome.path, priority, what, same=same, outcome=outcome)

@@ -145,7 +145,7 @@ def test_an_archive_that_was_rewritten_tells_its_past(commands: Commands) -> Non
     assert [row["result"] for row in document["past"]] == ["done"]
     assert document["file"]["compressed"]
     assert all(part["compressed_bytes"] for part in document["picture"])
-    assert "compress done (" in commands("explain", archive).stdout
+    assert "compressed system@" in commands("explain", archive).stdout
 
 
 def test_a_directory_tells_its_instance_and_its_history(commands: Commands) -> None:

@@ -62,7 +62,7 @@ def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
     entries = tuple(entry(NOW_US - days * DAY_US, extents_before=days) for days in range(30, 0, -1))
     samples = tuple(Sample(NOW_US - days * DAY_US, ACTIVE, days * 100, 1, 0, 0) for days in range(3, 0, -1))
     lines = story.past(a_story(entries=entries, samples=samples))
-    assert [line.split(": ")[1].split(" to ")[0] for line in lines[:10]] == [str(days) for days in range(1, 11)]
+    assert [line.split(", ")[1].split(" to ")[0] for line in lines[:10]] == [str(days) for days in range(1, 11)]
     assert "20 older actions" in lines[10]
     assert "extents: 300 at" in lines[11]
     assert "at most 300" in lines[11]
@@ -71,7 +71,7 @@ def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
 def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
     failed = entry(NOW_US, result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error\x1b[2J")
     text = said(a_story(entries=(failed,)))
-    assert r"compress failed (io-error): Input/output error\x1b[2J" in text
+    assert r"failed to compress system.journal (io-error): Input/output error\x1b[2J" in text
     assert "nothing is recorded of it" in said(a_story(entries=()))
 
 

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The sentence on an outcome, which the log, the command line, the history and the report share."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from journalkeeper.model import Outcome, Reason, Result, Verb
+from journalkeeper.model.reasons import describe_outcome, short_name
+from tests import hosts
+
+MAIN = f"/var/log/journal/{'4f' * 16}"
+done = partial(
+    hosts.outcome,
+    f"{MAIN}/a.journal",
+    extents_before=3046,
+    extents_after=46,
+    disk_bytes_before=3_900_000,
+    disk_bytes_after=576 << 10,
+)
+COUNTS = "3,046 to 46 extents"
+UNMEASURED: dict[str, Any] = {"disk_bytes_before": None}
+NOCOW: dict[str, Any] = {"path": MAIN, "action": Verb.SET_NOCOW}
+VAIN: dict[str, Any] = {
+    "result": Result.SKIPPED,
+    "reason": Reason.NO_GAIN,
+    "detail": "rewritten without gain: 45 extents before, 49 after, 28 expected",
+}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence"),
+    [
+        (done(), f"compressed a.journal: 3.7 MiB to 576 KiB on disk, {COUNTS}"),
+        (done(extents_after=1), "compressed a.journal: 3.7 MiB to 576 KiB on disk, 3,046 to 1 extent"),
+        (done()._replace(**UNMEASURED), f"compressed a.journal: {COUNTS}"),
+        (done(disk_bytes_after=None), f"compressed a.journal: {COUNTS}"),
+        (done(action=Verb.DEFRAGMENT, **UNMEASURED), f"defragmented a.journal: {COUNTS}"),
+        (done(action=Verb.REWRITE, **UNMEASURED), f"copied a.journal: {COUNTS}"),
+        (
+            done(unshared_bytes=300 << 10, **UNMEASURED),
+            f"compressed a.journal: {COUNTS}, 300 KiB stored in addition to a snapshot's",
+        ),
+        (done(action=Verb.ROTATE, **UNMEASURED), "rotated a.journal: the archive has 3,046 extents"),
+        (
+            done()._replace(**NOCOW, reason=Reason.NO_REDUNDANCY),
+            f"set +C on {MAIN}: single copy, no snapshots",
+        ),
+        (
+            done()._replace(**NOCOW, reason=Reason.CONFIGURED, detail="mounted with compress"),
+            f"set +C on {MAIN}: Nocow=yes, mounted with compress",
+        ),
+        (done(**VAIN), "a.journal: rewritten without gain: 45 extents before, 49 after, 28 expected"),
+        (
+            done(result=Result.SKIPPED, reason=Reason.CHANGED, detail="another size"),
+            "did not compress a.journal (changed): another size",
+        ),
+        (done(result=Result.FAILED, reason=Reason.IO_ERROR), "failed to compress a.journal (io-error)"),
+        (
+            done()._replace(**NOCOW, result=Result.FAILED, reason=Reason.NOT_TAKEN, detail="it is not there"),
+            f"failed to set +C on {MAIN} (not-taken): it is not there",
+        ),
+    ],
+)
+def test_an_outcome_is_one_sentence(outcome: Outcome, sentence: str) -> None:
+    assert describe_outcome(outcome) == sentence
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (f"{MAIN}/system.journal", "system.journal"),
+        ("/var/log/journal/remote/remote-a.journal", "remote/remote-a.journal"),
+        (f"{MAIN}.web/system.journal", f"{'4f' * 16}.web/system.journal"),
+        ("system.journal", "system.journal"),
+    ],
+)
+def test_a_file_of_another_directory_is_named_with_it(path: str, name: str) -> None:
+    assert short_name(path) == name
