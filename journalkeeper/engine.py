@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """One run: observe, plan, execute, record.
 
-Data flows one way, with two questions back. One look with the time in it, one plan from it, and of each
-action one outcome, recorded before the next begins. The look asks which files are finished, and the runner
-asks what to do about a file that is not as it was. `plan` is `run` stopped before anything is touched.
+Data flows one way: one look, one plan made from it, one outcome for each action, recorded before the next
+action begins. `plan` is `run` stopped before anything is touched. A file that changed since the look gets the
+outcome `changed` and waits for the next plan.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from itertools import chain
@@ -25,7 +25,6 @@ from journalkeeper.history.record import NAME, Record
 from journalkeeper.metrics.publisher import Publisher
 from journalkeeper.metrics.status import Status, status
 from journalkeeper.model import (
-    Action,
     Host,
     Outcome,
     Past,
@@ -36,18 +35,15 @@ from journalkeeper.model import (
     Result,
 )
 from journalkeeper.model.errors import NeedsRootError
-from journalkeeper.model.finished import FinishedFile
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import Wait, waits
 from journalkeeper.observe import load
-from journalkeeper.observe.changes import Changes
 from journalkeeper.observe.flushes import Flushes
-from journalkeeper.observe.incremental import IncrementalObserver
 from journalkeeper.observe.observer import Observer, Seen, resolved
 from journalkeeper.policy.deferral import remember
-from journalkeeper.policy.plan import finished, plan, with_now
+from journalkeeper.policy.plan import plan, with_now
 
 DAEMON: Final = "daemon"
 SNAPSHOTS_US: Final = 30 * DAY_US
@@ -61,7 +57,6 @@ class Engine:
 
     `directories` stands in for Directories= of `config`, `state_directory` for
     $STATE_DIRECTORY or /var/lib/journalkeeper; journald's configuration is read below `root`.
-    `changes` is to be told what changed: the runs of the service look at that, others at everything.
     With `disk_bytes` each look also asks what a file really occupies, which only root may. With `follows` each
     look is at every file, because flush times that are learned from some files only would be wrong.
     """
@@ -81,9 +76,7 @@ class Engine:
         self.directories = config.watch.directories if directories is None else directories
         self.state_directory = state_directory or state.default_directory()
         self._observer = Observer(root, with_disk_bytes=disk_bytes)
-        self._incremental = IncrementalObserver(self._observer)
         self.flushes = Flushes()
-        self.changes = Changes()
         self._piece_times = PieceTimes()
         self._refused: dict[tuple[int, int], Refusal] = {}
         self._waiting: dict[str, Wait] | None = None
@@ -180,16 +173,16 @@ class Engine:
             lock = stack.enter_context(state.lock(self.state_directory))
             record, notices = self._opened_record(stack)
             self._forget_what_others_did(record)
-            seen = self._see(request, self._there(watching=watching or self._follows), record if watching else None)
+            seen = self._see(request, self._there(watching=watching or self._follows))
             host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
-            again, stopped = partial(self._planned_again, host, request), _either(stop, lock)
-            worker = Runner(self._config, self.flushes, self._piece_times, hurry=request.now, stop=stopped, again=again)
+            stopped = _either(stop, lock)
+            worker = Runner(self._config, self.flushes, self._piece_times, hurry=request.now, stop=stopped)
             notices += [*worker.clean(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
             if chosen.actions or not watching:
-                self._forget([action.path for action in chosen.actions])
+                self._observer.forget(action.path for action in chosen.actions)
                 run = self._known_run = record.begin_run(now_us(), origin)
                 for action, done in worker.carry_out(chosen, self._last, on_progress):
                     outcomes.append(done.outcome)
@@ -208,18 +201,12 @@ class Engine:
         """None of some files only, or when the host goes down: somebody waits, and nobody asks any more."""
         return None if request.paths or request.ending else self._publisher
 
-    def _forget(self, paths: Iterable[str]) -> None:
-        """These are about to be rewritten, which leaves no trace in stat."""
-        self._observer.forget(paths)
-        for path in paths:
-            directory, _, name = path.rpartition("/")
-            self.changes.add(directory, [name])
-
     def _forget_what_others_did(self, record: Record) -> None:
         """Another process may have worked on files since our last run."""
         known, self._known_run = self._known_run, record.newest_run()
         if known is not None and known != self._known_run:
-            self._forget(record.worked_on_after(known if known < self._known_run else 0))  # of a new record all are new
+            # every run in a new history is new
+            self._observer.forget(record.worked_on_after(known if known < self._known_run else 0))
 
     def _wait(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
         """Know since when files wait; the record, of which each commit costs 14 I/Os, keeps waits of an hour.
@@ -235,19 +222,9 @@ class Engine:
             self._waiting = {path: wait for path, wait in before.items() if path not in done}
         record.wait((one for one in self._waiting.values() if now - one.since_us >= HOUR_US), now_us=now)
 
-    def _planned_again(self, host: Host, request: Request, action: Action) -> Action | None:
-        """What to do about the file of `action` as it is now, on the `host` that was seen."""
-        now = now_us()
-        files = self._observer.look_at((action.path,), now_us=now).files
-        self._forget([action.path])
-        actions = plan(host._replace(now_us=now, files=files), request, self._config).actions
-        return next((one for one in actions if one.path == action.path), None)
-
     def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
         """The record, which `stack` closes, and what is to be said: one that was there must be there still."""
         removed = self._record_seen and not os.path.lexists(os.path.join(self.state_directory, NAME))
-        if removed:
-            self._incremental.judge_anew()
         record = stack.enter_context(Record(self.state_directory))
         self._record_seen = True
         if removed:
@@ -257,11 +234,9 @@ class Engine:
         return record, notices
 
     def _closing(self, record: Record, _: object, error: BaseException | None, __: object) -> None:
-        """What was judged by a record that is lost holds no more; a run that failed says nothing of it."""
+        """Keep the notice about a lost history for the next run if this run failed."""
         lost = [] if error is None else [*self._unsaid, *begun_anew(record)]
         self._unsaid = list(dict.fromkeys(lost))
-        if record.set_aside is not None or record.vanished:
-            self._incremental.judge_anew()
 
     def _looked_back(
         self, record: Record, host: Host, done: tuple[Plan, list[Outcome]], *, whole: bool, rarely: bool
@@ -277,17 +252,14 @@ class Engine:
         if not rarely or time.monotonic() - self._pruned_s >= DAY_S:
             self._pruned_s = time.monotonic()
             if whole:
-                files = ((file.device, file.inode) for file in host.all_files)
+                files = ((file.device, file.inode) for file in host.files)
                 directories = ((instance.device, instance.inode) for instance in host.instances)
                 there = (key for key in chain(files, directories) if key in self._refused)
                 self._refused = {key: self._refused[key] for key in there}
             record.prune(now_us(), history.keep_us, host, max_rows=history.max_rows)
 
-    def _see(self, request: Request, directories: tuple[str, ...], record: Record | None = None) -> Seen:
-        """What there is of `request`; by a `record` files are judged at once, and those apart that are finished.
-
-        The paths of who follows flushes come from the bus: links are not followed.
-        """
+    def _see(self, request: Request, directories: tuple[str, ...]) -> Seen:
+        """Look at the files of `request`. The service's paths come from the bus, so it follows no links."""
         now = now_us()
         if request.paths and self._follows:
             everything = self._timed(self._observer.look(directories, now_us=now))
@@ -298,12 +270,8 @@ class Engine:
             return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
         if request.paths:
             return self._timed(self._observer.look_at(map(resolved, request.paths), now_us=now))
-        if record is not None:
-            judge = partial(self._finished, record, request)
-            seen = self._incremental.look(directories, now_us=now, changed=self.changes.take(), judge=judge)
-        else:
-            seen = self._observer.look(directories, now_us=now)
-        if seen.files and not seen.finished and all(file.problem is Reason.UNREADABLE for file in seen.files):
+        seen = self._observer.look(directories, now_us=now)
+        if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
             where = " and ".join(directories)
             raise NeedsRootError(f"the journal files in {where} may be read by root and the group systemd-journal only")
         return self._timed(seen)
@@ -330,11 +298,6 @@ class Engine:
         """When to ask `flush_passed`, by CLOCK_MONOTONIC; None: not before something happens."""
         return self.flushes.next_look_us(self._config.window.margin_us + self._piece_times.longest_us())
 
-    def _finished(self, record: Record, request: Request, seen: Seen) -> list[FinishedFile]:
-        """The files of `seen` that need no new judgement until they change."""
-        host = Host(now_us(), seen.files, seen.instances, seen.volumes, self._past(seen, record), 0)
-        return finished(host, request, self._config)
-
     def _past(self, seen: Seen, record: Record) -> dict[tuple[int, int], Past]:
         """The last rewrite of each file."""
         past: dict[tuple[int, int], Past] = {}
@@ -357,7 +320,6 @@ class Engine:
             refused=dict(self._refused),
             rotations=record.rotations_since(now - DAY_US, now),
             unshared=record.unshared_since(now - SNAPSHOTS_US),
-            finished=seen.finished,
         )
 
 

@@ -13,8 +13,7 @@ from journalkeeper.cli.selection import absolute, add_paths
 from journalkeeper.cli.table import RED, Column, wrapped
 from journalkeeper.cli.text import shown
 from journalkeeper.journald.names import classify
-from journalkeeper.model import JournalFile, Request, State
-from journalkeeper.model.finished import Sums
+from journalkeeper.model import JournalFile, Request, State, Sums
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.wire.field import document
 from journalkeeper.wire.records import FILE

@@ -7,10 +7,8 @@ open, who waits for this disk, what the last pieces took.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.execute import leftovers
@@ -19,7 +17,7 @@ from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.execute.throttle import Place, Throttle
 from journalkeeper.journald import control, layout
-from journalkeeper.model import Action, Instance, JournalFile, Kind, Plan, Reason
+from journalkeeper.model import Action, Instance, JournalFile, Kind, Plan
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.progress import Meter, Progress
@@ -27,16 +25,11 @@ from journalkeeper.model.run import Done
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Seen
 
-LOOKS_AGAIN: Final = 3
-FINISHED_S: Final = 0.3
-"""journald's last touch of a file that it archived comes up to 250 ms after its last append."""
-
 
 class Runner:
     """The work of one run, until `stop` says so between two pieces.
 
     `flushes` and `piece_times` learn what was done and how long it took; with `hurry` no flush is waited for.
-    `again` plans anew for the file of an action: None if there is nothing to do, or not yet.
     """
 
     def __init__(
@@ -47,9 +40,7 @@ class Runner:
         *,
         hurry: bool,
         stop: Callable[[], bool],
-        again: Callable[[Action], Action | None],
     ) -> None:
-        self._again = again
         self._config = config
         self._flushes = flushes
         self._piece_times = piece_times
@@ -82,29 +73,12 @@ class Runner:
                 continue
             meter.begin(action)
             begun_bytes = meter.done_bytes
-            done = guarded(partial(self._one, action, seen, meter))
+            done = guarded(partial(self._execute, action, seen, meter))
             if isinstance(done, InternalError):
                 done = broken_off(action, done, meter.done_bytes - begun_bytes)
             if action.live or not isinstance(action.target, JournalFile):
                 self._flushes.moved_by_us(action.target.directory)
             yield action, done
-
-    def _one(self, action: Action, seen: Seen, meter: Meter) -> Done:
-        """One file's turn; where journald is about to finish the file and nobody waits for the next run, some more."""
-        done = self._execute(action, seen, meter)
-        for _ in range(LOOKS_AGAIN):
-            if not self._just_archived(action, done):
-                break
-            time.sleep(FINISHED_S)
-            fresh = self._again(action)
-            if fresh is not None:
-                done = self._execute(fresh, seen, meter)
-        return done
-
-    def _just_archived(self, action: Action, done: Done) -> bool:
-        """Whether journald was about to finish the file, and who asked does not wait for the next run."""
-        archive = isinstance(action.target, JournalFile) and not action.live
-        return archive and done.outcome.reason is Reason.CHANGED and self._hurry and not self._stop()
 
     def _execute(self, action: Action, seen: Seen, meter: Meter) -> Done:
         """Do one action, asking for leave before each piece."""

@@ -12,8 +12,7 @@ from typing import Final
 from journalkeeper.health.evidence import Evidence, Look, Unknown
 from journalkeeper.health.finding import Facts, Finding, Severity, known, named
 from journalkeeper.health.system_rules import is_up
-from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, Volume
-from journalkeeper.model.finished import Sums
+from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, Sums, Volume
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.model.waiting import long
@@ -205,7 +204,7 @@ def fragmented(evidence: Evidence) -> Finding | Unknown | None:
     A service at work leaves files fragmented for a while: they settle, or a flush is near.
     """
     look, config = known(evidence.look), known(evidence.config)
-    files = [file for file in look.host.all_files if file.problem is None and is_fragmented(file, None, config)]
+    files = [file for file in look.host.files if file.problem is None and is_fragmented(file, None, config)]
     if files and _at_work(evidence):
         waiting = {wait.path for wait in long(known(evidence.record).waiting, evidence.now_us)}
         files = [file for file in files if file.path in waiting]

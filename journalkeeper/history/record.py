@@ -343,7 +343,7 @@ class Record:
         """
         moments = confirm_clock(self._moments(), now_us)
         oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us
-        files, volumes = ((), ()) if host is None else (host.all_files, host.volumes)
+        files, volumes = ((), ()) if host is None else (host.files, host.volumes)
         rules = [("rewrites", "seen_us < ?", oldest_us), ("runs", "began_us < ?", oldest_us)]
         rules += [(table, "when_us < ?", oldest_us) for table in ("outcomes", "totals", "samples")]
         if max_rows is not None:

@@ -5,26 +5,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Final
 
 from journalkeeper.history.database import Connection
-from journalkeeper.model import Host, JournalFile, Kind
-from journalkeeper.model.finished import Sums
-
-NONE: Final = Sums()
+from journalkeeper.model import Host, JournalFile, Kind, Sums
 
 
 def news(connection: Connection, now_us: int, host: Host, every_us: int) -> list[tuple[str, tuple[object, ...]]]:
     """The rows of totals and samples that say something new, each with its table."""
     fresh: list[tuple[str, tuple[object, ...]]] = []
     files = [file for file in host.files if file.problem is None]
-    finished: dict[str, Sums] = {}
-    for one in host.instances:
-        if one.directory in host.finished.sums:
-            finished[one.name] = finished.get(one.name, NONE).plus(host.finished.sums[one.directory])
     observed: list[tuple[str, str, str | bytes, tuple[int, ...]]] = [
-        ("totals", "instance", name, totals((one for one in files if one.instance == name), finished.get(name, NONE)))
-        for name in sorted({file.instance for file in files} | finished.keys())
+        ("totals", "instance", name, totals(one for one in files if one.instance == name))
+        for name in sorted({file.instance for file in files})
     ]
     observed += [
         ("samples", "path", os.fsencode(file.path), _numbers(file)) for file in files if file.kind is Kind.ACTIVE
@@ -39,10 +31,10 @@ def news(connection: Connection, now_us: int, host: Host, every_us: int) -> list
     return fresh
 
 
-def totals(files: Iterable[JournalFile], finished: Sums = NONE) -> tuple[int, ...]:
-    """The columns of a row of totals behind its instance, of `files` and the `finished` ones beside them."""
+def totals(files: Iterable[JournalFile]) -> tuple[int, ...]:
+    """Return the columns of a row of totals after its instance."""
     files = tuple(files)
-    every = Sums.of(files).plus(finished)
+    every = Sums.of(files)
     active = Sums.of(file for file in files if file.kind is Kind.ACTIVE)
     return every.files, every.extents, every.ideal_extents, active.extents, every.size_bytes, every.allocated_bytes
 

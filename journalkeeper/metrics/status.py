@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from journalkeeper.config import Config
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result
-from journalkeeper.model.finished import Sums
 from journalkeeper.policy.cost import is_fragmented, rewritten_compressed
 from journalkeeper.wire.field import got
 from journalkeeper.wire.records import FILE
@@ -47,27 +46,20 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
     known = [(file, became.get(file.path)) for file in host.files if file.problem is None]
     now = [file if after is None else _after(file, after, config) for file, after in known]
     here = {file.path for file in host.files}
-    rest, reasons = host.finished.total, Counter(host.finished.reasons)
-    reasons.update(skip.reason for skip in plan.skipped if skip.path in here)
+    reasons = Counter(skip.reason for skip in plan.skipped if skip.path in here)
     budget = config.budget.bytes_per_day
     written = host.written_bytes + sum(outcome.bytes_written for outcome in outcomes)
     return Status(
-        files=len(host.files) + rest.files,
+        files=len(host.files),
         problem_files=len(host.files) - len(known),
-        fragmented_files=rest.fragmented + sum(is_fragmented(file, after, config) for file, after in known),
+        fragmented_files=sum(is_fragmented(file, after, config) for file, after in known),
         active_extents=sum(file.extents.total for file in now if file.kind is Kind.ACTIVE),
-        sums={row.key: _sum([_of(rest, row.key), *(got(row, file) for file in now)]) for row in FILE if row.metric},
+        sums={row.key: _sum([got(row, file) for file in now]) for row in FILE if row.metric},
         skipped=tuple(sorted(reasons.items())),
         window_open=any(window.open for window in plan.windows),
         budget_bytes=budget,
         budget_left_bytes=None if budget is None else max(0, budget - written),
     )
-
-
-def _of(finished: Sums, key: str) -> int | None:
-    """What the finished files add to the sum of `key`."""
-    number: int = getattr(finished, key)
-    return None if key == "disk_bytes" and finished.unmeasured else number
 
 
 def _sum(numbers: list[int | None]) -> int | None:

@@ -13,6 +13,7 @@ from journalkeeper.model.files import (
     Instance,
     JournalFile,
     Stretch,
+    Sums,
     Volume,
     ideal_extents,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "Skip",
     "State",
     "Stretch",
+    "Sums",
     "Verb",
     "Volume",
     "Window",

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What is seen: files, volumes and instances at one moment."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from journalkeeper.model.words import GIB, KIB, MIB, Kind, Reason, State
@@ -115,6 +118,42 @@ def ideal_extents(data_bytes: int, *, compressed: bool) -> int:
     """How many extents btrfs needs for `data_bytes`: of 128 KiB each compressed, of 128 MiB plain; holes need none."""
     longest = MAX_COMPRESSED_EXTENT_BYTES if compressed else MAX_EXTENT_BYTES
     return -(-data_bytes // longest)
+
+
+class Sums(NamedTuple):
+    """The numbers of some files; `unmeasured` is the number of files whose disk bytes are not known."""
+
+    files: int = 0
+    extents: int = 0
+    ideal_extents: int = 0
+    size_bytes: int = 0
+    allocated_bytes: int = 0
+    shared_bytes: int = 0
+    disk_bytes: int = 0
+    unmeasured: int = 0
+
+    @classmethod
+    def of(cls, files: Iterable[JournalFile]) -> Sums:
+        """Return the numbers of these files."""
+        return cls(*map(sum, zip(*map(_numbers, files), strict=True)))
+
+    @property
+    def known_disk_bytes(self) -> int | None:
+        """What the files occupy on the disk, if every file's is known."""
+        return self.disk_bytes if self.files and not self.unmeasured else None
+
+
+def _numbers(file: JournalFile) -> Sums:
+    return Sums(
+        files=1,
+        extents=file.extents.total,
+        ideal_extents=file.ideal_extents,
+        size_bytes=file.size_bytes,
+        allocated_bytes=file.allocated_bytes,
+        shared_bytes=file.extents.shared_bytes,
+        disk_bytes=file.disk_bytes or 0,
+        unmeasured=int(file.disk_bytes is None),
+    )
 
 
 class Volume(NamedTuple):

@@ -6,12 +6,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from journalkeeper.model.files import Instance, JournalFile, Volume
-from journalkeeper.model.finished import NONE_FINISHED, Finished
 from journalkeeper.model.plans import Past, Refusal
 
 
 class Host(NamedTuple):
-    """One look at everything, at `now_us`; but for `finished` files, which did not change, and are not among `files`.
+    """One look at everything, at `now_us`.
 
     `past` has the last rewrite of each file by (device, inode), `refused` the last try that
     came to nothing; `written_bytes` is what was written in the budget's present day.
@@ -28,9 +27,3 @@ class Host(NamedTuple):
     refused: dict[tuple[int, int], Refusal] = {}  # noqa: RUF012 - never changed, like everything here
     rotations: int = 0
     unshared: frozenset[str] = frozenset()
-    finished: Finished = NONE_FINISHED
-
-    @property
-    def all_files(self) -> tuple[JournalFile, ...]:
-        """The finished ones as well: for what is rare, as it costs what there is and not what changed."""
-        return (*self.files, *(one.file for one in self.finished.values()))

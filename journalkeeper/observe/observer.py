@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Final, NamedTuple
@@ -25,10 +25,9 @@ from journalkeeper.btrfs import inode
 from journalkeeper.btrfs.volume import require_btrfs, volume
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.layout import Directory
-from journalkeeper.journald.names import Name, classify, is_leftover
+from journalkeeper.journald.names import Name, classify
 from journalkeeper.model import Instance, JournalFile, Reason, Volume
 from journalkeeper.model.errors import FileError, NotBtrfsError
-from journalkeeper.model.finished import NONE_FINISHED, Finished
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import file_row, survey
@@ -50,20 +49,12 @@ KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER, Reason.INTERNAL_ERROR
 
 
 class Seen(NamedTuple):
-    """What one look found; `leftovers` are the paths of temporary files of ours and of files with a note of ours.
-
-    `finished` are files that did not change since they were judged (see incremental.py); they are not among `files`.
-    """
+    """What one look found; `leftovers` are the paths of temporary files of ours and of files with a note of ours."""
 
     files: tuple[JournalFile, ...]
     instances: tuple[Instance, ...]
     volumes: tuple[Volume, ...]
     leftovers: tuple[str, ...]
-    finished: Finished = NONE_FINISHED
-
-
-Sift = Callable[[Seen], tuple[JournalFile, ...]]
-"""Of a look at one directory the files that the look at everything is to have."""
 
 
 class _Where(NamedTuple):
@@ -81,11 +72,6 @@ class _Gathered:
         self.instances: dict[str, Instance] = {}
         self.volumes: dict[int, Volume] = {}
         self.leftovers: list[str] = []
-
-    def of(self, directory: str, files: Iterable[JournalFile]) -> Seen:
-        """What was seen of one directory: these files."""
-        instances = tuple(one for one in self.instances.values() if one.directory == directory)
-        return Seen(tuple(files), instances, tuple(self.volumes[one.device] for one in instances), ())
 
     def seen(self) -> Seen:
         noted = [file.path for file in self.files if file.mtime_noted]
@@ -112,10 +98,6 @@ class Observer:
         for path in paths:
             self._kept_in(path.rpartition("/")[0]).pop(path, None)
 
-    def keeps(self, row: JournalFile) -> bool:
-        """Whether the file was still there and as in its `row` when it was looked at last, and a second before."""
-        return self._kept_in(row.directory).get(row.path) is row
-
     def _kept_in(self, directory: str) -> dict[str, JournalFile]:
         """The rows that hold while the file has the same stat, by path."""
         return self._kept.setdefault(directory, {})
@@ -135,10 +117,10 @@ class Observer:
         """From when on it would."""
         return self.shared_us + SHARED_US
 
-    def look(self, tops: Iterable[str], *, now_us: int, sift: Sift = lambda seen: seen.files) -> Seen:
-        """Every journal file below the directories `tops`, less those that `sift` leaves out.
+    def look(self, tops: Iterable[str], *, now_us: int) -> Seen:
+        """Look at every journal file below the directories `tops`.
 
-        Raises: NotBtrfsError; FileError if a top is missing or may not be read; what `sift` raises.
+        Raises: NotBtrfsError; FileError if a top is missing or may not be read.
         """
         if self.opens_shared(now_us):
             self.shared_us = now_us
@@ -165,8 +147,7 @@ class Observer:
                     rows = [file_row.directory_problem(place, why, os.strerror(error.errno or 0))]
                 kept = self._kept_in(place.path)
                 self._kept[place.path] = {row.path: row for row in rows if kept.get(row.path) is row}
-                there = (row for row in rows if row.problem is not Reason.VANISHED)
-                gathered.files += sift(gathered.of(place.path, there))
+                gathered.files += [row for row in rows if row.problem is not Reason.VANISHED]
         if foreign and not gathered.volumes:
             raise foreign[0]
         self._kept = {directory: kept for directory, kept in self._kept.items() if directory in gathered.instances}
@@ -183,24 +164,6 @@ class Observer:
             detail = f"{listing.left_out:,} journal files more than the {layout.MOST_FILES:,} that are looked at"
             rows.append(file_row.directory_problem(place, Reason.TOO_MANY, detail))
         return rows
-
-    def look_into(self, names: Mapping[str, Iterable[str]], *, now_us: int) -> Seen:
-        """The journal files and leftovers among these names, by directory; those that are gone have no row.
-
-        Raises: OSError, NotBtrfsError if a directory cannot be looked into.
-        """
-        gathered = _Gathered()
-        for directory, some in names.items():
-            place = layout.directory_at(directory)
-            named = [(name, kind) for name in sorted(some) if (kind := classify(name)) is not None]
-            with opening.directory(directory) as fd:
-                where = self._learn(place, fd, gathered)
-                gathered.files += self._rows(place, where, named, now_us)
-            leftovers = [f"{directory}/{name}" for name in some if is_leftover(name)]
-            gathered.leftovers += filter(os.path.lexists, leftovers)
-        self.forget(file.path for file in gathered.files if file.problem is Reason.VANISHED)
-        gathered.files = [file for file in gathered.files if file.problem is not Reason.VANISHED]
-        return gathered.seen()
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
         """These files alone, in their order; each gets a row, with a problem where it is no journal file.

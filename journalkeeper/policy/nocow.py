@@ -22,7 +22,6 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, Instance, JournalFile, Reason, Skip, Verb, Volume
-from journalkeeper.model.finished import Sums
 from journalkeeper.policy.deferral import tried_before
 
 UNWANTED: Final = {
@@ -38,8 +37,7 @@ COMPRESSING: Final = ("compress-force", "compress")
 def snapshots(instance: Instance, host: Host) -> bool:
     """Return whether there is evidence that snapshots are taken of this journal."""
     where = instance.directory
-    files = host.all_files if host.finished.sums.get(where, Sums()).shared_bytes else host.files
-    return where in host.unshared or any(_shows_snapshot(file) for file in files if file.directory == where)
+    return where in host.unshared or any(_shows_snapshot(file) for file in host.files if file.directory == where)
 
 
 def _shows_snapshot(file: JournalFile) -> bool:

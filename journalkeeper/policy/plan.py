@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """From a Host to a Plan: an action or a reason for every file.
 
-Every file of the Host appears exactly once, as an action or as a skip; its finished files
-have a skip already.
+Every file of the Host appears exactly once, as an action or as a skip.
 What is done first is what brings the most for what it writes, so that a short budget
 is well spent.
 """
@@ -12,13 +11,12 @@ from __future__ import annotations
 from functools import partial
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Reason, Request, Skip, State, Volume
-from journalkeeper.model.finished import FinishedFile
+from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Volume
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.units import format_size
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case, cases
-from journalkeeper.policy.cost import is_fragmented, propose
+from journalkeeper.policy.cost import propose
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.directory_actions import directory_actions, rotated_away
 from journalkeeper.policy.rule_table import first
@@ -29,12 +27,6 @@ COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5"
 
 PUTTING_OFF = frozenset({Reason.SETTLING, Reason.IN_USE, Reason.WINDOW_CLOSED})
 """Vetoes that end: what pays is done then."""
-
-LASTING = frozenset(
-    {Reason.IDEAL, Reason.NO_GAIN, Reason.RECORDED, Reason.NOT_ASKED, Reason.HARD_LINKED, Reason.FOREIGN_OWNER}
-)
-"""Reasons that follow from the file, its last rewrite, the request and the configuration alone: no other plan for
-the same request has another reason while those, and the volume's mount options, are the same."""
 
 
 def plan(host: Host, request: Request, config: Config) -> Plan:
@@ -85,34 +77,6 @@ def _judged(case: Case) -> tuple[Skip | None, Action | None]:
         return against[0]._replace(puts_off=ends), None
     later = None if case.request.now else first(deferral.RULES, case)
     return (None if later is None else later._replace(puts_off=True)), proposal
-
-
-def finished(host: Host, request: Request, config: Config) -> list[FinishedFile]:
-    """The files of `host` that need no new judgement until they change: what each plan says of them is the same.
-
-    Of `host` only the time, the files, where they are and their past count.
-    """
-    host = host._replace(files=tuple(file for file in host.files if _changes_with_an_event(file, host.now_us)))
-    answers = ((case.file, *_answer(case)) for case in cases(host, request, config)[1])
-    return [
-        FinishedFile(file, skip, is_fragmented(file, None, config))
-        for file, skip, action in answers
-        if skip is not None
-        and action is None
-        and skip.reason in LASTING
-        and skip.until_us is None
-        and not skip.puts_off
-    ]
-
-
-def _changes_with_an_event(file: JournalFile, now_us: int) -> bool:
-    """Whether inotify tells of each change that a judgement of the file depends on.
-
-    Active files change without an event, and so does an archive until journald says in it that it is one: it writes
-    by a mapping, which inotify does not tell of. A change in the future, by a clock that was set back, is one to come.
-    """
-    at_rest = file.kind is Kind.UNCLEAN or (file.kind is Kind.ARCHIVED and file.state is State.ARCHIVED)
-    return at_rest and file.problem is None and file.ctime_ns // 1000 <= now_us
 
 
 def _lasts(skip: Skip) -> bool:

@@ -45,7 +45,6 @@ from journalkeeper.model import (
     Volume,
     Window,
 )
-from journalkeeper.model.finished import Sums
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span
 from journalkeeper.policy import deferral
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
@@ -101,19 +100,14 @@ class Question(NamedTuple):
         return next((volume for volume in self.host.volumes if volume.device == self.instance.device), None)
 
     @property
-    def finished(self) -> Sums:
-        """The numbers of the instance's finished archives, which are not among `files`."""
-        return self.host.finished.sums.get(self.instance.directory, Sums())
-
-    @property
     def file_count(self) -> int:
         """How many files there are."""
-        return len(self.files) + self.finished.files
+        return len(self.files)
 
     @property
     def allocated_bytes(self) -> int:
         """What they all take."""
-        return sum(file.allocated_bytes for file in self.files) + self.finished.allocated_bytes
+        return sum(file.allocated_bytes for file in self.files)
 
     @property
     def actives(self) -> tuple[JournalFile, ...]:

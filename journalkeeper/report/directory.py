@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from journalkeeper.health.evidence import Unknown
-from journalkeeper.model import Instance, JournalFile, Window
+from journalkeeper.model import Instance, JournalFile, Sums, Window
 from journalkeeper.model.escape import shown
-from journalkeeper.model.finished import Sums
 from journalkeeper.model.units import DAY_US, INFINITY_US, counted, format_size, format_span
 from journalkeeper.report.story import Decision, decision_lines, facts, window_said
 from journalkeeper.report.text import UNKNOWN, when

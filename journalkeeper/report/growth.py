@@ -11,8 +11,7 @@ from typing import Final
 
 from journalkeeper.health.evidence import Recorded
 from journalkeeper.history.samples import totals
-from journalkeeper.model import JournalFile, Result
-from journalkeeper.model.finished import Sums
+from journalkeeper.model import JournalFile, Result, Sums
 from journalkeeper.model.recorded import Entry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_size
 from journalkeeper.report import svg

@@ -14,8 +14,7 @@ from typing import Final
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Evidence, Unknown
 from journalkeeper.health.finding import Fact, Finding, Verdict
-from journalkeeper.model import Plan, Reason, Skip
-from journalkeeper.model.finished import Sums
+from journalkeeper.model import Plan, Reason, Skip, Sums
 from journalkeeper.model.reasons import SENTENCES
 from journalkeeper.model.recorded import Entry
 from journalkeeper.model.units import counted, format_size

@@ -126,7 +126,6 @@ class Api:
 
     def rescan(self) -> None:
         """Look at everything, soon."""
-        self._reloader.engine.changes.everything()
         self._wakeups.rescan()
 
     async def reload(self) -> None:

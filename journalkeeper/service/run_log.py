@@ -57,8 +57,7 @@ class RunLog:
         conditions = {f"{skip.reason} {skip.path}" for skip in report.plan.skipped}
         topics = {"bus", "watch", "waiting", "unwritable", "long", "event"}
         self._daily.retain(frozenset({*topics, *report.notices, *here, *conditions}))
-        files = len(here) + (0 if report.host is None else len(report.host.finished))
-        self._notify.status(f"{files} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
+        self._notify.status(f"{len(here)} files, idle" if not waiting else f"waiting for {' and '.join(waiting)}")
 
     def _outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
         """What became of a file: an active one is rewritten again and again."""

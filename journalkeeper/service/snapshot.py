@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from typing import NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, Host, Instance, JournalFile, Outcome, Plan, Skip
-from journalkeeper.model.finished import NONE_FINISHED, Finished
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import INFINITY_US
 
@@ -18,34 +16,27 @@ Doing = Action | Skip | Outcome
 
 
 class Findings(NamedTuple):
-    """What the last look found and came to: files, and what is done with each, by path.
-
-    `live` and `decided` are those that are not `finished`.
-    """
+    """What the last look found and came to: files, and what is done with each, by path."""
 
     live: Mapping[str, JournalFile]
     decided: Mapping[str, Doing]
     status: Status
     next_flush_us: int
     waits_for: str
-    finished: Finished = NONE_FINISHED
 
     @property
     def files(self) -> Iterable[str]:
         """The paths of all files."""
-        return chain(self.live, self.finished)
+        return self.live
 
     def file(self, path: str) -> tuple[JournalFile, Doing | None] | None:
         """A file and what is done with it; None if there is no such file."""
         row = self.live.get(path)
-        if row is not None:
-            return row, self.decided.get(path)
-        known = self.finished.get(path)
-        return None if known is None else (known.file, known.skip)
+        return None if row is None else (row, self.decided.get(path))
 
     def perhaps_others(self, before: Findings) -> set[str]:
         """The paths of all files, of now and `before`, that may differ from before, come or go."""
-        return {*before.live, *self.live, *self.finished.differing(before.finished)}
+        return {*before.live, *self.live}
 
 
 class Tally(NamedTuple):
@@ -85,7 +76,7 @@ def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Stat
     doing = {one.path: one for one in everything}
     waiting = "; ".join(words for words in (long, waits_for(plan)) if words)
     live = {row.path: row for row in host.files}
-    return Findings(live, doing, status, next_flush_us(host.instances), waiting, host.finished)
+    return Findings(live, doing, status, next_flush_us(host.instances), waiting)
 
 
 def next_flush_us(instances: tuple[Instance, ...]) -> int:

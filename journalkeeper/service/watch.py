@@ -17,7 +17,7 @@ import os
 import select
 import struct
 from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from threading import Lock
 from typing import Final, NamedTuple
@@ -57,8 +57,7 @@ LIMITS: Final = "/proc/sys/fs/inotify"
 
 
 class Change(NamedTuple):
-    """What happened: instance directories whose active files were appended to, whether journal files came or went,
-    and the names that changed, by directory.
+    """What happened: instance directories whose active files were appended to, and whether journal files came or went.
 
     `everything`: what changed is not known, or directories may have come or gone. `trouble` is why an event could
     not be understood, "" if all were: everything may have changed then.
@@ -66,7 +65,6 @@ class Change(NamedTuple):
 
     appended: frozenset[str]
     rescan: bool
-    names: Mapping[str, frozenset[str]]
     everything: bool = False
     trouble: str = ""
 
@@ -108,7 +106,6 @@ class Watch:
         self._places: tuple[str, ...] = ()
         self._mounts: tuple[str, ...] = ()
         self._appended: set[str] = set()
-        self._changed: dict[str, set[str]] = {}
         self._rescan = self._everything = False
         self._trouble = ""
         self._timer: TimerHandle | None = None
@@ -173,35 +170,33 @@ class Watch:
             self._manager = None
             os.close(self.fd)
 
-    def refresh(self) -> bool:
+    def refresh(self) -> None:
         """Watch what there is now: each top, or the nearest directory above it, and the instances below.
 
-        Whether something is watched that was not, or for more: what happened there before nobody told. It may wait
-        for the disk, and may be called from another thread than the loop's, one at a time. After a `close` it does
-        nothing.
+        It may wait for the disk, and may be called from another thread than the loop's, one at a time. After a
+        `close` it does nothing.
 
         Raises: KeeperError if a directory that is there cannot be watched (ENOSPC, EACCES); the
             others are. Nothing is without an inotify instance (EMFILE).
         """
         with self._lock:
             if self._closed:
-                return False
+                return
             self._refreshing = True
         try:
-            return self._refresh()
+            self._refresh()
         finally:
             with self._lock:
                 self._refreshing = False
                 self._release()
 
-    def _refresh(self) -> bool:
+    def _refresh(self) -> None:
         problem = self._open()
         manager = self._manager
         places = tuple(os.path.realpath(top) for top in self.tops)
         about = mounts.about(places)
         with self._lock:
             self._places, self._mounts = places, about
-            told_before = self._told()
         wanted: dict[str, _Interest] = {}
         for _ in range(TRIES):
             # What appeared before its directory was watched is seen by looking once more.
@@ -218,12 +213,6 @@ class Watch:
                 problem = self._add(manager, path, interest) or problem
         if problem is not None:
             raise problem
-        with self._lock:
-            return not self._told() <= told_before
-
-    def _told(self) -> set[tuple[int, bool]]:
-        """Of which watches names are told, and of which contents as well. The lock is held."""
-        return {(number, self._interests[path].appends) for path, number in self._watched.items()}
 
     def _wanted(self) -> dict[str, _Interest]:
         wanted: dict[str, _Interest] = {}
@@ -251,8 +240,7 @@ class Watch:
             return None  # vanished: the next look at what is wanted says so
         except OSError as error:
             return FileError.wrap("watch it", path, error)
-        contents = pyinotify.IN_MODIFY | pyinotify.IN_ATTRIB
-        mask = NAMES | pyinotify.IN_ONLYDIR | (contents if interest.appends else 0)
+        mask = NAMES | pyinotify.IN_ONLYDIR | (pyinotify.IN_MODIFY if interest.appends else 0)
         try:
             # By its descriptor: pyinotify takes no names that are not UTF-8.
             made: dict[str, int] = manager.add_watch(f"/proc/self/fd/{handle}", mask, quiet=False)
@@ -318,27 +306,20 @@ class Watch:
         interest = self._interests.get(path, _Interest())
         name = os.fsdecode(padded_name.rstrip(b"\0"))
         if not mask & NAMES:
-            self._touched(path, name, interest, appended=bool(mask & pyinotify.IN_MODIFY))
+            self._note_append(path, name, interest)
         elif (interest.journals and mask & pyinotify.IN_ISDIR) or name in interest.names:
             self._everything = True
         elif interest.journals:
             journal = names.classify(name) is not None
             self._rescan = self._rescan or journal
             self._everything = self._everything or (journal and not interest.appends)  # the top is an instance now
-            self._note(path, name)
 
-    def _touched(self, path: str, name: str, interest: _Interest, *, appended: bool) -> None:
-        """The content of a file, or what its inode tells, is another: to know with the next look. The lock is held."""
-        self._note(path, name)
-        if appended and interest.appends and path not in self._appended:
+    def _note_append(self, path: str, name: str, interest: _Interest) -> None:
+        """Remember a directory in which an active file was appended to. The lock is held."""
+        if interest.appends and path not in self._appended:
             kind = names.classify(name)
             if kind is not None and kind.kind is Kind.ACTIVE:
                 self._appended.add(path)
-
-    def _note(self, path: str, name: str) -> None:
-        """Remember a name that a look is about. The lock is held."""
-        if names.classify(name) is not None or names.is_leftover(name):
-            self._changed.setdefault(path, set()).add(name)
 
     def _mounted(self) -> None:
         """The mount table changed: a journal directory may lie elsewhere now."""
@@ -350,7 +331,7 @@ class Watch:
             self._schedule()
 
     def _schedule(self) -> None:
-        if self._loop is not None and self._timer is None and (self._everything or self._changed):
+        if self._loop is not None and self._timer is None and (self._everything or self._rescan or self._appended):
             self._timer = self._loop.call_later(COALESCE_S, self._tell)
 
     def _tell(self) -> None:
@@ -359,12 +340,10 @@ class Watch:
             change = Change(
                 frozenset(self._appended),
                 rescan=self._rescan or self._everything,
-                names={directory: frozenset(some) for directory, some in self._changed.items()},
                 everything=self._everything,
                 trouble=self._trouble,
             )
             self._appended.clear()
-            self._changed.clear()
             self._rescan, self._everything, self._trouble = False, False, ""
         self._on_change(change)
 

@@ -31,7 +31,7 @@ class Field(NamedTuple):
     one's sentence. `note` is what the JSON section of journalkeeper(1) adds to the key. `constant`: the property never
     changes; `private`: of a user's file it is shown to nobody else; `none` stands for null there; `before` is the
     property before which it is listed, "" is the order of the rows. `log` is its field in the log, without the prefix.
-    `metric` is the help of the metric that has the sum over all files: a field of model.finished.Sums.
+    `metric` is the help of the metric that has the sum over all files.
     """
 
     key: str

@@ -18,8 +18,7 @@ from journalkeeper.history.database import Database
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.history.rows import CONFIRM_US
 from journalkeeper.history.schema import MIGRATIONS
-from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Skip, Verb
-from journalkeeper.model.finished import NONE_FINISHED, FinishedFile
+from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.recorded import Counters, Day, Run, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
@@ -72,12 +71,6 @@ def older(directory: Path, version: int, statement: str = "") -> Path:
         database.write(lambda connection: connection.execute(statement))
     database.close()
     return directory
-
-
-def apart(file: JournalFile) -> Host:
-    """A host with one file, which is finished."""
-    known = FinishedFile(file, Skip(file.path, Reason.RECORDED, ""), fragmented=False)
-    return host()._replace(finished=NONE_FINISHED.changed(came=[known]))
 
 
 def writes(record: Record) -> int:
@@ -432,11 +425,10 @@ def test_prune_writes_nothing_when_nothing_is_due(record: Record) -> None:
     assert writes(record) == before
 
 
-@pytest.mark.parametrize("finished", [False, True])
-def test_the_past_of_a_file_that_is_still_there_is_not_forgotten(record: Record, *, finished: bool) -> None:
+def test_the_past_of_a_file_that_is_still_there_is_not_forgotten(record: Record) -> None:
     keep(record, outcome(), when_us=0, inode=7)
     keep(record, outcome(), when_us=0, inode=8)
-    there = apart(journal(inode=7)) if finished else host(journal(inode=7))
+    there = host(journal(inode=7))
     for day in range(1, 200):
         record.prune(day * DAY_US, 90 * DAY_US, there)
     assert {inode: past.when_us for inode, past in record.past(VOLUME).items()} == {7: 0}

@@ -62,12 +62,6 @@ class Scene:
         appended = frozenset[str]().union(*(change.appended for change in self.changes))
         return Told(appended, rescan=any(change.rescan for change in self.changes))
 
-    def names(self, *doings: Callable[[], object]) -> set[str]:
-        """The names that changed after the `doings`; "*" if everything may have."""
-        self.after(*doings)
-        told = {name for change in self.changes for some in change.names.values() for name in some}
-        return told | ({"*"} if any(change.everything for change in self.changes) else set())
-
 
 @pytest.fixture
 def watching() -> Iterator[Watching]:
@@ -132,49 +126,41 @@ def test_a_flat_directory_of_journals_is_an_instance(tmp_path: Path, watching: W
 
 def test_a_directory_that_becomes_an_instance_is_watched_as_one(tmp_path: Path, watching: Watching) -> None:
     scene, active = watching(tmp_path), tmp_path / "system.journal"
-    assert scene.names(active.touch) == {"*", active.name}
+    scene.after(active.touch)
+    assert any(change.everything for change in scene.changes)
     assert scene.after(lambda: append(active)).appended == {str(tmp_path)}
 
 
-# which names
+# when a look is due
 
 
 ACTIVE = "system.journal"
-LEFT_BEHIND = ".journalkeeper-7.tmp"
-
-
 STRANGE = "user-\udcff\udcfe.journal"
 
 
 @pytest.mark.parametrize(
-    ("doing", "told", "rescan"),
+    ("doing", "rescan", "everything"),
     [
-        (lambda instance: (instance / ARCHIVE).touch(), {ARCHIVE}, True),
-        (lambda instance: (instance / "user-1000.journal").touch(), {"user-1000.journal"}, True),
-        (lambda instance: (instance / STRANGE).touch(), {STRANGE}, True),
-        (lambda instance: (instance / ACTIVE).rename(instance / ARCHIVE), {ACTIVE, ARCHIVE}, True),
-        (lambda instance: (instance / ACTIVE).unlink(), {ACTIVE}, True),
-        (lambda instance: append(instance / ACTIVE), {ACTIVE}, False),
-        (lambda instance: (instance / ACTIVE).chmod(0o600), {ACTIVE}, False),
-        (lambda instance: os.utime(instance / ACTIVE), {ACTIVE}, False),
-        (lambda instance: os.setxattr(instance / ACTIVE, "user.x", b"1"), {ACTIVE}, False),
-        (lambda instance: (instance / LEFT_BEHIND).touch(), {LEFT_BEHIND}, False),
-        (lambda instance: (instance / "notes").touch(), set(), False),
-        (lambda instance: instance.chmod(0o755), set(), False),
-        (lambda instance: (instance.parent / f"{MACHINE}.new").mkdir(), {"*"}, True),
-        (lambda instance: instance.rename(instance.parent / f"{MACHINE}.new"), {"*"}, True),
+        (lambda instance: (instance / ARCHIVE).touch(), True, False),
+        (lambda instance: (instance / "user-1000.journal").touch(), True, False),
+        (lambda instance: (instance / STRANGE).touch(), True, False),
+        (lambda instance: (instance / ACTIVE).rename(instance / ARCHIVE), True, False),
+        (lambda instance: (instance / ACTIVE).unlink(), True, False),
+        (lambda instance: append(instance / ACTIVE), False, False),
+        (lambda instance: (instance / ACTIVE).chmod(0o600), False, False),
+        (lambda instance: (instance / "notes").touch(), False, False),
+        (lambda instance: (instance.parent / f"{MACHINE}.new").mkdir(), True, True),
+        (lambda instance: instance.rename(instance.parent / f"{MACHINE}.new"), True, True),
     ],
-    ids=[
-        *("new", "user", "not UTF-8", "renamed", "removed", "append", "chmod", "utime", "xattr", "ours", "other"),
-        *("of it", "below", "moved"),
-    ],
+    ids=["new", "user", "not UTF-8", "renamed", "removed", "append", "chmod", "other", "below", "moved"],
 )
-def test_the_names_that_changed_are_told(
-    top: Path, scene: Scene, doing: Callable[[Path], object], told: set[str], rescan: bool
+def test_a_look_is_due_when_a_journal_file_or_a_directory_comes_or_goes(
+    top: Path, scene: Scene, doing: Callable[[Path], object], rescan: bool, everything: bool
 ) -> None:
-    """And whether a look is due."""
-    assert scene.names(lambda: doing(top / MACHINE)) == told
+    """`everything`: the directories to watch may be others."""
+    scene.after(lambda: doing(top / MACHINE))
     assert any(change.rescan for change in scene.changes) is rescan
+    assert any(change.everything for change in scene.changes) is everything
 
 
 @pytest.mark.parametrize("name", [".journalkeeper-abc.tmp", "fss", "notes.txt", "#system.journal.swp"])
@@ -409,26 +395,3 @@ def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
     if files > QUEUE:
         assert seen.appended == {str(top / MACHINE)}, "an append may be among what was lost"
     assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}
-
-
-# what nobody told before
-
-
-def test_a_refresh_says_whether_something_is_watched_that_was_not(top: Path, scene: Scene) -> None:
-    """What happened there until then nobody told."""
-    assert not scene.watch.refresh()
-    (top / f"{MACHINE}.new").mkdir()
-    assert scene.watch.refresh()
-    assert not scene.watch.refresh()
-    (top / f"{MACHINE}.new").rmdir()
-    assert not scene.watch.refresh()
-    shutil.move(top / MACHINE, top.parent / "away")
-    shutil.copytree(top.parent / "away", top / MACHINE)
-    assert scene.watch.refresh()
-
-
-def test_a_refresh_that_listens_for_more_says_so(tmp_path: Path, watching: Watching) -> None:
-    scene = watching(tmp_path)
-    (tmp_path / "system.journal").touch()
-    assert scene.watch.refresh()
-    assert not scene.watch.refresh()

@@ -168,35 +168,19 @@ def test_what_changed_since_is_judged_anew(top: Path, keep: Keep, journal_bytes:
 LATER = NOW._replace(now=False)
 
 
-@pytest.mark.parametrize(
-    ("asked", "reason"),
-    [
-        ((NOW, 1), Reason.FRAGMENTED),
-        ((NOW, 3), Reason.FRAGMENTED),
-        ((NOW, 4), Reason.CHANGED),  # somebody is at it for good
-        ((LATER, 1), Reason.CHANGED),  # there is a next run
-    ],
-)
-def test_with_now_an_archive_that_journald_just_finished_is_looked_at_again(
-    top: Path, keep: Keep, journal_bytes: bytes, asked: tuple[Request, int], reason: Reason
-) -> None:
+def test_an_archive_that_changed_during_a_run_waits_for_the_next(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     (path,) = archives(top / MACHINE, journal_bytes, 1)
-    request, times = asked
-    tries = 0
 
-    def just_before(*given: Any) -> Any:
-        nonlocal tries
-        tries += 1
-        if tries <= times:
-            path.touch()
+    def execute_after_a_change(*given: Any) -> Any:
+        path.touch()
         return executor.execute(*given)
 
-    config = Config(watch=Watch(settle_us=0))
+    engine = keep(config=Config(watch=Watch(settle_us=0)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "execute", just_before)
-        report = go(keep(config=config), request)
-    assert [outcome.reason for outcome in report.outcomes] == [reason]
-    assert tries == (times if reason is Reason.CHANGED else times + 1)
+        patch.setattr(runner, "execute", execute_after_a_change)
+        report = go(engine, NOW)
+    assert [outcome.reason for outcome in report.outcomes] == [Reason.CHANGED]
+    assert [outcome.result for outcome in go(engine, NOW).outcomes] == [Result.DONE]
 
 
 SCATTERED = 256 * KIB

@@ -55,7 +55,6 @@ def configured(top: Path, textfile: Path) -> Config:
 
 
 def go(engine: Engine, request: Request = NOW, origin: str = "defrag") -> Report:
-    engine.changes.everything()  # nobody watches here
     return journals.go(engine, request, origin=origin)
 
 

@@ -154,7 +154,6 @@ class Service:
     def run(self) -> Report | None:
         """One run; what it raises ends the service."""
         began_s = time.monotonic()
-        self._engine.changes.everything()  # no watch tells it what changed
         try:
             report = self._engine.run(Request(), on_progress=lambda _: None, stop=lambda: False, origin=DAEMON)
         except (KeeperError, OSError, ArithmeticError, LookupError, TypeError, ValueError, MemoryError) as error:

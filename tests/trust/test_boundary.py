@@ -132,7 +132,7 @@ class NoAttention:
 
 def do(chosen: Plan) -> list[Outcome]:
     """What becomes of a plan."""
-    hands = Runner(Config(), Flushes(), PieceTimes(), hurry=True, stop=lambda: False, again=lambda _: None)
+    hands = Runner(Config(), Flushes(), PieceTimes(), hurry=True, stop=lambda: False)
     seen = Seen((), (), (), ())
     return [done.outcome for _, done in hands.carry_out(chosen, seen, lambda _: None)]
 
@@ -159,7 +159,7 @@ def test_an_action_that_raises_anything_is_an_outcome_and_the_next_is_done(monke
     assert (first.path, first.result, first.reason) == (bad.path, Result.FAILED, Reason.INTERNAL_ERROR)
     assert (first.extents_before, first.extents_after, first.bytes_written) == (9000, 9000, 1000)
     assert first.detail.startswith("ZeroDivisionError: ours in mistake (trust/test_boundary.py:")
-    assert "called from _one (execute/runner.py:" in first.detail
+    assert "called from _execute (execute/runner.py:" in first.detail
     assert (second.path, second.result) == (good.path, Result.DONE)
 
 

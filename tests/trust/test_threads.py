@@ -17,7 +17,6 @@ import pytest
 
 from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.journald import layout
-from journalkeeper.observe.changes import Changes
 from journalkeeper.service.watch import Watch
 from tests.hosts import MACHINE
 
@@ -119,24 +118,3 @@ def test_the_loop_asks_for_the_longest_piece_while_the_worker_adds_the_first_of_
     pieces.during = lambda: times.add("/b", 7)
     times.longest_us()
     assert times.longest_us("/b") == 7
-
-
-def test_a_name_that_is_added_while_the_worker_takes_the_others_is_not_lost() -> None:
-    changes = Changes()
-    changes.take()
-    names = Interrupted({"/a": {"x"}})
-    changes._names = names
-    adder = threading.Thread(target=changes.add, args=("/a", ["y"]))
-
-    def during() -> None:
-        """Let the loop add it, and wait for it a little: it may have to wait for us."""
-        adder.start()
-        adder.join(0.3)
-
-    names.during = during
-    taken = changes.take()
-    adder.join()
-    rest = changes.take()
-    assert taken is not None
-    assert rest is not None
-    assert taken["/a"] | rest["/a"] == {"x", "y"}

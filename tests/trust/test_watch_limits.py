@@ -9,18 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.engine import Engine, now_us
+from journalkeeper.engine import Engine
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.units import DAY_US
-from journalkeeper.observe.changes import Names
-from journalkeeper.observe.incremental import IncrementalObserver
-from journalkeeper.observe.observer import Seen
 from journalkeeper.service import backoff, daemon
 from journalkeeper.service.backoff import RETRY_MOST_S, RETRY_S, Backoff
 from journalkeeper.service.watch import Watch
@@ -88,12 +84,11 @@ class Refusing:
         self.refuse = True
         self.done = threading.Event()
 
-    def __call__(self, _: Watch) -> bool:
+    def __call__(self, _: Watch) -> None:
         self.tries_s.append(time.monotonic())
         if self.refuse:
             raise KeeperError("/j: cannot watch it: no space; fs.inotify.max_user_watches is 2")
         self.done.set()
-        return False
 
 
 @pytest.fixture
@@ -140,56 +135,6 @@ def test_a_refused_watch_is_tried_again_and_the_service_looks_meanwhile(tmp_path
     refusals = [line for line in said if "max_user_watches" in line]
     assert len(refusals) == 1, "once a day, whatever the number of tries"
     assert [line for line in said if "watched again" in line]
-
-
-def test_what_happened_before_a_directory_was_watched_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The try that succeeds comes before a look, and between them and the look before it nobody told of anything."""
-    (tmp_path / MACHINE).mkdir()
-    state = tmp_path / "state"
-    state.mkdir()
-    asked: list[Names | None] = []
-
-    def look(_: IncrementalObserver, tops: Iterable[str], *, changed: Names | None, **_more: object) -> Seen:
-        asked.append(changed)
-        return Seen((), (), (), ())
-
-    class Once:
-        """A refresh that is refused at first, and in vain."""
-
-        refused, real = 3, Watch.refresh
-
-        def __call__(self, watch: Watch) -> bool:
-            self.refused -= 1
-            if self.refused >= 0:
-                raise KeeperError("/j: cannot watch it: no space; fs.inotify.max_user_watches is 2")
-            return Once.real(watch)
-
-    once = Once()
-    monkeypatch.setattr(Watch, "refresh", lambda watch: once(watch))  # noqa: PLW0108 - as above
-    monkeypatch.setattr(backoff, "RETRY_S", 0.2)
-    monkeypatch.setattr(IncrementalObserver, "look", look)
-    monkeypatch.setattr(Engine, "next_whole_look_us", lambda _: now_us() + DAY_US)  # which a real look moves on
-    monkeypatch.setattr("journalkeeper.bus.names.bus_address", lambda: None)
-
-    def engine() -> Engine:
-        return Engine(Config(), directories=(str(tmp_path),), state_directory=str(state), follows=True)
-
-    async def main() -> None:
-        service = daemon.Daemon(engine, listener([]))
-        running = asyncio.create_task(service.run())
-        while once.refused >= 0 or len(asked) < 3:
-            await asyncio.sleep(0.05)
-        (tmp_path / MACHINE / "system.journal").touch()
-        while len(asked) < 4:
-            await asyncio.sleep(0.05)
-        service._end()
-        await running
-
-    asyncio.run(asyncio.wait_for(main(), 60))
-    assert asked[:3] == [None, None, None]
-    assert asked[3] == {str(tmp_path / MACHINE): frozenset({"system.journal"})}, "watched, and told of"
 
 
 def test_a_try_again_waits_twice_as_long_each_time_up_to_an_hour() -> None:

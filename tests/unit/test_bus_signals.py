@@ -12,7 +12,6 @@ from dbus_fast import Message
 from journalkeeper.bus import names, properties, signals
 from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.signals import Signals
-from journalkeeper.model.finished import NONE_FINISHED
 from journalkeeper.service.events import Events
 from journalkeeper.service.job import Ended, Job
 from journalkeeper.service.jobs import Jobs
@@ -24,7 +23,7 @@ FIRST, SECOND = "/j/system@1.journal", "/j/system@2.journal"
 
 
 def found(*paths: str) -> Findings:
-    return Findings({path: hosts.file(path=path) for path in paths}, {}, STATUS, 0, "", NONE_FINISHED)
+    return Findings({path: hosts.file(path=path) for path in paths}, {}, STATUS, 0, "")
 
 
 async def _never(_: Job) -> Ended:
