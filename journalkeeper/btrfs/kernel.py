@@ -26,6 +26,11 @@ _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int6
 _sync_file_range = _libc.sync_file_range
 _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
+_syscall = _libc.syscall
+_syscall.argtypes = (ctypes.c_long, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
+CACHESTAT = 451
+"""The number of cachestat(2), which no libc has a function for; the same on every architecture but Alpha and MIPS."""
+
 _renameat2 = _libc.renameat2
 _renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
@@ -61,6 +66,18 @@ def sync_file_range(fd: int, offset: int, length: int, flags: int) -> None:
     """
     if _sync_file_range(fd, offset, length, flags) < 0:
         _raise()
+
+
+def cachestat(fd: int, offset: int, length: int) -> int:
+    """Return the number of pages of a range that are dirty or being written back.
+
+    Raises: OSError: ENOSYS the kernel is older than 6.5; EPERM the caller may not write to the file.
+    Source: linux/mman.h, struct cachestat_range and struct cachestat.
+    """
+    asked, answer = (ctypes.c_uint64 * 2)(offset, length), (ctypes.c_uint64 * 5)()
+    if _syscall(CACHESTAT, fd, asked, answer, 0) < 0:
+        _raise()
+    return int(answer[1]) + int(answer[2])
 
 
 def renameat2(old_dir: int, old: str, new_dir: int, new: str, flags: int) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from journalkeeper.btrfs import disk, fiemap
+from journalkeeper.btrfs import disk, placement
 from journalkeeper.cli.output import DEFAULT_COLUMNS, columns
 from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
 from journalkeeper.health.evidence import Unknown
@@ -101,7 +101,7 @@ def _lies(path: str) -> tuple[tuple[Stretch, ...], int | Unknown]:
     parent, _, name = path.rpartition("/")
     with opening.directory(parent or "/") as dir_fd, opening.opened(name, dir_fd) as fd:
         pinned = disk.pinned_bytes(fd)
-        return fiemap.stretches(fd, sync=False), Unknown("only root may ask") if pinned is None else pinned
+        return placement.stretches(fd, sync=False), Unknown("only root may ask") if pinned is None else pinned
 
 
 def _past(path: str, context: Context) -> tuple[tuple[Entry, ...] | Unknown, tuple[Sample, ...] | Unknown]:

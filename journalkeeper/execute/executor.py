@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from journalkeeper.btrfs import disk, fiemap
+from journalkeeper.btrfs import disk, placement
 from journalkeeper.execute import attributes, inplace, rewrite, rotation
 from journalkeeper.execute.compact import compact
 from journalkeeper.execute.pace import Pace
@@ -177,6 +177,6 @@ def _found(fd: int, kind: Kind) -> Found:
     Another process is asked about files at rest only: it takes 0.2 s twice, and a window may close meanwhile.
     """
     status, active = os.fstat(fd), kind is Kind.ACTIVE
-    extents = fiemap.count(fd, sync=not active)
+    extents = placement.count(fd, sync=not active)
     disk_bytes = disk.disk_bytes(fd) if active else disk_usage.disk_bytes(fd)
     return Found(status.st_ino, status.st_size, status.st_mtime_ns, extents, disk_bytes)

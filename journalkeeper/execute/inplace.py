@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from journalkeeper.btrfs import defrag, fiemap, inode, mtime_note, writeback
+from journalkeeper.btrfs import defrag, fiemap, inode, mtime_note, placement, writeback
 from journalkeeper.btrfs.fiemap import Extent
 from journalkeeper.execute.pace import LEAST_BYTES, Pace
 from journalkeeper.execute.verified_file import VerifiedFile, writable
@@ -76,7 +76,7 @@ def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
     Raises: OSError as btrfs.defrag says; what was finished before stays finished.
     """
-    before = fiemap.count(held.fd, sync=False)
+    before = placement.count(held.fd, sync=False)
     for offset, length in pace.pieces(action.ranges):
         # The kernel skips dirty pages: those of this piece go first, and only those.
         writeback.sync_file_range(held.fd, offset, length)
@@ -184,7 +184,7 @@ def _wait_until_placed(fd: int, before: int) -> None:
     """Wait a moment, until there are fewer extents than `before` and no longer fewer and fewer."""
     last = before
     for _ in range(PLACED_TRIES):
-        count = fiemap.count(fd, sync=False)
+        count = placement.count(fd, sync=False)
         if count == last < before:
             return
         last = count

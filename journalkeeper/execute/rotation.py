@@ -18,7 +18,7 @@ import os
 import time
 from typing import Final
 
-from journalkeeper.btrfs import fiemap, inode
+from journalkeeper.btrfs import inode, placement
 from journalkeeper.btrfs.volume import mount_options
 from journalkeeper.execute.verified_file import Failed, Refused, hold
 from journalkeeper.journald import control, header, opening
@@ -80,4 +80,4 @@ def _looked_at(file: JournalFile, fd: int, reason: Reason) -> Found:
         raise Failed(Reason.NO_JOURNALD, said)
     if reason is Reason.BORN_DATACOW and not inode.is_nocow(fd):
         raise Failed(Reason.NOT_TAKEN, "journald's new file did not inherit NOCOW from its directory")
-    return Found(status.st_ino, status.st_size, status.st_mtime_ns, fiemap.count(fd, sync=False))
+    return Found(status.st_ino, status.st_size, status.st_mtime_ns, placement.count(fd, sync=False))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from journalkeeper.btrfs import disk, fiemap
+from journalkeeper.btrfs import disk, placement
 from journalkeeper.model import JournalFile, Kind, Reason, State
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.observe import file_row
@@ -49,7 +49,7 @@ def _lie(opened: Opened) -> Fields:
     on a busy machine, and nothing in a file's stat tells of that: a row made before would be kept for good.
     """
     archived = opened.row.kind is not Kind.ACTIVE and opened.row.state is not State.ONLINE
-    return {"extents": fiemap.survey(opened.fd, sync=archived, per_mib=opened.row.kind is Kind.ACTIVE)}
+    return {"extents": placement.survey(opened.fd, sync=archived, per_mib=opened.row.kind is Kind.ACTIVE)}
 
 
 def _occupy(opened: Opened) -> Fields:

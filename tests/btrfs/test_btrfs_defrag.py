@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs import fiemap, placement
 from journalkeeper.btrfs.defrag import defrag_range
 from journalkeeper.btrfs.disk import disk_bytes
 from journalkeeper.model import KIB, MIB
@@ -49,14 +49,14 @@ def test_fragments_become_one_with_the_same_content(fragmented: MakeFile) -> Non
     fd = fragmented(200)
     before = digest(fd)
     assert defrag_range(fd, 0, 200 * PAGE) is None
-    assert fiemap.survey(fd, sync=True).total <= 2
+    assert placement.survey(fd, sync=True).total <= 2
     assert digest(fd) == before
 
 
 def test_only_the_range_is_touched(fragmented: MakeFile) -> None:
     fd = fragmented(512)
     defrag_range(fd, 0, MIB)
-    low, high = fiemap.survey(fd, sync=True, per_mib=True).per_mib
+    low, high = placement.survey(fd, sync=True, per_mib=True).per_mib
     assert low <= 2
     assert high == 256
 
@@ -70,17 +70,17 @@ def test_dirty_pages_are_left_alone_unless_they_were_synced(make_file: MakeFile,
     defrag_range(fd, 0, MIB, compress=Compression("zstd"))
     delalloc = {bool(row.flags & fiemap.FIEMAP_EXTENT_DELALLOC) for row in fiemap.extents(fd, sync=False)}
     assert delalloc == {not synced}
-    assert fiemap.survey(fd, sync=True).encoded_bytes == rewritten
+    assert placement.survey(fd, sync=True).encoded_bytes == rewritten
 
 
 def test_an_extent_as_long_as_the_threshold_is_left_and_a_shorter_one_is_joined(make_file: MakeFile) -> None:
     fd = make_file()
     pieces(fd, 64 * KIB, 8)
-    assert fiemap.survey(fd, sync=True).total == 8
+    assert placement.survey(fd, sync=True).total == 8
     defrag_range(fd, 0, 512 * KIB, extent_thresh_bytes=64 * KIB)
-    assert fiemap.survey(fd, sync=True).total == 8
+    assert placement.survey(fd, sync=True).total == 8
     defrag_range(fd, 0, 512 * KIB, extent_thresh_bytes=64 * KIB + PAGE)
-    assert fiemap.survey(fd, sync=True).total <= 2
+    assert placement.survey(fd, sync=True).total <= 2
 
 
 def test_a_threshold_of_zero_is_256_kib(make_file: MakeFile) -> None:
@@ -89,8 +89,8 @@ def test_a_threshold_of_zero_is_256_kib(make_file: MakeFile) -> None:
     pieces(long, 256 * KIB, 4)
     for fd in (short, long):
         defrag_range(fd, 0, MIB)
-    assert fiemap.survey(short, sync=True).total <= 2
-    assert fiemap.survey(long, sync=True).total == 4
+    assert placement.survey(short, sync=True).total <= 2
+    assert placement.survey(long, sync=True).total == 4
 
 
 def test_holes_and_unwritten_space_stay(make_file: MakeFile) -> None:
@@ -108,7 +108,7 @@ def test_each_compression_is_what_compsize_sees(make_file: MakeFile, place: Path
     fd = make_file(prose(MIB))
     before = digest(fd)
     assert defrag_range(fd, 0, MIB, compress=Compression(algorithm)) == Compression(algorithm)
-    survey = fiemap.survey(fd, sync=True)
+    survey = placement.survey(fd, sync=True)
     assert survey.encoded_bytes == MIB
     assert survey.total == 8
     assert algorithm in run("compsize", place / "file")
@@ -151,7 +151,7 @@ def test_a_nocow_file_is_joined_and_never_compressed(place: Path) -> None:
     try:
         pieces(fd, PAGE, 32)
         defrag_range(fd, 0, 32 * PAGE, compress=Compression("zstd"))
-        survey = fiemap.survey(fd, sync=True)
+        survey = placement.survey(fd, sync=True)
     finally:
         os.close(fd)
     assert survey.encoded_bytes == 0
@@ -161,9 +161,9 @@ def test_a_nocow_file_is_joined_and_never_compressed(place: Path) -> None:
 def test_defragmenting_unshares(fragmented: MakeFile, place: Path) -> None:
     fd = fragmented(64)
     run("cp", "--reflink=always", place / "file", place / "twin")
-    assert fiemap.survey(fd, sync=True).shared_bytes == 64 * PAGE
+    assert placement.survey(fd, sync=True).shared_bytes == 64 * PAGE
     defrag_range(fd, 0, 64 * PAGE)
-    assert fiemap.survey(fd, sync=True).shared_bytes == 0
+    assert placement.survey(fd, sync=True).shared_bytes == 0
 
 
 @pytest.mark.parametrize("length", [0, -1])
@@ -171,7 +171,7 @@ def test_an_empty_range_is_not_the_rest_of_the_file(fragmented: MakeFile, length
     fd = fragmented(64)
     with pytest.raises(ValueError, match="needs a length"):
         defrag_range(fd, 0, length)
-    assert fiemap.survey(fd, sync=True).total == 64
+    assert placement.survey(fd, sync=True).total == 64
 
 
 def test_a_range_may_end_behind_the_file_but_not_begin_there(fragmented: MakeFile) -> None:
@@ -180,7 +180,7 @@ def test_a_range_may_end_behind_the_file_but_not_begin_there(fragmented: MakeFil
         defrag_range(fd, 64 * PAGE, PAGE)
     defrag_range(fd, 63 * PAGE, MIB)
     defrag_range(fd, 0, MIB)
-    assert fiemap.survey(fd, sync=True).total <= 2
+    assert placement.survey(fd, sync=True).total <= 2
 
 
 def test_the_rest_of_an_error_is_not_mistaken_for_a_missing_level(make_file: MakeFile) -> None:
@@ -208,10 +208,10 @@ def test_nobody_may_not_and_the_owner_may(fragmented: MakeFile, place: Path) -> 
     try:
         with pytest.raises(PermissionError):
             as_nobody(lambda: defrag_range(fd, 0, 64 * PAGE))
-        assert fiemap.survey(fd, sync=True).total == 64
+        assert placement.survey(fd, sync=True).total == 64
         os.chmod(place / "file", 0o666)  # noqa: S103 - somebody else's file that nobody may write
         as_nobody(lambda: defrag_range(fd, 0, 64 * PAGE))
-        assert fiemap.survey(fd, sync=True).total <= 2
+        assert placement.survey(fd, sync=True).total <= 2
     finally:
         os.close(fd)
 

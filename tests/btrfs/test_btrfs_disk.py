@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs import placement
 from journalkeeper.btrfs.defrag import defrag_range
 from journalkeeper.btrfs.disk import disk_bytes
 from journalkeeper.model import MIB
@@ -42,7 +42,7 @@ def test_an_extent_written_over_in_part_counts_whole(make_file: MakeFile, place:
 
 def test_more_extents_than_one_answer_holds(fragmented: MakeFile, place: Path) -> None:
     fd = fragmented(4000)
-    assert fiemap.count(fd, sync=True) == 4000
+    assert placement.count(fd, sync=True) == 4000
     assert disk_bytes(fd) == compsize(place / "file") > 4000 * PAGE
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs import fiemap, placement
 from journalkeeper.btrfs.inode import set_nocow
 from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
@@ -35,9 +35,9 @@ def filefrag_rows(path: Path) -> int:
 )
 def test_every_row_is_counted_once_across_batches(fragmented: MakeFile, place: Path, pages: int) -> None:
     fd = fragmented(pages)
-    survey = fiemap.survey(fd, sync=True, per_mib=True)
+    survey = placement.survey(fd, sync=True, per_mib=True)
     rows = list(fiemap.extents(fd, sync=False))
-    assert survey.total == len(rows) == filefrag_rows(place / "file") == fiemap.count(fd, sync=False) == pages
+    assert survey.total == len(rows) == filefrag_rows(place / "file") == placement.count(fd, sync=False) == pages
     assert survey.data_bytes == sum(row.length for row in rows) == pages * PAGE
     assert [row.logical for row in rows] == list(range(0, pages * PAGE, PAGE))
     assert sum(survey.per_mib) == pages
@@ -47,28 +47,28 @@ def test_the_count_is_within_one_percent_of_filefrags(fragmented: MakeFile, plac
     fd = fragmented(2000)
     theirs = extents(place / "file", sync=True)
     assert theirs > 1900
-    assert abs(fiemap.survey(fd, sync=True).total - theirs) <= theirs / 100
-    assert abs(fiemap.count(fd, sync=True) - theirs) <= theirs / 100
+    assert abs(placement.survey(fd, sync=True).total - theirs) <= theirs / 100
+    assert abs(placement.count(fd, sync=True) - theirs) <= theirs / 100
 
 
 def test_an_empty_file_has_nothing(make_file: MakeFile) -> None:
     fd = make_file()
-    assert fiemap.survey(fd, sync=True, per_mib=True) == Extents()
+    assert placement.survey(fd, sync=True, per_mib=True) == Extents()
     assert fiemap.data(fd, sync=True) == fiemap.unwritten(fd, sync=True) == []
-    assert fiemap.count(fd, sync=True) == 0
+    assert placement.count(fd, sync=True) == 0
 
 
 def test_a_file_inside_its_metadata_counts_its_own_length(make_file: MakeFile) -> None:
     fd = make_file(b"x" * 100)
     (row,) = fiemap.extents(fd, sync=True)
     assert row.flags & fiemap.FIEMAP_EXTENT_DATA_INLINE
-    assert fiemap.survey(fd, sync=True) == Extents(total=1, data_bytes=100)
+    assert placement.survey(fd, sync=True) == Extents(total=1, data_bytes=100)
 
 
 @pytest.mark.parametrize("size", [PAGE - 1 + PAGE, 2 * PAGE, 2 * PAGE + 1])
 def test_bytes_end_with_the_file_though_the_last_block_does_not(make_file: MakeFile, size: int) -> None:
     fd = make_file(b"x" * size)
-    assert fiemap.survey(fd, sync=True).data_bytes == size
+    assert placement.survey(fd, sync=True).data_bytes == size
     assert fiemap.data(fd, sync=True) == [(0, size)]
 
 
@@ -81,10 +81,10 @@ def test_per_mib_counts_an_extent_where_it_begins(make_file: MakeFile) -> None:
             os.pwrite(between, b"y" * PAGE, number * PAGE)
             os.fsync(between)
     assert [row.logical for row in fiemap.extents(fd, sync=True) if row.logical != MIB] == [0, MIB - PAGE, 3 * MIB]
-    per_mib = fiemap.survey(fd, sync=True, per_mib=True).per_mib
+    per_mib = placement.survey(fd, sync=True, per_mib=True).per_mib
     assert per_mib[2:] == (0, 1)
     assert per_mib[0] == 2
-    assert fiemap.survey(fd, sync=True).per_mib == ()
+    assert placement.survey(fd, sync=True).per_mib == ()
 
 
 def test_holes_are_in_no_run(make_file: MakeFile) -> None:
@@ -94,19 +94,19 @@ def test_holes_are_in_no_run(make_file: MakeFile) -> None:
     os.ftruncate(fd, 20 * PAGE)
     assert fiemap.data(fd, sync=True) == [(2 * PAGE, PAGE), (8 * PAGE, 2 * PAGE)]
     assert fiemap.unwritten(fd, sync=True) == []
-    assert fiemap.survey(fd, sync=True).data_bytes == 3 * PAGE
+    assert placement.survey(fd, sync=True).data_bytes == 3 * PAGE
 
 
 def test_runs_join_extents_that_follow_each_other(fragmented: MakeFile) -> None:
     fd = fragmented(64)
-    assert fiemap.survey(fd, sync=True).total == 64
+    assert placement.survey(fd, sync=True).total == 64
     assert fiemap.data(fd, sync=True) == [(0, 64 * PAGE)]
 
 
 def test_what_was_only_allocated_is_unwritten(make_file: MakeFile) -> None:
     fd = make_file(b"x" * 2 * PAGE)
     os.posix_fallocate(fd, 2 * PAGE, 6 * PAGE)
-    survey = fiemap.survey(fd, sync=True)
+    survey = placement.survey(fd, sync=True)
     assert (survey.data_bytes, survey.unwritten_bytes) == (2 * PAGE, 6 * PAGE)
     assert fiemap.data(fd, sync=True) == [(0, 2 * PAGE)]
     assert fiemap.unwritten(fd, sync=True) == [(2 * PAGE, 6 * PAGE)]
@@ -127,7 +127,7 @@ def test_a_page_written_over_allocated_space_is_data_before_it_is_placed(make_fi
 def test_space_kept_behind_the_end_counts_no_bytes(make_file: MakeFile, place: Path) -> None:
     fd = make_file(b"x" * 5000)
     fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 16 * PAGE)
-    survey = fiemap.survey(fd, sync=True, per_mib=True)
+    survey = placement.survey(fd, sync=True, per_mib=True)
     assert (survey.data_bytes, survey.unwritten_bytes) == (5000, 0)
     assert survey.total == extents(place / "file", sync=True)
     assert len(survey.per_mib) == 1
@@ -141,12 +141,12 @@ def test_looking_without_sync_leaves_dirty_pages_dirty(make_file: MakeFile) -> N
     for _ in range(2):
         (row,) = fiemap.extents(fd, sync=False)
         assert row.flags & fiemap.FIEMAP_EXTENT_DELALLOC
-    assert fiemap.survey(fd, sync=False).data_bytes == 4 * PAGE
+    assert placement.survey(fd, sync=False).data_bytes == 4 * PAGE
     (row,) = fiemap.extents(fd, sync=True)
     assert not row.flags & fiemap.FIEMAP_EXTENT_DELALLOC
 
 
-@pytest.mark.parametrize("look", [fiemap.survey, fiemap.count, fiemap.extents, fiemap.data, fiemap.unwritten])
+@pytest.mark.parametrize("look", [placement.survey, placement.count, fiemap.extents, fiemap.data, fiemap.unwritten])
 def test_looking_with_sync_places_dirty_pages(make_file: MakeFile, look: Callable[..., object]) -> None:
     fd = make_file()
     os.pwrite(fd, b"x" * 4 * PAGE, 0)
@@ -158,20 +158,20 @@ def test_compressed_bytes_count_as_long_as_they_read(make_file: MakeFile) -> Non
     fd = make_file()
     os.setxattr(fd, "btrfs.compression", b"zstd")
     os.pwrite(fd, b"x" * (300 << 10), 0)
-    survey = fiemap.survey(fd, sync=True)
+    survey = placement.survey(fd, sync=True)
     assert survey == Extents(total=3, data_bytes=300 << 10, encoded_bytes=300 << 10)
 
 
 def test_shared_bytes_are_those_another_file_has_too(make_file: MakeFile, place: Path) -> None:
     fd = make_file(os.urandom(64 * PAGE))
-    assert fiemap.survey(fd, sync=True).shared_bytes == 0
+    assert placement.survey(fd, sync=True).shared_bytes == 0
     run("cp", "--reflink=always", place / "file", place / "twin")
-    assert fiemap.survey(fd, sync=True).shared_bytes == 64 * PAGE
+    assert placement.survey(fd, sync=True).shared_bytes == 64 * PAGE
     os.pwrite(fd, os.urandom(48 * PAGE), 0)
-    assert fiemap.survey(fd, sync=True).shared_bytes == 16 * PAGE
+    assert placement.survey(fd, sync=True).shared_bytes == 16 * PAGE
     os.unlink(place / "twin")
     os.sync()
-    assert fiemap.survey(fd, sync=True).shared_bytes == 0
+    assert placement.survey(fd, sync=True).shared_bytes == 0
 
 
 def test_a_snapshot_shares_everything(volume: ScratchVolume) -> None:
@@ -180,7 +180,7 @@ def test_a_snapshot_shares_everything(volume: ScratchVolume) -> None:
         file.write(os.urandom(64 * PAGE))
         os.fsync(file.fileno())
         run("btrfs", "subvolume", "snapshot", "-r", volume.mountpoint / "sub", volume.mountpoint / "snap")
-        assert fiemap.survey(file.fileno(), sync=True).shared_bytes == 64 * PAGE
+        assert placement.survey(file.fileno(), sync=True).shared_bytes == 64 * PAGE
 
 
 @pytest.mark.parametrize(("nocow", "moves"), [(False, True), (True, False)])
@@ -208,9 +208,9 @@ def test_a_hole_lies_nowhere(make_file: MakeFile) -> None:
 
 def test_a_filesystem_without_maps_says_so() -> None:
     with open("/proc/self/status", "rb") as file, pytest.raises(OSError, match=r"not supported|Inappropriate"):
-        fiemap.survey(file.fileno(), sync=False)
+        placement.survey(file.fileno(), sync=False)
 
 
 def test_nobody_may_look_at_what_is_open(fragmented: MakeFile) -> None:
     fd = fragmented(40)
-    assert as_nobody(lambda: fiemap.survey(fd, sync=False)) == fiemap.survey(fd, sync=False)
+    assert as_nobody(lambda: placement.survey(fd, sync=False)) == placement.survey(fd, sync=False)

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from journalkeeper.btrfs import disk, fiemap
+from journalkeeper.btrfs import disk, placement
 from journalkeeper.cli import program
 from journalkeeper.model import MIB, Stretch
 from journalkeeper.probe.bed import PrivateJournald
@@ -279,7 +279,7 @@ def test_a_journalctl_that_breaks_off_is_status_1_with_its_words(
 
 
 def stretches(fd: int) -> tuple[Stretch, ...]:
-    return fiemap.stretches(fd, sync=True)
+    return placement.stretches(fd, sync=True)
 
 
 def test_holes_and_unwritten_space_are_told_apart(make_file: MakeFile) -> None:
@@ -291,7 +291,7 @@ def test_holes_and_unwritten_space_are_told_apart(make_file: MakeFile) -> None:
     assert [part.hole_bytes for part in found] == [MIB - PAGE, MIB, 0, 0]
     assert [part.unwritten_bytes for part in found] == [0, 0, MIB, 0]
     assert [part.data_bytes for part in found] == [PAGE, 0, 0, MIB]
-    assert sum(part.extents for part in found) == fiemap.count(fd, sync=False)
+    assert sum(part.extents for part in found) == placement.count(fd, sync=False)
 
 
 def test_shared_and_compressed_are_told_apart_and_together(make_file: MakeFile, place: Path) -> None:
@@ -317,7 +317,7 @@ def test_stretches_end_with_the_file(make_file: MakeFile, size: int) -> None:
 def test_the_counts_are_those_of_the_survey(fragmented: MakeFile) -> None:
     fd = fragmented(2000)
     found = stretches(fd)
-    survey = fiemap.survey(fd, sync=False, per_mib=True)
+    survey = placement.survey(fd, sync=False, per_mib=True)
     assert sum(part.extents for part in found) == survey.total
     assert [part.extents for part in found][: len(survey.per_mib)] == list(survey.per_mib)
 

@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs import fiemap, kernel, placement
 from journalkeeper.config import Config, Defrag
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Request
-from journalkeeper.probe.scratch_volume import extents, filefrag, run
+from journalkeeper.probe.bed import PrivateJournald
+from journalkeeper.probe.scratch_volume import ScratchVolume, extents, filefrag, run
 from tests.btrfs.journals import look, planned
 from tests.forms import FORMS, STEP, alternating, every_form
 from tests.journal_files import PAGE
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 
@@ -67,9 +72,9 @@ def test_a_contiguous_run_is_one_extent_across_batches(place: Path, *, nocow: bo
     alternating(path, number, nocow=nocow)
     with open(path, "rb") as file:
         listed = fiemap.extents(file.fileno(), sync=True)
-        survey = fiemap.survey(file.fileno(), sync=False, per_mib=True)
+        survey = placement.survey(file.fileno(), sync=False, per_mib=True)
         assert len(listed) > fiemap.BATCH_ROWS / 2
-        assert (survey.total, fiemap.count(file.fileno(), sync=False)) == (1, 1)
+        assert (survey.total, placement.count(file.fileno(), sync=False)) == (1, 1)
     assert survey.per_mib == (1,)
     assert survey.data_bytes + survey.unwritten_bytes == STEP
     assert survey.unwritten_bytes >= STEP // 2 - PAGE
@@ -97,4 +102,76 @@ def test_stock_nocow_files_of_journald_have_the_extents_of_a_whole_file(forms: d
     stock = [path for path, form in forms.items() if form == "stock nocow"]
     for path in stock:
         with open(path, "rb") as file:
-            assert fiemap.count(file.fileno(), sync=False) <= 2 < len(fiemap.extents(file.fileno(), sync=False))
+            assert placement.count(file.fileno(), sync=False) <= 2 < len(fiemap.extents(file.fileno(), sync=False))
+
+
+# dirty files
+
+
+def dirty(path: Path, *, nocow: bool, written: bool, every: int) -> mmap.mmap:
+    """Make a fallocated file, sync its first half if that is to be `written`, and dirty some pages through a map."""
+    path.touch()
+    run("chattr", "+C" if nocow else "-C", path)
+    with open(path, "r+b", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, STEP)
+        if written:
+            file.write(os.urandom(STEP // 2))
+        os.fsync(file.fileno())
+        pages = mmap.mmap(file.fileno(), STEP)
+    for offset in range(0, STEP, every * PAGE):
+        pages[offset] = 1
+    return pages
+
+
+@pytest.mark.parametrize("every", [7, 17, 300])
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("nocow", [False, True])
+def test_dirty_pages_count_as_a_write_back_leaves_them(place: Path, *, nocow: bool, written: bool, every: int) -> None:
+    path = place / "system.journal"
+    with dirty(path, nocow=nocow, written=written, every=every), open(path, "rb") as file:
+        seen = placement.survey(file.fileno(), sync=False, per_mib=True)
+        assert placement.count(file.fileno(), sync=False) == seen.total == sum(seen.per_mib)
+        assert placement.stretches(file.fileno(), sync=False) != ()
+        assert seen.total == pytest.approx(extents(path, sync=True), rel=0.1, abs=1)
+
+
+@pytest.mark.parametrize("nocow", [False, True])
+def test_dirty_pages_of_a_snapshot_move(volume: ScratchVolume, *, nocow: bool) -> None:
+    sub = volume.mountpoint / "sub"
+    run("btrfs", "subvolume", "create", sub)
+    path = sub / "system.journal"
+    with dirty(path, nocow=nocow, written=True, every=9) as pages, open(path, "rb") as file:
+        run("btrfs", "subvolume", "snapshot", "-r", sub, volume.mountpoint / "snap")
+        for offset in range(0, STEP, 9 * PAGE):
+            pages[offset] = 2
+        counted = placement.count(file.fileno(), sync=False)
+        assert counted == pytest.approx(extents(path, sync=True), rel=0.1)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM])
+def test_a_kernel_that_does_not_list_dirty_pages_counts_no_page_twice(
+    place: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(kernel, "cachestat", refuse)
+    path = place / "system.journal"
+    with dirty(path, nocow=True, written=True, every=17), open(path, "rb") as file:
+        assert placement.count(file.fileno(), sync=False) == extents(path, sync=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nocow", [False, True])
+def test_an_active_journal_is_counted_alike_before_and_after_a_flush(place: Path, *, nocow: bool) -> None:
+    run("chattr", "+C" if nocow else "-C", place)
+    with PrivateJournald(place, settings=("SystemMaxFileSize=128M",)) as journald:
+        for flushes, messages in ((0, 40), (5, 40), (5, 2000), (5, 300), (20, 2000)):
+            if flushes:
+                journald.age(flushes)
+            wanted = journald.entries() + messages
+            for number in range(messages):
+                journald.log(f"message {number}")
+            assert eventually(lambda: journald.entries() >= wanted)  # noqa: B023 - it is called in this turn only
+            (seen,) = look(journald.active)
+            assert seen.extents.total == pytest.approx(extents(journald.active, sync=True), rel=0.1)

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from dbus_fast import Variant
 
-from journalkeeper.btrfs import fiemap, mtime_note
+from journalkeeper.btrfs import fiemap, mtime_note, placement
 from journalkeeper.bus import options, size_guard
 from journalkeeper.bus.size_guard import FIXED, READ_BYTES, SizeGuard, lengths
 from journalkeeper.cli.times import parse_time_us
@@ -217,9 +217,9 @@ def check_fiemap(data: bytes) -> None:
         with _answered(found), suppress(OSError):
             match kind:
                 case 0 | 1:
-                    _check_survey(fiemap.survey(fd, sync=False, per_mib=bool(kind)), size_bytes)
+                    _check_survey(placement.survey(fd, sync=False, per_mib=bool(kind)), size_bytes)
                 case 2:
-                    assert fiemap.count(fd, sync=True) >= 0
+                    assert placement.count(fd, sync=True) >= 0
                 case 3:
                     runs = inplace.unmoved(fiemap.extents(fd, sync=False), fiemap.extents(fd, sync=False))
                     assert all(offset >= 0 and length > 0 for offset, length in runs)
