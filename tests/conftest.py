@@ -3,6 +3,20 @@
 
 A session that leaves a mount, a loop device or a process behind fails,
 and with JOURNALKEEPER_NO_SKIP=1 (as CI runs it) so does a test that was skipped.
+
+Marks say where a test runs (tests/run has the times):
+
+    root    needs root, loop devices and a journald          not in --fast
+    guest   needs a booted guest                             not in --fast
+    slow    takes longer than all unit tests together        not in --fast
+    long    costs more than its share of ten minutes         only in --all
+    bench   prints ratios                                    only by hand
+
+Under pytest-xdist each worker is a session of its own: it has its mounts, its TMPDIR and its tag, and
+looks for its own leftovers. Tests run in any order and in any worker; those of a module stay together, in their
+order, where it has a fixture of module scope (tests/parallel.py). So no test may use a name that another worker's
+could have (a port, an abstract socket, a file outside of tmp_path), nor count what the whole machine has.
+A wait is `tests.patience.eventually`, which a loaded machine cannot fail; a time is never asserted, except as CPU time.
 """
 
 from __future__ import annotations
@@ -12,6 +26,7 @@ import functools
 import inspect
 import os
 import shutil
+import signal
 import tempfile
 import time
 import uuid
@@ -27,20 +42,38 @@ from journalkeeper.probe.bed import Bed
 NO_SKIP = "JOURNALKEEPER_NO_SKIP"
 TAG = "JOURNALKEEPER_TEST_SESSION"
 LOOPS = "/sys/block"
-PATIENCE_S = 2.0
+PATIENCE_S = 30.0
 """How long the kernel may take to clear a loop device whose last user has just gone."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give this session a directory and a name, so that its own leftovers are known from others'."""
     config.addinivalue_line("markers", "slow: takes longer than all unit tests together; not in tests/run --fast")
+    config.addinivalue_line("markers", "long: only in tests/run --all")
     config.addinivalue_line("markers", "may_skip: may be skipped in CI too, as what it needs depends on the kernel")
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    scratch = tempfile.mkdtemp(prefix="journalkeeper-test-")
+    if config.pluginmanager.hasplugin("xdist"):
+        config.pluginmanager.import_plugin("tests.parallel")
+    receive_signals()
+    for name in ("COLUMNS", "LINES"):  # they would decide how wide tables are
+        os.environ.pop(name, None)
+    parent = os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    scratch = tempfile.mkdtemp(prefix="journalkeeper-test-", dir=parent)
     os.chmod(scratch, 0o711)  # noqa: S103 - tests that drop their rights must get through
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    if hasattr(config, "workerinput"):  # what xdist would take is too long for sockets, which have 107 bytes
+        config.option.basetemp = os.path.join(scratch, "t")
     os.environ[TAG] = uuid.uuid4().hex
     config.add_cleanup(lambda: shutil.rmtree(scratch, ignore_errors=True))
+
+
+def receive_signals() -> None:
+    """Let programs that tests start get the signals that are ignored here, as nohup(1) and a shell's `&` have it.
+
+    A signal with a handler is not ignored after an execve(2).
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -76,7 +76,7 @@ HOW: tuple[tuple[str, str, How], ...] = (
     (README, r"~/journalkeeper/bin/.* --version", By("tests/test_install.py", "bin/journalkeeper --version")),
     (README, r"configs/man/make DIR", By("tests/adapters/test_man.py", "configs/man/make")),
     # README: tests and benches
-    (README, r"(sudo )?tests/run( --fast)?", By(".ci/run", "tests/run")),
+    (README, r"(sudo )?tests/run( --fast| --all)?", By(".ci/run", "tests/run")),
     (README, r"sudo sh -c 'findmnt .*", OnGuest()),
     # the page of figures
     (FIGURES, r"configs/packaging/build deb OUT", By("tests/adapters/test_packages.py", "configs/packaging/build")),

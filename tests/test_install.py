@@ -28,6 +28,7 @@ def headers_missing() -> str | None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_pip_installs_it_into_a_plain_virtual_environment(tmp_path: Path) -> None:
     """Without the distribution's libraries, by README's own words for Debian 12 and 13."""
     if reason := headers_missing():
@@ -46,6 +47,7 @@ def test_pip_installs_it_into_a_plain_virtual_environment(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
     pack: list[str | Path] = [
         sys.executable,

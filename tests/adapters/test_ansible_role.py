@@ -122,6 +122,7 @@ def say(control: Control, name: str, *words: str) -> subprocess.CompletedProcess
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ansible_lint_has_nothing_to_say_in_its_strictest_profile(control: Control) -> None:
     done = say(control, "ansible-lint", "--offline", "--strict", "--profile", "production", "--nocolor")
     assert done.returncode == 0, done.stdout

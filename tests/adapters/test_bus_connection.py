@@ -40,15 +40,15 @@ def address(tmp_path: Path) -> Iterator[str]:
         pytest.skip("dbus-daemon is not installed (package dbus)")
     config, place = tmp_path / "bus.conf", tmp_path / "bus"
     config.write_text(CONFIG.format(place))
-    daemon = subprocess.Popen(
-        ["dbus-daemon", f"--config-file={config}", "--nofork", "--nopidfile"], stderr=subprocess.DEVNULL
-    )
+    words = ["dbus-daemon", f"--config-file={config}", "--nofork", "--nopidfile", "--print-address"]
+    daemon = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
-        assert eventually(place.exists)
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline()  # printed once it listens; its socket is there before
         yield f"unix:path={place}"
     finally:
         daemon.terminate()
-        daemon.wait()
+        daemon.communicate()
 
 
 def signal_to(destination: str | None, signature_: str, *body: object) -> Message:

@@ -18,7 +18,7 @@ import pytest
 from journalkeeper import __version__
 from tests.adapters.command import need, ran
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 CHECKOUT = Path(__file__).parent.parent.parent
 TOOLS = {

@@ -26,7 +26,7 @@ sys.exit(main())
 """
 """What pip makes of the entry point, without an installation."""
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.long]
 
 
 def printed(bench: str, *words: str) -> str:

@@ -9,7 +9,7 @@ from tests import ansible
 from tests.bench.test_bench_smoke import figures
 from tests.guest.host import missing
 
-pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow, pytest.mark.long]
 
 
 def test_fleet_runs_one_playbook_three_times() -> None:

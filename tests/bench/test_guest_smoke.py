@@ -10,7 +10,7 @@ import pytest
 from tests.bench.test_bench_smoke import printed
 from tests.guest.host import missing
 
-pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from journalkeeper.probe import bed as beds
 from journalkeeper.probe.bed import Bed
 from tests import demo
 from tests.daemon import CHECKOUT
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.root
 SMALL = ("--extents", "800", "--iops", "0")
@@ -41,8 +41,8 @@ def traces(directory: Path) -> list[str]:
 
 
 def settled_traces(directory: Path) -> list[str]:
-    """What is still there after the kernel had two seconds to clear it."""
-    eventually(lambda: not traces(directory), 2)
+    """Return what is still there once the kernel has had the time to clear it."""
+    eventually(lambda: not traces(directory), 30)
     return traces(directory)
 
 
@@ -78,7 +78,7 @@ def test_a_signal_takes_everything_down(
     assert "loop" in demonstration.stdout.readline()
     assert traces(tmp_path)
     demonstration.send_signal(number)
-    assert demonstration.wait(30) == 128 + number
+    assert demonstration.wait(PATIENCE_S) == 128 + number
     assert settled_traces(tmp_path) == []
 
 
@@ -91,6 +91,7 @@ def test_it_says_in_one_line_why_it_cannot_be_shown(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("moment", ["virtual environment", "1. a btrfs", "2. ageing", "4. journalkeeper"])
 def test_the_command_leaves_nothing_whenever_it_is_stopped(tmp_path: Path, number: signal.Signals, moment: str) -> None:
@@ -102,7 +103,7 @@ def test_the_command_leaves_nothing_whenever_it_is_stopped(tmp_path: Path, numbe
         assert any(moment in line for line in child.stdout), "it ended too early"
         child.send_signal(number)
         child.stdout.read()
-        assert child.wait(60) == 128 + number
+        assert child.wait(PATIENCE_S) == 128 + number
     assert settled_traces(tmp_path) == []
 
 

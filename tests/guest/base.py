@@ -11,6 +11,7 @@ The tarball is `$XDG_CACHE_HOME/journalkeeper/guest-RELEASE-KEY.tar.zst`, or bel
 from __future__ import annotations
 
 import configparser
+import fcntl
 import hashlib
 import os
 import shutil
@@ -50,10 +51,14 @@ def tarball(release: str) -> Path:
     command = _recipe(release)
     key = hashlib.sha256("\0".join(command).encode()).hexdigest()[:12]
     kept = cache() / f"guest-{release}-{key}.tar.zst"
-    if kept.exists():
-        return kept
     cache().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="guest-", dir=cache()) as temporary:
+    with (
+        (cache() / f"guest-{release}.lock").open("w") as lock,
+        tempfile.TemporaryDirectory(prefix="guest-", dir=cache()) as temporary,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever waits here finds it made
+        if kept.exists():
+            return kept
         fresh = Path(temporary) / kept.name
         done = subprocess.run(
             [*command, release, fresh, *_mirror(release)], capture_output=True, text=True, check=False

@@ -15,6 +15,11 @@ import pytest
 from tests.guest import base
 from tests.guest.host import Guest, missing
 
+EVERYDAY = "bookworm"
+"""The release of `tests/run`, and of what makes one guest only: a fresh machine needs no other."""
+
+OTHERS = sorted(base.SYSTEMD.keys() - {EVERYDAY})
+
 
 def require_guest() -> None:
     """Skip, with the reason, where no guest can be booted; a failure under JOURNALKEEPER_NO_SKIP=1."""
@@ -22,7 +27,7 @@ def require_guest() -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(scope="module", params=sorted(base.SYSTEMD))
+@pytest.fixture(scope="module", params=[EVERYDAY, *(pytest.param(one, marks=pytest.mark.long) for one in OTHERS)])
 def release(request: pytest.FixtureRequest) -> str:
     """One release after the other."""
     return str(request.param)

@@ -28,7 +28,7 @@ from tests.guest.conftest import require_guest
 from tests.guest.host import Guest
 from tests.guest.steps import archive, property_of
 
-pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow, pytest.mark.long]
 
 PAGE = (COLLECTION / "README.md").read_text()
 (SITE,) = re.findall(r"(?ms)^```yaml\n(.*?)^```$", PAGE)

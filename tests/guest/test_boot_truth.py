@@ -9,7 +9,7 @@ import pytest
 
 from tests.guest.host import Guest
 
-pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow, pytest.mark.long]
 
 DELAY_S = 3.0
 TRIES = 8

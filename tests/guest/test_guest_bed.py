@@ -19,7 +19,7 @@ from tests.guest.conftest import require_guest
 from tests.guest.host import REBOOTED, Guest
 from tests.patience import eventually
 
-pytestmark = pytest.mark.guest
+pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow, pytest.mark.long]
 
 ORPHAN = """
 import sys, time

@@ -12,7 +12,7 @@ import pytest
 from journalkeeper.probe import scratch_volume as lab
 from tests.guest.conftest import require_guest
 
-pytestmark = pytest.mark.guest
+pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow, pytest.mark.long]
 
 Say = Callable[..., "subprocess.CompletedProcess[str]"]
 

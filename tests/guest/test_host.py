@@ -291,6 +291,7 @@ def package(release: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.long
 def test_its_package_brings_the_same_host_about(guest: Guest, package: Path, fresh: set[str]) -> None:
     """On the host that has just been purged."""
     guest.copy_in(package, "/opt/source/journalkeeper.deb")

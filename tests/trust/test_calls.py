@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_whatever_call_fails_nothing_is_lost_and_the_next_run_leaves_nothing() -> None:
     dice, tally = random.Random(SEED), Tally("calls", SEED)  # noqa: S311 - repeatable is the point
     calls.attempts(calls.FLOWS, tally, lambda found: dice.sample(found, 4))

@@ -13,6 +13,7 @@ from tests.trust.outages import Fault, Place, Point, attempt, points
 
 @pytest.mark.root
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "point",
     [

@@ -32,6 +32,7 @@ def tried(scenario: str, count: int) -> Tally:
 @pytest.mark.root
 @pytest.mark.may_skip
 @needs_fuse
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_after_a_power_cut_nothing_is_lost_and_the_next_run_leaves_nothing(scenario: str) -> None:
     tally = tried(scenario, 2)

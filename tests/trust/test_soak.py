@@ -12,6 +12,7 @@ from tests.trust.soak import Figures, growth, soak
 
 @pytest.mark.root
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_little_of_everything_loses_nothing_and_ends_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     if reason := bus.missing():
         pytest.skip(reason)

@@ -25,6 +25,7 @@ SAMPLED = ("fuzz", "remote", "bus", "races", "threads")
 
 @pytest.mark.root
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_sample_loses_nothing_and_leaves_nothing(name: str) -> None:
     words = [sys.executable, "-m", "tests.trust", "--sample", "--kinds", name, "--seed", f"{SEED}"]

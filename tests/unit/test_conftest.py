@@ -15,6 +15,7 @@ import pytest
 from journalkeeper.probe.scratch_volume import own_mounts
 
 CONFTEST = Path(__file__).parent.parent / "conftest.py"
+pytestmark = pytest.mark.slow
 Session = Callable[..., subprocess.CompletedProcess[str]]
 
 
