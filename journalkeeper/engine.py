@@ -34,8 +34,9 @@ from journalkeeper.model import (
     Request,
     Result,
 )
-from journalkeeper.model.errors import NeedsRootError
+from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.progress import Progress
+from journalkeeper.model.recorded import Counters
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import Wait, waits
@@ -193,9 +194,11 @@ class Engine:
             notices += self._looked_back(record, host, (chosen, outcomes), whole=not request.paths, rarely=watching)
             if publisher is not None:
                 notices += tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
+            counters = _counters(record)
         waiting = tuple(self._waiting.values()) if self._waiting and watching else ()
         written = sum(outcome.bytes_written for outcome in outcomes)
-        return Report(chosen, tuple(outcomes), written, time.monotonic() - began, tuple(notices), host, waiting)
+        took_s, said = time.monotonic() - began, tuple(notices)
+        return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters)
 
     def _publisher_for(self, request: Request) -> Publisher | None:
         """None of some files only, or when the host goes down: somebody waits, and nobody asks any more."""
@@ -321,6 +324,14 @@ class Engine:
             rotations=record.rotations_since(now - DAY_US, now),
             unshared=record.unshared_since(now - SNAPSHOTS_US),
         )
+
+
+def _counters(record: Record) -> Counters | None:
+    """Return the totals, or None if they cannot be read."""
+    try:
+        return record.counters()
+    except KeeperError:
+        return None
 
 
 def _either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:

@@ -19,11 +19,13 @@ from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.recorded import Run, Totals
+from journalkeeper.model.reasons import describe_saving
+from journalkeeper.model.recorded import Counters, Run, Totals
 from journalkeeper.model.units import DAY_US, counted, format_size, format_span
 from journalkeeper.model.waiting import Wait, long, sentence
+from journalkeeper.report.text import day
 from journalkeeper.wire.field import document
-from journalkeeper.wire.records import MANAGER, RUN, TOTALS, WAIT
+from journalkeeper.wire.records import MANAGER, RUN, SAVING, TOTALS, WAIT
 
 if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
@@ -56,6 +58,7 @@ class _Recorded(NamedTuple):
     written_day_bytes: int
     totals: tuple[Totals, ...]
     waiting: tuple[Wait, ...] = ()
+    counters: Counters | None = None
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +113,7 @@ def _show(context: Context, live: Manager | None, *, again: bool = False) -> Non
         return
     absent = [("Service", ABSENT)] if context.means_service() else []
     service = absent if live is None else _service_facts(live)
-    lines = _lines(recorded, service, context.state_directory, live=live is not None)
+    lines = _lines(recorded, [*_saved(recorded, live), *service], context.state_directory, live=live is not None)
     if context.means_service():
         lines = [*wrapped(shown(verdict(recorded, live, elsewhere)[1]), output.width), "", *lines]
     if again:
@@ -204,6 +207,7 @@ def _read(context: Context) -> _Recorded:
                 written_day_bytes=written,
                 totals=tuple(latest.values()),
                 waiting=tuple(long(record.waiting().values(), now_us)),
+                counters=record.counters(),
             )
     except NeedsRootError:
         return _Recorded(readable=False, last_run=None, written_day_bytes=0, totals=())
@@ -219,11 +223,12 @@ def _document(recorded: _Recorded, live: Manager | None, state_directory: str) -
         "totals": [document(TOTALS, totals) for totals in recorded.totals],
         "service": None if live is None else document(MANAGER, live),
         "waiting": [document(WAIT, wait) for wait in recorded.waiting] if recorded.readable else None,
+        "saving": recorded.counters and document(SAVING, recorded.counters),
     }
 
 
 def _lines(recorded: _Recorded, service: list[tuple[str, str]], state_directory: str, *, live: bool) -> list[str]:
-    facts = [("Version", __version__), *service, ("Record", shown(state_directory))]
+    facts = [*service, ("Version", __version__), ("Record", shown(state_directory))]
     if not recorded.readable:
         facts.append(("Last run", "only root may know; try sudo journalkeeper status"))
     elif recorded.last_run is None:
@@ -237,6 +242,17 @@ def _lines(recorded: _Recorded, service: list[tuple[str, str]], state_directory:
         facts += [("Recorded", _totals(totals)) for totals in recorded.totals]
     width = max(len(name) for name, _ in facts)
     return [f"{name:>{width}}: {value}" for name, value in facts]
+
+
+def _saved(recorded: _Recorded, live: Manager | None) -> list[tuple[str, str]]:
+    """Return the row with the saving since the installation: from the record, or from the service for other users."""
+    if recorded.counters is not None:
+        since_us = recorded.counters.since_us
+        said = describe_saving(recorded.counters, "the installation" if since_us is None else day(since_us))
+    else:
+        known = Counters(bytes_reclaimed=None if live is None else live.bytes_reclaimed_total)
+        said = describe_saving(known, "the installation")
+    return [("Saved", said)] if said else []
 
 
 def _service_facts(live: Manager) -> list[tuple[str, str]]:

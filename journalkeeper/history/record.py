@@ -249,7 +249,9 @@ class Record:
         """Return the totals since the record began, which pruning does not change."""
         counts = dict(self._understood("ever", self._rows("SELECT * FROM ever", ()), counted))
         times = {what: numbers[0] for what, numbers in counts.items()}
-        written, removed, reclaimed, known = (sum(row[column] for row in counts.values()) for column in range(1, 5))
+        written, removed, reclaimed, known, unmeasured = (
+            sum(row[column] for row in counts.values()) for column in range(1, 6)
+        )
         return Counters(
             done=times.get("done", 0),
             skipped=times.get("skipped", 0),
@@ -258,6 +260,7 @@ class Record:
             bytes_written=written,
             extents_removed=removed,
             bytes_reclaimed=reclaimed if known else None,
+            unmeasured=unmeasured,
             since_us=self._moments().get("installed"),
         )
 

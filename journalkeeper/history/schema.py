@@ -9,6 +9,10 @@ from __future__ import annotations
 MEASURED = "disk_bytes_before BETWEEN 0 AND 1 << 50 AND disk_bytes_after BETWEEN 0 AND 1 << 50"
 """A damaged number counts for nothing: of two such SQLite makes no sum ("integer overflow")."""
 
+UNMEASURED = """action IN ('defragment', 'compress', 'rewrite')
+    AND (unshared_bytes > 0 OR disk_bytes_before - disk_bytes_after IS NULL)"""
+"""Whether nobody knows what a rewrite gave back."""
+
 MIGRATIONS = (
     (
         """CREATE TABLE rewrites (
@@ -91,6 +95,10 @@ MIGRATIONS = (
             SELECT coalesce(sum(iif(unshared_bytes > 0, max(0, disk_bytes_before - disk_bytes_after),
                 max(0, disk_bytes_after - disk_bytes_before))), 0) FROM outcomes
             WHERE result = what AND {MEASURED})""",  # noqa: S608 - our words
+        # How many rewrites are missing in bytes_reclaimed.
+        "ALTER TABLE ever ADD COLUMN unmeasured INTEGER NOT NULL DEFAULT 0",
+        f"""UPDATE ever SET unmeasured = (SELECT count(*) FROM outcomes WHERE result = 'done' AND {UNMEASURED})
+            WHERE what = 'done'""",  # noqa: S608 - our words
         "DROP TRIGGER IF EXISTS outcomes_counted",
         """CREATE TRIGGER outcomes_counted AFTER INSERT ON outcomes BEGIN
             UPDATE ever SET
@@ -101,7 +109,9 @@ MIGRATIONS = (
                 bytes_reclaimed = bytes_reclaimed
                     + iif(NEW.unshared_bytes > 0, 0, coalesce(NEW.disk_bytes_before - NEW.disk_bytes_after, 0)),
                 reclaims_known = reclaims_known
-                    + (NEW.unshared_bytes = 0 AND NEW.disk_bytes_before - NEW.disk_bytes_after IS NOT NULL)
+                    + (NEW.unshared_bytes = 0 AND NEW.disk_bytes_before - NEW.disk_bytes_after IS NOT NULL),
+                unmeasured = unmeasured + (NEW.result = 'done' AND NEW.action IN ('defragment', 'compress', 'rewrite')
+                    AND (NEW.unshared_bytes > 0 OR NEW.disk_bytes_before - NEW.disk_bytes_after IS NULL))
             WHERE what = NEW.result;
         END""",
     ),

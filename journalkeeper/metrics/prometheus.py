@@ -115,12 +115,17 @@ FAMILIES: tuple[Family, ...] = (
     _counter(
         "written_bytes_total", "Written to journal files, before compression.", lambda counters: counters.bytes_written
     ),
-    _counter(
-        "reclaimed_bytes_total",
-        "Given back to the disk, by the runs that may measure it.",
-        lambda counters: counters.bytes_reclaimed,
+    Family(
+        "reclaimed_bytes",
+        Type.GAUGE,
+        "Bytes that rewrites gave back to the disk since the installation, less what they took, as far as measured.",
+        lambda facts: [("", None if facts.counters is None else facts.counters.bytes_reclaimed)],
     ),
-    _counter("removed_extents_total", "Extents fewer by rewrites.", lambda counters: counters.extents_removed),
+    _counter(
+        "removed_extents_total",
+        "Extents that rewrites removed since the installation.",
+        lambda counters: counters.extents_removed,
+    ),
     _gauge("files", "Journal files.", lambda status: status.files),
     _gauge("problem_files", "Journal files that could not be judged.", lambda status: status.problem_files),
     _gauge(

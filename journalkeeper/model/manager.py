@@ -29,3 +29,4 @@ class Manager(NamedTuple):
     intake_delay_p99_us: int | None = None
     paused: bool | None = None
     limits: list[str] | None = None
+    bytes_reclaimed_total: int | None = None

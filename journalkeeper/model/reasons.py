@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 from journalkeeper.model import Outcome, Reason, Result, Verb
+from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import counted, spell_size
 
 SENTENCES: dict[Reason, str] = {
@@ -164,3 +165,15 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
 def describe_gain(before: int, after: int, expected: int) -> str:
     """Return the sentence on a rewrite that saved too few extents."""
     return f"rewritten without gain: {before} extents before, {after} after, {expected} expected"
+
+
+def describe_saving(counters: Counters, since: str) -> str:
+    """Return what was saved: "at least 1.2 GiB on disk and 31,415 extents since 2026-11-01"; "" if nothing.
+
+    `since` is a day or an event. "At least" stands where some rewrites were not measured.
+    """
+    size_bytes = max(0, counters.bytes_reclaimed or 0)
+    least = "at least " if counters.unmeasured else ""
+    parts = [f"{least}{spell_size(size_bytes)} on disk"] if size_bytes else []
+    parts += [counted(counters.extents_removed, "extent")] if counters.extents_removed else []
+    return f"{' and '.join(parts)} since {since}" if parts else ""

@@ -70,8 +70,8 @@ class Counters(NamedTuple):
     """The totals since the record began at `since_us`: outcomes by result, failed runs, the cost and the saving.
 
     `bytes_reclaimed` is the disk space that the measured rewrites gave back, less what they took; None if none was
-    measured, which only CAP_SYS_ADMIN or the measure socket can do. A rewrite next to a snapshot does not count: the
-    snapshot keeps the old data. `extents_removed` is about rewrites, not rotations.
+    measured, which only CAP_SYS_ADMIN or the measure socket can do. `unmeasured` rewrites are missing in it, among them
+    those next to a snapshot, which keeps the old data. `extents_removed` is about rewrites, not rotations.
     """
 
     done: int = 0
@@ -81,4 +81,5 @@ class Counters(NamedTuple):
     bytes_written: int = 0
     extents_removed: int = 0
     bytes_reclaimed: int | None = None
+    unmeasured: int = 0
     since_us: int | None = None

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from journalkeeper.model.host import Host
 from journalkeeper.model.plans import Outcome, Plan
+from journalkeeper.model.recorded import Counters
 from journalkeeper.model.waiting import Wait
 from journalkeeper.model.words import Kind
 
@@ -40,7 +41,8 @@ class Done(NamedTuple):
 class Report(NamedTuple):
     """What a run did. `notices` are sentences about the run itself, not about one file; `host` is what it saw.
 
-    `waiting` are the files with an action that was put off or came to nothing, after a run of the service.
+    `waiting` are the files with an action that was put off or came to nothing, after a run of the service. `counters`
+    are the totals since the installation, None if they could not be read.
     """
 
     plan: Plan
@@ -50,3 +52,4 @@ class Report(NamedTuple):
     notices: tuple[str, ...]
     host: Host | None = None
     waiting: tuple[Wait, ...] = ()
+    counters: Counters | None = None

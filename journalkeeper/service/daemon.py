@@ -296,7 +296,7 @@ class Daemon:
         long = sentence(report.waiting, now_us())
         found = findings(host, report.plan, report.outcomes, numbers, long)
         p99_us = quantile(sorted(self._intake_delays.look(host.files)), 990)
-        return Looked(found, tuple(sorted(engine.missing())), p99_us, limits)
+        return Looked(found, tuple(sorted(engine.missing())), p99_us, limits, report.counters)
 
     def _failed(self, error: KeeperError | OSError) -> float:
         """The whole cycle came to nothing: try again, each time later; a run of somebody else's is no failure."""

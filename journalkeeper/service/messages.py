@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from journalkeeper.model import Result
 from journalkeeper.model.progress import Progress
+from journalkeeper.model.recorded import Counters
 from journalkeeper.service.events import FileDone
 from journalkeeper.service.snapshot import Findings, Snapshot
 
@@ -16,12 +17,13 @@ class Began(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """A run over everything is over. `limits` says in words which limits are reached."""
+    """A run over everything is over. `limits` says in words which limits are reached, `counters` what was saved."""
 
     findings: Findings
     missing: tuple[str, ...]
     intake_p99_us: int
     limits: tuple[str, ...]
+    counters: Counters | None = None
 
 
 class Failed(NamedTuple):
@@ -45,7 +47,7 @@ def after(state: Snapshot, message: Message) -> Snapshot:
     match message:
         case Began():
             return state._replace(working=True)
-        case Looked(findings, missing, intake_p99_us, limits):
+        case Looked(findings, missing, intake_p99_us, limits, counters):
             return state._replace(
                 working=False,
                 problem="",
@@ -53,6 +55,7 @@ def after(state: Snapshot, message: Message) -> Snapshot:
                 missing=missing,
                 intake_p99_us=intake_p99_us,
                 limits=limits,
+                counters=counters or state.counters,
             )
         case Failed(problem):
             return state._replace(working=False, problem=problem)

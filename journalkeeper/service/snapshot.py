@@ -10,6 +10,7 @@ from journalkeeper import __version__
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, Host, Instance, JournalFile, Outcome, Plan, Skip
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import INFINITY_US
 
 Doing = Action | Skip | Outcome
@@ -56,7 +57,8 @@ class Tally(NamedTuple):
 class Snapshot(NamedTuple):
     """What the service knows of itself. `problem` is why the last look failed, `working` whether files are at work.
 
-    `limits` says in words which limits are reached: of inotify, of the files that are looked at.
+    `limits` says in words which limits are reached: of inotify, of the files that are looked at. `counters` are the
+    totals since the installation.
     """
 
     directories: tuple[str, ...]
@@ -68,6 +70,7 @@ class Snapshot(NamedTuple):
     paused: bool = False
     intake_p99_us: int = 0
     limits: tuple[str, ...] = ()
+    counters: Counters | None = None
 
 
 def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, long: str = "") -> Findings:
@@ -92,9 +95,9 @@ def waits_for(plan: Plan) -> str:
 
 
 def reclaimed_bytes(outcome: Outcome) -> int:
-    """What a file occupies less; 0 where that is not known, or where it occupies more."""
+    """Return by how much less a file occupies; 0 if that is unknown, if it occupies more, or next to a snapshot."""
     before, after = outcome.disk_bytes_before, outcome.disk_bytes_after
-    return max(0, before - after) if before is not None and after is not None else 0
+    return 0 if before is None or after is None or outcome.unshared_bytes else max(0, before - after)
 
 
 def state(snapshot: Snapshot) -> tuple[str, str]:
@@ -116,6 +119,7 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
 def manager(snapshot: Snapshot) -> Manager:
     """What clients are shown of it."""
     word, reason = state(snapshot)
+    total = snapshot.counters
     known = Manager(
         version=__version__,
         state=word,
@@ -127,6 +131,7 @@ def manager(snapshot: Snapshot) -> Manager:
         intake_delay_p99_us=snapshot.intake_p99_us,
         paused=snapshot.paused,
         limits=list(snapshot.limits),
+        bytes_reclaimed_total=None if total is None or total.bytes_reclaimed is None else max(0, total.bytes_reclaimed),
     )
     found = snapshot.findings
     if found is None:

@@ -25,6 +25,7 @@ from journalkeeper.wire.field import (
     TIME,
     Field,
     Fields,
+    Type,
     described,
     document,
     listed,
@@ -214,6 +215,17 @@ RUN: Final[Fields] = (
 )
 """A run."""
 
+SAVING: Final[Fields] = (
+    Field(
+        "bytes_reclaimed",
+        nullable(Type({"type": "integer", "description": "Disk bytes before less those after, of measured rewrites."})),
+    ),
+    Field("unmeasured", described(COUNT, "Rewrites that bytes_reclaimed leaves out.")),
+    Field("extents_removed", COUNT),
+    Field("since_us", nullable(TIME)),
+)
+"""The saving since the installation: of model.recorded.Counters."""
+
 WAIT: Final[Fields] = (Field("path", TEXT), Field("since_us", TIME), Field("reason", REASON))
 """A file that waits: a Wait."""
 
@@ -299,6 +311,16 @@ MANAGER: Final[Fields] = (
         note=" (a sentence for each limit that is reached: more files in a directory than are looked at, no more"
         " inotify watches)",
         before="Paused",
+    ),
+    Field(
+        "bytes_reclaimed_total",
+        nullable(COUNT),
+        "BytesReclaimedTotal",
+        "Bytes that rewrites gave back to the disk since the installation, less what they took, as far as they were"
+        " measured; 0 while that is unknown.",
+        note=" (since the installation)",
+        none=0,
+        before="BudgetLeft",
     ),
 )
 """The service: a model.manager.Manager."""

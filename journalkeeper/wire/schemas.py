@@ -116,6 +116,7 @@ STATUS: Final[Fields] = (
     Field("totals", listed(records.TOTALS)),
     Field("service", nullable(nested(records.MANAGER))),
     Field("waiting", nullable(listed(records.WAIT))),
+    Field("saving", nullable(nested(records.SAVING))),
 )
 
 VERDICT: Final[Fields] = (

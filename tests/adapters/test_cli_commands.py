@@ -596,8 +596,23 @@ def test_status_tells_the_last_run(typed: Typed, state: Path) -> None:
     assert "took 3.500s: 1 done, 0 skipped, 1 failed, 90.0M written\n" in out
     document = typed("status", "-j").document
     keys = ["version", "state_directory", "readable", "last_run", "written_day_bytes", "totals", "service", "waiting"]
-    assert list(document) == keys
+    assert list(document) == [*keys, "saving"]
     assert (document["service"], document["last_run"]["failed"]) == (None, 1)
+
+
+def test_status_begins_with_the_saving_since_the_installation(typed: Typed, state: Path) -> None:
+    out = typed("status").out
+    assert re.match(r" +Saved: 158 MiB on disk and 9,087 extents since \d{4}-\d\d-\d\d\n", out), out
+    saving = typed("status", "-j").document["saving"]
+    assert (saving["bytes_reclaimed"], saving["extents_removed"], saving["unmeasured"]) == (158 << 20, 9087, 0)
+    with Record(state) as record:
+        record.outcome(1, ("u", 5), 7, DONE._replace(disk_bytes_after=None), mtime_ns=0, size_bytes=0, when_us=1)
+    assert "Saved: at least 158 MiB on disk and 18,174 extents since" in typed("status").out
+
+
+@pytest.mark.usefixtures("no_state")
+def test_status_of_a_new_installation_claims_no_saving(typed: Typed) -> None:
+    assert "Saved" not in typed("status").out
 
 
 @pytest.mark.usefixtures("no_state")

@@ -149,6 +149,7 @@ def test_the_ledger_of_an_older_record_takes_off_what_rewrites_stored_more(tmp_p
     with Record(tmp_path, read_only=read_only) as record:
         counters = record.counters()
     assert counters.bytes_reclaimed == 800 - 250 + (1 << 62)
+    assert counters.unmeasured == 1
     assert counters.since_us == HOST_US
 
 
@@ -526,11 +527,14 @@ def test_what_was_reclaimed_is_unknown_until_a_file_knows_it(
 ) -> None:
     keep(record, outcome(disk_bytes_before=disk[0], disk_bytes_after=disk[1]))
     assert record.counters().bytes_reclaimed == reclaimed
+    assert record.counters().unmeasured == (reclaimed is None)
+    keep(record, outcome(action=Verb.ROTATE, **UNKNOWN), outcome(action=Verb.SET_NOCOW, **UNKNOWN))
+    assert record.counters().unmeasured == (reclaimed is None)
 
 
 def test_next_to_a_snapshot_nothing_is_reclaimed(record: Record) -> None:
     keep(record, outcome(unshared_bytes=5))
-    assert record.counters().bytes_reclaimed is None
+    assert (record.counters().bytes_reclaimed, record.counters().unmeasured) == (None, 1)
     keep(record, outcome(disk_bytes_before=900, disk_bytes_after=200), outcome(unshared_bytes=5))
     assert record.counters().bytes_reclaimed == 700
 

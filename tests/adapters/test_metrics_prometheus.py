@@ -142,9 +142,12 @@ def test_every_alert_has_its_paragraph_in_the_manual() -> None:
 
 
 @pytest.mark.parametrize("file", [RULES, TESTS, DASHBOARD], ids=lambda path: path.name)
-def test_every_metric_that_is_asked_for_exists(file: Path) -> None:
+def test_the_service_exports_every_metric_that_is_asked_for(file: Path) -> None:
+    """At a look the service may not ask what a file occupies on disk: that needs CAP_SYS_ADMIN."""
+    seen = figures.STATUS._replace(sums={**figures.STATUS.sums, "disk_bytes": None})
+    exported = metrics_in(render(figures.FACTS._replace(status=seen)))
     asked = metrics_in(file.read_text())
-    assert asked - OURS - EXPORTERS == set()
+    assert asked - exported - EXPORTERS == set()
     assert asked & OURS
 
 

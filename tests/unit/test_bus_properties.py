@@ -121,6 +121,7 @@ def test_a_file_is_shown_with_what_is_done_about_it() -> None:
 def test_only_what_is_known_to_be_less_was_reclaimed(before: int | None, after: int | None, reclaimed: int) -> None:
     outcome = DONE._replace(disk_bytes_before=before, disk_bytes_after=after)
     assert snapshots.reclaimed_bytes(outcome) == reclaimed
+    assert snapshots.reclaimed_bytes(outcome._replace(unshared_bytes=1)) == 0
     assert Tally(1, 10, 5).add(outcome, 8) == Tally(8, 87, 5 + reclaimed)
 
 

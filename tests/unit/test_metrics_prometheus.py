@@ -32,7 +32,7 @@ def samples(facts: Facts) -> dict[str, str]:
         ('actions_total{result="failed"}', "2"),
         ('actions_total{result="skipped"}', "4"),
         ("written_bytes_total", "1000"),
-        ("reclaimed_bytes_total", "800"),
+        ("reclaimed_bytes", "800"),
         ("removed_extents_total", "600"),
         ("files", "7"),
         ("problem_files", "1"),
@@ -64,7 +64,7 @@ def test_this_table_leaves_no_sample_out() -> None:
     ("facts", "gone"),
     [
         (figures.FACTS._replace(counters=None), "journalkeeper_actions_total"),
-        (figures.FACTS._replace(counters=Counters()), "journalkeeper_reclaimed_bytes_total"),
+        (figures.FACTS._replace(counters=Counters()), "journalkeeper_reclaimed_bytes"),
         (figures.FACTS._replace(status=None), "journalkeeper_files"),
         (figures.FACTS._replace(status=figures.STATUS._replace(skipped=())), "journalkeeper_skipped_files"),
         (

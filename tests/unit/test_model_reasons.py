@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from journalkeeper.model import Outcome, Reason, Result, Verb
-from journalkeeper.model.reasons import describe_outcome, short_name
+from journalkeeper.model.reasons import describe_outcome, describe_saving, short_name
+from journalkeeper.model.recorded import Counters
 from tests import hosts
 
 MAIN = f"/var/log/journal/{'4f' * 16}"
@@ -80,3 +81,19 @@ def test_an_outcome_is_one_sentence(outcome: Outcome, sentence: str) -> None:
 )
 def test_a_file_of_another_directory_is_named_with_it(path: str, name: str) -> None:
     assert short_name(path) == name
+
+
+@pytest.mark.parametrize(
+    ("counters", "saving"),
+    [
+        (Counters(), ""),
+        (Counters(bytes_reclaimed=0, unmeasured=1), ""),
+        (Counters(bytes_reclaimed=-5), ""),
+        (Counters(extents_removed=1), "1 extent since May"),
+        (Counters(extents_removed=1, unmeasured=1), "1 extent since May"),
+        (Counters(bytes_reclaimed=3 << 29, extents_removed=31_415), "1.5 GiB on disk and 31,415 extents since May"),
+        (Counters(bytes_reclaimed=5 << 20, unmeasured=1), "at least 5 MiB on disk since May"),
+    ],
+)
+def test_only_what_was_measured_is_a_saving(counters: Counters, saving: str) -> None:
+    assert describe_saving(counters, "May") == saving
