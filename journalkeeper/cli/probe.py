@@ -7,10 +7,7 @@ import argparse
 import importlib
 import json
 import signal
-import sys
 import textwrap
-import time
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,7 +17,7 @@ from journalkeeper.cli.table import Column, stacked
 from journalkeeper.cli.text import elided
 from journalkeeper.cli.times import shown_time
 from journalkeeper.model.errors import FileError, NeedsRootError, UsageError
-from journalkeeper.model.units import INFINITY_US, counted, parse_span_us
+from journalkeeper.model.units import counted
 from journalkeeper.report import distribution as report
 
 if TYPE_CHECKING:
@@ -34,8 +31,8 @@ measured before. Ctrl-C ends a measurement and shows what there is."""
 
 EXIT_STATUS: Final = """
 exit status:
-  0 measured; 1 it could not be measured, or the figures are not to be trusted;
-  2 wrong usage"""
+  0 measured; 1 it could not be measured, messages were lost, or the figures are
+  not to be trusted; 2 wrong usage"""
 
 EXAMPLES = f"""\
 examples:
@@ -47,7 +44,7 @@ examples:
 
 WIDTH, NAME_WIDTH = 80, 24
 INTERRUPTED: Final = "Interrupted: this is what there is."
-WORDS: Final = frozenset({"name", "process", "thread", "program", "way", "file"})
+WORDS: Final = frozenset({"name", "process", "call", "program", "way"})
 
 
 def between(least: float, most: float, kind: type = float) -> Callable[[str], Any]:
@@ -62,25 +59,9 @@ def between(least: float, most: float, kind: type = float) -> Callable[[str], An
     return number
 
 
-def span_ns(text: str) -> int:
-    """A span of time as an option takes it."""
-    try:
-        span_us = parse_span_us(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
-    if not 0 < span_us < INFINITY_US:
-        raise argparse.ArgumentTypeError(f"{text}: a span of more than 0")
-    return span_us * 1000
-
-
-EVERY: Final = (
-    "while it is measured, a table with a row for each such span: how many waits began in it, counted by powers of"
-    " two (not with -j)"
-)
 OWN: Final = "the host's journald; without it one of our own, with its files below -D DIR or /var/tmp"
 STARVE: Final = "let our own journald run for so much of each 100 ms only, as cpulimit(1) does: 1%% to 99%%"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "every": {"metavar": "SPAN", "type": span_ns, "help": EVERY},
     "against": {"metavar": "FILE", "help": "compare with what -j wrote to this file before"},
     "since": {"metavar": "TIME", "help": "nothing older than this"},
     "boot": {"action": "store_true", "help": "this boot only"},
@@ -120,7 +101,7 @@ Compares journald's time of each entry with the kernel's time of its datagram, f
 and says of each stall what journald did meanwhile. It reads the journal and changes nothing.""",
         """
   journalkeeper probe intake --boot            since this machine was started
-  journalkeeper probe intake --since=-1h --every=10min""",
+  journalkeeper probe intake --since=-1h       in the last hour""",
         {"since": None, "boot": False, "follow": False},
         "",
     ),
@@ -154,15 +135,16 @@ nothing, and shows which process syncs which file.""",
         "when a program's lines come to who follows them",
         """\
 Starts programs that print lines, and measures how long a line takes to a reader: through journald
-to `journalctl --follow`, and through a file to `tail --follow`. It starts a journald of its own,
-or asks the host's with --host.""",
+to `journalctl --follow`, and through a file to `tail --follow`. With COMMAND it runs that, and
+shows how many of its lines come to journald at once. It starts a journald of its own, or asks the
+host's with --host.""",
         """
   sudo journalkeeper probe stream --seconds=2
-  sudo journalkeeper probe stream --seconds=2 --rate=5 -j""",
-        {"host": False, "size": 100, "rate": 20, "seconds": 15},
+  sudo journalkeeper probe stream --seconds=60 -- python3 /opt/app/serve.py""",
+        {"host": False, "size": 100, "rate": 20, "seconds": 15, "argv": []},
         _STARTS,
-        250_000,
-        "what journald itself waits before it tells readers, systemd's journal-file.c",
+        500_000,
+        "journald tells readers after 250 ms, by a timer that may be 250 ms late",
     ),
 )
 
@@ -181,7 +163,10 @@ def options(parser: argparse.ArgumentParser) -> None:
         )
         common(sub, default=False)
         either = sub.add_mutually_exclusive_group() if {*EITHER} <= {*probe.options} else sub
-        for name, default in {"every": None, "against": None, **probe.options}.items():
+        for name, default in {"against": None, **probe.options}.items():
+            if name == "argv":
+                sub.add_argument(name, nargs="*", metavar="COMMAND", help="measure this one, as root, until it ends")
+                continue
             (either if name in EITHER else sub).add_argument(f"--{name}", default=default, **OPTIONS[name])
 
 
@@ -202,59 +187,23 @@ def run(args: argparse.Namespace, context: Context) -> int:
             signal.signal(number, signal.default_int_handler)
     steps = importlib.import_module(f"journalkeeper.probe.{probe.name}").measured(args)
     found = next(steps)
-    every = Every(args.every, found) if args.every and output.json == "off" else None
     try:
         for _ in steps:
-            if every is not None:
-                output.lines(every.rows(), paged=False)
+            pass
     except KeyboardInterrupt:
         found.notes.append(INTERRUPTED)
     finally:
         steps.close()
+    found.note_clock_step()
     interrupted = INTERRUPTED in found.notes
-    said = verdict(args, found, limit)
+    said = found.verdict(limit)
     if output.json != "off":
         output.document(document(probe, args, found, context.now_us, said))
     else:
-        blocks = [every.rows(last=True)] if every is not None else []
-        output.lines(stacked([*blocks, *text(found, before, said, output)]))
+        output.lines(stacked(text(found, before, said, output)))
     for fault in found.faults:
         output.note(fault)
-    return int(bool(found.faults) or (interrupted and not getattr(args, "follow", False)))
-
-
-def verdict(args: argparse.Namespace, found: Measurement, limit: report.Limit) -> str:
-    """One sentence about the longest wait, or that nobody had one."""
-    judged = [series for series in found.series if found.judged(series)]
-    seconds = getattr(args, "who", None)
-    if seconds is not None and not any(series.began_ns for series in judged):
-        return f"Nobody synced a file in {seconds:g} s."
-    return report.verdict(judged, limit)
-
-
-class Every:
-    """The rows of a table that is printed while it is measured: one for each span of the samples' own time."""
-
-    def __init__(self, span_ns: int, found: Measurement) -> None:
-        self._span_ns = span_ns
-        self._found = found
-        self._table = report.Table()
-        self._seen: Counter[str] = Counter()
-        self._spans: dict[int, list[int]] = {}
-
-    def rows(self, *, last: bool = False) -> list[str]:
-        """Those of the spans that are over; with `last` of all."""
-        for series in filter(self._found.judged, self._found.series):
-            first = self._seen[series.name]
-            self._seen[series.name] = len(series.took_ns)
-            for began, wait in zip(series.begins_ns()[first:], series.waits_ns(first), strict=False):
-                self._spans.setdefault((began + self._found.wall_ns) // self._span_ns, []).append(wait)
-        over = sorted(self._spans)[: None if last else -1]
-        lines: list[str] = []
-        for number in over:
-            when = time.strftime("%H:%M:%S", time.localtime(number * self._span_ns // 10**9))
-            lines += self._table.lines(when, self._spans.pop(number))
-        return lines
+    return int(bool(found.faults or found.losses) or (interrupted and not getattr(args, "follow", False)))
 
 
 def earlier(path: str | None, probe: str) -> dict[str, Any]:
@@ -283,34 +232,35 @@ def document(probe: Probe, args: argparse.Namespace, found: Measurement, began_u
         "version": __version__,
         "began_us": began_us,
         "options": {name: getattr(args, name.replace("-", "_")) for name in probe.options},
-        "floor": report.document(found.floor, found.wall_ns),
         "series": [report.document(series, found.wall_ns) for series in found.series],
         "notes": found.notes,
         "faults": found.faults,
+        "losses": found.losses,
         "verdict": said,
     }
 
 
 def text(found: Measurement, before: dict[str, Any], said: str, output: Output) -> list[list[str]]:
-    """The blocks: verdict, distributions, the table, what was not seen, and what else there is to say."""
+    """Return the blocks: verdict, distributions, the table, what was not seen, and the notes."""
     columns = (*found.columns, "ratio") if before else found.columns
     table = tuple(Column(name.upper(), _cell(name), right=name not in WORDS) for name in columns)
     rows = [words for series in found.series for words in _words(series, before)]
     drawn = [series for series in found.series if series.planned_ns is not None] or found.series[:1]
-    blocks = [textwrap.wrap(said, WIDTH)]
+    wrapper = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
+    blocks = [wrapper.wrap(said)]
     if "name" in columns:
         blocks += [[series.name, *report.rows(series.waits_ns())] for series in drawn if series.began_ns]
-    blocks.append(output.table(table, rows))
-    floor = report.statistics(found.floor.waits_ns())
-    least, most = report.shown(floor["p50"]), report.shown(floor["worst"])
-    notes = [*found.notes, *_unobserved(found), f"What the measurement itself adds: p50 {least}, worst {most}."]
-    wrapper = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
-    return [*blocks, [line for note in notes for line in wrapper.wrap(note)] if output.legend else []]
+    lines = output.table(table, rows)
+    heads = len(lines) - len(rows)
+    for number in range(len(rows), 0, -1):
+        if detail := rows[number - 1].get("detail"):
+            lines.insert(heads + number, f"  {elided(detail, WIDTH - 2)}")
+    notes = [*found.notes, *_unobserved(found)]
+    return [*blocks, lines, [line for note in notes for line in wrapper.wrap(note)] if output.legend else []]
 
 
 def _cell(column: str) -> Callable[[dict[str, str]], str]:
-    width = sys.maxsize if column == "file" else NAME_WIDTH
-    return lambda words: elided(words.get(column, "-"), width)
+    return lambda words: elided(words.get(column, "-"), NAME_WIDTH)
 
 
 def _words(series: report.Series, before: dict[str, Any]) -> list[dict[str, str]]:
@@ -321,6 +271,8 @@ def _words(series: report.Series, before: dict[str, Any]) -> list[dict[str, str]
     lines = []
     for name, values in found:
         words = {key: report.shown(value) for key, value in values.items()} | series.labels
+        if "file" in words:
+            words["detail"] = f"{words['thread']}: {words['file']}"
         words |= {"name": name, "count": str(values["count"]), "ratio": report.ratio(values, before.get(name))}
         lines.append(words)
     return lines

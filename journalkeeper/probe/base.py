@@ -13,44 +13,108 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+import psutil
+
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe import bed
-from journalkeeper.report.distribution import Series
+from journalkeeper.report.distribution import Limit, Series, shown, verdict
 
 NAME = "journalkeeper-"
 """What probes make is called so, with our process id behind it."""
 
 PATIENCE_S = 10.0
-FLOOR_SAMPLES, FLOOR_RATE = 50, 200
 SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for root only
 
 
+STEP_NS, SLEW = 10_000_000, 0.001
+"""The clock was set where it moved by more than STEP_NS, and more than adjtime(3) moves it in that time."""
+
+
 def wall_ns() -> int:
-    """What makes CLOCK_REALTIME of CLOCK_MONOTONIC now."""
+    """Return what must be added to CLOCK_MONOTONIC now to get CLOCK_REALTIME."""
     return time.time_ns() - time.monotonic_ns()
+
+
+class WallClock(NamedTuple):
+    """CLOCK_REALTIME beside CLOCK_BOOTTIME, which nobody can set and which goes on in a suspended machine."""
+
+    real_ns: int
+    boot_ns: int
+
+    @classmethod
+    def read(cls) -> WallClock:
+        """Return what both clocks show now."""
+        return cls(time.time_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+
+    def step_ns(self, later: WallClock) -> int:
+        """Return by how much the wall clock was set between two readings; 0 if it was not, or only slewed."""
+        passed_ns = later.boot_ns - self.boot_ns
+        moved_ns = later.real_ns - self.real_ns - passed_ns
+        return moved_ns if abs(moved_ns) > STEP_NS + SLEW * passed_ns else 0
 
 
 @dataclass
 class Measurement:
     """What a probe has seen so far.
 
-    `floor` is what the same calls take on a sink of ours; `columns` the words of its table; `faults` say
-    why the figures cannot be trusted; `judged` which series the verdict is about. `wall_ns` added to the
-    clock of the series is the time since 1970.
+    `columns` are the words of its table. `faults` say why the figures cannot be trusted, `losses` which
+    messages did not arrive: both fail the measurement. `judged` selects the series of the usual verdict,
+    `own_verdict` replaces it. `wall_ns` added to the clock of the series is the time since 1970.
     """
 
     series: list[Series]
-    floor: Series
     columns: tuple[str, ...] = ("name", "count", "p50", "p90", "p99", "p99.9", "worst")
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
     wall_ns: int = field(default_factory=wall_ns)
+    began: WallClock = field(default_factory=WallClock.read)
     judged: Callable[[Series], bool] = lambda _: True
+    own_verdict: Callable[[Limit], str] | None = None
+
+    def verdict(self, limit: Limit) -> str:
+        """Return the losses, and a sentence about the longest wait."""
+        said = self.own_verdict or (lambda limit: verdict(list(filter(self.judged, self.series)), limit))
+        return " ".join([*self.losses, said(limit)])
+
+    def note_clock_step(self, now: WallClock | None = None) -> None:
+        """Add a note if the wall clock was set since the measurement began."""
+        if step_ns := self.began.step_ns(now or WallClock.read()):
+            way = "forward" if step_ns > 0 else "back"
+            self.notes.append(f"The clock was set {way} by {shown(abs(step_ns))} meanwhile; no wait is affected.")
+
+
+class ProcessorTime:
+    """How much processor time processes take while something is measured."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._first_and_last_s: dict[int, tuple[float, float]] = {}
+
+    def look(self, pid: int) -> None:
+        """Read what a process has used so far, unless it has ended."""
+        try:
+            times = psutil.Process(pid).cpu_times()
+        except psutil.Error:
+            return
+        used_s = times.user + times.system
+        first_s, _ = self._first_and_last_s.get(pid, (used_s, used_s))
+        self._first_and_last_s[pid] = (first_s, used_s)
+
+    def note(self, journald: int) -> str:
+        """Return the shares of journald and of the other processes, from the first look at each to this one."""
+        for pid in list(self._first_and_last_s):
+            self.look(pid)
+        length_s = time.monotonic() - self._began_s
+        shares = {pid: (last - first) / length_s for pid, (first, last) in self._first_and_last_s.items()}
+        own = shares.pop(journald, 0.0)
+        others = sum(shares.values())
+        return f"Processor time, of one processor: journald {own:.1%}, its loggers {others:.1%}."
 
 
 Steps: TypeAlias = Generator[Measurement, None, None]
@@ -90,14 +154,6 @@ class Lines:
         self.ended = not chunk
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         return lines
-
-
-def floor(call: Callable[[], object]) -> Series:
-    """What the instrument itself adds: the same calls on a sink."""
-    series = Series("floor", planned=True)
-    for _ in sample(series, schedule(FLOOR_RATE, FLOOR_SAMPLES), call):
-        pass
-    return series
 
 
 @contextmanager
@@ -175,8 +231,10 @@ def target(*, host: bool, directory: str | None) -> Iterator[Target]:
             raise KeeperError("/dev/log: no such socket; without --host a private journald is asked")
         yield Target(Path("/run/systemd/journal"), host_journald(), ("journalctl",))
         return
-    if reason := bed.missing_for_journald():
-        raise KeeperError(f"no private journald: {reason}")
-    with scratch(directory or SCRATCH) as place, bed.PrivateJournald(place) as daemon:
+    with scratch(directory or SCRATCH) as place, ExitStack() as stack:
+        try:
+            daemon = stack.enter_context(bed.PrivateJournald(place))
+        except RuntimeError as error:
+            raise KeeperError(str(error)) from error
         words = ("journalctl", f"--directory={daemon.journal}")
         yield Target(Path(f"/proc/{daemon.pid}/root/run/systemd/journal"), daemon.pid, words)

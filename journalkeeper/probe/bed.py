@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,7 +52,9 @@ set -e
 [ "$PPID" = "$1" ]  # who started us may have ended before the kernel knew that we go with it
 shift
 # as process 1 sets it on a host; a new network namespace has 10, at which senders block that would not there
-echo 512 >/proc/sys/net/unix/max_dgram_qlen
+# a container has /proc/sys read-only
+qlen=/proc/sys/net/unix/max_dgram_qlen
+{ echo 512 >$qlen; } 2>/dev/null || { mount -o remount,bind,rw /proc/sys && echo 512 >$qlen; }
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /var/log
 mkdir -p /run/systemd/journal /run/systemd/journald.conf.d /var/log/journal
@@ -205,7 +208,8 @@ class PrivateJournald:
         asked = (os.fspath(self.directory), self.conf, "flushed" if flushed else "")
         argv = (*enter, *asked, *DIE_WITH_US, *wrapped, program() or "")
         null = subprocess.DEVNULL
-        self.process = subprocess.Popen(argv, env=environment, stdin=null, stdout=null, stderr=null)
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - it is gone with this object
+        self.process = subprocess.Popen(argv, env=environment, stdin=null, stdout=null, stderr=self._complaints)
         try:
             self._wait(self._connect, "it did not start", 20)
             self.log("lab: journald is up")
@@ -217,7 +221,9 @@ class PrivateJournald:
 
     def _connect(self) -> bool:
         if self.process is None or self.process.poll() is not None:
-            raise RuntimeError("private journald: it ended as it started")
+            self._complaints.seek(0)
+            words = self._complaints.read().decode(errors="replace").strip()
+            raise RuntimeError(f"private journald: it ended as it started: {words or 'without a word'}")
         root = Path(f"/proc/{self.process.pid}/root/run/systemd")
         # the process is in the host's namespace at first: never mistake the host's socket for ours
         if not (root / "journald.conf.d/lab.conf").exists():

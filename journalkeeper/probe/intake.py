@@ -9,29 +9,25 @@ from __future__ import annotations
 
 import os
 import select
-import socket
-import struct
 import time
 from argparse import Namespace
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from journalkeeper.journald import header, opening
 from journalkeeper.journald.journalctl import FLUSHED, plain, running, wait_us
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
-from journalkeeper.probe.base import Lines, Measurement, Steps, floor
+from journalkeeper.model.units import counted, parse_span_us
+from journalkeeper.probe.base import SLEW, STEP_NS, Lines, Measurement, ProcessorTime, Steps, host_journald
 from journalkeeper.report.distribution import Series, stalls
 from journalkeeper.report.distribution import shown as span
 
-FIELDS: Final = ("_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "_TRANSPORT", "PRIORITY", "MESSAGE")
+FIELDS: Final = (
+    *("_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "_TRANSPORT", "PRIORITY", "MESSAGE", "N_DROPPED", "_PID"),
+)
 CRIT: Final = 2
-SO_TIMESTAMP: Final = 29
-"""Source: asm-generic/socket.h."""
-
-STEP_US: Final = 10_000
-SLEW: Final = 0.001
-"""The clock was set where it moved by more than STEP_US, and more than adjtime(3) moves it in that time."""
+STEP_US: Final = STEP_NS // 1000
 
 STALL_NS: Final = 100_000_000
 """Waits from here on are looked into: IntakeDelayMaxSec= by default."""
@@ -52,54 +48,70 @@ class Intake:
         self.all = Series("all")
         self.units: dict[str, Series] = {}
         self.crits_us: list[int] = []
-        self.flushes_us: list[int] = []
-        self.unclear = 0
+        self.flushes_us: list[tuple[int, int]] = []
+        """When journald's flushes to /var began and ended."""
+        self.unclear = self.clock_steps = self.dropped = 0
         self._clock = ("", 0, 0)
         self._doubtful_us = 0
 
     def take(self, entry: Mapping[str, Any]) -> None:
-        """One entry: a wait across which the clock was set is no wait."""
+        """Take in one entry; a wait across which the clock was set is not counted."""
         taken_us = int(entry["__REALTIME_TIMESTAMP"])
-        self._watch_clock(entry["_BOOT_ID"], taken_us, int(entry["__MONOTONIC_TIMESTAMP"]))
+        known = self._watch_clock(entry["_BOOT_ID"], taken_us, int(entry["__MONOTONIC_TIMESTAMP"]))
         if entry.get("PRIORITY", "6") <= str(CRIT):
             self.crits_us.append(taken_us)
-        if entry.get("_TRANSPORT") == "driver" and FLUSHED.match(entry.get("MESSAGE", "")):
-            self.flushes_us.append(taken_us)
+        if entry.get("_TRANSPORT") == "driver":
+            self.dropped += int(entry.get("N_DROPPED", 0))
+            if flushed := FLUSHED.match(entry.get("MESSAGE", "")):
+                self.flushes_us.append((taken_us - parse_span_us(flushed[1]), taken_us))
         wait = wait_us(entry)
         if wait is None or entry.get("_TRANSPORT") not in {"syslog", "journal"}:
             return
-        if wait < 0 or taken_us - wait < self._doubtful_us:
+        if wait < 0 or taken_us - wait < self._doubtful_us or (wait > STEP_US and not known):
             self.unclear += 1
             return
         unit = entry.get("_SYSTEMD_UNIT", "no unit")
         for series in (self.all, self.units.setdefault(unit, Series(shown(unit)))):
             series.add((taken_us - wait) * 1000, wait * 1000)
 
-    def _watch_clock(self, boot: str, taken_us: int, monotonic_us: int) -> None:
+    def _watch_clock(self, boot: str, taken_us: int, monotonic_us: int) -> bool:
+        """Look whether the clock was set since the entry before; False if that is not known."""
         before, offset_us, then_us = self._clock
-        moved_us = abs(taken_us - monotonic_us - offset_us)
-        if boot == before and moved_us > STEP_US + SLEW * abs(monotonic_us - then_us):
-            self._doubtful_us = taken_us
         self._clock = (boot, taken_us - monotonic_us, monotonic_us)
+        if boot != before:
+            return False
+        moved_us = abs(taken_us - monotonic_us - offset_us)
+        if moved_us > STEP_US + SLEW * abs(monotonic_us - then_us):
+            self._doubtful_us = taken_us
+            self.clock_steps += 1
+        return True
 
-    def causes(self, rotations_us: list[int]) -> Iterator[str]:
-        """The longest stalls, the first first, each with what journald did meanwhile."""
+    def describe_stalls(self, rotations_us: list[int]) -> Iterator[str]:
+        """Yield the longest stalls in the order of time, each with its cause."""
         found = sorted(stalls(self.all, STALL_NS), key=lambda one: one[0] - one[1])[:STALLS_SHOWN]
         for began_ns, ended_ns in sorted(found):
-            began_us, ended_us = began_ns // 1000, ended_ns // 1000
-            known = (
-                ("boot flush", self.flushes_us, began_us, ended_us + STEP_US),
-                ("a message of priority crit", self.crits_us, began_us - STALL_NS // 1000, ended_us),
-                ("rotation", rotations_us, began_us, ended_us + STEP_US),
-            )
-            cause = next((word for word, moments, *ends in known if _between(moments, *ends)), "sync or disk")
-            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began_us // 10**6))
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began_ns // 10**9))
+            cause = self._find_cause(began_ns // 1000, ended_ns // 1000, rotations_us)
             yield f"stall of {span(ended_ns - began_ns)} at {when}: {cause}"
 
+    def _find_cause(self, began_us: int, ended_us: int, rotations_us: list[int]) -> str:
+        """Return what journald began right before a stall, or was at for at least half of it."""
+        overlaps = (min(ended_us, ended) - max(began_us, began) for began, ended in self.flushes_us)
+        if any(overlap * 2 >= ended_us - began_us for overlap in overlaps):
+            return "boot flush"
+        first_us, last_us = began_us - STALL_NS // 1000, began_us + STEP_US
+        if any(first_us <= moment <= last_us for moment in self.crits_us):
+            return "a message of priority crit"
+        if any(first_us <= moment <= last_us for moment in rotations_us):
+            return "rotation"
+        return "a sync, the disk, or journald did not run"
 
-def _between(moments: list[int], first: int, last: int) -> bool:
-    at = bisect_left(moments, first)
-    return at < len(moments) and moments[at] <= last
+    def describe_clock(self) -> Iterator[str]:
+        """Yield how often the clock was set, and how many entries were left out for it."""
+        if self.clock_steps:
+            yield f"The clock was set {counted(self.clock_steps, 'time')} meanwhile."
+        if self.unclear:
+            yield f"{counted(self.unclear, 'entry')} left out: the clock may have been set while they waited."
 
 
 def rotations_us(directory: str) -> list[int]:
@@ -116,42 +128,42 @@ def rotations_us(directory: str) -> list[int]:
     return sorted(found)[1:]  # before the first there was nothing to archive
 
 
-def sink() -> Series:
-    """What the two stamps differ by where nobody is kept waiting: the kernel's, and that of who wakes for it."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    series = Series("floor")
-    with ours, theirs:
-        theirs.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMP, 1)
-
-        def stamped() -> None:
-            ours.send(b"x")
-            _, ((_, _, stamp),), _, _ = theirs.recvmsg(1, 64)
-            seconds, micros = struct.unpack("ll", stamp)
-            series.add(0, max(0, time.time_ns() - seconds * 10**9 - micros * 1000))
-
-        floor(stamped)
-    return series
-
-
 def measured(asked: Namespace) -> Steps:
     """Read the journal that `asked` names."""
     options = [f"--since={asked.since}"] if asked.since else []
     options += ["--boot"] if asked.boot else []
     options += ["--follow", *([] if asked.since or asked.boot else ["--lines=0"])] if asked.follow else []
+    journald = _find_journald() if asked.follow and asked.directory is None else None
     with running(FIELDS, *options, directory=asked.directory) as journalctl:
-        intake, lines = Intake(), Lines(journalctl.output.fileno())
-        found = Measurement([intake.all], sink(), notes=[NOT_SEEN], wall_ns=0)
+        intake, lines, used = Intake(), Lines(journalctl.output.fileno()), ProcessorTime()
+        found = Measurement([intake.all], notes=[NOT_SEEN], wall_ns=0)
         found.judged = lambda series: series is intake.all
+        if journald is not None:
+            used.look(journald)
         yield found
         try:
             while not lines.ended:
                 for line in lines.take() if select.select([lines.fd], [], [], MOMENT_S)[0] else ():
-                    intake.take(plain(line))
+                    entry = plain(line)
+                    intake.take(entry)
+                    if journald is not None and "_PID" in entry:
+                        used.look(int(entry["_PID"]))
                 yield found
             if journalctl.status():
                 raise journalctl.broke_off()
         finally:
             found.series += sorted(intake.units.values(), key=lambda one: (-max(one.waits_ns()), one.name))
-            found.notes += intake.causes(rotations_us(asked.directory or "/var/log/journal"))
-            if intake.unclear:
-                found.notes.append(f"{intake.unclear} entries left out: the clock was set while they waited")
+            found.notes += intake.describe_stalls(rotations_us(asked.directory or "/var/log/journal"))
+            found.notes += intake.describe_clock()
+            if journald is not None:
+                found.notes.append(used.note(journald))
+            if intake.dropped:
+                found.losses.append(f"journald dropped {counted(intake.dropped, 'message')} (RateLimitBurst=).")
+
+
+def _find_journald() -> int | None:
+    """Return the process id of the host's journald; None if there is none."""
+    try:
+        return host_journald()
+    except KeeperError:
+        return None

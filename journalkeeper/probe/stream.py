@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """When a program's lines come to who follows them: by journald's stdout socket, and by a file.
 
-Each line bears the time at which the program wrote it, so what it kept back is told apart from what
-journald waits before it tells readers of new entries (250 ms).
+Each line of our own programs bears the time at which the program wrote it, so what it kept back is told
+apart from what journald waits before it tells readers of new entries. Of a user's command it is seen how
+many lines journald got at once: journald gives the lines of one read one time. All times are
+CLOCK_MONOTONIC, which nobody can set.
 """
 
 from __future__ import annotations
@@ -20,113 +22,236 @@ from contextlib import ExitStack
 from typing import Final
 
 from journalkeeper.journald.journalctl import plain
-from journalkeeper.probe.base import PATIENCE_S, SCRATCH, Lines, Measurement, Steps, Target, floor, scratch, target
-from journalkeeper.report.distribution import Series, largest_gap, shown
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.escape import shown as escaped
+from journalkeeper.model.units import counted, format_size
+from journalkeeper.probe.base import PATIENCE_S, SCRATCH, Lines, Measurement, Steps, Target, scratch, target
+from journalkeeper.report.distribution import Limit, Series, largest_gap, shown
 
-SHELL: Final = """
-pad=$(printf "%$3s" | tr ' ' x); n=0
-while [ $n -lt "$1" ]; do printf '%s %06d %s\\n' "$(date +%s%N)" $n "$pad"; n=$((n + 1)); sleep "$2"; done
-"""
 PYTHON: Final = """
 import sys, time
 count, pause_s, pad = int(sys.argv[1]), float(sys.argv[2]), "x" * int(sys.argv[3])
 began_s = time.monotonic()
 for n in range(count):
     time.sleep(max(0, began_s + n * pause_s - time.monotonic()))
-    print(time.time_ns(), f"{n:06d}", pad)
+    print(time.monotonic_ns(), f"{n:06d}", pad)
 """
-PRODUCERS: Final = {
-    "sh": ("sh", "-c", SHELL, "sh"),
-    "python -u": (sys.executable, "-u", "-c", PYTHON),
-    "python": (sys.executable, "-c", PYTHON),
-}
-STAMP_BYTES: Final = len("1795349999123456789 000000 \n")
+PRODUCERS: Final = {"python -u": (sys.executable, "-u", "-c", PYTHON), "python": (sys.executable, "-c", PYTHON)}
 MOMENT_S: Final = 0.1
+QUIET_S: Final = 1.0
+"""After a command has ended, no more of its lines come when none came for so long."""
+
+BURST_GAP_NS: Final = 10_000_000
 COLUMNS: Final = ("program", "way", "rate", "gap", "lost", "p50", "p99", "worst")
 FOLLOW: Final = ("--quiet", "--follow", "--no-tail", "--output=json", "--output-fields=MESSAGE,SYSLOG_IDENTIFIER")
+READY: Final = "ready"
+REMEDY: Final = "have it write each line at once (python -u, stdbuf -oL)"
 
 
-class Line:
-    """One program on one way: its lines as they were read."""
+class Way:
+    """The lines of one program on one way to a reader."""
 
     def __init__(self, name: str, way: str) -> None:
         self.read = Series(f"{name}, {way}", {"program": name, "way": way})
         self.numbers: set[int] = set()
 
-    def take(self, message: str, ended_ns: int) -> bool:
-        """One line; False if it is not one of ours, or was read before."""
+    def take(self, message: str, ended_ns: int) -> None:
+        """Take in one line, unless it is not one of ours or was read before."""
         stamp, number, *_ = [*message.split(" ", 2), "", ""]
-        if not (stamp.isdecimal() and number.isdecimal()) or int(number) in self.numbers:
-            return False
-        self.numbers.add(int(number))
-        self.read.add(int(stamp), ended_ns - int(stamp))
-        return True
+        if stamp.isdecimal() and number.isdecimal() and int(number) not in self.numbers:
+            self.numbers.add(int(number))
+            self.read.add(int(stamp), ended_ns - int(stamp))
 
     def take_line(self, line: bytes, read_ns: int) -> None:
-        """One line of a file."""
+        """Take in one line of a file."""
         self.take(line.decode(errors="replace"), read_ns)
 
-    def reported(self, count: int) -> None:
-        """Put into the row what is no percentile."""
-        ends = [began + took for began, took in zip(self.read.began_ns, self.read.took_ns, strict=True)]
-        span_s = (max(ends) - min(ends)) / 1e9 if ends else 0.0
-        self.read.labels |= {
-            "rate": f"{(len(ends) - 1) / span_s:.1f}/s" if span_s else "-",
-            "gap": shown(largest_gap(ends)),
-            "lost": str(count - len(self.numbers)),
-        }
+
+class Program:
+    """A program whose stdout is a journald's: its lines as journald took them and as a reader got them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tag = f"journalkeeper-{os.getpid()}-{name.replace(' ', '')}"
+        self.journald = Way(name, "journald")
+        self.file = Way(name, "file")
+        self.reader = Series(f"{name}, journald to reader", {"program": name, "way": "journald to reader"})
+        self.taken: list[tuple[int, int]] = []
+        """When journald took each line, and the line's bytes."""
+
+    def take_entry(self, message: str, taken_ns: int, read_ns: int) -> None:
+        """Take in one line that a reader got from journald."""
+        self.journald.take(message, taken_ns)
+        self.reader.add(taken_ns, read_ns - taken_ns)
+        self.taken.append((taken_ns, len(message.encode()) + 1))
+
+    def find_largest_burst(self) -> list[int]:
+        """Return the sizes of the lines of the burst with the most lines: journald reads one in several pieces."""
+        best: list[int] = []
+        sizes: list[int] = []
+        before_ns = 0
+        for taken_ns, size in sorted(self.taken):
+            sizes = [*sizes, size] if taken_ns - before_ns < BURST_GAP_NS else [size]
+            best = max(best, sizes, key=len)
+            before_ns = taken_ns
+        return best
+
+    def describe_buffering(self, limit: Limit) -> str:
+        """Return a sentence if lines came later than `limit` because the program kept them back; else ""."""
+        if not self.taken:
+            return f"{self.name} wrote no line, or keeps them back: {REMEDY}."
+        stamped = self.journald.read.took_ns
+        late_ns = max(stamped) if stamped else largest_gap(taken_ns for taken_ns, _ in self.taken)
+        if late_ns <= limit.ns:
+            return ""
+        burst = self.find_largest_burst()
+        at_once = f"it writes up to {counted(len(burst), 'line')} ({format_size(sum(burst))}) at once"
+        if len(burst) < 2:
+            return f"journald took a line of {self.name} {shown(late_ns)} after it was written." if stamped else ""
+        if stamped:
+            return f"{self.name} keeps lines back for up to {shown(late_ns)}: {at_once}, by its own buffer; {REMEDY}."
+        return f"{self.name} pauses for up to {shown(late_ns)}: {at_once}. If it has lines before that, {REMEDY}."
 
 
 def measured(asked: Namespace) -> Steps:
     """Have the programs write to a journald and to files, and follow them."""
     with target(host=asked.host, directory=asked.directory) as where:
-        yield from at(where, asked)
+        yield from (run_command if asked.argv else at)(where, asked)
 
 
 def at(where: Target, asked: Namespace) -> Steps:
-    """The measurement at one journald."""
+    """Measure our own programs at one journald."""
     count = max(1, round(asked.rate * asked.seconds))
-    words = (str(count), str(1 / asked.rate), str(max(0, asked.size - STAMP_BYTES)))
-    journals, files = ({name: Line(name, way) for name in PRODUCERS} for way in ("journald", "file"))
-    own = {name: Line(name, "journald to reader").read for name in PRODUCERS}
-    tags = {f"journalkeeper-{os.getpid()}-{name.replace(' ', '')}": name for name in PRODUCERS}
-    every = [*journals.values(), *files.values()]
-
-    def take_entry(line: bytes, read_ns: int) -> None:
-        entry = plain(line)
-        name, taken_ns = tags[entry["SYSLOG_IDENTIFIER"]], int(entry["__REALTIME_TIMESTAMP"]) * 1000
-        if journals[name].take(entry["MESSAGE"], taken_ns):
-            own[name].add(taken_ns, read_ns - taken_ns)
-
+    stamp_bytes = len(f"{time.monotonic_ns()} 000000 \n")
+    words = (str(count), str(1 / asked.rate), str(max(0, asked.size - stamp_bytes)))
+    programs = [Program(name) for name in PRODUCERS]
+    ways = [way for program in programs for way in (program.journald, program.file)]
+    rows = [series for one in programs for series in (one.journald.read, one.reader, one.file.read)]
+    found = _measurement(rows, programs)
+    yield found
     with scratch(SCRATCH, "-stream") as place, ExitStack() as stack, selectors.DefaultSelector() as ready:
-        with open(f"{place}/floor", "w+b", buffering=0) as file:
-            sink = floor(lambda: (file.write(b"x"), file.seek(0), file.read(1), file.seek(0)))
-        rows = [series for name in PRODUCERS for series in (journals[name].read, own[name], files[name].read)]
-        found = Measurement(rows, sink, COLUMNS, wall_ns=0, judged=lambda series: "lost" in series.labels)
-        yield found
-        outputs = {name: stack.enter_context(open(f"{place}/{name}", "ab", buffering=0)) for name in PRODUCERS}
-        for name in PRODUCERS:
-            _follow(["tail", "--follow", "--lines=+1", f"{place}/{name}"], files[name].take_line, ready, stack)
-        _follow([*where.journalctl, *FOLLOW, *(f"--identifier={tag}" for tag in tags)], take_entry, ready, stack)
+        outputs = [stack.enter_context(open(f"{place}/{one.name}", "ab", buffering=0)) for one in programs]
+        for one in programs:
+            _follow(["tail", "--follow", "--lines=+1", f"{place}/{one.name}"], one.file.take_line, ready, stack)
+        _follow_journald(where, programs, ready, stack)
         producers = [
-            _started([*PRODUCERS[name], *words], stack, output)
-            for tag, name in tags.items()
-            for output in (_stream(where, tag, stack), outputs[name].fileno())
+            _started([*PRODUCERS[one.name], *words], stack, output)
+            for one, file in zip(programs, outputs, strict=True)
+            for output in (_stream(where, one.tag, stack), file.fileno())
         ]
         until_s = math.inf
+        complete = False
         try:
-            while time.monotonic() < until_s and any(len(line.numbers) < count for line in every):
-                for key, _ in ready.select(MOMENT_S):
-                    lines, take = key.data
-                    came, read_ns = lines.take(), time.time_ns()
-                    for line in came:
-                        take(line, read_ns)
+            while time.monotonic() < until_s and any(len(way.numbers) < count for way in ways):
+                if _read(ready) and until_s < math.inf:
+                    until_s = time.monotonic() + PATIENCE_S
                 yield found
                 if until_s == math.inf and all(producer.poll() is not None for producer in producers):
                     until_s = time.monotonic() + PATIENCE_S
+            complete = True
         finally:
-            for one in every:
-                one.reported(count)
+            for series in rows:
+                _label(series)
+            for way in ways:
+                lost = count - len(way.numbers)
+                way.read.labels["lost"] = str(lost) if complete else "-"
+                if complete and lost:
+                    found.losses.append(f"{way.read.name}: {lost} of {count} lines did not come.")
+
+
+def run_command(where: Target, asked: Namespace) -> Steps:
+    """Measure a command of the user's, until it ends or for as long as was asked."""
+    program = Program(escaped(os.path.basename(asked.argv[0])))
+    found = _measurement([program.reader], [program])
+    yield found
+    with ExitStack() as stack, selectors.DefaultSelector() as ready:
+        _follow_journald(where, [program], ready, stack)
+        words = list(asked.argv)
+        try:
+            process = subprocess.Popen(words, stdout=_stream(where, program.tag, stack), stdin=subprocess.DEVNULL)
+        except OSError as error:
+            raise KeeperError(f"{words[0]}: cannot be run: {error.strerror}") from error
+        stack.enter_context(process)
+        stack.callback(process.terminate)
+        until_s, last_s = time.monotonic() + asked.seconds, math.inf
+        try:
+            while (now_s := time.monotonic()) < until_s and now_s < last_s:
+                ended = process.poll() is not None
+                if _read(ready) or (ended and last_s == math.inf):
+                    last_s = time.monotonic() + QUIET_S if ended else math.inf
+                yield found
+        finally:
+            _label(program.reader)
+            if process.poll():
+                found.notes.append(f"{program.name} ended with exit status {process.returncode}.")
+
+
+def _measurement(rows: list[Series], programs: list[Program]) -> Measurement:
+    def verdict(limit: Limit) -> str:
+        readers = [one.reader for one in programs if one.reader.took_ns]
+        sentences = [one.describe_buffering(limit) for one in programs]
+        if readers:
+            worst_ns = max(max(series.took_ns) for series in readers)
+            compared = "within" if worst_ns <= limit.ns else "over"
+            text = f"A reader has a line at most {shown(worst_ns)} after journald, {compared} {shown(limit.ns)}"
+            sentences.insert(0, f"{text} ({limit.source}).")
+        return " ".join(filter(None, sentences))
+
+    return Measurement(rows, COLUMNS, own_verdict=verdict)
+
+
+def _label(series: Series) -> None:
+    """Put into the row what is no percentile."""
+    ends = [began + took for began, took in zip(series.began_ns, series.took_ns, strict=True)]
+    span_s = (max(ends) - min(ends)) / 1e9 if ends else 0.0
+    series.labels["rate"] = f"{(len(ends) - 1) / span_s:.1f}/s" if span_s else "-"
+    series.labels["gap"] = shown(largest_gap(ends) or None)
+
+
+def _read(ready: selectors.BaseSelector) -> bool:
+    """Hand over the lines that have come; whether there were any."""
+    some = False
+    for key, _ in ready.select(MOMENT_S):
+        lines, take = key.data
+        came, read_ns = lines.take(), time.monotonic_ns()
+        if lines.ended:
+            ready.unregister(key.fileobj)
+        for line in came:
+            some = True
+            take(line, read_ns)
+    return some
+
+
+def _follow_journald(where: Target, programs: list[Program], ready: selectors.BaseSelector, stack: ExitStack) -> None:
+    """Follow the journal for the programs' lines, and wait until the reader has begun: a line of ours has come.
+
+    Raises: KeeperError if none comes.
+    """
+    began_ns = time.monotonic_ns()
+    by_tag = {one.tag: one for one in programs}
+    tag = f"journalkeeper-{os.getpid()}-{READY}"
+    began = False
+
+    def take_entry(line: bytes, read_ns: int) -> None:
+        nonlocal began
+        entry = plain(line)
+        taken_ns, identifier = int(entry["__MONOTONIC_TIMESTAMP"]) * 1000, entry["SYSLOG_IDENTIFIER"]
+        if taken_ns < began_ns - 1000:
+            return  # of a process that had our number before; the journal's times are rounded down
+        began = began or identifier == tag
+        if identifier in by_tag:
+            by_tag[identifier].take_entry(entry.get("MESSAGE", ""), taken_ns, read_ns)
+
+    os.write(_stream(where, tag, stack), f"{READY}\n".encode())
+    until_s = time.monotonic() + PATIENCE_S
+    first = [*where.journalctl, "--quiet", "--lines=1", f"--identifier={tag}"]
+    while not subprocess.run(first, capture_output=True, check=False).stdout and time.monotonic() < until_s:
+        time.sleep(MOMENT_S)  # journalctl does not follow a journal without entries of this boot
+    _follow([*where.journalctl, *FOLLOW, *(f"--identifier={one}" for one in (tag, *by_tag))], take_entry, ready, stack)
+    while not began:
+        if time.monotonic() > until_s:
+            raise KeeperError(f"`journalctl --follow` shows no new line within {PATIENCE_S:g} s: is Storage=none?")
+        _read(ready)
 
 
 def _follow(

@@ -22,10 +22,23 @@ from journalkeeper.journald import conf
 from journalkeeper.journald.journalctl import plain
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_span
-from journalkeeper.probe.base import PATIENCE_S, Measurement, Steps, Target, at_the_end, floor, sample, schedule, target
+from journalkeeper.probe.base import (
+    PATIENCE_S,
+    Measurement,
+    ProcessorTime,
+    Steps,
+    Target,
+    at_the_end,
+    sample,
+    schedule,
+    target,
+)
 from journalkeeper.report.distribution import Series
 
 IDENTIFIER: Final = "journalkeeper-probe"
+ARRIVALS_PAUSE_S: Final = 0.2
+MICROSECOND_NS: Final = 1000
+"""The journal's times are rounded down to it."""
 
 
 class Logger:
@@ -91,14 +104,13 @@ def measured(asked: Namespace) -> Steps:
 
 
 def at(where: Target, asked: Namespace, count: int) -> Steps:
-    """The measurement at one journald."""
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    with near, far:
-        sink = floor(lambda: (near.send(datagram(asked.size)), far.recv(asked.size)))
+    """Measure at one journald, in CLOCK_MONOTONIC at both ends."""
     sent, taken = (Series(f"until {end}", planned=not asked.flat_out) for end in ("sent", "journald took it"))
-    found = Measurement([sent, taken], sink)
+    found = Measurement([sent, taken])
     yield found
-    logger = Logger(where.sockets / "dev-log")
+    logger, used = Logger(where.sockets / "dev-log"), ProcessorTime()
+    used.look(where.pid)
+    used.look(os.getpid())
     planned = _flat_out(asked.seconds, count) if asked.flat_out else schedule(asked.rate, count)
     words = (sys.executable, "-m", "journalkeeper.probe.starve", str(where.pid), str(asked.starve))
     try:
@@ -108,14 +120,16 @@ def at(where: Target, asked: Namespace, count: int) -> Steps:
     except OSError as error:
         found.faults.append(f"journald ended meanwhile ({error.strerror}): what was sent before is shown")
     finally:
+        found.notes.append(used.note(where.pid))
         begins = sent.begins_ns()
-        for number, taken_ns in sorted(arrived(where, found).items()):
+        for number, taken_ns in sorted(find_arrivals(where, found).items()):
             began_ns = sent.began_ns[number]
-            taken.add(began_ns, taken_ns - found.wall_ns - began_ns, begins[number])
+            taken.add(began_ns, taken_ns - began_ns, begins[number])
         found.notes.append(
-            f"max_dgram_qlen {_qlen(where)}, SO_SNDBUF {logger.send_buffer_bytes}; {asked.size} bytes a message; "
-            f"{len(sent.began_ns)} sent, {len(taken.began_ns)} arrived"
+            f"max_dgram_qlen {_qlen(where)}, SO_SNDBUF {logger.send_buffer_bytes}; {asked.size} bytes a message"
         )
+        if lost := len(sent.began_ns) - len(taken.began_ns):
+            found.losses.append(f"{lost} of {len(sent.began_ns)} messages did not come to the journal.")
         logger.close()
 
 
@@ -130,21 +144,31 @@ def _qlen(where: Target) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "?"
 
 
-def arrived(where: Target, found: Measurement) -> dict[int, int]:
-    """When journald took our messages, by their numbers: when it has taken all, or no more come."""
+def find_arrivals(where: Target, found: Measurement) -> dict[int, int]:
+    """Return when journald took our messages (CLOCK_MONOTONIC), by their numbers.
+
+    It waits until all have come, or none has come for PATIENCE_S. No time of the wall clock is compared: it
+    may have been set since the messages were sent.
+    """
     sent = found.series[0].began_ns
-    if not sent:
-        return {}
-    since_us = (sent[0] + found.wall_ns) // 1000
     words = [*where.journalctl, "--quiet", "--output=json", "--all", "--output-fields=MESSAGE"]
-    words += [f"--since=@{since_us / 1e6:.6f}", f"--identifier={IDENTIFIER}", f"_PID={os.getpid()}"]
+    words += [f"--identifier={IDENTIFIER}", f"_PID={os.getpid()}", f"_BOOT_ID={boot_id()}"]
     seen: dict[int, int] = {}
-    deadline_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline_s:
+    deadline_s = time.monotonic() + (0.0 if found.faults else PATIENCE_S)
+    while len(seen) < len(sent):
         before = len(seen)
-        lines = subprocess.run(words, capture_output=True, check=False).stdout.splitlines()
-        seen = {int(one["MESSAGE"][:8]): int(one["__REALTIME_TIMESTAMP"]) * 1000 for one in map(plain, lines)}
-        if len(seen) == len(sent) or (seen and len(seen) == before):
+        for entry in map(plain, subprocess.run(words, capture_output=True, check=False).stdout.splitlines()):
+            taken_ns, number = int(entry["__MONOTONIC_TIMESTAMP"]) * 1000, int(entry["MESSAGE"][:8])
+            if number < len(sent) and taken_ns > sent[0] - MICROSECOND_NS:
+                seen[number] = taken_ns
+        if len(seen) > before:
+            deadline_s = max(deadline_s, time.monotonic() + PATIENCE_S)
+        elif time.monotonic() >= deadline_s:
             break
-        time.sleep(0.5)
+        time.sleep(ARRIVALS_PAUSE_S)
     return seen
+
+
+def boot_id() -> str:
+    """Return the id of this boot as the journal has it."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")

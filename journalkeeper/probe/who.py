@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Who syncs which file, and how long each call takes: by tracefs, in an instance of our own.
 
-Counts are exact or said to be not: what the kernel had no room for is counted. Where tracefs is
-closed, journald's threads are looked at 200 times a second.
+Counts are exact or said to be not: what the kernel had no room for is counted.
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import re
 import select
 import time
@@ -22,9 +20,11 @@ from journalkeeper.btrfs import inode, volume
 from journalkeeper.journald import opening
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
-from journalkeeper.probe.base import NAME, Lines, Measurement, Steps, at_the_end, floor, host_journald
+from journalkeeper.model.units import counted
+from journalkeeper.probe.base import NAME, Lines, Measurement, Steps, at_the_end
 from journalkeeper.probe.scratch_volume import own_mounts
-from journalkeeper.report.distribution import Series
+from journalkeeper.report.distribution import Limit, Series
+from journalkeeper.report.distribution import shown as span
 
 TRACEFS: Final = "/sys/kernel/tracing"
 CALLS: Final = ("fsync", "fdatasync", "sync_file_range", "msync", "syncfs")
@@ -38,7 +38,7 @@ BUFFER_KIB: Final = 1024
 PREPARE: Final = """
 set -e
 [ -d "$1/instances" ] || mount -t tracefs tracefs "$1"
-for dead in "$1"/instances/journalkeeper-*; do
+for dead in "$1"/instances/"${2%-*}"-*; do
     [ ! -d "$dead" ] || [ -d "/proc/${dead##*-}" ] || rmdir "$dead"
 done
 mkdir "$1/instances/$2"
@@ -56,21 +56,21 @@ ENTER: Final = re.compile(rf"sys_({'|'.join(CALLS)})\((?:fd: (0x[0-9a-f]+|[0-9a-
 EXIT: Final = re.compile(rf"sys_({'|'.join(CALLS)}) -> ")
 SYNC_FILE: Final = re.compile(r"btrfs_sync_file: (?P<fsid>\S+): root=(?P<root>\d+)\(.*\) ino=(?P<ino>\d+) ")
 
-COLUMNS: Final = ("process", "thread", "count", "mean", "p99", "worst", "file")
+COLUMNS: Final = ("process", "call", "count", "mean", "worst", "total", "share")
 JOURNALD: Final = "systemd-journal"
 """Whose main thread keeps all loggers waiting; its thread "journal-offline" only those who touch the same pages."""
 
-HZ: Final = 200
-NUMBERS: Final = {
-    "x86_64": (74, 75, 277, 26, 306),
-    "aarch64": (82, 83, 84, 227, 267),
-}
-"""The system calls' numbers, in the order of CALLS (asm/unistd.h)."""
+HOSTS_PROCESSES: Final = "pid:[4026531836]"
+"""The first PID namespace, in whose numbers a trace names processes (PROC_PID_INIT_INO, linux/proc_ns.h)."""
+
+LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")
+INSTEAD: Final = "; instead: strace -c -f -p PID"
 
 
 class Under(NamedTuple):
-    """A call that has begun: when, in which process, and the file as far as it is known."""
+    """A call that has begun: which, when, in which process, and the file as far as it is known."""
 
+    call: str
     began_us: int
     process: str
     thread: str
@@ -84,7 +84,7 @@ class Callers:
     def __init__(self) -> None:
         self.found: list[Series] = []
         self.unread = ""
-        self._series: dict[tuple[str, str, str], Series] = {}
+        self._series: dict[tuple[str, str, str, str], Series] = {}
         self._under: dict[str, Under] = {}
         self._processes: dict[str, str] = {}
         self._names: dict[tuple[str, str, int], str] = {}
@@ -102,15 +102,19 @@ class Callers:
         thread, tid, group, seconds, micros, what = match.groups()
         now_us = int(seconds + micros)
         if enter := ENTER.match(what):
-            self._under[tid] = self.begun(tid, group, thread, now_us, enter[2])
+            self._under[tid] = self.begin((thread, tid, group), now_us, *enter.groups())
         elif (sync := SYNC_FILE.match(what)) and tid in self._under:
             self._under[tid] = self._named(self._under[tid], sync)
         elif EXIT.match(what) and tid in self._under:
             call = self._under.pop(tid)
             self.add(call, now_us - call.began_us)
 
-    def begun(self, tid: str, group: str, thread: str, now_us: int, fd: str | None) -> Under:
-        """A call that begins: what it is about is asked for at once, or has gone."""
+    def begin(self, caller: tuple[str, str, str], now_us: int, call: str, fd: str | None) -> Under:
+        """Return a call that begins, with its file: that is looked up at once, before it is closed.
+
+        `caller` is a thread's name, its id, and that of its process.
+        """
+        thread, tid, group = caller
         file, number = "?", 0
         try:
             if thread == UNKNOWN:
@@ -123,16 +127,25 @@ class Callers:
                 number, file = os.stat(path).st_ino, os.readlink(path)
         except OSError:
             pass  # it has ended, or closed the file: "?" is the answer
-        return Under(now_us, self._processes.get(group, thread), thread, file, number)
+        return Under(call, now_us, self._processes.get(group, thread), thread, file, number)
 
     def add(self, call: Under, took_us: int) -> None:
-        """One call of a process, a thread and a file."""
-        key = (call.process, call.thread, call.file)
+        """Add one call to the row of its process, thread, kind and file."""
+        key = (call.process, call.thread, call.call, call.file)
         if key not in self._series:
-            words = dict(zip(("process", "thread", "file"), map(shown, key), strict=True))
+            words = dict(zip(("process", "thread", "call", "file"), map(shown, key), strict=True))
             self._series[key] = Series(" ".join(words.values()), words)
             self.found.append(self._series[key])
         self._series[key].add(call.began_us * 1000, took_us * 1000)
+
+    def finish(self, now_us: int, length_us: int) -> int:
+        """Count the calls that have not returned until now, and set each row's share. Return how many there were."""
+        open_calls = list(self._under.values())
+        for call in open_calls:
+            self.add(call, max(0, now_us - call.began_us))
+        for series in self.found:
+            series.labels["share"] = f"{sum(series.took_ns) / 1000 / length_us:.1%}"
+        return len(open_calls)
 
     def _named(self, call: Under, sync: re.Match[str]) -> Under:
         """The call with the file that btrfs says: its inode is right also where the descriptor was closed at once.
@@ -184,30 +197,71 @@ def _volumes() -> dict[str, dict[int, str]]:
 
 @contextmanager
 def instance() -> Iterator[Path]:
-    """A trace instance of our own, as found in a mount namespace that has a tracefs; gone at the end.
+    """Make a trace instance of our own, in a mount namespace that has a tracefs, and remove it at the end.
 
-    Raises: KeeperError, OSError where the kernel has none, or keeps it closed (lockdown).
+    Its name has the number of our PID namespace before our process id, so that processes of the same
+    number in different namespaces have different instances.
+
+    Raises: KeeperError with the reason where there can be none.
     """
-    name = f"{NAME}{os.getpid()}"
+    processes = os.readlink("/proc/self/ns/pid")
+    if processes != HOSTS_PROCESSES:
+        raise KeeperError(
+            f"cannot trace in a container: a trace has the host's process ids. Run it on the host{INSTEAD}"
+        )
+    name = f"{NAME}{processes.strip('pid:[]')}-{os.getpid()}"
     alone = () if os.path.isdir(f"{TRACEFS}/instances") else own_mounts() or ()
-    with at_the_end(*alone, "sh", "-c", PREPARE, "sh", TRACEFS, name) as child:
-        yield Path(f"/proc/{child}/root{TRACEFS}/instances/{name}")
+    try:
+        with at_the_end(*alone, "sh", "-c", PREPARE, "sh", TRACEFS, name) as child:
+            yield Path(f"/proc/{child}/root{TRACEFS}/instances/{name}")
+    except OSError as error:
+        locked = LOCKDOWN.exists() and "[none]" not in LOCKDOWN.read_text()
+        why = "the kernel is locked down (kernel_lockdown(7))" if locked else f"{error.filename}: {error.strerror}"
+        raise KeeperError(f"cannot trace: {why}{INSTEAD}") from error
 
 
 def measured(asked: Namespace) -> Steps:
     """Watch for as long as `asked.who` says."""
     callers = Callers()
-    with open(os.memfd_create("floor"), "wb") as sink:
-        found = Measurement(callers.found, floor(lambda: os.fsync(sink.fileno())), COLUMNS)
-    found.judged = lambda series: series.labels["thread"] == series.labels["process"] == JOURNALD
+    found = Measurement(callers.found, COLUMNS)
+    length_us = round(asked.who * 1e6)
+    found.own_verdict = lambda limit: describe(callers.found, length_us, limit)
     with ExitStack() as stack:
+        place = stack.enter_context(instance())
+        pipe = _opened(place, stack)
+        began_us = time.monotonic_ns() // 1000
         try:
-            place = stack.enter_context(instance())
-            steps = _trace(place, _opened(place, stack), asked.who, callers, found)
-        except (KeeperError, OSError) as error:
-            found.notes.append(f"No tracefs ({error}): journald alone was looked at, {HZ} times a second, within 5 ms.")
-            steps = _looks(host_journald(), asked.who, callers, found)
-        yield from steps
+            yield from _trace(place, pipe, asked.who, callers, found)
+        finally:
+            length_us = min(length_us, time.monotonic_ns() // 1000 - began_us)
+            if number := callers.finish(began_us + length_us, length_us):
+                found.notes.append(f"{number} of the calls had not returned at the end: they count until then.")
+
+
+def describe(rows: list[Series], length_us: int, limit: Limit) -> str:
+    """Return a sentence about all calls, and one about those of journald's main thread."""
+    length = span(length_us * 1000)
+    if not rows:
+        return f"No process synced a file in {length}."
+    worst = max(rows, key=lambda row: max(row.took_ns))
+    total_ns, words = sum(sum(row.took_ns) for row in rows), worst.labels
+    text = (
+        f"{_count(rows)} took {span(total_ns)} in {length} ({total_ns / 10 / length_us:.1f}%). The longest, "
+        f"{span(max(worst.took_ns))}, was {words['call']} by {words['process']} of {words['file']}."
+    )
+    mains = [row for row in rows if row.labels["thread"] == row.labels["process"] == JOURNALD]
+    if not mains:
+        return f"{text} journald's main thread, for which all loggers wait, made none."
+    longest_ns = max(max(row.took_ns) for row in mains)
+    compared = "within" if longest_ns <= limit.ns else "over"
+    return (
+        f"{text} All loggers waited for {_count(mains)} of journald's main thread, the longest {span(longest_ns)}, "
+        f"{compared} {span(limit.ns)} ({limit.source})."
+    )
+
+
+def _count(rows: list[Series]) -> str:
+    return counted(sum(len(row.took_ns) for row in rows), "call")
 
 
 def _opened(place: Path, stack: ExitStack) -> int:
@@ -252,26 +306,3 @@ def _lost(place: Path) -> int:
     """How many events the buffers of all processors had no room for (Documentation/trace/ftrace.rst)."""
     text = "".join(path.read_text() for path in place.glob("per_cpu/cpu*/stats"))
     return sum(map(int, re.findall(r"^(?:overrun|dropped events): (\d+)$", text, re.MULTILINE)))
-
-
-def _looks(pid: int, length_s: float, callers: Callers, found: Measurement) -> Steps:
-    """What each thread of journald is in, by /proc/TID/syscall: calls shorter than a look may be missed."""
-    numbers = NUMBERS.get(platform.machine(), ())
-    if not numbers:
-        raise KeeperError(f"no tracefs, and the system calls of {platform.machine()} are not known here")
-    until_s, under = time.monotonic() + length_s, dict[str, Under]()
-    while time.monotonic() < until_s:
-        now_us, seen = time.monotonic_ns() // 1000, set[str]()
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            tid = task.name
-            try:
-                words, comm = (task / "syscall").read_text().split(), (task / "comm").read_text().strip()
-            except OSError:
-                continue  # the thread has ended
-            if words[0].isdigit() and int(words[0]) in numbers:
-                seen.add(tid)
-                under.setdefault(tid, callers.begun(tid, str(pid), comm, now_us, words[1]))
-        for tid in under.keys() - seen:
-            callers.add(under[tid], now_us - under.pop(tid).began_us)
-        yield found
-        time.sleep(1 / HZ)

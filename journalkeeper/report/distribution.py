@@ -25,7 +25,6 @@ GAP_NS: Final = 1_000_000_000
 
 UNITS: Final = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 BAR: Final = 40
-COLUMNS, WIDTH = 9, 8
 
 
 class Limit(NamedTuple):
@@ -67,10 +66,11 @@ class Series:
 
 
 def statistics(waits_ns: Iterable[int]) -> dict[str, int | None]:
-    """count, mean, p50, p90, p99, p99.9 and worst; None for what so few values do not tell."""
+    """Return count, total, mean, p50, p90, p99, p99.9 and worst; None for what so few values do not show."""
     ordered = sorted(waits_ns)
     count = len(ordered)
-    found: dict[str, int | None] = {"count": count, "mean": sum(ordered) // count if count else None}
+    total = sum(ordered)
+    found: dict[str, int | None] = {"count": count, "total": total, "mean": total // count if count else None}
     for name, per_mille in STATISTICS.items():
         known = count + -count * per_mille // 1000 >= ABOVE
         found[name] = quantile(ordered, per_mille) if known else None
@@ -100,30 +100,6 @@ def rows(waits_ns: Iterable[int]) -> list[str]:
         f"{span:{width}} {counts[number]:{digits}} |{'@' * -(-counts[number] * BAR // most):{BAR}}|"
         for span, number in zip(spans, numbers, strict=True)
     ]
-
-
-class Table:
-    """A row for each span of time: how many waits fell into each power of two.
-
-    Columns are headed by their lower bound, but the first has all below the second; the head is printed
-    again when a wait needs a new column.
-    """
-
-    def __init__(self) -> None:
-        self._columns = range(0)
-
-    def lines(self, when: str, waits_ns: Iterable[int]) -> list[str]:
-        """The row of one span, below a head where the columns change."""
-        numbers = list(map(bucket, waits_ns))
-        last = max([*self._columns, *numbers], default=0)
-        columns = range(max(min([*self._columns, *numbers], default=0), last - COLUMNS + 1), last + 1)
-        head = []
-        if columns != self._columns:
-            self._columns = columns
-            bounds = [f"<{bound(columns[0] + 1)}", *map(bound, columns[1:])]
-            head = [" " * 8 + "".join(f"{one.replace(' ', ''):>{WIDTH}}" for one in bounds)]
-        counts = Counter(max(number, columns[0]) for number in numbers)
-        return [*head, f"{when:8}" + "".join(f"{counts[number]:{WIDTH}}" for number in columns)]
 
 
 def unobserved(series: Series) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from journalkeeper.config import files
 from journalkeeper.journald.journalctl import wait_us
 from journalkeeper.model.errors import UsageError
 from journalkeeper.probe import syslog
-from journalkeeper.probe.base import Measurement
+from journalkeeper.probe.base import Measurement, WallClock
 from journalkeeper.probe.intake import Intake
 from journalkeeper.report.distribution import Limit, Series
 from tests.adapters.command import Says, Typed
@@ -51,13 +51,10 @@ def _signals_as_before() -> Any:
         ("probe syslog --starve 0", "from 1 to 99"),
         ("probe syslog --starve 100%", "from 1 to 99"),
         ("probe syslog --seconds 0", "from 0.1 to 86400"),
-        ("probe syslog --every 0", "a span of more than 0"),
-        ("probe syslog --every infinity", "a span of more than 0"),
-        ("probe syslog --every often", "often: a time span: 30s"),
         ("probe fsync --who 61", "from 0.1 to 60"),
         ("probe intake --who 5", "unknown: --who"),
         ("probe intake --rate 5", "unknown: --rate"),
-        ("probe stream /var/log/journal", "unknown: /var/log/journal"),
+        ("probe syslog /var/log/journal", "unknown: /var/log/journal"),
     ],
 )
 def test_words_that_make_no_sense_are_a_usage_error_of_one_line(line: str, says: str) -> None:
@@ -68,10 +65,9 @@ def test_words_that_make_no_sense_are_a_usage_error_of_one_line(line: str, says:
 
 
 def test_the_bounds_themselves_are_taken() -> None:
-    args = parse(
-        ["probe", "syslog", "--rate", "20000", "--size", "131072", "--starve", "1%", "--every", "500ms", "-D", "/j"]
-    )
-    assert (args.rate, args.size, args.starve, args.every, args.directory) == (20_000, 131_072, 1, 500_000_000, "/j")
+    args = parse(["probe", "syslog", "--rate", "20000", "--size", "131072", "--starve", "1%", "-D", "/j"])
+    assert (args.rate, args.size, args.starve, args.directory) == (20_000, 131_072, 1, "/j")
+    assert parse(["probe", "stream", "--seconds=2", "--", "sh", "-c", "echo"]).argv == ["sh", "-c", "echo"]
     assert parse(["probe", "intake", "--since", "-3d"]).since == "-3d"
     assert parse(["-D", "/j", "probe", "-j", "stream"]).json == "short"
 
@@ -155,52 +151,93 @@ def test_waits_are_told_by_unit() -> None:
 
 
 @pytest.mark.parametrize("moved_us", [3600 * SECOND, -3600 * SECOND, 30_000])
-def test_a_wait_across_which_the_clock_was_set_is_left_out(moved_us: int) -> None:
+def test_a_wait_across_which_the_clock_was_set_is_left_out_and_that_is_said(moved_us: int) -> None:
     set_ = entry(10020 * SECOND + moved_us, moved_us + 500) | {"__MONOTONIC_TIMESTAMP": str(10020 * SECOND)}
     after = entry(10021 * SECOND + moved_us, 700) | {"__MONOTONIC_TIMESTAMP": str(10021 * SECOND)}
     found = intake(entry(10010 * SECOND, 300), set_, after)
     assert found.all.waits_ns() == [300_000, 700_000]
-    assert found.unclear == 1
+    assert list(found.describe_clock()) == [
+        "The clock was set 1 time meanwhile.",
+        "1 entry left out: the clock may have been set while they waited.",
+    ]
+
+
+def test_the_first_entry_of_a_boot_is_left_out_where_the_clock_may_have_been_set_while_it_waited() -> None:
+    waits = [3600 * SECOND, 3600 * SECOND + 5, 9_000]
+    found = intake(*(entry(7200 * SECOND + n, wait) for n, wait in enumerate(waits)))
+    assert (found.all.waits_ns(), found.unclear) == ([3600 * SECOND * 1000 + 5000, 9_000_000], 1)
 
 
 def test_a_clock_that_ntp_slews_was_not_set() -> None:
     later = entry(3610 * SECOND, 500) | {"__MONOTONIC_TIMESTAMP": str(3608 * SECOND + SECOND // 5)}
-    assert intake(entry(10 * SECOND), later).unclear == 0
+    assert list(intake(entry(10 * SECOND), later).describe_clock()) == []
+
+
+NO_CAUSE = "a sync, the disk, or journald did not run"
 
 
 @pytest.mark.parametrize(
     ("others", "rotations", "cause"),
     [
-        ([], [], "sync or disk"),
+        ([], [], NO_CAUSE),
         ([entry(9_950_000, 10, PRIORITY="2")], [], "a message of priority crit"),
-        ([entry(9_950_000, 10, PRIORITY="3")], [], "sync or disk"),
-        ([entry(9_000_000, 10, PRIORITY="0")], [], "sync or disk"),
-        ([], [10_200_000], "rotation"),
-        ([], [9_900_000], "sync or disk"),
-        ([entry(10_300_000, None, _TRANSPORT="driver", MESSAGE=FLUSHED)], [10_200_000], "boot flush"),
-        ([entry(10_300_000, None, MESSAGE=FLUSHED)], [], "sync or disk"),
+        ([entry(9_900_000, 10, PRIORITY="2")], [], "a message of priority crit"),
+        ([entry(10_010_000, 10, PRIORITY="2")], [], "a message of priority crit"),
+        ([entry(10_010_001, 10, PRIORITY="2")], [], NO_CAUSE),
+        ([entry(10_300_000, 10, PRIORITY="2")], [], NO_CAUSE),
+        ([entry(9_950_000, 10, PRIORITY="3")], [], NO_CAUSE),
+        ([entry(9_899_999, 10, PRIORITY="0")], [], NO_CAUSE),
+        ([], [9_950_000], "rotation"),
+        ([], [10_200_000], NO_CAUSE),
+        ([], [9_899_999], NO_CAUSE),
+        ([entry(10_300_000, None, _TRANSPORT="driver", MESSAGE=FLUSHED)], [9_950_000], "boot flush"),
+        ([entry(10_199_000, None, _TRANSPORT="driver", MESSAGE=FLUSHED)], [], NO_CAUSE),
+        ([entry(10_400_000, None, _TRANSPORT="driver", MESSAGE=FLUSHED.replace("1s", "199ms"))], [], NO_CAUSE),
+        ([entry(10_300_000, None, MESSAGE=FLUSHED)], [], NO_CAUSE),
     ],
 )  # fmt: skip
-def test_the_cause_of_a_stall_is_what_journald_did_meanwhile(
+def test_the_cause_of_a_stall_lies_before_it_and_can_explain_it(
     others: list[dict[str, str]], rotations: list[int], cause: str
 ) -> None:
     entries = sorted([*others, entry(10_400_000, 400_000)], key=lambda one: int(one["__REALTIME_TIMESTAMP"]))
-    (line,) = intake(*entries).causes(rotations)
+    (line,) = intake(entry(1_000_000), *entries).describe_stalls(rotations)
     assert line.startswith("stall of 400 ms at 1970-01-01 ")
     assert line.endswith(f": {cause}")
+
+
+def test_messages_that_journald_dropped_are_in_the_verdict_and_fail_the_probe(says: Says, typed: Typed) -> None:
+    dropped = entry(3 * SECOND, None, _TRANSPORT="driver", N_DROPPED="1200", MESSAGE="Suppressed 1200 messages from a")
+    says(entry(SECOND), dropped, entry(4 * SECOND))
+    said = typed("probe", "intake")
+    assert said.status == 1
+    assert said.words.startswith("journald dropped 1,200 messages (RateLimitBurst=). Fine: the longest wait, ")
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "note"),
+    [
+        (0, None),
+        (10_000_000, None),
+        (3600 * 10**9, "The clock was set forward by 3600 s meanwhile; no wait is affected."),
+        (-(10**8), "The clock was set back by 100 ms meanwhile; no wait is affected."),
+    ],
+)
+def test_a_clock_that_was_set_meanwhile_is_said(step_ns: int, note: str | None) -> None:
+    found = Measurement([])
+    now = found.began
+    found.note_clock_step(WallClock(now.real_ns + 5 + step_ns, now.boot_ns + 5))
+    assert found.notes == ([] if note is None else [note])
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("probe fsync --who=2", "Nobody synced a file in 2 s."),
         ("probe fsync", "Nothing was measured; the limit would be 100 ms (X=)."),
         ("probe intake", "Nothing was measured; the limit would be 100 ms (X=)."),
     ],
 )
 def test_a_measurement_of_nothing_says_of_what(line: str, says: str) -> None:
-    found = Measurement([Series("all")], Series("sink"))
-    assert command.verdict(parse(line.split()), found, Limit(100_000_000, "X=")) == says
+    assert Measurement([Series("all")]).verdict(Limit(100_000_000, "X=")) == says
 
 
 def test_a_journal_becomes_text_and_json(says: Says, typed: Typed, tmp_path: Path) -> None:
@@ -215,10 +252,9 @@ def test_a_journal_becomes_text_and_json(says: Says, typed: Typed, tmp_path: Pat
     assert sum(one["count"] for one in found["series"][0]["buckets"]) == 30
     assert found["verdict"].startswith("all: 1 of 30 waits are over 100 ms (IntakeDelayMaxSec=")
     (tmp_path / "before").write_text(json.dumps(found))
-    status, out, _ = typed(*words, "--every=10s", f"--against={tmp_path}/before")
+    status, out, _ = typed(*words, f"--against={tmp_path}/before")
     assert status == 0
     assert "1.00 x" in out
-    assert "What the measurement itself adds: p50 " in " ".join(out.split())
     assert re.search(r"^\[131 ms, 262 ms\) +1 \|@@ +\|$", out, re.MULTILINE)
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 80

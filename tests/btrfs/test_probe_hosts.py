@@ -19,11 +19,13 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.program import run
-from journalkeeper.model.errors import FileError, KeeperError
-from journalkeeper.probe import base, fsync, syslog, who
+from journalkeeper.model.errors import FileError
+from journalkeeper.probe import base, fsync, stream, syslog, who
+from journalkeeper.probe import bed as beds
 from journalkeeper.probe.base import Measurement
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume
+from journalkeeper.report.distribution import Limit
 from tests.bench.figures import REPOSITORY
 from tests.btrfs.test_probe_truths import at_bed, ended
 from tests.patience import PATIENCE_S, eventually
@@ -109,7 +111,8 @@ def test_journalds_main_thread_and_its_syncing_thread_are_two_rows(bed: Bed) -> 
     }
     assert rows["journal-offline"] >= 2 * 5  # an fsync before OFFLINE and one after, at each sync
     assert rows["systemd-journal"] >= 3
-    assert [series.labels["thread"] for series in found.series if found.judged(series)].count("journal-offline") == 0
+    said = found.verdict(Limit(60 * 10**9, "X="))
+    assert re.search(r"All loggers waited for \d+ calls of journald's main thread, .* within 60.0 s", said)
 
 
 def test_events_for_which_there_was_no_room_are_counted_and_fail_the_count(
@@ -127,31 +130,88 @@ def test_events_for_which_there_was_no_room_are_counted_and_fail_the_count(
     assert int(re.findall(r"^(\d+) events were lost", fault)[0]) > 1000
 
 
-def test_the_instance_of_a_dead_run_is_removed_by_the_next_and_its_own_at_the_end() -> None:
-    script = 'mount -t tracefs t "$1" && mkdir "$1/instances/$2"'
-    name = f"{base.NAME}{NOBODYS_PID}"
-    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", who.TRACEFS, name]
-    subprocess.run(words, check=True)
-    assert name in instances()
-    with who.instance() as ours:
-        assert ours.name in instances()
-        assert name not in instances()
-    assert ours.name not in instances()
+OURS = os.readlink("/proc/self/ns/pid").strip("pid:[]")
+ANOTHERS = "4026532999"
 
 
-def test_without_tracefs_journald_is_looked_at_and_that_is_said(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    def closed() -> Iterator[Path]:
-        raise KeeperError("Operation not permitted")
+def test_a_dead_runs_instance_is_removed_and_one_of_another_pid_namespace_is_left_alone() -> None:
+    dead, foreign = f"{base.NAME}{OURS}-{NOBODYS_PID}", f"{base.NAME}{ANOTHERS}-{NOBODYS_PID}"
+    same_number = f"{base.NAME}{ANOTHERS}-{os.getpid()}"
+    script = 'mount -t tracefs t "$1"; cd "$1/instances"; shift; mkdir "$@"; echo ready; read -r _; rmdir "$@" || :'
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", who.TRACEFS]
+    with base.at_the_end(*words, dead, foreign, same_number):
+        with who.instance() as ours:
+            seen = set(instances())
+            assert ours.name == f"{base.NAME}{OURS}-{os.getpid()}"
+            assert {ours.name, foreign, same_number} <= seen
+            assert dead not in seen
+        assert ours.name not in instances()
 
-    monkeypatch.setattr(who, "instance", closed)
-    monkeypatch.setattr(who, "host_journald", lambda: bed.journald.pid)
-    bed.volume.throttle(100)  # so that its fsyncs take longer than a look
-    found = watched(lambda: bed.journald.age(1))
+
+def test_in_another_pid_namespace_the_real_reason_is_said() -> None:
+    words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "journalkeeper", "probe", "fsync"]
+    done = subprocess.run([*words, "--who=1"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot trace in a container: a trace has the host's process ids. Run it on the host" in done.stderr
+
+
+CALLER = """
+import ctypes, mmap, os, sys
+path, calls = sys.argv[1], int(sys.argv[2])
+with open(path, "w+b") as file:
+    file.truncate(1 << 20)
+    mapped = mmap.mmap(file.fileno(), 1 << 20)
+    for n in range(calls):
+        mapped[n * 4096] = n % 256
+        mapped.flush()
+        os.pwrite(file.fileno(), b"x", n * 8192)
+        os.fsync(file.fileno())
+        os.pwrite(file.fileno(), b"x", n * 4096)
+        os.fdatasync(file.fileno())
+        os.pwrite(file.fileno(), b"x", n * 4096)
+        ctypes.CDLL(None).sync_file_range(file.fileno(), ctypes.c_long(0), ctypes.c_long(0), 7)
+"""
+CALLS = ("msync", "fsync", "fdatasync", "sync_file_range")
+
+
+def test_each_kind_of_call_has_the_count_and_the_time_that_strace_finds(bed: Bed, tmp_path: Path) -> None:
+    summary = tmp_path / "summary"
+    strace = ["strace", "-c", "-w", "-o", str(summary), "-e", f"trace={','.join(CALLS)}", "-U", "name,calls,total-time"]
+    bed.volume.throttle(100)  # so that a call takes longer than strace does
+    found = watched(
+        lambda: subprocess.run([*strace, sys.executable, "-c", CALLER, bed.directory / "synced", "10"], check=True)
+    )
     bed.volume.throttle(0)
-    assert "No tracefs (Operation not permitted)" in found.notes[0]
-    files = {series.labels["file"] for series in found.series}
-    assert f"/var/log/journal/{bed.journald.machine_id}/system.journal" in files  # as journald has it
-    assert {series.labels["process"] for series in found.series} == {"systemd-journal"}
+    by_strace = {words[0]: words[1:] for words in map(str.split, summary.read_text().splitlines()) if words[0] in CALLS}
+    rows = {row.labels["call"]: row for row in found.series if row.labels["file"] == str(bed.directory / "synced")}
+    assert {call: len(row.took_ns) for call, row in rows.items()} == {
+        call: int(calls) for call, (calls, _) in by_strace.items()
+    }
+    assert set(rows) == set(CALLS)
+    for call, (_, seconds) in by_strace.items():
+        total_s = sum(rows[call].took_ns) / 1e9
+        assert total_s == pytest.approx(float(seconds), rel=0.1, abs=0.01), call
+
+
+def test_a_call_that_has_not_returned_at_the_end_counts_until_then(bed: Bed) -> None:
+    file = bed.directory / "held"
+    program = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.pwrite(fd, b"x" * (64 << 20), 0)
+print(flush=True)
+os.fsync(fd)
+"""
+    bed.volume.throttle(10)
+    with subprocess.Popen([sys.executable, "-c", program, file], stdout=subprocess.PIPE) as process:
+        steps = who.measured(Namespace(who=1.0))
+        next(steps)
+        found = ended(steps)
+        bed.volume.throttle(0)
+        process.wait()
+    (row,) = [row for row in found.series if row.labels["file"] == str(file)]
+    assert 0.5e9 < sum(row.took_ns) <= 1.1e9
+    assert any("had not returned at the end" in note for note in found.notes)
 
 
 @pytest.fixture
@@ -188,14 +248,14 @@ def test_a_kill_leaves_nothing_stopped_nothing_traced_and_no_directory(
     starving = started("syslog", "--starve=1%", "--seconds=60", f"--directory={tmp_path}")
     tracing = started("fsync", "--who=60")
     assert eventually(lambda: len(children(starving.pid)) == 3)  # what removes, journald, and what stops it
-    assert eventually(lambda: f"{base.NAME}{tracing.pid}" in instances())
+    assert eventually(lambda: f"{base.NAME}{OURS}-{tracing.pid}" in instances())
     assert list(tmp_path.iterdir()) != []
     below = [*children(starving.pid), *children(tracing.pid)]
     for process in (starving, tracing):
         process.kill()
         process.wait()
     assert eventually(lambda: all(map(gone, below)))
-    assert f"{base.NAME}{tracing.pid}" not in instances()
+    assert f"{base.NAME}{OURS}-{tracing.pid}" not in instances()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -273,15 +333,19 @@ def test_a_directory_that_a_dead_run_left_is_removed(place: Path) -> None:
     assert sorted(os.listdir(place)) == sorted([others.name, "system.journal"])
 
 
-def test_intake_tells_the_cause_of_each_stall(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_crit_message_is_the_cause_of_the_stall_after_it_and_not_of_the_one_in_which_it_came(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
     os.kill(bed.journald.pid, signal.SIGSTOP)
-    bed.journald.log("a disk is failing", PRIORITY="2")
-    bed.journald.log("and one more")
+    bed.journald.log("first")
     time.sleep(0.3)
+    bed.journald.log("a disk is failing", PRIORITY="2")
     os.kill(bed.journald.pid, signal.SIGCONT)
     bed.journald.sync()
     assert run(["probe", "intake", "-D", str(bed.directory)]) == 0
-    assert re.search(r"stall of [\d.]+ m?s at .*: a message of priority crit", capsys.readouterr().out)
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"stall of \d+ m?s at [^:]+:\d\d:\d\d: a sync, the disk, or journald did not run", said)
+    assert "a message of priority crit" not in said
 
 
 def test_fsync_measures_alone_and_beside_a_writer_and_compares(
@@ -293,8 +357,114 @@ def test_fsync_measures_alone_and_beside_a_writer_and_compares(
     names = ["fsync alone", "fsync, writer 5% busy", "fsync, writer 20% busy"]
     assert [(one["name"], one["count"]) for one in json.loads(before)["series"]] == [(name, 6) for name in names]
     (tmp_path / "before").write_text(before)
-    assert run([*words, f"--against={tmp_path}/before", "--every=1s"]) == 0
+    assert run([*words, f"--against={tmp_path}/before"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"RATIO\n(.*\n)*fsync alone +6 .*\d\.\d\d x\n", out)
-    assert re.search(r"^\d\d:\d\d:\d\d( +\d+)+$", out, re.MULTILINE)
     assert os.listdir(bed.journald.journal) == ["system.journal"]
+
+
+STEPPED = """
+import json, subprocess, sys
+with subprocess.Popen(["journalctl", *sys.argv[1:]], stdout=subprocess.PIPE) as journalctl:
+    for line in journalctl.stdout:
+        entry = json.loads(line)
+        entry["__REALTIME_TIMESTAMP"] = str(int(entry["__REALTIME_TIMESTAMP"]) + 3600 * 10**6)
+        print(json.dumps(entry), flush=True)
+"""
+"""journalctl of a machine whose clock was set forward by an hour after the messages were sent."""
+
+
+def asked(**more: object) -> Namespace:
+    values: dict[str, object] = {
+        "size": 200,
+        "rate": 100,
+        "seconds": 0.5,
+        "flat_out": False,
+        "starve": None,
+        "host": False,
+        "argv": [],
+    }
+    return Namespace(**values | more)
+
+
+@pytest.mark.parametrize("probe", ["syslog", "stream"])
+def test_a_clock_that_was_set_by_an_hour_makes_no_wait_longer(bed: Bed, probe: str) -> None:
+    where = at_bed(bed)
+    stepped = where._replace(journalctl=(sys.executable, "-c", STEPPED, *where.journalctl[1:], "--output=json"))
+    found = ended(syslog.at(stepped, asked(), 50) if probe == "syslog" else stream.at(stepped, asked()))
+    assert found.losses == []
+    assert all(series.took_ns for series in found.series)
+    assert max(max(series.took_ns) for series in found.series) < 60 * 10**9
+
+
+def test_messages_that_do_not_come_are_counted_and_said(make_bed: Callable[..., Bed]) -> None:
+    found = ended(syslog.at(at_bed(make_bed("MaxLevelStore=warning")), asked(), 50))
+    assert [len(series.took_ns) for series in found.series] == [50, 0]
+    assert found.losses == ["50 of 50 messages did not come to the journal."]
+    assert found.verdict(Limit(60 * 10**9, "X=")).startswith(found.losses[0])
+
+
+def test_the_processor_time_of_journald_is_what_the_scheduler_counts(bed: Bed) -> None:
+    def scheduled_s() -> float:
+        tasks = Path(f"/proc/{bed.journald.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+    steps = syslog.at(at_bed(bed), asked(flat_out=True, seconds=2), sys.maxsize)
+    found = next(steps)
+    before_s, began_s = scheduled_s(), time.monotonic()
+    for _ in steps:
+        if time.monotonic() - began_s > 1.5:
+            break
+    share = (scheduled_s() - before_s) / (time.monotonic() - began_s)
+    steps.close()
+    (said,) = re.findall(r"journald ([\d.]+)%, its loggers ([\d.]+)%", " ".join(found.notes))
+    assert float(said[0]) / 100 == pytest.approx(share, rel=0.15, abs=0.03)
+    assert float(said[1]) > 0
+
+
+def test_a_programs_own_buffer_is_not_taken_for_journalds_delay(bed: Bed) -> None:
+    found = ended(stream.at(at_bed(bed), asked(size=128, seconds=1.7)))
+    said = found.verdict(Limit(500_000_000, "X="))
+    assert re.match(r"A reader has a line at most \d+ ms after journald, (within|over) 500 ms \(X=\)\. ", said)
+    assert re.search(r"python keeps lines back for up to [\d.]+ m?s: it writes up to \d+ lines \(8.0K\) at once", said)
+    assert "python -u keeps" not in said
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "lines", "says"),
+    [
+        ("print('one', flush=True); print('two', flush=True)", 0, 2, "A reader has a line at most "),
+        ("import sys, time; time.sleep(0.1); sys.exit(3)", 3, 0, "wrote no line, or keeps them back"),
+        (
+            "import time; out = open(1, 'w', 8192)\n"
+            "for n in range(80): print('x' * 200, file=out, flush=n % 20 == 19); time.sleep(0.05)",
+            0,
+            80,
+            "it writes up to 20 lines (3.9K) at once. If it has lines before that, have it write each line at once",
+        ),
+    ],
+)
+def test_a_command_of_the_users_is_measured(bed: Bed, program: str, status: int, lines: int, says: str) -> None:
+    found = ended(stream.run_command(at_bed(bed), asked(seconds=30, argv=[sys.executable, "-c", program])))
+    (row,) = found.series
+    assert len(row.took_ns) == lines
+    assert says in found.verdict(Limit(500_000_000, "X="))
+    assert any(f"exit status {status}" in note for note in found.notes) == bool(status)
+
+
+def test_a_private_journald_starts_where_a_container_has_proc_sys_read_only(tmp_path: Path) -> None:
+    script = 'mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; exec "$@"'
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh", sys.executable]
+    words += ["-m", "journalkeeper", "probe", "syslog", "--seconds=0.2", f"--directory={tmp_path}"]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "max_dgram_qlen 512" in done.stdout
+
+
+def test_a_private_journald_that_does_not_start_is_one_line_with_its_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(beds, "ENTER", "echo 'mount: permission denied' >&2; exit 1")
+    assert run(["probe", "syslog", "--seconds=0.1"]) == 1
+    said = capsys.readouterr().err
+    assert said == "journalkeeper: private journald: it ended as it started: mount: permission denied\n"

@@ -7,7 +7,7 @@ import pytest
 
 from journalkeeper.model.units import quantile
 from journalkeeper.report import distribution as report
-from journalkeeper.report.distribution import Limit, Series, Table
+from journalkeeper.report.distribution import Limit, Series
 
 MS = 1_000_000
 S = 1000 * MS
@@ -76,16 +76,6 @@ def test_rows_are_powers_of_two_with_a_bar_each_and_no_gap() -> None:
     ]
     assert report.rows([0, 1]) == [f"[0, 1 us) 2 |{'@' * 40}|"]
     assert report.rows([]) == []
-
-
-def test_the_table_tells_its_columns_again_when_one_is_added_and_keeps_to_the_width() -> None:
-    table = Table()
-    assert table.lines("10:00:00", [300 * MS]) == ["          <524ms", "10:00:00       1"]
-    assert table.lines("10:00:05", [300 * MS, 300 * MS]) == ["10:00:05       2"]
-    assert table.lines("10:00:10", [600 * MS])[0] == "          <524ms   524ms"
-    wide = table.lines("10:00:15", [1, 1000, 3 * S])
-    assert max(map(len, wide)) <= 80
-    assert wide[1].split() == ["10:00:15", "2", *["0"] * 7, "1"]
 
 
 def test_waits_count_from_the_planned_moment_where_there_was_a_plan() -> None:
