@@ -7,6 +7,7 @@ A name is judged by itself, whatever bytes it has; the file is not looked at.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from journalkeeper.model import Kind
@@ -40,6 +41,7 @@ class Name(NamedTuple):
 _ACTIVE_SYSTEM = Name(Kind.ACTIVE, "system")
 
 
+@lru_cache(maxsize=16384)
 def classify(name: str) -> Name | None:
     """What `name` (a directory entry, undecodable bytes as surrogates) says; None for no journal file.
 

@@ -6,6 +6,7 @@ Only what btrfs itself can do is a value here, so it need not be checked again.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 HIGHEST_LEVEL = {"zlib": 9, "lzo": 0, "zstd": 15}
@@ -24,6 +25,7 @@ class Compression(NamedTuple):
         return self.algorithm if self.level is None else f"{self.algorithm}:{self.level}"
 
 
+@lru_cache(maxsize=64)
 def parse_compression(text: str) -> Compression | None:
     """What `text` asks for; "no" is None.
 

@@ -135,25 +135,22 @@ class Sums(NamedTuple):
     @classmethod
     def of(cls, files: Iterable[JournalFile]) -> Sums:
         """Return the numbers of these files."""
-        return cls(*map(sum, zip(*map(_numbers, files), strict=True)))
+        every = tuple(files)
+        return cls(
+            files=len(every),
+            extents=sum(file.extents.total for file in every),
+            ideal_extents=sum(file.ideal_extents for file in every),
+            size_bytes=sum(file.size_bytes for file in every),
+            allocated_bytes=sum(file.allocated_bytes for file in every),
+            shared_bytes=sum(file.extents.shared_bytes for file in every),
+            disk_bytes=sum(file.disk_bytes or 0 for file in every),
+            unmeasured=sum(file.disk_bytes is None for file in every),
+        )
 
     @property
     def known_disk_bytes(self) -> int | None:
         """What the files occupy on the disk, if every file's is known."""
         return self.disk_bytes if self.files and not self.unmeasured else None
-
-
-def _numbers(file: JournalFile) -> Sums:
-    return Sums(
-        files=1,
-        extents=file.extents.total,
-        ideal_extents=file.ideal_extents,
-        size_bytes=file.size_bytes,
-        allocated_bytes=file.allocated_bytes,
-        shared_bytes=file.extents.shared_bytes,
-        disk_bytes=file.disk_bytes or 0,
-        unmeasured=int(file.disk_bytes is None),
-    )
 
 
 class Volume(NamedTuple):

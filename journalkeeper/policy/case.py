@@ -64,10 +64,13 @@ def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, .
     """A window for each instance and a Case for each file of `host`, files in their order."""
     volumes = {volume.device: volume for volume in host.volumes}
     instances = {instance.directory: instance for instance in host.instances}
+    files: dict[str, list[JournalFile]] = {directory: [] for directory in instances}
+    for file in host.files:
+        files.get(file.directory, []).append(file)
     windows = {
         directory: window(
             instance,
-            [file for file in host.files if file.directory == directory],
+            files[directory],
             host.now_us,
             margin_us=config.window.margin_us,
             now=request.now,

@@ -20,7 +20,7 @@ from journalkeeper.policy.cost import propose
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.directory_actions import directory_actions, rotated_away
 from journalkeeper.policy.rule_table import first
-from journalkeeper.policy.rules import vetoes
+from journalkeeper.policy.rules import RULES, vetoes
 
 COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
 """How many bytes of a device a profile takes for each byte, at the most (mkfs.btrfs(8), PROFILES)."""
@@ -68,10 +68,12 @@ def _answer(case: Case) -> tuple[Skip | None, Action | None]:
 
 def _judged(case: Case) -> tuple[Skip | None, Action | None]:
     """Why not to work on one file, and what to do about it: with both, what pays is put off."""
-    against, proposal = vetoes(case), propose(case)
+    proposal = propose(case)
     if isinstance(proposal, Skip):
+        veto = first(RULES, case)
         # Where there is nothing to do anyway nobody waits for a snapshot to go.
-        return (against[0] if against and against[0].reason is not Reason.SHARED else proposal), None
+        return (proposal if veto is None or veto.reason is Reason.SHARED else veto), None
+    against = vetoes(case)
     if against:
         ends = all(skip.reason in PUTTING_OFF and not _lasts(skip) for skip in against)
         return against[0]._replace(puts_off=ends), None

@@ -20,4 +20,8 @@ def answers(rules: Iterable[Callable[[Q], A | None]], question: Q) -> Iterator[A
 
 def first(rules: Iterable[Callable[[Q], A | None]], question: Q) -> A | None:
     """The first rule's answer, which counts; None if none has one."""
-    return next(answers(rules, question), None)
+    for rule in rules:
+        answer = rule(question)
+        if answer is not None:
+            return answer
+    return None
