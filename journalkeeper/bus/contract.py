@@ -84,7 +84,7 @@ MANAGER: Final = Interface(
         Method(
             "Defragment",
             "Have one journal file defragmented, by a job. The path is absolute and without .. or links, and below one"
-            " of Directories. Options: those of DefragmentAll less paths, upkeep and before-shutdown.",
+            " of Directories. Options: those of DefragmentAll less paths and before-shutdown.",
             (("path", "s"), OPTIONS),
             (JOB,),
             names.ACTION_DEFRAGMENT,
@@ -94,9 +94,8 @@ MANAGER: Final = Interface(
             "Have all that needs it defragmented, by a job; if the same was asked for by a job that is queued or"
             " running, by that job. Options, as of `journalkeeper defrag`: paths (as): only these files; active (b),"
             " archived (b): only such files; now (b): wait for no flush window, settling or daily budget; compress (s):"
-            " zstd[:LEVEL], zlib[:LEVEL], lzo or no; allow-unshare (b): also what a snapshot shares; upkeep (b): also"
-            " NOCOW for directories, and rotations; before-shutdown (b): active, now and upkeep, counting what the next"
-            " boot would find.",
+            " zstd[:LEVEL], zlib[:LEVEL], lzo or no; allow-unshare (b): also what a snapshot shares; before-shutdown"
+            " (b): active and now, counting what the next boot would find.",
             (OPTIONS,),
             (JOB,),
             names.ACTION_DEFRAGMENT,

@@ -18,7 +18,7 @@ LONGEST: Final = 4096
 """PATH_MAX: no path is longer, and no other text of an option so long."""
 
 FLAGS: Final = ("active", "archived", "now", "allow-unshare")
-FLAGS_OF_ALL: Final = (*FLAGS, "upkeep", "before-shutdown")
+FLAGS_OF_ALL: Final = (*FLAGS, "before-shutdown")
 
 OPTION_SIGNATURES: Final = {**dict.fromkeys(FLAGS_OF_ALL, "b"), "compress": "s", "paths": "as"}
 
@@ -42,7 +42,6 @@ def options(request: Request) -> dict[str, tuple[str, object]]:
         "archived": request.archived and not request.active,
         "now": request.now,
         "allow-unshare": bool(request.allow_unshare),
-        "upkeep": request.upkeep,
         "before-shutdown": request.ending,
     }
     given |= {name: ("b", True) for name, is_set in flags.items() if is_set}
@@ -70,14 +69,15 @@ def request(given: Mapping[str, Variant], directories: tuple[str, ...], path: st
     paths = [path] if path is not None else _paths(given)
     ending = on["before-shutdown"]
     both = on["active"] == on["archived"] and not ending
+    active = on["active"] or both or ending
     return Request(
         paths=tuple(dict.fromkeys(checked_path(one, directories) for one in paths)),
-        active=on["active"] or both or ending,
+        active=active,
         archived=on["archived"] or both,
         now=on["now"] or ending,
         compress=_compression(given["compress"].value) if "compress" in given else None,
         allow_unshare=on["allow-unshare"] or None,
-        upkeep=on["upkeep"] or ending,
+        upkeep=active and not paths,
         ending=ending,
     )
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper plan`: what `defrag` would do, and why not.
 
-It changes nothing. What is shown is the document of `plan -j`, whoever made the
-plan: root's is made here, and another user's by the service, which may look where the user may not.
+It changes nothing. The running service makes the plan, for root as for other users, because only the
+service knows when journald flushes next. Without a service the plan is made here.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from journalkeeper.wire.documents import plan_document, skips
 DESCRIPTION = """\
 Shows what `defrag` would do with the same options: an action or a reason against it for
 every file, what would be written, and when journald's next flush closes the window for
-active files. Nothing is changed. A user without root's rights is shown what the running
-service would do."""
+active files. Nothing is changed. While the service runs, the plan is the service's own."""
 
 EXAMPLES = """\
 examples:
@@ -139,7 +138,7 @@ def fine(skipped: tuple[Skip, ...], listed: tuple[Skip, ...]) -> list[str]:
 
 def _document(asked: Request, context: Context) -> dict[str, Any]:
     """The plan, as `plan -j` writes it."""
-    service = None if context.privileged else context.service(asked)
+    service = context.service(asked)
     if service is not None:
         with service:
             return service.plan(asked)

@@ -47,35 +47,28 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also files that a snapshot shares; what they share then takes its space twice",
     )
-    parser.add_argument(
-        "--upkeep",
-        action="store_true",
-        help="also what the service does beside: NOCOW for directories, rotations (not with PATH)",
-    )
+    # The unit of 0.1.0 calls it; what it asked for is always done now.
+    parser.add_argument("--upkeep", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--before-shutdown",
         action="store_true",
-        help="--active --now --upkeep, counting what a boot would find in the files after a shutdown",
+        help="--active --now, counting what a boot would find in the files after a shutdown",
     )
 
 
 def request(args: argparse.Namespace) -> Request:
-    """What the options of `add_selection` ask for; paths absolute, links not followed.
-
-    Raises: UsageError for --upkeep with a PATH.
-    """
-    if args.upkeep and args.paths:
-        raise UsageError("--upkeep is about directories and takes no PATH; see journalkeeper plan --help")
+    """What the options of `add_selection` ask for; paths absolute, links not followed."""
     ending = args.before_shutdown
     both = args.active == args.archived and not ending
+    active = args.active or both or ending
     return Request(
         paths=absolute(args.paths),
-        active=args.active or both or ending,
+        active=active,
         archived=args.archived or both,
         now=args.now or ending,
         compress=args.compress,
         allow_unshare=args.allow_unshare or None,
-        upkeep=args.upkeep or ending,
+        upkeep=active and not args.paths,
         ending=ending,
     )
 

@@ -98,7 +98,7 @@ STRATEGIES: Final = (
     Strategy("defrag", at_night=_defragment),
     Strategy("btrfsmaintenance", at_noon=_btrfsmaintenance),
     Strategy("rotate", at_night=_rotate),
-    Strategy("keeper", by_day=_keeper("--upkeep", "--now"), at_night=_keeper("--before-shutdown")),
+    Strategy("keeper", by_day=_keeper("--now"), at_night=_keeper("--before-shutdown")),
 )
 
 

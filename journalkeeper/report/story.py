@@ -78,7 +78,7 @@ def price(story: Story) -> Price:
 def change(decided: Decision, window: Window | None, now_us: int) -> str:
     """When it is done, or the decision can become another one."""
     if decided.action in UPKEEP:
-        return "The service does it at its next run; by hand: `journalkeeper defrag --upkeep`."
+        return "The service does it at its next run; by hand: `journalkeeper defrag`."
     if decided.action:
         if window is not None and window.closes_at_us is not None:
             return f"It is done by the next run before {when(window.closes_at_us)}, when the window closes."

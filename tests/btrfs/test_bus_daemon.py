@@ -349,7 +349,7 @@ def nonsense(luck: random.Random, top: str) -> Message:
             ("Defragment", "sa{sv}", [f"{top}/../{text}", {}]),
             ("Defragment", "sa{sv}", [f"{top}/{text}/../../x.journal", {"now": Variant("b", True)}]),
             ("Defragment", "sa{sv}", [f"/srv/{text}", {}]),
-            ("Defragment", "sa{sv}", [f"{top}/x.journal", {"upkeep": Variant("b", True)}]),
+            ("Defragment", "sa{sv}", [f"{top}/x.journal", {"before-shutdown": Variant("b", True)}]),
             ("DefragmentAll", "a{sv}", [{text: Variant("s", text)}]),
             ("DefragmentAll", "a{sv}", [{"now": Variant("s", text)}]),
             ("DefragmentAll", "a{sv}", [{"compress": Variant("s", text)}]),

@@ -50,11 +50,11 @@ Answers = Callable[[Callable[[], object]], None]
 
 @pytest.fixture
 def keep(tmp_path: Path) -> Run:
-    """Run the command with --upkeep where `journald` lives; what it said as JSON."""
+    """Run the command where `journald` lives; what it said as JSON."""
 
     def kept(journald: PrivateJournald, *words: str, conf: str = "", verb: str = "defrag") -> dict[str, Any]:
         (tmp_path / "conf").write_text(conf)
-        command: tuple[str | Path, ...] = (verb, "-j", "--config", tmp_path / "conf", "--upkeep", *words)
+        command: tuple[str | Path, ...] = (verb, "-j", "--config", tmp_path / "conf", *words)
         done = journalkeeper(*command, state=tmp_path / "state", inside=journald.inside, check=False)
         assert done.returncode in {0, 1}, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)

@@ -300,7 +300,7 @@ def test_a_fragmented_file_is_not_left_to_the_next_boot(guest: Guest, release: s
     down_and_up(guest, how)
     after = extents(guest)
     made = [name for name in after.keys() - before.keys() if name.startswith("system@")]
-    assert made, guest.shell("journalkeeper history; journalkeeper plan --active --now --upkeep")
+    assert made, guest.shell("journalkeeper history; journalkeeper plan --active --now")
     assert after["system.journal"] < aged  # 4 to 271 seen: the boot's own messages and flush are in it
     assert property_of(guest, "journalkeeper-shutdown.service", "SubState") == "exited"
     said = guest.shell("journalctl --no-pager -o cat -u journalkeeper-shutdown.service")

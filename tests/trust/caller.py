@@ -132,7 +132,7 @@ class Caller:
         return Variant(signature, options[signature])
 
     def _option(self) -> str:
-        options = ("active", "archived", "now", "allow-unshare", "compress", "paths", "upkeep", "before-shutdown")
+        options = ("active", "archived", "now", "allow-unshare", "compress", "paths", "before-shutdown")
         return self._dice.choice((*options, "x", self._text()))
 
     def _text(self) -> str:

@@ -39,7 +39,7 @@ SERVICE, DEFRAG, SHUTDOWN = "journalkeeper.service", "journalkeeper-defrag.servi
 MEASURE = "journalkeeper-measure@.service"
 UNITS = {
     SERVICE: ("ExecStart", "daemon"),
-    DEFRAG: ("ExecStart", "defrag --upkeep"),
+    DEFRAG: ("ExecStart", "defrag"),
     SHUTDOWN: ("ExecStop", "defrag --before-shutdown"),
     MEASURE: ("ExecStart", "--measure"),
 }

@@ -135,16 +135,15 @@ def test_progress_is_from_0_to_1(done: int, total: int, progress: float) -> None
 
 
 GIVEN: list[tuple[dict[str, Value], Request]] = [
-    ({}, Request()),
-    ({"active": Value("b", True)}, Request(archived=False)),
+    ({}, Request(upkeep=True)),
+    ({"active": Value("b", True)}, Request(archived=False, upkeep=True)),
     ({"archived": Value("b", True)}, Request(active=False)),
-    ({"active": Value("b", True), "archived": Value("b", True)}, Request()),
-    ({"active": Value("b", False)}, Request()),
-    ({"now": Value("b", True)}, Request(now=True)),
-    ({"compress": Value("s", "zstd:3")}, Request(compress="zstd:3")),
-    ({"allow-unshare": Value("b", True)}, Request(allow_unshare=True)),
-    ({"upkeep": Value("b", True)}, Request(upkeep=True)),
-    ({"before-shutdown": Value("b", True)}, Request(archived=False, now=True, upkeep=True, ending=True)),
+    ({"active": Value("b", True), "archived": Value("b", True)}, Request(upkeep=True)),
+    ({"active": Value("b", False)}, Request(upkeep=True)),
+    ({"now": Value("b", True)}, Request(now=True, upkeep=True)),
+    ({"compress": Value("s", "zstd:3")}, Request(compress="zstd:3", upkeep=True)),
+    ({"allow-unshare": Value("b", True)}, Request(allow_unshare=True, upkeep=True)),
+    ({"before-shutdown": Value("b", True)}, Request(archived=False, now=True, ending=True, upkeep=True)),
     ({"paths": Value("as", [PATH, PATH])}, Request(paths=(PATH,))),
 ]
 
@@ -162,7 +161,7 @@ def test_what_a_job_shows_as_its_options_asks_for_the_same_again(given: dict[str
 
 def test_defragment_takes_one_path_and_no_options_of_all() -> None:
     assert options.request({}, (TOP,), PATH) == Request(paths=(PATH,))
-    for name in ("paths", "upkeep", "before-shutdown"):
+    for name in ("paths", "before-shutdown"):
         with pytest.raises(UsageError, match=f"'{name}' is no option; allowed are active"):
             options.request({name: Value("b", True)}, (TOP,), PATH)
 
@@ -170,7 +169,7 @@ def test_defragment_takes_one_path_and_no_options_of_all() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"no": Value("b", True)}, r"'no' is no option; allowed are active \(b\), .*upkeep \(b\)"),
+        ({"no": Value("b", True)}, r"'no' is no option; allowed are active \(b\), .*paths \(as\)"),
         ({"x" * 1000: Value("b", True)}, r"x\.\.\.' is no option"),
         ({"now": Value("s", "yes")}, "option now has signature 's'; it must be b"),
         ({"compress": Value("s", "gzip")}, "option compress: 'gzip' is not a compression"),

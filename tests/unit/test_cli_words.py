@@ -61,15 +61,16 @@ def test_switches_before_and_after_the_command_add_up() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("defrag", Request()),
-        ("defrag --active", Request(active=True, archived=False)),
+        ("defrag", Request(upkeep=True)),
+        ("defrag --upkeep", Request(upkeep=True)),
+        ("defrag --active", Request(active=True, archived=False, upkeep=True)),
         ("defrag --archived", Request(active=False, archived=True)),
-        ("defrag --active --archived", Request()),
-        ("plan --now --allow-unshare", Request(now=True, allow_unshare=True)),
-        ("defrag --before-shutdown", Request(archived=False, now=True, upkeep=True, ending=True)),
-        ("defrag --compress=zstd:15", Request(compress="zstd:15")),
-        ("defrag --compress lzo", Request(compress="lzo")),
-        ("defrag --compress=no", Request(compress="no")),
+        ("defrag --active --archived", Request(upkeep=True)),
+        ("plan --now --allow-unshare", Request(now=True, allow_unshare=True, upkeep=True)),
+        ("defrag --before-shutdown", Request(archived=False, now=True, ending=True, upkeep=True)),
+        ("defrag --compress=zstd:15", Request(compress="zstd:15", upkeep=True)),
+        ("defrag --compress lzo", Request(compress="lzo", upkeep=True)),
+        ("defrag --compress=no", Request(compress="no", upkeep=True)),
         ("defrag /j/a --now /j/b", Request(paths=("/j/a", "/j/b"), now=True)),
         ("defrag -n /j/../j/a", Request(paths=("/j/a",))),
         ("defrag -- -n", Request(paths=("/cwd/-n",))),
@@ -102,7 +103,6 @@ def test_the_options_make_the_request(line: str, expected: Request, monkeypatch:
         ("defrag --compress=gzip", "allowed are no, lzo"),
         ("defrag --compress", "expected one argument"),
         ("plan -n", "unknown: -n"),
-        ("defrag --upkeep /j/a", "--upkeep is about directories and takes no PATH"),
     ],
 )
 def test_words_that_make_no_sense_are_a_usage_error_of_one_line(line: str, says: str) -> None:

@@ -205,5 +205,5 @@ def test_what_only_the_service_does_by_itself_is_told_with_the_command_that_does
     action: str, window: Window | None
 ) -> None:
     assert story.change(Decision(action, Reason.NO_REDUNDANCY), window, NOW_US) == (
-        "The service does it at its next run; by hand: `journalkeeper defrag --upkeep`."
+        "The service does it at its next run; by hand: `journalkeeper defrag`."
     )
