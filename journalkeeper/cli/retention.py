@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.doctor import WIDTH, gathered
+from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.gather.machine import RETENTION
 from journalkeeper.health.evidence import Evidence, Unknown, Wanted
 from journalkeeper.journald import conf
@@ -36,6 +37,7 @@ exit status:
   0 done, also if there was nothing to undo; 1 it cannot be told or written; 2 wrong usage"""
 
 MODE: Final = 0o644
+WRITE: Final = "write the setting for journald"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +94,11 @@ def _applied(found: Retention, evidence: Evidence) -> bool:
     text = dropin(found)
     if _present() == text:
         return False
-    _write(text)
+    try:
+        os.makedirs(os.path.dirname(RETENTION), exist_ok=True)
+    except OSError as error:
+        raise FileError.wrap(WRITE, RETENTION, error) from error
+    write_whole(WRITE, RETENTION, text, mode=MODE)
     use = conf.settings().system_max_use_bytes
     if use != found.proposed_use_bytes:
         raise KeeperError(
@@ -108,22 +114,6 @@ def _present() -> str:
             return file.read()
     except FileNotFoundError:
         return ""
-
-
-def _write(text: str) -> None:
-    """Write the drop-in beside its place and put it there in one step. Raises: FileError."""
-    beside = f"{RETENTION}.new"
-    try:
-        os.makedirs(os.path.dirname(RETENTION), exist_ok=True)
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(descriptor, MODE)
-            file.write(text)
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(beside, RETENTION)
-    except OSError as error:
-        raise FileError.wrap("write the setting for journald", RETENTION, error) from error
 
 
 def _removed() -> bool:

@@ -59,10 +59,13 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
 
 def _give_owner(copy: int, status: os.stat_result) -> None:
-    """Give the copy the original's owner while it is empty: who may not would write all of it for nothing.
+    """Give the copy the original's owner while it is empty, if the directory has not given it that owner already.
 
-    Raises: Refused without CAP_CHOWN, which the service does not have: an owner other than root, as in remote/.
+    Raises: Refused without the right, which the service does not have: another owner, as in remote/, or group.
     """
+    made = os.fstat(copy)
+    if (made.st_uid, made.st_gid) == (status.st_uid, status.st_gid):
+        return
     try:
         os.fchown(copy, status.st_uid, status.st_gid)
     except PermissionError as error:

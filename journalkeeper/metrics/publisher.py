@@ -18,8 +18,9 @@ from types import TracebackType
 from typing import Final
 
 from journalkeeper.config import Config
+from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.history.record import Record
-from journalkeeper.metrics import prometheus, textfile
+from journalkeeper.metrics import prometheus
 from journalkeeper.metrics.prometheus import Facts
 from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Outcome, Plan
@@ -27,6 +28,11 @@ from journalkeeper.model.errors import BusyError, FileError, KeeperError
 from journalkeeper.observe.intake import Intake, written_by_journald
 
 AGAIN_S: Final = 3600.0
+
+NAME: Final = "journalkeeper.prom"
+
+MODE: Final = 0o644
+"""node_exporter reads it as a user of its own."""
 
 ENTRIES: Final = 128
 """Of how many of the newest entries the worst wait is taken: some 13 ms after each flush of journald."""
@@ -37,13 +43,18 @@ REMEDIES: Final = {
 }
 
 
+def target(place: str) -> str:
+    """Return the file that Textfile= means: `place` if it ends in .prom, as the collector asks, else a file in it."""
+    return place if place.endswith(".prom") else f"{place}/{NAME}"
+
+
 class Publisher:
     """Keeps the file that `Textfile=` of `config` names; the record is in `state_directory`."""
 
     def __init__(self, config: Config, state_directory: str) -> None:
         self._config = config
         self._state_directory = state_directory
-        self._path = textfile.target(config.metrics.textfile)
+        self._path = target(config.metrics.textfile)
         self._facts = Facts(succeeded=True)
         self._text = ""
         self._written_s = -AGAIN_S
@@ -87,7 +98,8 @@ class Publisher:
         if text == self._text and recent and os.path.lexists(self._path):
             return
         try:
-            textfile.write(self._path, text)
+            # Not synced: after a power cut the next run writes it.
+            write_whole("write the metrics", self._path, text, mode=MODE, sync=False)
         except FileError as error:
             remedy = REMEDIES.get(error.number, "").format(os.path.dirname(self._path))
             raise KeeperError(f"{error}; {remedy}" if remedy else str(error)) from error

@@ -156,16 +156,23 @@ def test_what_ends_the_writing_leaves_the_old_page(
     assert names(path.parent) == ["page.html"]
 
 
-def test_a_filesystem_that_cannot_rename_so_gets_a_hard_link(
-    path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cannot(*_: object) -> None:
-        raise OSError(errno.EINVAL, "Invalid argument")
-
-    monkeypatch.setattr(report, "rename_new", cannot)
-    assert typed("report", "-o", f"{path}").status == 0
-    assert typed("report", "-o", f"{path}").status == 1
-    assert names(path.parent) == ["page.html"]
+@pytest.mark.root
+def test_only_its_owner_may_read_the_page_and_no_link_of_a_user_leads_root_elsewhere(path: Path, typed: Typed) -> None:
+    elsewhere = path.with_name("elsewhere")
+    elsewhere.mkdir()
+    home = path.with_name("home")
+    home.mkdir()
+    os.chown(home, 12345, 12345)
+    (home / "link").symlink_to(elsewhere)
+    os.chown(home / "link", 12345, 12345, follow_symlinks=False)
+    for way in (home / "link", home / "link" / ".." / "link"):
+        said = typed("report", "-o", f"{way}/page.html")
+        assert said.status == 1
+        assert "is a link of user 12345, which root does not follow" in said.err
+    assert names(elsewhere) == []
+    os.chown(home / "link", 0, 0, follow_symlinks=False)
+    assert typed("report", "-o", f"{home}/link/page.html").status == 0
+    assert (elsewhere / "page.html").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_name_of_255_bytes_is_a_name(tmp_path: Path, typed: Typed) -> None:
@@ -174,7 +181,5 @@ def test_a_name_of_255_bytes_is_a_name(tmp_path: Path, typed: Typed) -> None:
 
 def test_a_refusal_is_an_error_of_ours(path: Path) -> None:
     path.touch()
-    dir_fd = os.open(path.parent, os.O_RDONLY)
     with pytest.raises(KeeperError):
-        report.refuse(f"{path}", dir_fd, force=False)
-    os.close(dir_fd)
+        report.refuse(f"{path}", force=False)

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.metrics import textfile
+from journalkeeper.execute.whole_file import write_whole
+from journalkeeper.metrics import publisher
 from journalkeeper.metrics.prometheus import FAMILIES, PREFIX, Facts, render
 from journalkeeper.model.recorded import Counters
 from tests import figures
@@ -92,7 +93,7 @@ def scraped(address: str) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_node_exporter_shows_every_metric_as_it_was_written(open_directory: Path, exporter: str) -> None:
-    textfile.write(textfile.target(str(open_directory)), render(figures.FACTS))
+    write_whole("write", publisher.target(str(open_directory)), render(figures.FACTS), mode=publisher.MODE)
     found = scraped(exporter)
     written = dict(line.rsplit(" ", 1) for line in render(figures.FACTS).splitlines() if line[0] != "#")
     assert {name: float(found[name]) for name in written} == {name: float(value) for name, value in written.items()}

@@ -141,6 +141,10 @@ def test_a_host_with_journal_remote_gives_those_that_its_files_take(tmp_path: Pa
         reason = " ".join(line.lstrip("# ") for line in (UNITS / name).read_text().splitlines() if line[:1] == "#")
         assert [word for word in given.split() if word not in reason] == []
         assert given.split() == sorted(set(re.findall(r"CAP_(?:DAC_OVERRIDE|FOWNER|LEASE)", reason)))
+        unit = tmp_path / name
+        unit.write_text(f"{(UNITS / name).read_text()}\n[Service]\nCapabilityBoundingSet={given}\n")
+        done = analyze("security", "--offline=yes", "--no-pager", f"--threshold={EXPOSURE}", unit)
+        assert done.returncode == 0, done.stdout
 
 
 def test_every_command_is_one_that_the_program_knows() -> None:

@@ -14,7 +14,7 @@ from journalkeeper.config import Config, Metrics
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history import state
 from journalkeeper.metrics import publisher
-from journalkeeper.metrics.textfile import NAME
+from journalkeeper.metrics.publisher import NAME
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError
 from journalkeeper.model.run import Report

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.metrics.textfile import target
+from journalkeeper.metrics.publisher import target
 from journalkeeper.probe.scratch_volume import run
 
 pytestmark = pytest.mark.root

@@ -68,9 +68,9 @@ SHOWN = 160
 
 CALL = re.compile(r"^(\w+)\(")
 REFUSED = re.compile(r"^\w+\(.* = -1 EPERM")
-EXPECTED = re.compile(r"BTRFS_IOC_TREE_SEARCH|SO_(?:SND|RCV)BUFFORCE")
-"""What the kernel refuses to whoever has no capability, and is then done otherwise: disk space is asked of the unit
-that may, and libsystemd takes a smaller buffer."""
+EXPECTED = re.compile(r"BTRFS_IOC_TREE_SEARCH|SO_(?:SND|RCV)BUFFORCE|^fchown\(\d+</var/lib/journalkeeper/")
+"""What is refused and then done otherwise: disk space is asked of the unit that may, libsystemd takes a smaller
+buffer, and SQLite's files next to the database have the owner that its fchown() would give them."""
 
 WRITTEN = re.compile(r"^open(?:at2?)?\(.*\bO_(?:WRONLY|RDWR|CREAT).* = \d+<(/[^>]*)>")
 BUS = ("org.journalkeeper1", "/org/journalkeeper1", "org.journalkeeper1.Manager")

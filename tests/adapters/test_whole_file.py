@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The textfile on a real directory: whole at any moment, readable by others, and nothing beside it."""
+"""A file written as a whole: readers find no part of it, it has the mode that was asked for, and nothing is left."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.metrics.textfile import NAME, target, write
-from journalkeeper.model.errors import FileError
+from journalkeeper.execute import whole_file
+from journalkeeper.execute.whole_file import write_whole
+from journalkeeper.metrics.publisher import NAME, target
+from journalkeeper.model.errors import FileError, KeeperError
+
+
+def write(path: str, text: str, *, replace: bool = True) -> None:
+    write_whole("write the metrics", path, text, mode=0o644, replace=replace)
 
 
 @pytest.mark.parametrize(
@@ -59,19 +65,11 @@ def test_a_reader_never_finds_a_part(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a.prom"]
 
 
-def test_what_a_killed_run_left_is_no_obstacle_and_no_metric(tmp_path: Path) -> None:
-    (tmp_path / ".a.prom.new").write_text("half")
-    assert [name for name in os.listdir(tmp_path) if name.endswith(".prom")] == []
-    write(f"{tmp_path}/a.prom", "x 1\n")
-    assert os.listdir(tmp_path) == ["a.prom"]
-
-
 def test_no_link_is_followed_that_somebody_laid_there(tmp_path: Path) -> None:
     victim, place = tmp_path / "victim", tmp_path / "place"
     victim.write_text("kept")
     place.mkdir()
-    for name in ("a.prom", ".a.prom.new"):
-        (place / name).symlink_to(victim)
+    (place / "a.prom").symlink_to(victim)
     write(f"{place}/a.prom", "x 1\n")
     assert victim.read_text() == "kept"
     assert not (place / "a.prom").is_symlink()
@@ -93,7 +91,7 @@ def test_what_cannot_be_written_is_said_with_its_path_and_leaves_nothing(
     with pytest.raises(FileError, match=r"a\.prom: cannot write the metrics") as caught:
         write(f"{place}/a.prom", "x 1\n")
     assert caught.value.number == number
-    assert not (place / ".a.prom.new").exists()
+    assert not place.is_dir() or [name for name in os.listdir(place) if name != "a.prom"] == []
 
 
 @pytest.mark.root
@@ -110,3 +108,40 @@ def test_on_a_full_disk_the_old_file_stays_and_the_new_one_goes(tmp_path: Path) 
         assert os.listdir(place) == ["a.prom"]
     finally:
         subprocess.run(["umount", place], check=True)
+
+
+def test_a_filesystem_that_cannot_rename_so_gets_a_hard_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(*_: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(whole_file, "rename_new", cannot)
+    write(f"{tmp_path}/a", "first", replace=False)
+    with pytest.raises(FileError):
+        write(f"{tmp_path}/a", "second", replace=False)
+    assert (os.listdir(tmp_path), (tmp_path / "a").read_text()) == (["a"], "first")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("owner", "follows"), [(0, True), (12345, False)])
+@pytest.mark.parametrize("target", ["there", "../place/there", "{top}/there", "there/./"])
+def test_root_follows_only_links_of_roots(tmp_path: Path, owner: int, target: str, *, follows: bool) -> None:
+    place = tmp_path / "place"
+    (place / "there").mkdir(parents=True)
+    (place / "link").symlink_to(target.format(top=place))
+    os.chown(place / "link", owner, owner, follow_symlinks=False)
+    if follows:
+        write(f"{place}/link/a", "text")
+        assert (place / "there/a").read_text() == "text"
+    else:
+        with pytest.raises(KeeperError, match='"link" is a link of user 12345'):
+            write(f"{place}/link/a", "text")
+        assert os.listdir(place / "there") == []
+
+
+@pytest.mark.root
+def test_a_circle_of_links_ends(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(FileError) as caught:
+        write(f"{tmp_path}/a/x", "text")
+    assert caught.value.number == errno.ELOOP
