@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -53,6 +54,28 @@ SNAPSHOTS_US: Final = 30 * DAY_US
 DAY_S: Final = 24 * 60 * 60.0
 
 
+@dataclass
+class Memory:
+    """All that outlives a run: it is handed over whole when the configuration is read again.
+
+    `observer` has a row for each file, which holds as long as the file's device, inode, size, mtime and ctime are the
+    same and no run of ours has rewritten it. `failures` are the last failed actions by (device, inode), `waiting`
+    the files that wait by path (None before the first run), `seen` is the last look. `newest_run` is the newest run
+    in the history: another process may have added one. `notices` are still to be reported.
+    """
+
+    observer: Observer
+    flushes: Flushes = field(default_factory=Flushes)
+    piece_times: PieceTimes = field(default_factory=PieceTimes)
+    failures: dict[tuple[int, int], Refusal] = field(default_factory=dict)
+    waiting: dict[str, Wait] | None = None
+    seen: Seen = field(default=Seen((), (), (), ()))
+    history_seen: bool = False
+    notices: list[str] = field(default_factory=list)
+    newest_run: int | None = None
+    pruned_s: float = -DAY_S
+
+
 class Engine:
     """Runs over some journal directories.
 
@@ -76,26 +99,14 @@ class Engine:
         self._follows = follows
         self.directories = config.watch.directories if directories is None else directories
         self.state_directory = state_directory or state.default_directory()
-        self._observer = Observer(root, with_disk_bytes=disk_bytes)
-        self.flushes = Flushes()
-        self._piece_times = PieceTimes()
-        self._refused: dict[tuple[int, int], Refusal] = {}
-        self._waiting: dict[str, Wait] | None = None
-        self._last = Seen((), (), (), ())
-        self._record_seen = False
-        self._unsaid: list[str] = []
-        self._known_run: int | None = None
-        self._pruned_s = -DAY_S
+        self.memory = Memory(Observer(root, with_disk_bytes=disk_bytes))
         self._publisher: Publisher | None = None
         if config.metrics.textfile and self.directories == config.watch.directories:  # not of another directory, -D
             self._publisher = Publisher(config, self.state_directory)
 
     def take_over(self, before: Engine) -> None:
-        """Know what `before` learned: the flushes, the disk's pace, what was refused."""
-        self.flushes = before.flushes
-        self._piece_times, self._refused = before._piece_times, before._refused
-        self._record_seen, self._pruned_s, self._unsaid = before._record_seen, before._pruned_s, before._unsaid
-        self._waiting = before._waiting
+        """Continue with the memory of `before`, whose configuration was another."""
+        self.memory = before.memory
 
     def _there(self, *, watching: bool) -> tuple[str, ...]:
         """The directories to look into: who watches takes one that is not there for empty."""
@@ -177,17 +188,17 @@ class Engine:
             seen = self._see(request, self._there(watching=watching or self._follows))
             host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
             stopped = _either(stop, lock)
-            worker = Runner(self._config, self.flushes, self._piece_times, hurry=request.now, stop=stopped)
+            worker = Runner(self._config, self.memory.flushes, self.memory.piece_times, hurry=request.now, stop=stopped)
             notices += [*worker.clean(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes: list[Outcome] = []
             if chosen.actions or not watching:
-                self._observer.forget(action.path for action in chosen.actions)
-                run = self._known_run = record.begin_run(now_us(), origin)
-                for action, done in worker.carry_out(chosen, self._last, on_progress):
+                self.memory.observer.forget(action.path for action in chosen.actions)
+                run = self.memory.newest_run = record.begin_run(now_us(), origin)
+                for action, done in worker.carry_out(chosen, self.memory.seen, on_progress):
                     outcomes.append(done.outcome)
-                    remember(self._refused, action, done.outcome, now_us())
+                    remember(self.memory.failures, action, done.outcome, now_us())
                     notices += kept(record, run, seen.volumes, action.target.device, done)
                     on_outcome(done.outcome)
                 notices += tried(lambda: record.end_run(run, now_us()))
@@ -195,7 +206,7 @@ class Engine:
             if publisher is not None:
                 notices += tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
             counters = _counters(record)
-        waiting = tuple(self._waiting.values()) if self._waiting and watching else ()
+        waiting = tuple(self.memory.waiting.values()) if self.memory.waiting and watching else ()
         written = sum(outcome.bytes_written for outcome in outcomes)
         took_s, said = time.monotonic() - began, tuple(notices)
         return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters)
@@ -206,10 +217,10 @@ class Engine:
 
     def _forget_what_others_did(self, record: Record) -> None:
         """Another process may have worked on files since our last run."""
-        known, self._known_run = self._known_run, record.newest_run()
-        if known is not None and known != self._known_run:
+        known, self.memory.newest_run = self.memory.newest_run, record.newest_run()
+        if known is not None and known != self.memory.newest_run:
             # every run in a new history is new
-            self._observer.forget(record.worked_on_after(known if known < self._known_run else 0))
+            self.memory.observer.forget(record.worked_on_after(known if known < self.memory.newest_run else 0))
 
     def _wait(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
         """Know since when files wait; the record, of which each commit costs 14 I/Os, keeps waits of an hour.
@@ -217,29 +228,29 @@ class Engine:
         A run over some files tells only which of them do not wait any more.
         """
         now = now_us()
-        before = record.waiting() if self._waiting is None or not self._follows else self._waiting
+        before = record.waiting() if self.memory.waiting is None or not self._follows else self.memory.waiting
         if whole:
-            self._waiting = waits(before, chosen, outcomes, now)
+            self.memory.waiting = waits(before, chosen, outcomes, now)
         else:
             done = {outcome.path for outcome in outcomes if outcome.result is Result.DONE}
-            self._waiting = {path: wait for path, wait in before.items() if path not in done}
-        record.wait((one for one in self._waiting.values() if now - one.since_us >= HOUR_US), now_us=now)
+            self.memory.waiting = {path: wait for path, wait in before.items() if path not in done}
+        record.wait((one for one in self.memory.waiting.values() if now - one.since_us >= HOUR_US), now_us=now)
 
     def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
         """The record, which `stack` closes, and what is to be said: one that was there must be there still."""
-        removed = self._record_seen and not os.path.lexists(os.path.join(self.state_directory, NAME))
+        removed = self.memory.history_seen and not os.path.lexists(os.path.join(self.state_directory, NAME))
         record = stack.enter_context(Record(self.state_directory))
-        self._record_seen = True
+        self.memory.history_seen = True
         if removed:
-            self._unsaid.append(f"{record.path}: the record was removed; a new one was begun")
-        notices = list(self._unsaid)
+            self.memory.notices.append(f"{record.path}: the record was removed; a new one was begun")
+        notices = list(self.memory.notices)
         stack.push(partial(self._closing, record))
         return record, notices
 
     def _closing(self, record: Record, _: object, error: BaseException | None, __: object) -> None:
         """Keep the notice about a lost history for the next run if this run failed."""
-        lost = [] if error is None else [*self._unsaid, *begun_anew(record)]
-        self._unsaid = list(dict.fromkeys(lost))
+        lost = [] if error is None else [*self.memory.notices, *begun_anew(record)]
+        self.memory.notices = list(dict.fromkeys(lost))
 
     def _looked_back(
         self, record: Record, host: Host, done: tuple[Plan, list[Outcome]], *, whole: bool, rarely: bool
@@ -252,28 +263,30 @@ class Engine:
     def _prune(self, record: Record, host: Host, *, whole: bool, rarely: bool) -> None:
         """Forget what is old, not of `host`: after each run that somebody asked for, once a day where nobody did."""
         history = self._config.history
-        if not rarely or time.monotonic() - self._pruned_s >= DAY_S:
-            self._pruned_s = time.monotonic()
+        if not rarely or time.monotonic() - self.memory.pruned_s >= DAY_S:
+            self.memory.pruned_s = time.monotonic()
             if whole:
                 files = ((file.device, file.inode) for file in host.files)
                 directories = ((instance.device, instance.inode) for instance in host.instances)
-                there = (key for key in chain(files, directories) if key in self._refused)
-                self._refused = {key: self._refused[key] for key in there}
+                there = (key for key in chain(files, directories) if key in self.memory.failures)
+                self.memory.failures = {key: self.memory.failures[key] for key in there}
             record.prune(now_us(), history.keep_us, host, max_rows=history.max_rows)
 
     def _see(self, request: Request, directories: tuple[str, ...]) -> Seen:
         """Look at the files of `request`. The service's paths come from the bus, so it follows no links."""
         now = now_us()
         if request.paths and self._follows:
-            everything = self._timed(self._observer.look(directories, now_us=now))
+            everything = self._timed(self.memory.observer.look(directories, now_us=now))
             known = {one.directory: one for one in everything.instances}
-            some = self._observer.look_at(request.paths, now_us=now)
-            volumes = {volume.device: volume for volume in (*self._last.volumes, *some.volumes)}
-            self._last = self._last._replace(volumes=tuple(volumes.values()))  # a subvolume below may be named
+            some = self.memory.observer.look_at(request.paths, now_us=now)
+            volumes = {volume.device: volume for volume in (*self.memory.seen.volumes, *some.volumes)}
+            self.memory.seen = self.memory.seen._replace(
+                volumes=tuple(volumes.values())
+            )  # a subvolume below may be named
             return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
         if request.paths:
-            return self._timed(self._observer.look_at(map(resolved, request.paths), now_us=now))
-        seen = self._observer.look(directories, now_us=now)
+            return self._timed(self.memory.observer.look_at(map(resolved, request.paths), now_us=now))
+        seen = self.memory.observer.look(directories, now_us=now)
         if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
             where = " and ".join(directories)
             raise NeedsRootError(f"the journal files in {where} may be read by root and the group systemd-journal only")
@@ -281,25 +294,25 @@ class Engine:
 
     def _timed(self, seen: Seen) -> Seen:
         """The same with what is known of each instance's flushes and of our pieces there."""
-        instances = self.flushes.look(seen.instances, seen.files)
-        longest_us = self._piece_times.longest_us
-        self._last = seen._replace(
+        instances = self.memory.flushes.look(seen.instances, seen.files)
+        longest_us = self.memory.piece_times.longest_us
+        self.memory.seen = seen._replace(
             instances=tuple(one._replace(slowest_piece_us=longest_us(one.directory)) for one in instances)
         )
-        return self._last
+        return self.memory.seen
 
     def flush_passed(self) -> bool:
         """Whether a flush was found to be over, now or since this was asked last: time for a run."""
-        self.flushes.look_again()
-        return self.flushes.passed()
+        self.memory.flushes.look_again()
+        return self.memory.flushes.passed()
 
     def next_whole_look_us(self) -> int:
         """When a run of the service looks at everything though nothing happened, by CLOCK_REALTIME."""
-        return self._observer.opens_shared_us
+        return self.memory.observer.opens_shared_us
 
     def next_flush_look_us(self) -> int | None:
         """When to ask `flush_passed`, by CLOCK_MONOTONIC; None: not before something happens."""
-        return self.flushes.next_look_us(self._config.window.margin_us + self._piece_times.longest_us())
+        return self.memory.flushes.next_look_us(self._config.window.margin_us + self.memory.piece_times.longest_us())
 
     def _past(self, seen: Seen, record: Record) -> dict[tuple[int, int], Past]:
         """The last rewrite of each file."""
@@ -320,7 +333,7 @@ class Engine:
             volumes=seen.volumes,
             past=self._past(seen, record),
             written_bytes=written,
-            refused=dict(self._refused),
+            refused=dict(self.memory.failures),
             rotations=record.rotations_since(now - DAY_US, now),
             unshared=record.unshared_since(now - SNAPSHOTS_US),
         )

@@ -477,7 +477,7 @@ def test_as_many_files_as_are_looked_at_are_one_look_and_the_next_opens_none(
         report = go(engine, Request(), origin=DAEMON)
         took.append(time.monotonic() - began)
         assert len(report.plan.skipped) == layout.MOST_FILES
-    assert engine._observer.opened == layout.MOST_FILES
+    assert engine.memory.observer.opened == layout.MOST_FILES
     with capsys.disabled():
         sys.stdout.write(
             f"\ncycles over {layout.MOST_FILES:,} files: {', '.join(f'{seconds:.2f} s' for seconds in took)}\n"
