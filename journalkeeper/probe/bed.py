@@ -283,12 +283,16 @@ class PrivateJournald:
         """How many entries the active file has; 0 while journald is still making one."""
         return _number(self.active, ENTRIES_OFFSET, 8)
 
-    def age(self, flushes: int, messages: int = 40) -> None:
-        """Let the active file live through `flushes` real flushes of `messages` messages each."""
+    def age(self, flushes: int, messages: int = 40, *, syncs: bool = True) -> None:
+        """Let the active file live through `flushes` real flushes of `messages` messages each.
+
+        Unless it `syncs`, journald is not told to flush, and takes the same messages.
+        """
         for _ in range(flushes):
             self._log(messages)
             self._wait(lambda: self.state() == ONLINE, "journald did not take the messages")
-            self.sync()
+            if syncs:
+                self.sync()
 
     def _log(self, messages: int) -> None:
         for fields in itertools.islice(self._traffic, messages):

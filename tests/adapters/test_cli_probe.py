@@ -16,7 +16,7 @@ from journalkeeper.cli.parser import parse
 from journalkeeper.config import files
 from journalkeeper.journald.journalctl import wait_us
 from journalkeeper.model.errors import UsageError
-from journalkeeper.probe import syslog
+from journalkeeper.probe import syslog, who
 from journalkeeper.probe.base import Measurement, WallClock
 from journalkeeper.probe.intake import Intake
 from journalkeeper.report.distribution import Limit, Series
@@ -229,15 +229,31 @@ def test_a_clock_that_was_set_meanwhile_is_said(step_ns: int, note: str | None) 
     assert found.notes == ([] if note is None else [note])
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("probe fsync", "Nothing was measured; the limit would be 100 ms (X=)."),
-        ("probe intake", "Nothing was measured; the limit would be 100 ms (X=)."),
-    ],
-)
-def test_a_measurement_of_nothing_says_of_what(line: str, says: str) -> None:
-    assert Measurement([Series("all")]).verdict(Limit(100_000_000, "X=")) == says
+def test_a_measurement_of_nothing_says_so() -> None:
+    limit = Limit(100_000_000, "X=")
+    assert Measurement([Series("all")]).verdict(limit) == "Nothing was measured; the limit would be 100 ms (X=)."
+    assert who.describe([], 2_000_000, limit) == "No process synced a file in 2.00 s."
+
+
+def sync_row(process: str, thread: str, *took_ms: int) -> Series:
+    row = Series(thread, {"process": process, "thread": thread, "call": "fsync", "file": "/f"})
+    for number, took in enumerate(took_ms):
+        row.add(number * 10**9, took * 10**6)
+    return row
+
+
+def test_the_verdict_of_who_covers_every_row_and_journalds_main_thread_apart() -> None:
+    rows = [
+        sync_row(who.JOURNALD, who.JOURNALD, 17, 3),
+        sync_row(who.JOURNALD, "journal-offline", 5),
+        sync_row("mariadbd", "mariadbd", 52, 23),
+    ]
+    assert who.describe(rows, 2_000_000, Limit(100_000_000, "X=")) == (
+        "5 calls took 100 ms in 2.00 s (5.0%). The longest, 52.0 ms, was fsync by mariadbd of /f. All loggers waited "
+        "for 2 calls of journald's main thread, the longest 17.0 ms, within 100 ms (X=)."
+    )
+    assert "for which all loggers wait, made none." in who.describe(rows[1:], 2_000_000, Limit(100_000_000, "X="))
+    assert "17.0 ms, over 16.0 ms (X=)." in who.describe(rows, 2_000_000, Limit(16_000_000, "X="))
 
 
 def test_a_journal_becomes_text_and_json(says: Says, typed: Typed, tmp_path: Path) -> None:

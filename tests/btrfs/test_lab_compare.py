@@ -33,16 +33,18 @@ def test_each_strategy_has_its_effect(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     rows = {row["strategy"]: row for row in found["strategies"]}
     assert list(rows) == [strategy.name for strategy in STRATEGIES]
-    assert (found["directory"], found["iops"]) == (str(tmp_path), None)
+    assert (found["directory"], found["iops"]) == (str(tmp_path), 150)
     extents = {name: row["active_extents"] for name, row in rows.items()}
     assert extents["untouched"] >= 800
     assert extents["autodefrag"] < extents["untouched"]
     assert all(extents[name] < 100 for name in ("NOCOW", "defrag", "rotate", "keeper")), extents
     assert [name for name, row in rows.items() if not row["checksummed"]] == ["NOCOW"]
+    assert rows["no fsync"]["wait_s"] < rows["untouched"]["wait_s"]
     assert rows["keeper"]["disk_bytes"] < rows["rotate"]["disk_bytes"]
     assert rows["keeper"]["extents"] < rows["rotate"]["extents"]
     for row in rows.values():
         assert row["last_s"] > 0
+        assert row["wait_s"] > 0
         assert row["written_bytes"] > MIB
     assert settled_traces(tmp_path) == []
 

@@ -24,6 +24,7 @@ from journalkeeper.probe import base, fsync, stream, syslog, who
 from journalkeeper.probe import bed as beds
 from journalkeeper.probe.base import Measurement
 from journalkeeper.probe.bed import Bed
+from journalkeeper.probe.compare import STRATEGIES, Strategy, measure_wait_s
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.report.distribution import Limit
 from tests.bench.figures import REPOSITORY
@@ -392,9 +393,9 @@ def test_a_clock_that_was_set_by_an_hour_makes_no_wait_longer(bed: Bed, probe: s
     where = at_bed(bed)
     stepped = where._replace(journalctl=(sys.executable, "-c", STEPPED, *where.journalctl[1:], "--output=json"))
     found = ended(syslog.at(stepped, asked(), 50) if probe == "syslog" else stream.at(stepped, asked()))
-    assert found.losses == []
     assert all(series.took_ns for series in found.series)
     assert max(max(series.took_ns) for series in found.series) < 60 * 10**9
+    assert found.losses == []
 
 
 def test_messages_that_do_not_come_are_counted_and_said(make_bed: Callable[..., Bed]) -> None:
@@ -468,3 +469,23 @@ def test_a_private_journald_that_does_not_start_is_one_line_with_its_words(
     assert run(["probe", "syslog", "--seconds=0.1"]) == 1
     said = capsys.readouterr().err
     assert said == "journalkeeper: private journald: it ended as it started: mount: permission denied\n"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:2], ids=lambda one: one.name)
+def test_journald_syncs_its_file_in_the_load_of_a_comparison_unless_the_strategy_is_no_fsync(
+    make_bed: Callable[..., Bed], strategy: Strategy
+) -> None:
+    place = make_bed(sync_interval="1d")
+    found = watched(lambda: measure_wait_s(place, strategy, 150))
+    calls = sum(len(row.took_ns) for row in found.series if row.labels["file"] == str(place.journald.active))
+    assert (calls > 0) == strategy.syncs, calls
+
+
+def test_the_wait_of_a_load_is_how_long_journald_was_stopped(bed: Bed) -> None:
+    def stop(place: Bed) -> None:
+        os.kill(place.journald.pid, signal.SIGSTOP)
+        time.sleep(0.7)
+        os.kill(place.journald.pid, signal.SIGCONT)
+
+    wait_s = measure_wait_s(bed, Strategy("stopped", by_day=stop, syncs=False), 0)
+    assert wait_s == pytest.approx(0.7, rel=0.1)

@@ -12,10 +12,22 @@ import pytest
 from journalkeeper.cli import lab, main
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.progress import ProgressLine
-from journalkeeper.probe import bed
+from journalkeeper.probe import bed, compare
 from journalkeeper.probe.compare import STRATEGIES, Compared, Row
+from journalkeeper.probe.scratch_volume import ScratchVolume
 
-WORST = Row("btrfsmaintenance", 123.456, 99.9, 1234.5, 123_456, 9, 10 << 30, 1 << 40, checksummed=True)
+WORST = Row("btrfsmaintenance", 123.456, 99.9, 99.9, 1234.5, 123_456, 9, 10 << 30, 1 << 40, checksummed=True)
+
+
+class Volume(ScratchVolume):
+    """A volume that is only throttled."""
+
+    def __init__(self, *, can_limit: bool) -> None:
+        self.can_limit = can_limit
+
+    def throttle(self, iops: int) -> None:
+        if not self.can_limit:
+            raise RuntimeError("this kernel or cgroup cannot limit IOPS")
 
 
 @pytest.mark.parametrize(
@@ -60,14 +72,37 @@ def test_it_says_why_there_can_be_no_volume(
 
 def test_the_table_fits_80_columns_and_names_the_best_with_checksums() -> None:
     rows = [WORST._replace(strategy=one.name, checksummed=not one.nocow) for one in STRATEGIES]
-    rows[1] = rows[1]._replace(flush_s=1.0)
+    rows[2] = rows[2]._replace(flush_s=1.0)
     rows[-1] = rows[-1]._replace(flush_s=2.0)
     output = Output(Namespace(json="off", no_legend=False, no_pager=True), {})
-    lines = lab._lines("/srv", 150, Compared(250, tuple(rows)), output)
+    rows[0] = rows[0]._replace(wait_s=2.5)
+    rows[1] = rows[1]._replace(flush_s=0.5, wait_s=0.25)
+    lines = lab._lines("/srv", Compared(250, tuple(rows), 150), output)
     assert max(map(len, lines)) <= 80
     said = " ".join(lines)
     assert "with NOCOW, 1.00 s; of those with checksums with keeper, 2.00 s." in said
+    assert "A message waits for at most 2.50 s untouched, 0.25 s without journald's fsync." in said
     assert "250 flushes of 40 messages each in 4 days, on /srv, 150 IOPS." in said
+
+
+def test_without_a_limit_nothing_is_ranked() -> None:
+    output = Output(Namespace(json="off", no_legend=False, no_pager=True), {})
+    said = " ".join(lab._lines("/srv", Compared(250, (WORST,), 0), output))
+    assert "Without a limit of IOPS the times are too short to rank the strategies." in said
+    assert "A boot waits least" not in said
+
+
+@pytest.mark.parametrize(
+    ("asked", "can_limit", "limit"),
+    [(None, True, 150), (None, False, 0), (500, True, 500), (0, True, 0), (0, False, 0)],
+)
+def test_the_default_is_150_iops_where_the_kernel_can_limit(asked: int | None, limit: int, *, can_limit: bool) -> None:
+    assert compare._find_limit(Volume(can_limit=can_limit), asked) == limit
+
+
+def test_a_limit_that_was_asked_for_and_cannot_be_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="cannot limit"):
+        compare._find_limit(Volume(can_limit=False), 500)
 
 
 def test_the_progress_line_shows_what_is_done() -> None:
