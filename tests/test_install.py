@@ -13,7 +13,7 @@ import pytest
 from journalkeeper import __version__
 
 CHECKOUT = Path(__file__).parent.parent
-LIBRARIES = ("btrfsutil", "dbus_fast", "psutil", "pydantic", "pyinotify", "systemd.journal")
+LIBRARIES = ("btrfsutil", "dbus_fast", "jinja2", "psutil", "pydantic", "pyinotify", "systemd.journal")
 
 
 def headers_missing() -> str | None:

@@ -116,6 +116,7 @@ def _recorded(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | U
                 last_run=record.last_run(),
                 waiting=tuple(record.waiting().values()),
                 unshared=record.unshared_since(now_us - SNAPSHOTS_US),
+                counters=record.counters(),
                 ignored=record.ignored,
             )
     except FileNotFoundError:

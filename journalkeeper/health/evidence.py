@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from journalkeeper.config import Config
 from journalkeeper.model import Host, Plan
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.recorded import Entry, Run, Sample, Totals
+from journalkeeper.model.recorded import Counters, Entry, Run, Sample, Totals
 from journalkeeper.model.waiting import Wait
 
 DOCTOR_ENTRIES: Final = 50_000
@@ -54,7 +54,7 @@ class Recorded(NamedTuple):
 
     `first_us` is the oldest row of `entries`, `samples` and `totals`, None if there is none; `ignored` has a sentence
     on each table with rows that could not be understood; `unshared` the directories in which something was rewritten
-    beside a snapshot, as in a plan.
+    beside a snapshot, as in a plan; `counters` are the totals since the installation.
     """
 
     first_us: int | None
@@ -65,6 +65,7 @@ class Recorded(NamedTuple):
     waiting: tuple[Wait, ...]
     ignored: tuple[str, ...] = ()
     unshared: frozenset[str] = frozenset()
+    counters: Counters | None = None
 
 
 class Boot(NamedTuple):

@@ -7,23 +7,26 @@ What was not measured is a gap and is said; nothing is drawn below zero, whateve
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from math import ceil, log2
+from math import ceil, log10
 from typing import Final
 
 from journalkeeper.health.evidence import Boot, Intake, Journal, Recorded
 from journalkeeper.model import Result
-from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_span, quantile
+from journalkeeper.model.units import DAY_US, MINUTE_US, counted, format_span, quantile
 from journalkeeper.report import svg
-from journalkeeper.report.figure import MOST_ROWS, Figure, Table, in_time, left_out, number_label
+from journalkeeper.report.figure import MOST_ROWS, Figure, Table, in_time, left_out, number_label, time_labels
 from journalkeeper.report.text import UNKNOWN, day, hour, seconds, when
 
 MOST_BOOTS: Final = 120
-MOST_COLUMNS: Final = 72
-"""Columns of the intake chart."""
+MOST_SPANS: Final = 120
+"""Spans of time in the intake chart, each with its percentiles."""
 
-COLUMN_HOURS: Final = (1, 2, 3, 4, 6, 8, 12, 24)
+SPAN_MESSAGES: Final = 100
+"""Of fewer messages the 99th percentile is the longest wait."""
+
+WAIT_LABELS: Final = ("10us", "100us", "1ms", "10ms", "100ms", "1s", "10s", "100s", "1000s")
 
 
 def boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
@@ -37,6 +40,8 @@ def boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
         return Figure(name, title, "The journal holds no boot.")
     extents = _found(shown, [] if record is None else _counts(record))
     since_us = None if record is None else record.first_us
+    if record is not None and record.counters is not None and record.counters.since_us is not None:
+        since_us = record.counters.since_us
     userspace = svg.Boxes("userspace", _columns([_s(boot.userspace_us) for boot in shown], shown))
     flush = svg.Boxes("flush", _columns([_s(boot.waited_us) for boot in shown], shown))
     gaps = tuple((place + 0.5, "?") for place, boot in enumerate(shown) if _s(boot.userspace_us) is None)
@@ -140,90 +145,72 @@ def _columns(
 
 
 def intake(journal: Journal, now_us: int) -> Figure:
-    """How many messages waited how long for journald: hours across, powers of two of the delay up."""
+    """Return how long messages waited for journald over time: the median, the 99th percentile and the longest wait."""
     name, title = "intake", "Intake delay"
     timely = in_time(journal.intake, now_us)
-    kept = [entry for entry in timely if entry.wait_us >= 0]
+    kept = sorted(entry for entry in timely if entry.wait_us >= 0)
     if not kept:
         return Figure(name, title, "No message in the journal says when it was sent.")
     waits = sorted(entry.wait_us for entry in kept)
-    hours, cells = _cells(kept)
-    low = min(column for column, _ in cells)
-    wide = max(column for column, _ in cells) - low + 1
-    layer = svg.Boxes("waits", _boxes(cells, low))
-    most = max(bucket for _, bucket in cells) + 1
-    labels = tuple((bucket, _bucket(bucket)) for bucket in range(0, most + 1, 1 if most < 10 else 2))
-    panel = svg.Panel("wait in journald's queue", most, str, (layer,), height=max(90, 13 * most), labels=labels)
-    axis = tuple((place + 0.5, hour((low + place) * hours * HOUR_US)) for place in range(wide))
     said = (
-        f"Of {counted(len(waits), 'message')}, 99 in 100 waited at most {format_span(quantile(sorted(waits), 990), 1)},"
+        f"Of {counted(len(waits), 'message')}, 99 in 100 waited at most {format_span(quantile(waits, 990), 1)},"
         f" the longest {format_span(waits[-1], 1)}."
     )
-    notes = [f"A column is {counted(hours, 'hour')}; a bar's height grows with the logarithm of its messages."]
+    notes = []
     if not journal.complete and journal.oldest_us is not None:
         notes.append(f"The journal was read back to {when(journal.oldest_us)} only; older messages are not counted.")
     if len(kept) < len(timely):
         back = counted(len(timely) - len(kept), "message")
         notes.append(f"{back} seemed to be taken before being sent, as the clock was set, and are left out.")
     notes += left_out(len(journal.intake) - len(timely), "message")
-    chart = svg.Chart(f"Intake delay: {said}", 0, wide, (panel,), axis)
-    return Figure(name, title, said, chart, ((layer, "messages"),), _waits_table(kept), tuple(notes))
+    low, high = kept[0].when_us, max(kept[-1].when_us, kept[0].when_us + MINUTE_US)
+    number = min(MOST_SPANS, max(MOST_ROWS, len(kept) // SPAN_MESSAGES))
+    spans = _spans(kept, low, ceil((high - low + 1) / number))
+    lines = tuple(
+        (svg.Line(css, _wait_points(spans, per_mille)), label)
+        for css, label, per_mille in (("worst", "longest", 1000), ("p99", "p99", 990), ("p50", "median", 500))
+    )
+    top = ceil(_wait_level(waits[-1])) or 1
+    labels = tuple((level, label) for level, label in enumerate(WAIT_LABELS) if level <= top)
+    panel = svg.Panel("wait in journald's queue", top, str, tuple(line for line, _ in lines), 170, labels=labels)
+    chart = svg.Chart(f"Intake delay: {said}", low, high, (panel,), time_labels(low, high))
+    rows_us = ceil((high - low + 1) / MOST_ROWS)
+    return Figure(name, title, said, chart, lines, _waits_table(_spans(kept, low, rows_us)), tuple(notes))
 
 
-def _boxes(cells: Counter[tuple[int, int]], low: int) -> tuple[tuple[float, float, float, float, str], ...]:
-    """A box in each cell that has messages, the higher the more."""
-    busiest = log2(max(cells.values()) + 1)
+def _spans(kept: Sequence[Intake], low_us: int, span_us: int) -> list[tuple[int, list[Intake]]]:
+    """Return the messages by spans of time, the shortest wait first; spans without a message are empty."""
+    found: list[list[Intake]] = [[] for _ in range((kept[-1].when_us - low_us) // span_us + 1)]
+    for entry in kept:
+        found[(entry.when_us - low_us) // span_us].append(entry)
+    return [(low_us + at * span_us, sorted(some, key=lambda one: one.wait_us)) for at, some in enumerate(found)]
+
+
+def _wait_points(spans: Sequence[tuple[int, list[Intake]]], per_mille: int) -> tuple[tuple[float, float | None], ...]:
+    """Return a line through the wait that so many of a thousand messages of each span do not exceed."""
     return tuple(
-        (at + 0.05, bucket, at + 0.95, bucket + 0.15 + 0.8 * log2(number + 1) / busiest, f"{number:,}")
-        for at, bucket, number in sorted((column - low, bucket, number) for (column, bucket), number in cells.items())
+        (at, _wait_level(quantile([one.wait_us for one in some], per_mille)) if some else None) for at, some in spans
     )
 
 
-def bucket_of(wait_us: int) -> int:
-    """floor(log2), and 0 for less than 2 us.
-
-    >>> [bucket_of(wait) for wait in (0, 1, 2, 3, 4, 1023, 1024)]
-    [0, 0, 1, 1, 2, 9, 10]
-    """
-    return max(wait_us.bit_length() - 1, 0)
+def _wait_level(wait_us: float) -> float:
+    """Return the place of a wait on the logarithmic axis of WAIT_LABELS."""
+    return max(0.0, log10(max(wait_us, 1)) - 1)
 
 
-def _cells(kept: Sequence[Intake]) -> tuple[int, Counter[tuple[int, int]]]:
-    """How many hours a column is, and the number of messages by (column, bucket)."""
-    reach = (max(entry.when_us for entry in kept) - min(entry.when_us for entry in kept)) / HOUR_US
-    hours = next((number for number in COLUMN_HOURS if reach / number < MOST_COLUMNS - 1), 0)
-    hours = hours or 24 * ceil(reach / 24 / (MOST_COLUMNS - 1))
-    return hours, Counter((entry.when_us // (hours * HOUR_US), bucket_of(entry.wait_us)) for entry in kept)
-
-
-def _bucket(bucket: int) -> str:
-    """Where a bucket begins, rounded: 512us, 1ms, 66ms, 4s."""
-    if not bucket:
-        return "0"
-    begins_us = 1 << bucket
-    factor, unit = next((one for one in ((1e6, "s"), (1e3, "ms")) if begins_us >= one[0]), (1, "us"))
-    return f"{round(begins_us / factor)}{unit}"
-
-
-def _waits_table(kept: Sequence[Intake]) -> Table:
-    counts: Counter[int] = Counter()
-    worst: dict[int, Intake] = {}
-    for entry in kept:
-        bucket = bucket_of(entry.wait_us)
-        counts[bucket] += 1
-        if bucket not in worst or entry.wait_us > worst[bucket].wait_us:
-            worst[bucket] = entry
+def _waits_table(spans: Sequence[tuple[int, list[Intake]]]) -> Table:
     rows = tuple(
         (
-            f"{_bucket(bucket)} to {_bucket(bucket + 1)}",
-            f"{counts[bucket]:,}",
-            f"{counts[bucket] / len(kept):.2%}",
-            f"{worst[bucket].unit or UNKNOWN}, {when(worst[bucket].when_us)}",
+            when(at),
+            f"{len(some):,}",
+            *(format_span(quantile([one.wait_us for one in some], part), 1) for part in (500, 990, 1000)),
+            some[-1].unit or UNKNOWN,
         )
-        for bucket in sorted(counts, reverse=True)
+        for at, some in reversed(spans)
+        if some
     )
-    heads = ("Wait", "Messages", "Share", "The longest of them")
-    return Table("Messages by how long they waited", heads, rows, words_last=True)
+    heads = ("From", "Messages", "Median", "p99", "Longest", "The unit that waited longest")
+    return Table("Waits by the time of the message, the newest first", heads, rows, words_last=True)
 
 
 def _plain(unit: str) -> Callable[[float], str]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from journalkeeper.model.units import HOUR_US, format_size
+from journalkeeper.model.units import DAY_US, HOUR_US, format_size
 from journalkeeper.report import svg
+from journalkeeper.report.text import day, hour
 
 MOST_ROWS: Final = 12
 """Rows of a table below a chart; the newest, or sums."""
@@ -34,6 +35,12 @@ class Table(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
     left: int = 1
     words_last: bool = False
+
+    def side(self, column: int) -> str:
+        """Return the CSS classes that align a column."""
+        if self.words_last and column == len(self.heads) - 1:
+            return "left long"
+        return "left" if column < self.left else "right"
 
 
 class Figure(NamedTuple):
@@ -70,3 +77,10 @@ def number_label(number: float) -> str:
 def size_label(number: float) -> str:
     """A size, without a decimal that says nothing."""
     return format_size(int(number)).replace(".0", "")
+
+
+def time_labels(low: int, high: int) -> tuple[tuple[float, str], ...]:
+    """Return labels of an axis of time at ten even distances."""
+    written = day if high - low > 4 * DAY_US else hour
+    labels = [(low + (high - low) * tenth // 10) for tenth in range(11)]
+    return tuple((at, written(at)) for at in labels)

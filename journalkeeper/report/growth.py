@@ -15,8 +15,17 @@ from journalkeeper.model import JournalFile, Result, Sums
 from journalkeeper.model.recorded import Entry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_size
 from journalkeeper.report import svg
-from journalkeeper.report.figure import MOST_ROWS, Figure, Table, in_time, left_out, number_label, size_label
-from journalkeeper.report.text import day, hour, when
+from journalkeeper.report.figure import (
+    MOST_ROWS,
+    Figure,
+    Table,
+    in_time,
+    left_out,
+    number_label,
+    size_label,
+    time_labels,
+)
+from journalkeeper.report.text import day, when
 
 MOST_BARS: Final = 120
 MOST_POINTS: Final = 2000
@@ -56,7 +65,7 @@ def _extents(moments: Sequence[Totals], entries: Sequence[Entry]) -> Figure:
     panel = svg.Panel("extents", max(one.extents for one in moments), number_label, (ideal, line, ticks), height=170)
     last = moments[-1]
     said = f"{counted(last.extents, 'extent')} at {when(last.when_us)}, where {last.ideal_extents:,} would be ideal."
-    chart = svg.Chart(f"Extents over time: {said}", low, high, (panel,), _times(low, high))
+    chart = svg.Chart(f"Extents over time: {said}", low, high, (panel,), time_labels(low, high))
     rows = tuple(
         (when(one.when_us), f"{one.extents:,}", f"{one.ideal_extents:,}", f"{one.active_extents:,}", f"{one.files:,}")
         for one in reversed(_spread(moments))
@@ -109,7 +118,7 @@ def _sizes(moments: Sequence[Totals], entries: Sequence[Entry], disk_bytes: int 
     said = f"{format_size(last.size_bytes)} logged, {format_size(last.allocated_bytes)} allocated"
     said += f", {format_size(disk_bytes)} on disk" if disk_bytes is not None else ", on disk unknown"
     said += f"; {format_size(sum(number for _, number in written))} written by journalkeeper since {day(low)}."
-    chart = svg.Chart(f"Bytes over time: {said}", low, high, tuple(panels), _times(low, high))
+    chart = svg.Chart(f"Bytes over time: {said}", low, high, tuple(panels), time_labels(low, high))
     return Figure("bytes", "Bytes", said, chart, tuple(key), _sizes_table(moments, entries))
 
 
@@ -159,10 +168,3 @@ def _span(times: Sequence[int]) -> tuple[int, int]:
     """The first and the last time, an hour apart at the least."""
     low, high = min(times), max(times)
     return min(low, high - HOUR_US), high
-
-
-def _times(low: int, high: int) -> tuple[tuple[float, str], ...]:
-    """Labels at ten even distances."""
-    written = day if high - low > 4 * DAY_US else hour
-    labels = [(low + (high - low) * tenth // 10) for tenth in range(11)]
-    return tuple((at, written(at)) for at in labels)

@@ -1,57 +1,90 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """One HTML page that needs nothing else: no script, no network, at most MOST_BYTES.
 
-Each chart is drawn twice, for a wide and a narrow screen, as text in a drawing shrinks with it. What grows with a
-record, the rows of actions, is cut until the page fits; older actions are then sums, and no action goes uncounted.
+The template is templates/page.html. Nothing from the disk or the journal reaches it unescaped: the environment escapes
+and cuts every value. Each chart is drawn twice, for a wide and a narrow screen, because text in a drawing shrinks with
+it. The rows of actions, which grow with the record, are cut until the page fits; older actions become monthly sums.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Evidence, Unknown
-from journalkeeper.health.finding import Fact, Finding, Verdict
+from journalkeeper.health.finding import Facts, Severity, Verdict
 from journalkeeper.model import Plan, Reason, Skip, Sums
-from journalkeeper.model.reasons import SENTENCES
+from journalkeeper.model.escape import shown
+from journalkeeper.model.reasons import SENTENCES, describe_outcome, describe_saving
 from journalkeeper.model.recorded import Entry
-from journalkeeper.model.units import counted, format_size
+from journalkeeper.model.units import counted, format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS, read_seconds_saved
-from journalkeeper.report import charts, style, svg
+from journalkeeper.report import charts, svg
 from journalkeeper.report.figure import Figure, Table
 from journalkeeper.report.growth import growth
-from journalkeeper.report.text import UNKNOWN, html, seconds, when
+from journalkeeper.report.text import LONGEST, UNKNOWN, cut, day, seconds, when
 
 MOST_BYTES: Final = 500 << 10
 MOST_ACTIONS: Final = 400
 """Actions that have a row each; older ones are summed up by month."""
 
 MOST_PLANNED: Final = 100
-WIDE: Final = 900
-NARROW: Final = 360
+WIDTHS: Final = {"wide": 900, "narrow": 360}
 LONG: Final = 600
 """Characters of a sentence or a command, where a name has fewer."""
 
-POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
-"""Content Security Policy Level 3: the browser itself sees to it that nothing is run or fetched."""
-
 
 def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
-    """The page of `host`, in UTF-8 at most MOST_BYTES long."""
-    sections = [(figure.name, figure.title, _figure(figure)) for figure in figures(evidence)]
-    sections.append(("findings", "Findings", _findings(verdict)))
+    """Return the page of `host`, in UTF-8 at most MOST_BYTES long."""
+    environment = _environment()
+    template = environment.get_template("page.html")
+    style = Markup(environment.loader.get_source(environment, "style.css")[0])  # type: ignore[union-attr] # noqa: S704
+    content = {**_head(evidence, verdict), **_decided(evidence.plan), "style": style, "host": host}
     rows = MOST_ACTIONS
     while True:
-        made = _page(evidence, [*sections, ("actions", "Actions", _actions(evidence, rows))], host)
+        made = template.render(**content, **_done(evidence, rows))
         if len(made.encode()) <= MOST_BYTES or not rows:
             return made
         rows //= 2
 
 
+def _environment() -> Environment:
+    """Return an environment that escapes every value: markup, control characters, and whatever is too long."""
+
+    def show(value: object, longest: int = LONGEST) -> object:
+        return value if isinstance(value, Markup) else escape(cut(shown(str(value)), longest))
+
+    def draw(chart: svg.Chart, css: str) -> Markup:
+        drawn = svg.draw(chart, WIDTHS[css]).replace("<svg ", f'<svg class="{css}" ', 1)
+        return Markup(drawn)  # noqa: S704 - svg.draw escapes its words
+
+    made = Environment(
+        loader=PackageLoader("journalkeeper.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=show,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["long"] = lambda value: show(value, LONG)
+    made.globals.update(
+        draw=draw,
+        swatch=lambda layer: Markup(svg.swatch(layer)),  # noqa: S704 - made of our own words
+        describe_facts=_describe_facts,
+        counted=counted,
+        newline=Markup("\n"),
+        version=__version__,
+    )
+    return made
+
+
 def figures(evidence: Evidence) -> tuple[Figure, ...]:
-    """The four charts; of what could not be looked at, why."""
+    """Return the four charts, or the reason why one could not be made."""
     record, journal, look, now_us = evidence.record, evidence.journal, evidence.look, evidence.now_us
     files = () if isinstance(look, Unknown) else tuple(file for file in look.host.files if file.problem is None)
     if isinstance(journal, Unknown):
@@ -63,35 +96,46 @@ def figures(evidence: Evidence) -> tuple[Figure, ...]:
         extents, sizes = _unknown("extents", "Extents", record), _unknown("bytes", "Bytes", record)
     else:
         extents, sizes = growth(record, files, now_us)
-    return boots, extents, intake, sizes
+    return boots, extents, sizes, intake
 
 
 def _unknown(name: str, title: str, why: Unknown) -> Figure:
     return Figure(name, title, f"Unknown: {why.why}.")
 
 
-def _page(evidence: Evidence, sections: Sequence[tuple[str, str, str]], host: str) -> str:
-    title = f"The journal of {html(host)}"
-    links = "".join(f'<li><a href="#{name}">{head}</a></li>' for name, head, _ in sections)
-    body = "".join(
-        f'<section aria-labelledby="{name}"><h2 id="{name}">{head}</h2>{text}</section>'
-        for name, head, text in sections
-    )
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><style>{style.sheet()}</style></head>\n'
-        f"<body><header><h1>{title}</h1><p>{_seen(evidence)}</p>"
-        f'<nav aria-label="Sections"><ul>{links}</ul></nav></header>\n<main>{body}</main>\n'
-        f"<footer><p>Made by journalkeeper {__version__} at {when(evidence.now_us)}; times are local."
-        f" {_ignored(evidence)}</p></footer></body></html>\n"
-    )
+def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
+    """Return what the page begins with, the charts, and the findings."""
+    record = evidence.record
+    saving = ""
+    if not isinstance(record, Unknown) and record.counters is not None:
+        since_us = record.counters.since_us
+        saving = describe_saving(record.counters, "the installation" if since_us is None else day(since_us))
+    return {
+        "now": when(evidence.now_us),
+        "seen": _seen(evidence),
+        "verdict": _verdict(verdict),
+        "saving": saving,
+        "figures": figures(evidence),
+        "findings": verdict,
+        "unknown_checks": Table("Checks that could not be made", ("Check", "Why"), verdict.unknown, words_last=True),
+        "ignored": () if isinstance(record, Unknown) else record.ignored,
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    """Return whether no problem was found, and the sentence that says so or names the first problem."""
+    problems = [one for one in verdict.findings if one.severity is Severity.PROBLEM]
+    if not problems:
+        unknown = f", {len(verdict.unknown)} could not be made" if verdict.unknown else ""
+        return {"ok": bool(verdict.passed), "said": f"{counted(len(verdict.passed), 'check')} passed{unknown}."}
+    more = f" {counted(len(problems) - 1, 'more problem')} below." if len(problems) > 1 else ""
+    return {"ok": False, "said": f"{problems[0].sentence}{more}"}
 
 
 def _seen(evidence: Evidence) -> str:
-    """What there is, in one sentence."""
+    """Return one sentence on the files."""
     if isinstance(evidence.look, Unknown):
-        return f"The journal files could not be looked at: {html(evidence.look.why)}."
+        return f"The journal files could not be looked at: {evidence.look.why}."
     every = Sums.of(evidence.look.host.files)
     disk, extents = every.known_disk_bytes, counted(every.extents, "extent")
     said = f"{counted(every.files, 'file')} of {format_size(every.size_bytes)}"
@@ -99,84 +143,24 @@ def _seen(evidence: Evidence) -> str:
     return f"{said}, in {extents} where {every.ideal_extents:,} would be ideal, at {when(evidence.now_us)}."
 
 
-def _ignored(evidence: Evidence) -> str:
-    return "" if isinstance(evidence.record, Unknown) else " ".join(map(html, evidence.record.ignored))
+def _describe_facts(facts: Facts) -> str:
+    def value(fact: object) -> str:
+        if isinstance(fact, list):
+            return ", ".join(fact)
+        return UNKNOWN if fact is None else f"{fact:,}" if isinstance(fact, int) else str(fact)
+
+    return ", ".join(f"{name} {value(fact)}" for name, fact in facts.items())
 
 
-def _figure(figure: Figure) -> str:
-    parts = [f"<p>{html(figure.said)}</p>"]
-    if figure.chart is not None:
-        key = "".join(f"<li>{svg.swatch(layer)}{html(name)}</li>" for layer, name in figure.key)
-        wide = svg.draw(figure.chart, WIDE).replace("<svg ", '<svg class="wide" ', 1)
-        narrow = svg.draw(figure.chart, NARROW).replace("<svg ", '<svg class="narrow" ', 1)
-        parts.append(f'<ul class="key">{key}</ul><figure>{wide}{narrow}</figure>')
-    parts += [f'<p class="note">{html(note)}</p>' for note in figure.notes]
-    if figure.table is not None:
-        parts.append(_table(figure.table))
-    return "\n".join(parts)
-
-
-def _table(table: Table) -> str:
-    """A table in a box of its own, which alone is scrolled where it is too wide."""
-    last = len(table.heads) - 1
-    sides = [
-        ' class="left long"' if column == last and table.words_last else ' class="left"' if column < table.left else ""
-        for column in range(len(table.heads))
-    ]
-    heads = "".join(f'<th scope="col"{side}>{html(head)}</th>' for head, side in zip(table.heads, sides, strict=True))
-    rows = "".join(
-        f"<tr>{''.join(f'<td{side}>{html(cell)}</td>' for cell, side in zip(row, sides, strict=True))}</tr>\n"
-        for row in table.rows
-    )
-    caption = html(table.caption)
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}"><table><caption>{caption}</caption>'
-        f"<thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table></div>"
-    )
-
-
-def _findings(verdict: Verdict) -> str:
-    parts = [_finding(one) for one in verdict.findings] or ["<p>Nothing was found.</p>"]
-    parts.append(f"<p>{counted(len(verdict.passed), 'check')} passed, {len(verdict.unknown)} could not be made.</p>")
-    if verdict.unknown:
-        parts.append(_table(Table("Checks that could not be made", ("Check", "Why"), verdict.unknown, words_last=True)))
-    return "\n".join(parts)
-
-
-def _finding(found: Finding) -> str:
-    commands = "\n".join(html(command, LONG) for command in found.remedy)
-    facts = ", ".join(f"{name} {_fact(fact)}" for name, fact in found.facts.items())
-    parts = [
-        f'<article class="finding {found.severity}">',
-        f'<h3>{html(found.word)} <span class="word">{found.severity}</span></h3>',
-        f"<p>{html(found.sentence, LONG)}</p>",
-        f'<p class="note">{html(facts, LONG)}</p>' if facts else "",
-        f"<pre><code>{commands}</code></pre>" if commands else "",
-        "</article>",
-    ]
-    return "".join(parts)
-
-
-def _fact(fact: Fact) -> str:
-    if isinstance(fact, list):
-        return ", ".join(fact)
-    return UNKNOWN if fact is None else f"{fact:,}" if isinstance(fact, int) else str(fact)
-
-
-def _actions(evidence: Evidence, rows: int) -> str:
-    parts = ["<h3>Decided now</h3>", _decided(evidence), "<h3>Done before</h3>"]
+def _done(evidence: Evidence, most: int) -> dict[str, Any]:
+    """Return the tables of past actions, the newest `most` with a row each."""
     if isinstance(evidence.record, Unknown):
-        return "\n".join([*parts, f"<p>Unknown: {html(evidence.record.why)}.</p>"])
+        return {"done": (), "undone": f"Unknown: {evidence.record.why}.", "done_reasons": ()}
     entries = sorted(evidence.record.entries, key=lambda entry: entry.when_us, reverse=True)
-    if not entries:
-        return "\n".join([*parts, "<p>Nothing was done yet.</p>"])
-    newest, older = entries[:rows], entries[rows:]
-    if newest:
-        parts.append(_table(_each(newest, len(entries))))
-    if older:
-        parts.append(_table(_by_month(older)))
-    reasons = {entry.outcome.reason for entry in entries}
-    return "\n".join([*parts, _glossary(reasons)])
+    newest, older = entries[:most], entries[most:]
+    tables = ([_each(newest, len(entries))] if newest else []) + ([_by_month(older)] if older else [])
+    reasons = _explain({entry.outcome.reason for entry in entries})
+    return {"done": tables, "undone": "Nothing was done yet.", "done_reasons": reasons}
 
 
 def _each(newest: Sequence[Entry], everything: int) -> Table:
@@ -186,54 +170,50 @@ def _each(newest: Sequence[Entry], everything: int) -> Table:
     rows = tuple(
         (
             when(entry.when_us),
-            entry.outcome.action,
-            entry.outcome.result,
-            entry.outcome.reason,
-            f"{entry.outcome.extents_before:,} → {entry.outcome.extents_after:,}",
+            _sizes(entry.outcome.disk_bytes_before, entry.outcome.disk_bytes_after),
             format_size(entry.outcome.bytes_written),
-            "; ".join(filter(None, (entry.outcome.path, entry.outcome.detail))),
+            describe_outcome(entry.outcome),
         )
         for entry in newest
     )
-    heads = ("Time", "Action", "Result", "Reason", "Extents", "Written", "File")
-    return Table(caption, heads, rows, left=4, words_last=True)
+    return Table(caption, ("Time", "On disk", "Written", "Action"), rows, words_last=True)
+
+
+def _sizes(before: int | None, after: int | None) -> str:
+    return "-" if before is None or after is None else f"{spell_size(before)} → {spell_size(after)}"
 
 
 def _by_month(older: Iterable[Entry]) -> Table:
-    """Sums of what has no row of its own."""
+    """Return the sums of the actions that have no row of their own."""
     sums: dict[tuple[str, ...], Counter[str]] = {}
     for entry in older:
         done = entry.outcome
         key = (when(entry.when_us)[:7], done.action.value, done.result.value, done.reason.value)
-        sums.setdefault(key, Counter()).update(
-            times=1, before=done.extents_before, after=done.extents_after, written=done.bytes_written
-        )
+        one = sums.setdefault(key, Counter())
+        one.update(times=1, before=done.extents_before, after=done.extents_after, written=done.bytes_written)
+        if done.disk_bytes_before is not None and done.disk_bytes_after is not None:
+            one.update(measured=1, disk_before=done.disk_bytes_before, disk_after=done.disk_bytes_after)
     rows = tuple(
         (
             *key,
             f"{one['times']:,}",
             f"{one['before']:,} → {one['after']:,}",
+            _sizes(one["disk_before"], one["disk_after"]) if one["measured"] == one["times"] else "-",
             format_size(one["written"]),
         )
         for key, one in sorted(sums.items(), reverse=True)
     )
-    heads = ("Month", "Action", "Result", "Reason", "Times", "Extents", "Written")
+    heads = ("Month", "Action", "Result", "Reason", "Times", "Extents", "On disk", "Written")
     return Table("Older actions, summed up by month", heads, rows, left=4)
 
 
-def _decided(evidence: Evidence) -> str:
-    """What the plan says of every file: actions one by one, those left alone by reason."""
-    plan = evidence.plan
+def _decided(plan: Plan | Unknown) -> dict[str, Any]:
+    """Return the tables of what the plan decides: actions one by one, the files left alone by reason."""
     if isinstance(plan, Unknown):
-        return f"<p>Unknown: {html(plan.why)}.</p>"
-    parts = []
-    if plan.actions:
-        parts.append(_table(_planned(plan)))
-    if plan.skipped:
-        parts.append(_table(_left_alone(plan.skipped)))
-    if not parts:
-        return "<p>There are no journal files.</p>"
-    return "\n".join([*parts, _glossary({skip.reason for skip in plan.skipped})])
+        return {"decided": (), "undecided": f"Unknown: {plan.why}.", "decided_reasons": ()}
+    tables = ([_planned(plan)] if plan.actions else []) + ([_left_alone(plan.skipped)] if plan.skipped else [])
+    reasons = _explain({skip.reason for skip in plan.skipped})
+    return {"decided": tables, "undecided": "There are no journal files.", "decided_reasons": reasons}
 
 
 def _planned(plan: Plan) -> Table:
@@ -257,7 +237,7 @@ def _planned(plan: Plan) -> Table:
 
 
 def _left_alone(skipped: Sequence[Skip]) -> Table:
-    """How many for which reason, with one file as the example."""
+    """Return how many files are left alone for which reason, with one file as the example."""
     by_reason: dict[Reason, list[Skip]] = {}
     for skip in skipped:
         by_reason.setdefault(skip.reason, []).append(skip)
@@ -265,15 +245,10 @@ def _left_alone(skipped: Sequence[Skip]) -> Table:
         (reason, f"{len(some):,}", "; ".join(filter(None, (some[0].path, some[0].detail))))
         for reason, some in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     )
-    return Table(
-        f"{counted(len(skipped), 'file')} left alone", ("Reason", "Files", "For example"), rows, words_last=True
-    )
+    heads = ("Reason", "Files", "For example")
+    return Table(f"{counted(len(skipped), 'file')} left alone", heads, rows, words_last=True)
 
 
-def _glossary(reasons: Iterable[Reason]) -> str:
-    """A sentence on each reason that occurs."""
-    occurring = set(reasons)
-    items = "".join(
-        f"<dt>{word}</dt><dd>{html(said, LONG)}</dd>" for word, said in SENTENCES.items() if word in occurring
-    )
-    return f"<dl>{items}</dl>" if items else ""
+def _explain(reasons: set[Reason]) -> list[tuple[Reason, str]]:
+    """Return a sentence on each of these reasons."""
+    return [(word, sentence) for word, sentence in SENTENCES.items() if word in reasons]

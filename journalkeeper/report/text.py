@@ -1,27 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Times, spans and names in the words that findings, stories and pages share.
-
-Nothing from the disk or the journal reaches a page but through `html`: it is escaped, and cut to what a reader needs.
-"""
+"""Times, spans and names in the words that findings, stories and pages share."""
 
 from __future__ import annotations
 
-import html as markup
 from datetime import datetime
 from typing import Final
 
-from journalkeeper.model.escape import shown
 from journalkeeper.model.units import SECOND_US, TIME_LIMIT_US, format_span
 
 LONGEST: Final = 160
 """Characters of one name or sentence on a page: a unit's name can be 10 kB, of which the ends tell."""
 
 UNKNOWN: Final = "unknown"
-
-
-def html(text: str, longest: int = LONGEST) -> str:
-    """`text` as it may stand in a page, in an element or between quotes."""
-    return markup.escape(cut(shown(text), longest))
 
 
 def cut(text: str, longest: int = LONGEST) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 PACKAGES = (
     "systemd-sysv", "libpam-systemd", "dbus", "polkitd",
     "python3", "python3-venv", "python3-systemd", "python3-btrfsutil", "python3-pyinotify", "python3-psutil",
-    "python3-dbus-fast",
+    "python3-dbus-fast", "python3-jinja2",
     "btrfs-progs", "btrfs-compsize", "acl", "attr", "procps", "e2fsprogs", "sudo", "ca-certificates",
 )  # fmt: skip
 """What a host has that somebody installs journalkeeper on, and what the tests look through."""

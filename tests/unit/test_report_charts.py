@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -14,7 +13,6 @@ from journalkeeper.model import Extents, Result
 from journalkeeper.model.recorded import Entry, Sample, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, format_span
 from journalkeeper.report import charts, growth, svg
-from journalkeeper.report.charts import bucket_of
 from journalkeeper.report.figure import FIRST_US, MOST_ROWS, Figure
 from tests.report_data import ACTIVE, NOW_US, entry, file, journal, recorded
 
@@ -217,24 +215,43 @@ def intake(taken: list[Intake], *, oldest_us: int | None = None, complete: bool 
     return charts.intake(Journal(len(taken), oldest_us, complete, tuple(taken)), NOW_US)
 
 
-def test_p99_and_the_buckets_equal_a_count_by_hand_of_10000_entries() -> None:
+def lines(figure: Figure) -> dict[str, tuple[tuple[float, float | None], ...]]:
+    (panel,) = drawn(figure).panels
+    return {layer.css: layer.points for layer in panel.layers if isinstance(layer, svg.Line)}
+
+
+def test_the_lines_are_the_median_the_p99_and_the_longest_wait_of_each_span() -> None:
+    """A wait of 100 ms is 4 powers of ten above the axis, which begins at 10 us."""
+    taken = [Intake(NOW_US + at * 100 * MS, 100 if at % 100 else 100 * MS, "a") for at in range(12_000)]
+    taken[5_050] = taken[5_050]._replace(wait_us=10_000 * MS, unit="slow.service")
+    figure = intake(taken)
+    found = lines(figure)
+    assert {level for _, level in found["p50"]} == {1.0}
+    assert {level for _, level in found["p99"]} == {1.0, 4.0}
+    assert [level for _, level in found["worst"]].count(6.0) == 1
+    assert max(level or 0 for _, level in found["worst"]) == 6.0
+    assert len(found["p50"]) == charts.MOST_SPANS
+    assert next(row for row in cells(figure) if row[-1] == "slow.service")[4] == "10s"
+    assert sum(int(row[1].replace(",", "")) for row in cells(figure)) == 12_000
+
+
+def test_a_span_without_a_message_is_a_gap_and_the_axis_ends_with_the_data() -> None:
+    taken = [Intake(NOW_US - 5 * HOUR_US, 9, ""), Intake(NOW_US - HOUR_US, 5 * MS, "")]
+    figure = intake(taken)
+    assert (drawn(figure).low, drawn(figure).high) == (NOW_US - 5 * HOUR_US, NOW_US - HOUR_US)
+    known = [level for _, level in lines(figure)["p50"] if level is not None]
+    assert len(known) == 2
+    assert known[0] == 0.0
+    assert len(cells(figure)) == 2
+
+
+def test_p99_equals_a_count_by_hand_of_10000_entries() -> None:
     random_ = random.Random(3)  # noqa: S311 - the same numbers each time
     waits = [int(random_.lognormvariate(6, 2)) for _ in range(10_000)]
     taken = [Intake(NOW_US + number * 1000, wait, "a.service") for number, wait in enumerate(waits)]
-    figure = intake(taken)
     p99 = sorted(waits)[9_899]
     assert sum(wait <= p99 for wait in waits) >= 9_900 > sum(wait < p99 for wait in waits)
-    assert f"99 in 100 waited at most {format_span(p99, 1)}" in figure.said
-    counted = Counter(len(f"{wait:b}") - 1 if wait else 0 for wait in waits)
-    assert [int(row[1].replace(",", "")) for row in cells(figure)] == [counted[one] for one in sorted(counted)[::-1]]
-    shown = Counter(int(box[1]) for box in boxes(figure, "waits"))
-    assert set(shown) == set(counted)
-    assert sum(int(box[4].replace(",", "")) for box in boxes(figure, "waits")) == 10_000
-
-
-@pytest.mark.parametrize(("wait", "bucket"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (1023, 9), (1024, 10)])
-def test_buckets_are_powers_of_two(wait: int, bucket: int) -> None:
-    assert bucket_of(wait) == bucket
+    assert f"99 in 100 waited at most {format_span(p99, 1)}" in intake(taken).said
 
 
 def test_a_clock_that_was_set_back_makes_no_negative_wait_and_is_said() -> None:
@@ -242,18 +259,6 @@ def test_a_clock_that_was_set_back_makes_no_negative_wait_and_is_said() -> None:
     figure = intake(taken)
     assert "Of 1 message," in figure.said
     assert "1 message seemed to be taken before being sent" in " ".join(figure.notes)
-    assert all(y0 >= 0 and y1 > y0 for _, y0, _, y1, _ in boxes(figure, "waits"))
-
-
-@pytest.mark.parametrize(
-    ("reach_us", "hours"),
-    [(HOUR_US, 1), (70 * HOUR_US, 1), (72 * HOUR_US, 2), (30 * DAY_US, 12), (70 * DAY_US, 24), (5 * 365 * DAY_US, 624)],
-)
-def test_columns_are_as_many_hours_as_fit(reach_us: int, hours: int) -> None:
-    taken = [Intake(NOW_US - reach_us, 9, ""), Intake(NOW_US, 9, "")]
-    figure = intake(taken)
-    assert f"A column is {hours} hour" in figure.notes[0]
-    assert drawn(figure).high <= charts.MOST_COLUMNS
 
 
 def test_where_the_journal_was_not_read_to_its_beginning_is_said() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,9 @@ from journalkeeper.health.evidence import Boot, Evidence, Intake, Unknown
 from journalkeeper.health.finding import Finding, Severity, Verdict
 from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.reasons import SENTENCES
+from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import DAY_US, HOUR_US
-from journalkeeper.report import style
+from journalkeeper.report import charts
 from journalkeeper.report.page import MOST_ACTIONS, MOST_BYTES, page
 from tests.report_data import ACTIVE, NOW_US, entry, evidence, journal, nothing, plan, recorded
 
@@ -93,7 +95,7 @@ def test_every_chart_has_a_table_below_it_and_words_for_who_does_not_see_it() ->
 
 def test_what_could_not_be_looked_at_is_unknown_with_the_reason() -> None:
     said = " ".join(made(nothing()).words)
-    assert said.count("Unknown: only root may read it.") == 6
+    assert said.count("Unknown: only root may read it.") == 7
     assert "could not be looked at: only root may read it" in said
 
 
@@ -191,23 +193,67 @@ def test_contrast_is_counted_as_wcag_does() -> None:
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
 
 
-@pytest.mark.parametrize("colours", [style.LIGHT, style.DARK], ids=["light", "dark"])
+STYLE = (Path(charts.__file__).parent / "templates/style.css").read_text()
+DAY, NIGHT = (dict(re.findall(r"--([a-z0-9]+):(#\w+)", block)) for block in re.findall(r":root \{[^}]*--[^}]*", STYLE))
+DRAWN = {*re.findall(r"(?:fill|stroke):var\(--([a-z0-9]+)\)", STYLE)} - {"ink", "faint", "rule", "paper"}
+
+
+@pytest.mark.parametrize("colours", [DAY, NIGHT], ids=["day", "night"])
 def test_every_colour_can_be_told_from_its_ground(colours: dict[str, str]) -> None:
     for name in ("ink", "faint", "link", "bad", "advice"):
         assert contrast(colours[name], colours["paper"]) >= 4.5, name
     assert contrast(colours["ink"], colours["panel"]) >= 4.5
-    for name in (*style.BARS, *style.LINES, "extents"):
+    assert contrast(colours["faint"], colours["panel"]) >= 4.5
+    assert len(DRAWN) > 8
+    for name in (*DRAWN, "good"):
         assert contrast(colours[name], colours["paper"]) >= 3, name
 
 
-def test_night_has_the_colours_of_day() -> None:
-    assert style.DARK.keys() == style.LIGHT.keys()
-
-
 def test_the_sheet_is_for_day_night_and_paper() -> None:
-    sheet = style.sheet()
-    assert "prefers-color-scheme:dark" in sheet
-    assert "@media print" in sheet
-    assert sheet.count("{") == sheet.count("}")
-    used = set(re.findall(r"var\(--([a-z]+)\)", sheet))
-    assert used <= style.LIGHT.keys()
+    assert NIGHT.keys() == DAY.keys()
+    assert "prefers-color-scheme:dark" in STYLE
+    assert "@media print" in STYLE
+    assert STYLE.count("{") == STYLE.count("}")
+    assert set(re.findall(r"var\(--([a-z0-9]+)\)", STYLE)) <= DAY.keys()
+
+
+# the head
+
+
+def head(some: Evidence, verdict: Verdict = NOTHING_FOUND) -> str:
+    text = page(some, verdict, "debian")
+    return " ".join(Parsed(text[text.index('<ul class="head">') : text.index("<nav")]).words)
+
+
+def test_the_page_begins_with_the_verdict_the_saving_and_the_boots() -> None:
+    known = Counters(extents_removed=31_415, bytes_reclaimed=3 << 29, unmeasured=1, since_us=NOW_US - 9 * DAY_US)
+    said = head(evidence(record=recorded()._replace(counters=known)))
+    assert "1 check passed." in said
+    assert "at least 1.5 GiB on disk and 31,415 extents since 2026-11-13" in said
+    assert re.search(r"Before journalkeeper a boot took \d+\.\ds .* since then 1\.\ds", said)
+
+
+def test_the_first_problem_is_the_verdict() -> None:
+    one = Finding("no-room", Severity.PROBLEM, {}, "It is full.", ())
+    advice = one._replace(severity=Severity.ADVICE, sentence="It is slow.")
+    assert "It is full. 1 more problem below." in head(evidence(), Verdict((one, one, advice), (), ()))
+    assert "It is slow." not in head(evidence(), Verdict((advice,), ("a",), ()))
+
+
+@pytest.mark.parametrize("counters", [None, Counters(), Counters(bytes_reclaimed=0)])
+def test_a_saving_that_is_not_known_is_left_out(counters: Counters | None) -> None:
+    assert "Saved" not in head(evidence(record=recorded()._replace(counters=counters)))
+
+
+def test_the_boots_since_the_installation_count_also_where_older_rows_are_pruned() -> None:
+    """The record's oldest row is of yesterday, the installation nine days ago."""
+    known = recorded(days=1)._replace(counters=Counters(since_us=NOW_US - 9 * DAY_US - HOUR_US))
+    assert "in the median of 9 boots." in head(evidence(record=known))
+
+
+def test_every_action_has_its_disk_bytes_before_and_after() -> None:
+    record = recorded(days=1)._replace(entries=(entry(NOW_US - HOUR_US), entry(NOW_US, disk_bytes_before=None)))
+    said = " ".join(" ".join(made(evidence(record=record)).words).split())
+    assert "40 MiB → 5 MiB" in said
+    assert "compressed system.journal: 40 MiB to 5 MiB on disk, 2,110 to 40 extents" in said
+    assert "- 8.0M compressed system.journal: 2,110 to 40 extents" in said
