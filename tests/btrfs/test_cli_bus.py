@@ -23,8 +23,9 @@ from typing import Any
 
 import pytest
 
+from journalkeeper.model.units import spell_size
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.scratch_volume import extents
+from journalkeeper.probe.scratch_volume import disk_bytes, extents
 from tests import bus as buses
 from tests.adapters.pages import commands, make
 from tests.bus import PrivateBus
@@ -155,6 +156,25 @@ def make_host(make_bed: Callable[..., Bed], tmp_path: Path) -> Iterator[Callable
 
 def rows(document: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(row["action"], row["result"], row["reason"]) for row in document["outcomes"]]
+
+
+def test_the_saving_since_the_installation_is_measured_and_survives_a_restart(make_host: Callable[..., Host]) -> None:
+    """Root reads it in the record, and any other user gets it from the service: bytes as compsize(8) counts them."""
+    host = make_host()
+    before = extents(host.first), disk_bytes(host.first)
+    assert host.does("defrag", "--archived", "--now").returncode == 0
+    after = extents(host.first), disk_bytes(host.first)
+    removed, reclaimed = before[0] - after[0], before[1] - after[1]
+    row = json.loads(host.does("history", "-j").stdout)["outcomes"][-1]
+    assert reclaimed == row["disk_bytes_before"] - row["disk_bytes_after"] > 0
+    saved = f"Saved: {spell_size(reclaimed)} on disk"
+    host.stop()
+    host.start()
+    assert eventually(lambda: saved in host.does("status", nobody=True).stdout), host.does("status", nobody=True)
+    root = host.does("status").stdout
+    assert f"{saved} and {removed:,} extents since" in root
+    assert root.index("Saved") < root.index("Version")
+    assert json.loads(host.does("status", "-j").stdout)["service"]["bytes_reclaimed_total"] == reclaimed
 
 
 def test_a_defrag_is_done_by_the_service_and_looks_the_same(make_host: Callable[..., Host]) -> None:
