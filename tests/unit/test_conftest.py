@@ -77,16 +77,43 @@ def test_a_session_ends_as_its_test_deserves(session: Session, name: str) -> Non
     assert not no_skip or not failed or "no moon" in done.stdout
 
 
-def test_a_process_left_running_fails_the_session(session: Session, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_process_left_running_fails_the_session(session: Session, tmp_path: Path, workers: str) -> None:
     done = session(
         "def test_it():\n"
         f"    child = subprocess.Popen(['sleep', '60'])\n"
-        f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"
+        f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n",
+        "-n",
+        workers,
     )
     os.kill(int((tmp_path / "pid").read_text()), 9)
     assert done.returncode == 1
     assert "still runs: sleep 60" in done.stdout
     assert "1 passed, 1 error" in done.stdout.splitlines()[-1]
+
+
+WHERE = """
+@pytest.fixture(scope="SCOPE")
+def place(): return pathlib.Path(os.environ['PYTEST_XDIST_WORKER'], os.readlink('/proc/self/ns/mnt'))
+@pytest.mark.parametrize('number', range(8))
+def test_it(place, number):
+    with open('FILE', 'a') as file: file.write(f'{place}\\n')
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("scope", "workers"), [("module", 1), ("function", 2)])
+def test_workers_have_mounts_of_their_own_and_modules_with_a_fixture_stay_whole(
+    session: Session, tmp_path: Path, scope: str, workers: int
+) -> None:
+    places = tmp_path / "places"
+    done = session(WHERE.replace("SCOPE", scope).replace("FILE", str(places)), "-n", "2")
+    assert done.returncode == 0, done.stdout
+    lines = places.read_text().splitlines()
+    assert len(lines) == 8
+    found = {line.partition("/")[::2] for line in lines}
+    assert len(found) == len({mounts for _, mounts in found}) == workers
+    assert os.readlink("/proc/self/ns/mnt") not in {mounts for _, mounts in found}
 
 
 @pytest.mark.root
