@@ -14,7 +14,7 @@ import pytest
 
 from journalkeeper.probe.scratch_volume import own_mounts
 
-CONFTEST = Path(__file__).parent.parent / "conftest.py"
+CONFTEST = Path(__file__).parent / "conftest.py"
 pytestmark = pytest.mark.slow
 Session = Callable[..., subprocess.CompletedProcess[str]]
 
