@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs import placement
 from journalkeeper.cli.status import foreign
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError
@@ -532,7 +532,7 @@ def test_a_finished_file_is_mapped_after_what_is_on_its_way(top: Path, monkeypat
         asked[os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))] = sync
         return Extents(1, 1)
 
-    monkeypatch.setattr(fiemap, "survey", survey)
+    monkeypatch.setattr(placement, "survey", survey)
     rows = look(top).files
     expected = {
         os.path.basename(row.path): row.kind is not Kind.ACTIVE and row.state is not State.ONLINE for row in rows

@@ -187,7 +187,7 @@ def test_history_shows_the_rows_that_it_understands_and_says_so(
     monkeypatch.setenv("STATE_DIRECTORY", str(state))
     assert command(["history", "--no-legend"]) == 0
     out, err = capsys.readouterr()
-    assert out.count("/j/a.journal") == ROWS - 1
+    assert out.count("compressed j/a.journal") == ROWS - 1
     assert "1 row of outcomes was ignored" in err
     assert "'squash'" in err
 
@@ -244,6 +244,7 @@ def test_a_text_that_is_none_ends_no_reader_of_an_older_versions_record(state: P
         "DROP TRIGGER outcomes_counted",
         "DROP TABLE moments",
         "ALTER TABLE outcomes DROP COLUMN unshared_bytes",
+        "ALTER TABLE ever DROP COLUMN unmeasured",
         "DROP TABLE waiting",
         "ALTER TABLE runs RENAME COLUMN origin TO door",
         *[f"ALTER TABLE rewrites DROP COLUMN {name}" for name in GAIN],
