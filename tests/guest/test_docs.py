@@ -40,8 +40,10 @@ def typed(guest: Guest, line: str, who: OnGuest) -> subprocess.CompletedProcess[
 
 
 def when(line: str) -> int:
-    """It is installed before anything else is typed, and goes after all that."""
-    return 0 if line == INSTALL else 2 if line.startswith(f"{INSTALL} --uninstall") else 1
+    """Return a line's turn: the service is installed first; disabled, which no bus starts, and removed last."""
+    if line == INSTALL:
+        return 0
+    return 3 if line.startswith(f"{INSTALL} --uninstall") else 2 if "systemctl disable" in line else 1
 
 
 def test_every_command_does_what_it_says(guest: Guest) -> None:
