@@ -90,6 +90,11 @@ HOW: tuple[tuple[str, str, How], ...] = (
         By("tests/trust/test_suite.py", "-m tests.trust"),
     ),
     (
+        r"journalkeeper-trust\.7 prose",
+        r"python -m pytest tests/.* -k \w+",
+        By("tests/trust/test_suite.py", "-m pytest"),
+    ),
+    (
         r"journalkeeper\.1 block",
         r".*",
         By("tests/btrfs/test_man_examples.py", "commands make tmp_path / made / PAGES 0"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from journalkeeper.cli.progress import on_terminal
 from journalkeeper.cli.table import Column
 from journalkeeper.cli.text import no_directory, shown
+from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.units import format_size
 from journalkeeper.probe import bed, compare
@@ -113,6 +114,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--iops takes {IOPS_LEAST} to {IOPS_MOST}, or 0 for no limit")
     if not os.path.isdir(args.place):
         raise KeeperError(f"{args.place}: {no_directory(args.place)}; DIR is one on the disk that is to be measured")
+    require_root_only(args.place)
     free = shutil.disk_usage(args.place).free
     if free < FREE_BYTES:
         raise KeeperError(f"{args.place}: {format_size(free)} are free, {format_size(FREE_BYTES)} are needed")

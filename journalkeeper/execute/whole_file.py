@@ -3,6 +3,7 @@
 
 The new file has a random name until it is complete. A link of the file's name is replaced and never followed.
 On the way to the directory root follows only links of root's: the owner of any other link chooses where it leads.
+Where root makes more than one file, every directory on the way must be root's: see require_root_only().
 """
 
 from __future__ import annotations
@@ -69,6 +70,26 @@ def open_directory(doing: str, path: str) -> Iterator[int]:
         yield dir_fd
     finally:
         os.close(dir_fd)
+
+
+def require_root_only(directory: str) -> None:
+    """Refuse, for root, a directory in which another user could exchange the files that root makes there.
+
+    Every directory on the way belongs to root, and no user may rename the files of others in it (sticky bit).
+    Raises: KeeperError; OSError.
+    """
+    part = os.path.realpath(directory)
+    while os.geteuid() == 0:
+        status = os.lstat(part)
+        if status.st_uid != 0 or (status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX):
+            whose = f"belongs to user {status.st_uid}" if status.st_uid else "may be written to by everybody"
+            raise KeeperError(
+                f"{directory}: {part} {whose}, who could exchange what root makes there;"
+                " name a directory of root's, such as /var/tmp"
+            )
+        if part == "/":
+            return
+        part = os.path.dirname(part)
 
 
 def _open_as_root(directory: str) -> int:

@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 import psutil
 
+from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe import bed
 from journalkeeper.report.distribution import Limit, Series, shown, verdict
@@ -181,9 +182,10 @@ def leftovers(directory: str) -> list[str]:
 def scratch(directory: str, name: str = "") -> Iterator[str]:
     """A directory of our own in `directory`, gone at the end, as is what dead runs left there.
 
-    Raises: FileError, also for what goes wrong in it meanwhile.
+    Raises: FileError, also for what goes wrong in it meanwhile; KeeperError for root below a directory of a user's.
     """
     try:
+        require_root_only(directory)
         for path in leftovers(directory):
             shutil.rmtree(path)
         path = f"{directory}/.{NAME}{os.getpid()}{name}"

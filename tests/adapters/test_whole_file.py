@@ -7,15 +7,19 @@ import errno
 import os
 import subprocess
 import threading
+from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from journalkeeper.cli import lab
 from journalkeeper.execute import whole_file
 from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.metrics.publisher import NAME, target
 from journalkeeper.model.errors import FileError, KeeperError
+from journalkeeper.probe.base import scratch
 
 
 def write(path: str, text: str, *, replace: bool = True) -> None:
@@ -145,3 +149,26 @@ def test_a_circle_of_links_ends(tmp_path: Path) -> None:
     with pytest.raises(FileError) as caught:
         write(f"{tmp_path}/a/x", "text")
     assert caught.value.number == errno.ELOOP
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("mode", "owner", "says"),
+    [(0o755, 0, ""), (0o1777, 0, ""), (0o775, 0, ""), (0o777, 0, "by everybody"), (0o700, 12345, "to user 12345")],
+)
+def test_root_measures_only_where_no_user_can_exchange_its_files(
+    tmp_path: Path, mode: int, owner: int, says: str
+) -> None:
+    """`probe fsync -D DIR` and `lab compare DIR` open names below DIR again and again."""
+    place = tmp_path / "home/below"
+    place.mkdir(parents=True)
+    place.parent.chmod(mode)
+    os.chown(place.parent, owner, owner)
+    with ExitStack() as stack:
+        if says:
+            stack.enter_context(pytest.raises(KeeperError, match=says))
+        stack.enter_context(scratch(str(place)))
+    if says:
+        args = Namespace(place=str(place), extents=3000, iops=0)
+        with pytest.raises(KeeperError, match=says):
+            lab._check(args)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -194,3 +195,12 @@ def test_the_table_of_the_page_is_of_kinds_that_there_are_and_nothing_was_lost()
     for line in TABLE.read_text().splitlines():
         kind, points, lost, unclean, _, command = line.split("\t")
         assert (command, int(points) > 0, lost, unclean) == (commands[kind], True, "0", "0")
+
+
+def test_every_attempt_of_the_page_names_its_test() -> None:
+    checkout = Path(__file__).parents[2]
+    page = (checkout / "configs/man/journalkeeper-trust.7.in").read_text()
+    named = re.findall(r"`python -m pytest (\S+) -k (\w+)`", page)
+    assert len(named) > 5
+    for file, words in named:
+        assert re.search(rf"def test_\w*{words}", (checkout / file).read_text()), f"{file} has no {words}"
