@@ -47,7 +47,6 @@ PURE = (
         "service/snapshot.py",
         "service/messages.py",
         "service/backoff.py",
-        "bus/properties.py",
         "bus/options.py",
         "bus/contract.py",
     ),

@@ -15,7 +15,7 @@ from journalkeeper.bus.contract import Args, Interface, Method
 from journalkeeper.wire.field import Field
 
 COLUMNS: Final = 120
-INTERFACES: Final = {one.name: one for one in (contract.MANAGER, contract.FILE, contract.JOB_INTERFACE)}
+INTERFACES: Final = {one.name: one for one in (contract.MANAGER, contract.JOB_INTERFACE)}
 HEAD: Final = """\
 <?xml version="1.0" encoding="UTF-8"?> <!-- SPDX-License-Identifier: LGPL-2.1-or-later -->
 <!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"
@@ -37,6 +37,12 @@ def described(name: str) -> Iterator[str]:
             yield f'.SS "{title} of {roff.literal(name.rpartition(".")[2])}"'
         for term, meaning in members:
             yield from roff.item(term, meaning)
+
+
+def list_keys(_: str) -> Iterator[str]:
+    """Show the keys of a file in the answer of ListFiles, each with its type and meaning."""
+    for row in contract.FILE:
+        yield from roff.item(f"{roff.bold(row.bus)}: {roff.literal(row.type.signature)}", row.doc)
 
 
 def _call(method: Method) -> str:

@@ -219,5 +219,6 @@ TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "events": _events,
     "metrics": _metrics,
     "interface": interfaces.described,
+    "file_keys": interfaces.list_keys,
     "shown": _shown,
 }

@@ -21,9 +21,8 @@ from journalkeeper.bus import names, options
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.progress import Progress
+from journalkeeper.model.progress import NONE_YET, Progress
 from journalkeeper.model.run import Report
-from journalkeeper.service.job import NONE_YET
 from journalkeeper.wire.documents import job_report, skips
 from journalkeeper.wire.field import from_properties
 from journalkeeper.wire.records import MANAGER, PROGRESS
@@ -143,7 +142,7 @@ class Service:
         self, request: Request, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
     ) -> Answer:
         await self._listen()
-        job = (await self._manager("DefragmentAll", "a{sv}", [_options(request)], asks=True))[0]
+        job = (await self._manager("Defragment", "a{sv}", [_options(request)], asks=True))[0]
         await self._tell(job, on_progress)
         canceling = False
         result = ""
@@ -159,8 +158,12 @@ class Service:
             elif message.path == job and message.member == "PropertiesChanged":
                 await self._tell(job, on_progress)
         answer = json.loads((await self._manager("Result", "o", [job]))[0])
-        document = {name: answer[name] for name in ("outcomes", "totals") if name in answer}
-        return Answer(_report(answer), document, result == "canceled")
+        document = {name: answer[name] for name in ("outcomes", "totals", "omitted") if name in answer}
+        report = _report(answer)
+        if "omitted" in answer:
+            notice = f"{answer['omitted']:,} rows are too many for one answer of the service: see journalkeeper history"
+            report = report._replace(notices=(*report.notices, notice))
+        return Answer(report, document, result == "canceled")
 
     async def _cancel(self, job: str) -> None:
         try:
@@ -236,7 +239,7 @@ class Service:
 
 
 def _options(request: Request) -> dict[str, Variant]:
-    """What is asked for, as Plan and DefragmentAll take it."""
+    """What is asked for, as Plan and Defragment take it."""
     return {name: Variant(signature, value) for name, (signature, value) in options.options(request).items()}
 
 

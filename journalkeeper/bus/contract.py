@@ -65,37 +65,44 @@ OPTIONS: Final = ("options", "a{sv}")
 JOB: Final = ("job", "o")
 ID: Final = ("id", "u")
 
+LISTED_MOST: Final = 500
+"""Files in one answer of ListFiles."""
+
+DOCUMENT_MOST: Final = 900 << 10
+"""Characters of a JSON document: one answer has at most 1 MiB."""
+
 MANAGER: Final = Interface(
     names.MANAGER,
-    "The service as a whole, at /org/journalkeeper1, where there is an org.freedesktop.DBus.ObjectManager too: it has"
-    " the files and the jobs. Reading is for everyone, Plan included; the other methods ask polkit, or without polkit"
-    " are for root. What tells about a user's own journal is for that user, root and the groups that may read it. A"
-    " time is in microseconds of CLOCK_REALTIME; 0 is no time. A size is in bytes. A byte of a path that is not ASCII"
-    " is shown as \\xXX. Changes are told at most four times a second.",
+    "The service as a whole, at /org/journalkeeper1. Reading is for everyone, ListFiles, Plan and Result included; the"
+    " other methods ask polkit, or without polkit are for root. What a user's own journal contains is shown to that"
+    " user, root and the groups that may read it. A time is in microseconds of CLOCK_REALTIME; 0 is no time. A size is"
+    " in bytes. A byte of a path that is not ASCII is shown as \\xXX. Changes are signalled at most four times a"
+    " second.",
     methods=(
         Method(
+            "ListFiles",
+            f"List journal files as they were at the last look, sorted by path, at most {LISTED_MOST} in one answer."
+            " Option after (s): begin after this Path. Call again with the last Path of each answer until an answer is"
+            " empty. Error Busy: the first look is not over.",
+            (OPTIONS,),
+            (("files", "aa{sv}"),),
+        ),
+        Method(
             "Plan",
-            "What a job with these options would do now, as `journalkeeper plan -j` writes it: a JSON document. The"
-            " options are those of DefragmentAll. It waits while files are being looked at or rewritten. The detail of"
-            " another user's file is empty.",
+            "Show what a job with these options would do now, as `journalkeeper plan -j` writes it: a JSON document."
+            " The options are those of Defragment. The answer waits while files are looked at or rewritten. The detail"
+            " of another user's file is empty. A document that would be too long for one answer lacks rows, those of"
+            " files without work first, and omitted counts the missing rows; option paths shows them.",
             (OPTIONS,),
             (("plan", "s"),),
         ),
         Method(
             "Defragment",
-            "Have one journal file defragmented, by a job. The path is absolute and without .. or links, and below one"
-            " of Directories. Options: those of DefragmentAll less paths and before-shutdown.",
-            (("path", "s"), OPTIONS),
-            (JOB,),
-            names.ACTION_DEFRAGMENT,
-        ),
-        Method(
-            "DefragmentAll",
-            "Have all that needs it defragmented, by a job; if the same was asked for by a job that is queued or"
-            " running, by that job. Options, as of `journalkeeper defrag`: paths (as): only these files; active (b),"
-            " archived (b): only such files; now (b): wait for no flush window, settling or daily budget; compress (s):"
-            " zstd[:LEVEL], zlib[:LEVEL], lzo or no; allow-unshare (b): also what a snapshot shares; before-shutdown"
-            " (b): active and now, counting what the next boot would find.",
+            "Queue a job that defragments what needs it. Options, as of `journalkeeper defrag`: paths (as): only these"
+            " files, each absolute, without .. or links, and below one of Directories; active (b), archived (b): only"
+            " such files; now (b): wait for no flush window, settling or daily budget; compress (s): zstd[:LEVEL],"
+            " zlib[:LEVEL], lzo or no; allow-unshare (b): also what a snapshot shares; before-shutdown (b): active and"
+            " now, counting what the next boot would find. Error Busy: the queue is full.",
             (OPTIONS,),
             (JOB,),
             names.ACTION_DEFRAGMENT,
@@ -108,17 +115,17 @@ MANAGER: Final = Interface(
         ),
         Method(
             "Result",
-            "What became of a job that JobRemoved told of: outcomes and totals as `journalkeeper defrag -j` writes"
-            " them, then skipped (as in a plan), details (by path, what failed in words) and notices (sentences about"
-            " the run). The last 16 are kept. A job that came to nothing as a whole returns its error. Error NoSuchJob:"
-            " it is not known, or not over.",
+            "Show the outcome of the job that ended last: outcomes and totals as `journalkeeper defrag -j` writes"
+            " them, then skipped (as in a plan), details (by path, the error in words) and notices (sentences about"
+            " the run). A document that would be too long lacks rows, as in Plan. A job that failed as a whole returns"
+            " its error. Error NoSuchJob: the job is not known, is not over, or is not the last one that ended.",
             (JOB,),
             (("document", "s"),),
         ),
         Method(
             "Pause",
-            "Do no work of its own for so long; 0: until Resume. What is under way ends at the next chunk border. Jobs"
-            " that somebody asks for are still done.",
+            "Do no work of the service's own for this time; 0: until Resume. Work under way ends at the next chunk"
+            " border. Jobs are still done.",
             (("usec", "t"),),
             action=names.ACTION_MANAGE,
         ),
@@ -154,19 +161,13 @@ MANAGER: Final = Interface(
     properties=on_bus(records.MANAGER),
 )
 
-FILE: Final = Interface(
-    names.FILE,
-    "A journal file as it was at the last look. Its object is /org/journalkeeper1/file/ and the path, every byte but"
-    " letters and digits written as _XX (sd_bus_path_encode). What is not known of a file with a Problem is 0. Entries,"
-    " HeadTimeUSec, TailTimeUSec and Detail of a user's file are 0 and empty for other users, but not for root and for"
-    " those who may read every journal.",
-    properties=on_bus((*records.FILE, *records.DOING)),
-)
+FILE: Final = on_bus((*records.FILE, *records.DOING))
+"""The keys of a file in the answer of ListFiles."""
 
 JOB_INTERFACE: Final = Interface(
     names.JOB,
-    "Work that somebody asked for, at /org/journalkeeper1/job/ and its number, while it is queued or running. Jobs run"
-    " one at a time. Whoever asked need not stay; the same request again joins it.",
+    "Work that a caller asked for, at /org/journalkeeper1/job/ and its number, while it is queued or running. Jobs run"
+    " one at a time, in the order of the calls. The caller need not stay.",
     properties=on_bus((*records.JOB, *records.PROGRESS)),
 )
 
@@ -181,15 +182,6 @@ PROPERTIES: Final = Interface(
 )
 INTROSPECTABLE: Final = Interface(names.INTROSPECTABLE, methods=(Method("Introspect", gives=(("xml", "s"),)),))
 PEER: Final = Interface(names.PEER, methods=(Method("Ping"), Method("GetMachineId", gives=(("id", "s"),))))
-OBJECT_MANAGER: Final = Interface(
-    names.OBJECT_MANAGER,
-    methods=(Method("GetManagedObjects", gives=(("objects", "a{oa{sa{sv}}}"),)),),
-    signals=(
-        Signal("InterfacesAdded", (("object", "o"), ("interfaces", "a{sa{sv}}"))),
-        Signal("InterfacesRemoved", (("object", "o"), ("interfaces", "as"))),
-    ),
-)
-
 EVERYWHERE: Final = (PEER, INTROSPECTABLE)
 OF_AN_OBJECT: Final = (*EVERYWHERE, PROPERTIES)
 

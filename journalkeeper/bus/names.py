@@ -7,7 +7,6 @@ No message library here, so that the command line can ask for a name at no cost.
 from __future__ import annotations
 
 import os
-import re
 from typing import Final
 
 from journalkeeper.model.errors import (
@@ -23,17 +22,14 @@ from journalkeeper.model.errors import (
 
 BUS_NAME: Final = "org.journalkeeper1"
 MANAGER_PATH: Final = "/org/journalkeeper1"
-FILE_PATHS: Final = f"{MANAGER_PATH}/file"
 JOB_PATHS: Final = f"{MANAGER_PATH}/job"
 
 MANAGER: Final = f"{BUS_NAME}.Manager"
-FILE: Final = f"{BUS_NAME}.File"
 JOB: Final = f"{BUS_NAME}.Job"
 
 PROPERTIES: Final = "org.freedesktop.DBus.Properties"
 INTROSPECTABLE: Final = "org.freedesktop.DBus.Introspectable"
 PEER: Final = "org.freedesktop.DBus.Peer"
-OBJECT_MANAGER: Final = "org.freedesktop.DBus.ObjectManager"
 
 ACTION_DEFRAGMENT: Final = f"{BUS_NAME}.defragment"
 ACTION_MANAGE: Final = f"{BUS_NAME}.manage"
@@ -90,23 +86,6 @@ def job_number(path: str) -> int | None:
     digits = path.removeprefix(f"{JOB_PATHS}/")
     fits = digits != path and digits.isascii() and digits.isdecimal() and len(digits) <= 10
     return int(digits) if fits and job_path(int(digits)) == path else None
-
-
-def file_path(path: str) -> str:
-    """The object of the journal file at `path`: letters and digits, and _XX for every other byte.
-
-    The same for the same path, and no other path has it. Source: sd_bus_path_encode(3).
-    """
-    name = re.sub(rb"[^A-Za-z0-9]", lambda found: b"_%02x" % found[0][0], os.fsencode(path))
-    return f"{FILE_PATHS}/{name.decode('ascii')}"
-
-
-def file_named(path: str) -> str | None:
-    """The journal file of an object path; None if it is no such path, or not as `file_path` writes it."""
-    name = path.removeprefix(f"{FILE_PATHS}/").encode("ascii", "replace")
-    raw = re.sub(rb"_([0-9a-f]{2})", lambda found: bytes.fromhex(found[1].decode()), name)
-    decoded = os.fsdecode(raw)
-    return decoded if path.startswith(f"{FILE_PATHS}/") and file_path(decoded) == path else None
 
 
 def shown(text: str) -> str:

@@ -1,113 +1,92 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The objects on the bus: which there are, with which interfaces and values.
+"""The objects on the bus, their properties, and the records of ListFiles, from what the service knows.
 
-An object is made when somebody asks for it. A host may have ten thousand
-files, and an object for each would take as many KiB.
+Plain values come from wire.records; here they get the contract's signatures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import heapq
+import json
+import posixpath
+from collections.abc import Callable
 from typing import Any, Final
 
 from dbus_fast import Variant
 
-from journalkeeper.bus import contract, names, options, properties
-from journalkeeper.bus.contract import Interface
-from journalkeeper.bus.properties import Reads
-from journalkeeper.model import Request
+from journalkeeper.bus import contract, names, options
+from journalkeeper.bus.contract import DOCUMENT_MOST, LISTED_MOST, Interface
+from journalkeeper.journald.names import classify
+from journalkeeper.model import JournalFile, Outcome, Request, Result
 from journalkeeper.model.errors import NoSuchJobError
-from journalkeeper.service.job import Job
-from journalkeeper.service.jobs import Jobs
-from journalkeeper.service.snapshot import Findings, Snapshot
+from journalkeeper.model.units import U64_MAX
+from journalkeeper.service import snapshot as snapshots
+from journalkeeper.service.jobs import Job, Jobs
+from journalkeeper.service.snapshot import Doing, Findings, Snapshot
+from journalkeeper.wire import records
+from journalkeeper.wire.field import Fields, properties
 
 Values = dict[str, Variant]
 
-MANAGER: Final = (*contract.OF_AN_OBJECT, contract.OBJECT_MANAGER, contract.MANAGER)
-FILE: Final = (*contract.OF_AN_OBJECT, contract.FILE)
+Reads = Callable[[str], bool]
+"""Returns whether a caller may know what is in the journal files of an owner."""
+
+MANAGER: Final = (*contract.OF_AN_OBJECT, contract.MANAGER)
 JOB: Final = (*contract.OF_AN_OBJECT, contract.JOB_INTERFACE)
 BRANCHES: Final = {"/": ("org",), "/org": ("journalkeeper1",)}
-OURS: Final = {interface.name: interface for interface in (contract.MANAGER, contract.FILE, contract.JOB_INTERFACE)}
+
+PRIVATE: Final = frozenset(row.bus for row in contract.FILE if row.private)
+"""The keys of a file that are left out for callers who may not read it."""
+
+TEXT_MOST: Final = 400_000
+"""Characters of all texts in one answer of ListFiles; the rest of an answer has some 450 KiB."""
+
+
+LISTS: Final = ("actions", "notices", "outcomes", "details", "skipped")
+"""The parts of a document that are cut where it is too long, the most important first."""
 
 
 class Objects:
-    """The objects of a service, by its `snapshot` and `jobs`.
-
-    `awaited`: somebody asked for files before the first look was over.
-    """
+    """The objects of a service, by its `snapshot` and `jobs`."""
 
     def __init__(self, snapshot: Callable[[], Snapshot], jobs: Jobs) -> None:
         self._snapshot = snapshot
         self._jobs = jobs
         self._manager: Values | None = None
-        self.awaited = False
 
-    def changed(self) -> None:
-        """What was true is no longer."""
+    def forget(self) -> None:
+        """Forget the manager's properties, because something changed."""
         self._manager = None
 
     def interfaces(self, path: str) -> tuple[Interface, ...] | None:
-        """Those of the object at `path`; of a branch those that every object has; None: there is nothing."""
+        """Return the interfaces of the object at `path`; None if there is no object."""
         if path == names.MANAGER_PATH:
             return MANAGER
-        if self._file(path, properties.anybody) is not None:
-            return FILE
         if self._job(path) is not None:
             return JOB
-        return contract.EVERYWHERE if path in BRANCHES or path in {names.FILE_PATHS, names.JOB_PATHS} else None
+        return contract.EVERYWHERE if path in BRANCHES or path == names.JOB_PATHS else None
 
-    def children(self, path: str) -> Iterator[str]:
-        """The names right below a path."""
+    def children(self, path: str) -> tuple[str, ...]:
+        """Return the names right below a path."""
         if path == names.MANAGER_PATH:
-            found = self._findings()
-            yield from ["file"] if found is not None and any(True for _ in found.files) else []
-            yield from ["job"] if self._jobs.queue else []
-        elif path in {names.FILE_PATHS, names.JOB_PATHS}:
-            found = self._findings()
-            files = () if found is None or path == names.JOB_PATHS else found.files
-            jobs = self._jobs.queue if path == names.JOB_PATHS else ()
-            yield from (names.file_path(one).rpartition("/")[2] for one in files)
-            yield from (str(job.number) for job in jobs)
-        else:
-            yield from BRANCHES.get(path, ())
+            return ("job",) if self._jobs.queue else ()
+        if path == names.JOB_PATHS:
+            return tuple(str(job.number) for job in self._jobs.queue)
+        return BRANCHES.get(path, ())
 
-    def values(self, path: str, interface: str, reads: Reads) -> Values:
-        """The properties that an object has by one of its interfaces, for one who `reads`."""
-        plain: dict[str, object] | None = None
+    def values(self, path: str, interface: str) -> Values:
+        """Return the properties that an object has by one of its interfaces."""
         if interface == names.MANAGER:
             return self.manager()
-        if interface == names.FILE:
-            plain = self._file(path, reads)
-        elif interface == names.JOB:
-            job = self._job(path)
-            return {} if job is None else job_values(job)
-        return {} if plain is None else variants(OURS[interface], plain)
+        job = self._job(path) if interface == names.JOB else None
+        return {} if job is None else job_values(job)
 
     def manager(self) -> Values:
-        """The manager's properties, made anew only when something changed."""
+        """Return the manager's properties, which are made anew only when something changed."""
         if self._manager is None:
-            self._manager = variants(contract.MANAGER, properties.manager(self._snapshot()))
+            known = properties(records.MANAGER, snapshots.manager(self._snapshot()))
+            self._manager = to_variants(contract.MANAGER.properties, known)
         return self._manager
-
-    def objects(self, reads: Reads) -> Iterator[tuple[str, dict[str, Values]]]:
-        """What the manager manages: every file and job, each with its properties by interface, for one who `reads`."""
-        found = self._findings()
-        for path in () if found is None else found.files:
-            plain = None if found is None else properties.file_of(found, path, reads)
-            yield names.file_path(path), {names.FILE: variants(contract.FILE, plain or {})}
-        for job in self._jobs.queue:
-            yield names.job_path(job.number), {names.JOB: job_values(job)}
-
-    def _findings(self) -> Findings | None:
-        """What there is of files, for somebody who asks."""
-        found = self._snapshot().findings
-        self.awaited = self.awaited or found is None
-        return found
-
-    def _file(self, path: str, reads: Reads) -> dict[str, object] | None:
-        named = names.file_named(path) if path.startswith(names.FILE_PATHS) else None
-        found = None if named is None else self._findings()
-        return None if named is None or found is None else properties.file_of(found, named, reads)
 
     def _job(self, path: str) -> Job | None:
         number = names.job_number(path)
@@ -117,10 +96,10 @@ class Objects:
             return None
 
 
-def variants(interface: Interface, plain: dict[str, object]) -> Values:
-    """Plain values with the contract's signatures."""
+def to_variants(rows: Fields, plain: dict[str, Any]) -> Values:
+    """Return plain values with the contract's signatures."""
     found: Values = {}
-    for row in interface.properties:
+    for row in rows:
         if row.bus in plain:
             signature, value = row.type.signature, plain[row.bus]
             found[row.bus] = Variant(signature, CARRIED[signature](value) if signature in CARRIED else value)
@@ -140,5 +119,80 @@ CARRIED: Final[dict[str, Callable[[Any], object]]] = {
 
 
 def job_values(job: Job) -> Values:
-    """The properties of a job."""
-    return variants(contract.JOB_INTERFACE, properties.job(job))
+    """Return the properties of a job."""
+    known = {**properties(records.JOB, job), **properties(records.PROGRESS, job.progress)}
+    return to_variants(contract.JOB_INTERFACE.properties, known)
+
+
+def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
+    """Return the records of the first LISTED_MOST files whose shown path comes after `after`."""
+    shown = ((names.shown(path), path) for path in found.files)
+    listed: list[Values] = []
+    text = 0
+    for _, path in heapq.nsmallest(LISTED_MOST, (one for one in shown if one[0] > after)):
+        one = to_variants(contract.FILE, _file(found.files[path], found.decided.get(path), reads))
+        text += sum(len(value.value) for value in one.values() if value.signature == "s")
+        if text > TEXT_MOST and listed:
+            break
+        listed.append(one)
+    return listed
+
+
+def _file(row: JournalFile, doing: Doing | None, reads: Reads) -> dict[str, object]:
+    """Return what is known of a file, less what `reads` forbids."""
+    known = {**properties(records.FILE, row), **properties(records.DOING, doing)}
+    if isinstance(doing, Outcome) and doing.result is Result.DONE:
+        known["Extents"] = doing.extents_after
+    return known if reads(row.owner) else {name: value for name, value in known.items() if name not in PRIVATE}
+
+
+def write_document(document: dict[str, Any], reads: Reads) -> str:
+    """Return the JSON of a plan's or a job's `document` for a caller: details of others' files are empty.
+
+    A JSON that would be longer than DOCUMENT_MOST lacks rows of its LISTS, and `omitted` counts them.
+    """
+    skipped = [
+        row if reads(_owner(row["path"])) else {**row, "detail": "", "until_us": None}
+        for row in document.get("skipped", ())
+    ]
+    written = {**document, "skipped": skipped}
+    if "details" in written:
+        written["details"] = {path: text for path, text in document["details"].items() if reads(_owner(path))}
+    text = to_json(written)
+    return text if len(text) <= DOCUMENT_MOST else to_json(_cut(written))
+
+
+def _cut(document: dict[str, Any]) -> dict[str, Any]:
+    """Return `document` with as many rows as fit, and the number of its missing rows as `omitted`."""
+    rows: dict[str, list[Any]] = {name: list(document[name]) for name in LISTS if name in document}
+    rows["skipped"].sort(key=lambda row: not row.get("puts_off"))
+    if "details" in rows:
+        rows["details"] = list(document["details"].items())
+    empty: dict[str, Any] = {name: [] for name in rows}
+    left = DOCUMENT_MOST - len(to_json({**document, **empty, "omitted": U64_MAX}))
+    omitted = 0
+    for name, some in rows.items():
+        fitting = 0
+        for row in some:
+            left -= len(to_json(row)) + 1
+            if left < 0:
+                break
+            fitting += 1
+        omitted += len(some) - fitting
+        rows[name] = some[:fitting]
+    cut: dict[str, Any] = {**document, **rows, "omitted": omitted}
+    return {**cut, "details": dict(cut["details"])} if "details" in cut else cut
+
+
+def to_json(document: object) -> str:
+    """Return JSON as the command line writes it: ASCII in one line."""
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _owner(path: str) -> str:
+    """Return the owner of a journal; a directory's, whose name is no file's, may be any user."""
+    base = posixpath.basename(path)
+    name = classify(base)
+    if name is not None:
+        return name.owner
+    return "system" if ".journal" in base else "user:?"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The options of Plan, Defragment and DefragmentAll, from a Request and to one. Pure."""
+"""The options of Plan, Defragment and ListFiles. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ MOST_CHARACTERS: Final = 1 << 16
 LONGEST: Final = 4096
 """PATH_MAX: no path is longer, and no other text of an option so long."""
 
-FLAGS: Final = ("active", "archived", "now", "allow-unshare")
-FLAGS_OF_ALL: Final = (*FLAGS, "before-shutdown")
-
-OPTION_SIGNATURES: Final = {**dict.fromkeys(FLAGS_OF_ALL, "b"), "compress": "s", "paths": "as"}
+FLAGS: Final = ("active", "archived", "now", "allow-unshare", "before-shutdown")
+OPTION_SIGNATURES: Final = {**dict.fromkeys(FLAGS, "b"), "compress": "s", "paths": "as"}
+LIST_SIGNATURES: Final = {"after": "s"}
 
 
 class Variant(Protocol):
@@ -50,23 +49,14 @@ def options(request: Request) -> dict[str, tuple[str, object]]:
     return given
 
 
-def request(given: Mapping[str, Variant], directories: tuple[str, ...], path: str | None = None) -> Request:
-    """What a caller asks for: the same as the command line with the same words.
-
-    `path` is Defragment's; None: DefragmentAll and Plan.
+def request(given: Mapping[str, Variant], directories: tuple[str, ...]) -> Request:
+    """Return the request that a caller makes: the same as on the command line with the same words.
 
     Raises: UsageError with what is allowed.
     """
-    others = () if path is None else (*sorted({*FLAGS_OF_ALL} - {*FLAGS}), "paths")
-    allowed = {name: signature for name, signature in OPTION_SIGNATURES.items() if name not in others}
-    for name, value in given.items():
-        if name not in allowed:
-            listed = ", ".join(f"{one} ({signature})" for one, signature in sorted(allowed.items()))
-            raise UsageError(f"{_short(name)} is no option; allowed are {listed}")
-        if value.signature != allowed[name]:
-            raise UsageError(f"option {name} has signature {_short(value.signature)}; it must be {allowed[name]}")
-    on = {name: name in given and given[name].value for name in FLAGS_OF_ALL}
-    paths = [path] if path is not None else _paths(given)
+    _check(given, OPTION_SIGNATURES)
+    on = {name: name in given and given[name].value for name in FLAGS}
+    paths = _paths(given)
     ending = on["before-shutdown"]
     both = on["active"] == on["archived"] and not ending
     active = on["active"] or both or ending
@@ -80,6 +70,21 @@ def request(given: Mapping[str, Variant], directories: tuple[str, ...], path: st
         upkeep=active and not paths,
         ending=ending,
     )
+
+
+def list_after(given: Mapping[str, Variant]) -> str:
+    """Return the path after which ListFiles begins, "" for the first. Raises: UsageError with what is allowed."""
+    _check(given, LIST_SIGNATURES)
+    return given["after"].value if "after" in given else ""
+
+
+def _check(given: Mapping[str, Variant], allowed: Mapping[str, str]) -> None:
+    for name, value in given.items():
+        if name not in allowed:
+            listed = ", ".join(f"{one} ({signature})" for one, signature in sorted(allowed.items()))
+            raise UsageError(f"{_short(name)} is no option; allowed are {listed}")
+        if value.signature != allowed[name]:
+            raise UsageError(f"option {name} has signature {_short(value.signature)}; it must be {allowed[name]}")
 
 
 def checked_path(path: str, directories: tuple[str, ...]) -> str:

@@ -55,11 +55,11 @@ class Authority:
         except TimeoutError:
             reply = None
         if reply is None or reply.message_type is not MessageType.METHOD_RETURN or reply.signature != "(bba{ss})":
-            raise CallError(ACCESS_DENIED, f"only root may: polkit does not answer about {action}")
+            raise CallError(ACCESS_DENIED, f"polkit does not answer about {action}: call as root")
         authorized, challenge, _ = reply.body[0]
         if not authorized:
-            more = " without a password; busctl asks with --allow-interactive-authorization=yes" if challenge else ""
-            raise CallError(ACCESS_DENIED, f"polkit does not let you do {action}{more}")
+            more = "; busctl asks for a password with --allow-interactive-authorization=yes" if challenge else ""
+            raise CallError(ACCESS_DENIED, f"polkit authorization is required ({action}){more}")
 
 
 def details(call: Message) -> dict[str, str]:
@@ -72,11 +72,8 @@ def details(call: Message) -> dict[str, str]:
         if isinstance(value, Mapping):
             given |= {name: one.value for name, one in value.items() if name in options.OPTION_SIGNATURES}
         else:
-            given[DETAILS.get(call.member or "", "path")] = value
+            given["usec" if call.member == "Pause" else "job"] = value
     return {name: _text(value) for name, value in given.items()}
-
-
-DETAILS: Final = {"Cancel": "job", "Pause": "usec"}
 
 
 def _text(value: Any) -> str:

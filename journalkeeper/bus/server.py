@@ -85,16 +85,12 @@ class Server:
             self._bus = bus
             objects = Objects(self._service.snapshot, self._service.jobs)
             callers = Callers(self._ask, bus.unique_name or "")
-            bus.on_sent = callers.sent
+            bus.on_sent = callers.count_sent
             authority = Authority(self._ask)
-            send, drained, complain = self._send, bus.drained, self._complain
-            interfaces = Dispatcher(
-                self._service, objects, callers, authority, send=send, drained=drained, complain=complain
-            )
+            send, complain = self._send, self._complain
+            interfaces = Dispatcher(self._service, objects, callers, authority, send=send, complain=complain)
             bus.add_careful_handler(interfaces.handle)
-            signals = Signals(
-                self._service.snapshot, objects, self._service.jobs, send=send, drained=drained, complain=complain
-            )
+            signals = Signals(objects, self._service.jobs, send=send, complain=complain)
             queue = following.enter_context(self._service.events.follow())
             following.callback(asyncio.ensure_future(signals.follow(queue)).cancel)
             following.callback(signals.close)
@@ -120,10 +116,10 @@ class Server:
             self._well()
         return False
 
-    def _send(self, message: Message, elements: bytes | bytearray = b"") -> None:
-        """Send, or not: whoever waits on a bus that has gone away hears of that from the bus."""
+    def _send(self, message: Message) -> None:
+        """Send the message if the bus is connected; otherwise drop it."""
         if self._bus is not None and self._bus.connected:
-            self._bus.send(message, elements)
+            self._bus.send(message)
 
     async def _ask(self, message: Message) -> Message | None:
         """The answer to a call of ours; None if the bus goes away."""

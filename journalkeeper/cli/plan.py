@@ -141,7 +141,12 @@ def _document(asked: Request, context: Context) -> dict[str, Any]:
     service = context.service(asked)
     if service is not None:
         with service:
-            return service.plan(asked)
+            document = service.plan(asked)
+        if document.get("omitted"):
+            context.output.note(
+                f"{document['omitted']:,} rows are too many for one answer of the service: name a PATH to see its row"
+            )
+        return document
     plan = context.engine().plan(asked)
     refuse_if_all_unreadable(context, [*(None for _ in plan.actions), *(skip.reason for skip in plan.skipped)])
     for notice in plan.notices:

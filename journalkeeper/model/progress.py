@@ -8,7 +8,7 @@ often to show it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from journalkeeper.model import Action
 
@@ -26,6 +26,10 @@ class Progress(NamedTuple):
     def fraction(self) -> float:
         """How much is done, 0 to 1."""
         return min(1.0, self.done_bytes / self.total_bytes) if self.total_bytes else 0.0
+
+
+NONE_YET: Final = Progress(0, 0, "", 0, 0)
+"""The progress of a run that has not begun."""
 
 
 class Meter:

@@ -8,12 +8,11 @@ is one immutable Snapshot, replaced as a whole by what the worker reports.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor
 from threading import Event as ThreadEvent
-from typing import Final
+from typing import Any, Final
 
 from journalkeeper.engine import now_us
 from journalkeeper.journald import opening
@@ -21,9 +20,7 @@ from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.run import Report
-from journalkeeper.service.events import Changed, Events, FileDone
-from journalkeeper.service.job import Ended, Job
-from journalkeeper.service.jobs import Jobs
+from journalkeeper.service.jobs import Changed, Ended, Events, FileDone, Job, Jobs
 from journalkeeper.service.messages import Message, Progressed, after
 from journalkeeper.service.reloader import Reloader
 from journalkeeper.service.run_log import RunLog
@@ -62,7 +59,7 @@ class Api:
         self._log = log
         self._post = post
         self._stop = stop
-        self._plans: dict[Request, asyncio.Task[str]] = {}
+        self._plans: dict[Request, asyncio.Task[dict[str, Any]]] = {}
         self._turn = asyncio.Lock()
         self._plan_after_s = 0.0
         self._resume: asyncio.TimerHandle | None = None
@@ -82,7 +79,7 @@ class Api:
         """Whether the service is to do no work of its own. From any thread."""
         return self._state.paused
 
-    async def plan(self, request: Request) -> str:
+    async def plan(self, request: Request) -> dict[str, Any]:
         """The document of `plan -j`; callers who ask for the same while it is made get the same.
 
         Raises: KeeperError, OSError as Engine.plan.
@@ -94,8 +91,8 @@ class Api:
             future.add_done_callback(lambda _: self._plans.pop(request, None))
         return await asyncio.shield(future)
 
-    async def _plan_in_turn(self, request: Request) -> str:
-        """One plan at a time, with a rest after it: everybody may ask, and the worker has its own work."""
+    async def _plan_in_turn(self, request: Request) -> dict[str, Any]:
+        """One plan at a time, with a rest after it: every user may ask, and the worker has its own work."""
         loop = asyncio.get_running_loop()
         async with self._turn:
             await asyncio.sleep(self._plan_after_s - loop.time())
@@ -137,7 +134,7 @@ class Api:
         """Take in what the worker reports."""
         self._state = after(self._state, message)
         if isinstance(message, Progressed):
-            self.jobs.progressed(message.job, message.progress)
+            self.jobs.set_progress(message.job, message.progress)
         elif isinstance(message, FileDone):
             self.events.publish(message)
         self._changed()
@@ -147,9 +144,9 @@ class Api:
 
     # -- In the worker -------------------------------------------------------------------------
 
-    def _planned(self, request: Request) -> str:
+    def _planned(self, request: Request) -> dict[str, Any]:
         engine = self._reloader.engine
-        return _json(plan_document(engine.plan(_placed(request, engine.directories))))
+        return plan_document(engine.plan(_placed(request, engine.directories)))
 
     async def _do(self, job: Job) -> Ended:
         loop = asyncio.get_running_loop()
@@ -171,7 +168,7 @@ class Api:
         except (KeeperError, OSError) as error:
             return Ended("failed", error=error)
         self._log.job(report)
-        return Ended(result(report, job.request), _json(job_document(report)))
+        return Ended(result(report, job.request), job_document(report))
 
 
 def result(report: Report, request: Request) -> str:
@@ -180,11 +177,6 @@ def result(report: Report, request: Request) -> str:
         return "canceled"
     named = request.paths and any(skip.reason in NO_JOURNAL for skip in report.plan.skipped)
     return "failed" if named or any(outcome.result is Result.FAILED for outcome in report.outcomes) else "done"
-
-
-def _json(document: object) -> str:
-    """As the command line writes it: ASCII in one line."""
-    return json.dumps(document, separators=(",", ":"))
 
 
 def _placed(request: Request, directories: tuple[str, ...]) -> Request:

@@ -35,7 +35,7 @@ from journalkeeper.policy.deferral import AGAIN_US, PASSING
 from journalkeeper.service.api import Api
 from journalkeeper.service.backoff import RETRY_S, Backoff, CpuShare
 from journalkeeper.service.daily_log import DailyLog, Say
-from journalkeeper.service.events import FileDone
+from journalkeeper.service.jobs import FileDone
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event
 from journalkeeper.service.mailbox import Mailbox
 from journalkeeper.service.messages import Began, Failed, Looked, Message

@@ -1,36 +1,105 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Work that somebody asked for: a queue, one at a time.
+"""Jobs, which callers ask for: a short queue, one job at a time; and the events that the server on the bus follows.
 
-A job belongs to the service and not to who asked. That one may leave, ask
-again and be given the same job, or cancel it; what became of it can be asked for afterwards.
+A job belongs to the service and not to its caller, who may leave. The outcome of the last job is kept.
 
-All of it is for the event loop, but for `waiting`.
+All of it is for the event loop, but for `waiting` and `canceled`, which the worker reads.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
 
-from journalkeeper.model import Request
+from journalkeeper.model import Outcome, Request
 from journalkeeper.model.errors import BusyError, KeeperError, NoSuchJobError
-from journalkeeper.model.progress import Progress
-from journalkeeper.service.events import Changed, Events, JobAdded, JobRemoved
-from journalkeeper.service.job import Ended, Job
+from journalkeeper.model.progress import NONE_YET, Progress
 
-QUEUE_MOST: Final = 32
+QUEUE_MOST: Final = 8
 """Jobs in the queue; more are refused."""
 
-KEPT: Final = 16
-KEPT_CHARACTERS: Final = 1 << 20
-"""Of so many jobs that are over the documents are kept, and of so much text; the last one's always."""
+
+class Job:
+    """One job; `request` is what the caller asked for."""
+
+    def __init__(self, number: int, request: Request) -> None:
+        self.number = number
+        self.request = request
+        self.progress = NONE_YET
+        self.running = False
+        self.canceled = False
+
+    @property
+    def state(self) -> str:
+        """The state in one word: queued, running or canceling."""
+        if self.canceled:
+            return "canceling"
+        return "running" if self.running else "queued"
+
+
+class Ended(NamedTuple):
+    """The outcome of a job: `result` is done, failed or canceled; `error` is set where there is no document."""
+
+    result: str
+    document: dict[str, Any] = {}  # noqa: RUF012 - nothing changes it
+    error: Exception | None = None
+
+
+class Changed(NamedTuple):
+    """The service's state, or a job's, is another."""
+
+
+class JobAdded(NamedTuple):
+    """A job was queued."""
+
+    job: Job
+
+
+class JobRemoved(NamedTuple):
+    """A job is over: done, failed or canceled."""
+
+    job: Job
+    result: str
+
+
+class FileDone(NamedTuple):
+    """An action ended at `when_us`."""
+
+    outcome: Outcome
+    when_us: int
+
+
+Event = Changed | JobAdded | JobRemoved | FileDone
+
+
+class Events:
+    """What happens in the service; each follower has a queue of its own."""
+
+    def __init__(self) -> None:
+        self._followers: list[asyncio.Queue[Event]] = []
+
+    @contextmanager
+    def follow(self) -> Iterator[asyncio.Queue[Event]]:
+        """Give a queue with all that happens as long as the block lasts."""
+        queue: asyncio.Queue[Event] = asyncio.Queue()
+        self._followers.append(queue)
+        try:
+            yield queue
+        finally:
+            self._followers.remove(queue)
+
+    def publish(self, event: Event) -> None:
+        """Put an event into each queue."""
+        for queue in self._followers:
+            queue.put_nowait(event)
 
 
 class Jobs:
-    """The queue and what is over. `do` does a job; what happens to jobs is published to `events`.
+    """The queue. `do` does a job; what happens to jobs is published to `events`.
 
-    Whatever `do` raises ends that job only, and is its error; `complain` logs what is no error of ours.
+    An exception of `do` ends that job only, and is its error; `complain` logs one that is unexpected.
     """
 
     def __init__(
@@ -40,7 +109,7 @@ class Jobs:
         self._events = events
         self._complain = complain
         self._queue: list[Job] = []
-        self._ended: dict[int, Ended] = {}
+        self._last: tuple[int, Ended] | None = None
         self._number = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -51,17 +120,11 @@ class Jobs:
 
     @property
     def waiting(self) -> bool:
-        """Whether somebody's job is to be done: the service's own work gives way. From any thread."""
+        """Whether there is a job: the service's own work gives way. From any thread."""
         return bool(self._queue)
 
     def add(self, request: Request) -> Job:
-        """The job that does `request`: one that is there already, unless it was canceled, or a new one.
-
-        Raises: BusyError if the queue is full.
-        """
-        for job in self._queue:
-            if job.request == request and not job.canceled:
-                return job
+        """Queue a job that does `request`. Raises: BusyError if the queue is full."""
         if len(self._queue) >= QUEUE_MOST:
             raise BusyError(f"{QUEUE_MOST} jobs are queued already; wait for one to end, or cancel some")
         self._number += 1
@@ -73,14 +136,14 @@ class Jobs:
         return job
 
     def find(self, number: int) -> Job:
-        """The job `number`, which is not over. Raises: NoSuchJobError."""
+        """Return the job `number`, which is not over. Raises: NoSuchJobError."""
         for job in self._queue:
             if job.number == number:
                 return job
         raise NoSuchJobError(f"there is no job {number}, or it is over")
 
-    def progressed(self, number: int, progress: Progress) -> None:
-        """Job `number` is so far now; nothing if it is over."""
+    def set_progress(self, number: int, progress: Progress) -> None:
+        """Set how far job `number` is, unless it is over."""
         for job in self._queue:
             if job.number == number:
                 job.progress = progress
@@ -96,14 +159,13 @@ class Jobs:
         self._events.publish(Changed())
 
     def ended(self, number: int) -> Ended:
-        """What became of a job. Raises: NoSuchJobError if it is not over, or forgotten."""
-        try:
-            return self._ended[number]
-        except KeyError:
-            raise NoSuchJobError(f"of job {number} nothing is known, or it is not over") from None
+        """Return the outcome of the job that ended last. Raises: NoSuchJobError if that is another job."""
+        if self._last is None or self._last[0] != number:
+            raise NoSuchJobError(f"job {number} is not over, or another job has ended since")
+        return self._last[1]
 
     async def close(self) -> None:
-        """Wait for the running job, whose end somebody has asked for; the others are not begun."""
+        """Cancel all jobs, and wait for the end of the running one."""
         for job in self._queue:
             job.canceled = True
         if self._task is not None:
@@ -117,12 +179,12 @@ class Jobs:
             else:
                 job.running = True
                 self._events.publish(Changed())
-                ended = await self._guarded(job)
+                ended = await self._try(job)
             self._queue.remove(job)
             self._end(job, ended)
             self._events.publish(Changed())
 
-    async def _guarded(self, job: Job) -> Ended:
+    async def _try(self, job: Job) -> Ended:
         try:
             return await self._do(job)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged, and the next job begins
@@ -130,9 +192,5 @@ class Jobs:
             return Ended("failed", error=error)
 
     def _end(self, job: Job, ended: Ended) -> None:
-        self._ended[job.number] = ended
-        while len(self._ended) > 1 and (
-            len(self._ended) > KEPT or sum(len(one.document) for one in self._ended.values()) > KEPT_CHARACTERS
-        ):
-            del self._ended[next(iter(self._ended))]
+        self._last = job.number, ended
         self._events.publish(JobRemoved(job, ended.result))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from journalkeeper.model import Result
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.recorded import Counters
-from journalkeeper.service.events import FileDone
+from journalkeeper.service.jobs import FileDone
 from journalkeeper.service.snapshot import Findings, Snapshot
 
 

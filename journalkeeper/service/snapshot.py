@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from journalkeeper import __version__
@@ -19,25 +19,11 @@ Doing = Action | Skip | Outcome
 class Findings(NamedTuple):
     """What the last look found and came to: files, and what is done with each, by path."""
 
-    live: Mapping[str, JournalFile]
+    files: Mapping[str, JournalFile]
     decided: Mapping[str, Doing]
     status: Status
     next_flush_us: int
     waits_for: str
-
-    @property
-    def files(self) -> Iterable[str]:
-        """The paths of all files."""
-        return self.live
-
-    def file(self, path: str) -> tuple[JournalFile, Doing | None] | None:
-        """A file and what is done with it; None if there is no such file."""
-        row = self.live.get(path)
-        return None if row is None else (row, self.decided.get(path))
-
-    def perhaps_others(self, before: Findings) -> set[str]:
-        """The paths of all files, of now and `before`, that may differ from before, come or go."""
-        return {*before.live, *self.live}
 
 
 class Tally(NamedTuple):

@@ -337,7 +337,7 @@ PROGRESS: Final[Fields] = (
 JOB: Final[Fields] = (
     Field("number", NUMBER, "Id", "Its number, from 1.", constant=True),
     Field("state", TEXT, "State", "queued, running, or canceling: it ends at the next chunk border."),
-    Field("request", OPTIONS, "Options", "What was asked for, as for DefragmentAll.", constant=True),
+    Field("request", OPTIONS, "Options", "What was asked for, as for Defragment.", constant=True),
     Field("done", SECONDS, "Progress", "How much is done, 0 to 1.", get=lambda job: job.progress.fraction),
 )
 """A job, on the bus only, where its PROGRESS follows."""

@@ -130,6 +130,10 @@ PLAN: Final[Fields] = (
     Field("skipped", listed(records.SKIP)),
 )
 
+OMITTED: Final[Fields] = (
+    Field("omitted", described(COUNT, "Rows that the service left out, because its answer would be too long.")),
+)
+
 DOCTOR: Final[Fields] = (
     Field("findings", described(listed(FINDING), "What is wrong or risky, problems first.")),
     Field("passed", described(Type({"type": "array", "items": RULE.schema}), "Checks that found nothing.")),
@@ -152,8 +156,8 @@ REPORT: Final[Fields] = (Field("path", TEXT), Field("size_bytes", COUNT))
 
 ANSWERS: Final[dict[str, tuple[str, Type]]] = {
     "scan": ("Every journal file. ", listed(records.FILE)),
-    "plan": ("What would be done to which file, and why not. ", nested(PLAN)),
-    "defrag": ("What became of every file. ", nested(DEFRAG)),
+    "plan": ("What would be done to which file, and why not. ", nested(PLAN, OMITTED)),
+    "defrag": ("What became of every file. ", nested(DEFRAG, OMITTED)),
     "history": ("What was done and seen over time. ", nested(HISTORY)),
     "status": ("How things are, from the service and the record. ", nested(STATUS, VERDICT)),
     "explain": (

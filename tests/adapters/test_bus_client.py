@@ -108,7 +108,7 @@ class FakeService(FakePeer):
         if message.member == "GetAll":
             found = self.manager if message.path == names.MANAGER_PATH else self.job
             return reply(message, "a{sv}", {name: Variant(KINDS[type(value)], value) for name, value in found.items()})
-        if message.member == "DefragmentAll" and self.refusal is None:
+        if message.member == "Defragment" and self.refusal is None:
             self.loop.call_soon(self.on_defragment, self)
             return reply(message, "o", JOB)
         if message.member == "Cancel":
@@ -117,7 +117,7 @@ class FakeService(FakePeer):
         answer = {"Result": self.result, "Plan": json.dumps(self.plan)}.get(str(message.member))
         if isinstance(answer, str):
             return reply(message, "s", answer)
-        refusal = self.refusal if message.member == "DefragmentAll" else self.result
+        refusal = self.refusal if message.member == "Defragment" else self.result
         return Message.new_error(message, *refusal) if isinstance(refusal, tuple) else False
 
     def given(self, member: str) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def test_a_jobs_document_becomes_the_report_of_a_run(fake: FakeService) -> None:
     assert (answer.report.written_bytes, answer.report.notices) == (1 << 20, ("the record was damaged",))
     assert list(answer.document) == ["outcomes", "totals"]
     assert not answer.canceled
-    assert fake.given("DefragmentAll") == {"now": True}
+    assert fake.given("Defragment") == {"now": True}
 
 
 def test_progress_is_told_as_the_job_gets_on(fake: FakeService) -> None:
@@ -310,6 +310,14 @@ def test_a_users_plan_is_the_services(fake: FakeService, typed: Typed, words: li
     )
     assert fake.given("Plan") == {"archived": True}
     assert typed(*words, "-j").document == PLAN
+
+
+@pytest.mark.usefixtures("user")
+def test_rows_that_the_service_left_out_are_counted(fake: FakeService, typed: Typed) -> None:
+    fake.plan = {**PLAN, "omitted": 1234}
+    fake.result = json.dumps({**DOCUMENT, "omitted": 1234})
+    for words in (["plan"], ["defrag"]):
+        assert "1,234 rows are too many for one answer" in typed(*words).err
 
 
 @pytest.mark.usefixtures("user")

@@ -211,8 +211,8 @@ async def test_more_than_may_wait_ends_the_connection(connect: Connect, monkeypa
 
 async def test_a_message_that_the_bus_would_not_take_is_an_error(connect: Connect) -> None:
     ours = await connect()
-    with pytest.raises(CallError, match="16 MiB"):
-        ours.send(signal_to(BUS, "s", "x" * (16 << 20)))
+    with pytest.raises(CallError, match="1 MiB"):
+        ours.send(signal_to(BUS, "s", "x" * (1 << 20)))
     assert await answer(ours, "NameHasOwner", BUS) == [True]
     ours.close()
 

@@ -26,8 +26,7 @@ from tests.unit.test_bus_contract import shapes
 pytestmark = pytest.mark.root
 
 WRITES = [
-    ("Defragment", "/var/log/journal/m/system.journal", "{}"),
-    ("DefragmentAll", "{}"),
+    ("Defragment", "{}"),
     ("Cancel", "/org/journalkeeper1/job/1"),
     ("Pause", "1"),
     ("Resume",),
@@ -46,7 +45,7 @@ ONE_FILE_FOR_NOBODY = """
 polkit.addRule(function(action, subject) {
     if (action.id == "org.journalkeeper1.defragment" && subject.user == "nobody"
         && action.lookup("method") == "Defragment" && action.lookup("now") == "true"
-        && /\\/m\\/a\\.journal$/.test(action.lookup("path")))
+        && /\\/m\\/a\\.journal$/.test(action.lookup("paths")))
         return polkit.Result.YES;
 });
 """
@@ -121,7 +120,6 @@ def test_nobody_reads_everything(bus: PrivateBus, daemon: Daemon) -> None:
     for member, words in (
         (f"{names.PROPERTIES}.GetAll", [names.MANAGER]),
         (f"{names.INTROSPECTABLE}.Introspect", []),
-        (f"{names.OBJECT_MANAGER}.GetManagedObjects", []),
         (f"{names.PEER}.Ping", []),
     ):
         done = call(bus, member, *words, nobody=True)
@@ -139,7 +137,7 @@ def test_root_may_without_polkit_and_nobody_may_not(bus: PrivateBus, daemon: Dae
         assert call(bus, "Resume").returncode == 0
         done = call(bus, "Resume", nobody=True)
         assert DENIED in done.stderr
-        assert "only root may" in done.stderr
+        assert "call as root" in done.stderr
 
 
 def test_who_polkit_lets_may_that_and_nothing_else(bus: PrivateBus, daemon: Daemon) -> None:
@@ -149,7 +147,7 @@ def test_who_polkit_lets_may_that_and_nothing_else(bus: PrivateBus, daemon: Daem
         assert property_(bus, "State") == "paused"
         assert call(bus, "Resume", nobody=True).returncode == 0
         assert property_(bus, "Paused") is False
-        assert DENIED in call(bus, "DefragmentAll", "{}", nobody=True).stderr
+        assert DENIED in call(bus, "Defragment", "{}", nobody=True).stderr
 
 
 def test_polkit_is_asked_for_a_dialog_only_where_the_call_allows_it(bus: PrivateBus, daemon: Daemon) -> None:
@@ -188,15 +186,15 @@ def test_polkit_is_told_what_is_to_be_done_and_its_rules_can_tell_by_it(bus: Pri
         top = property_(bus, "Directories")
         assert isinstance(top, list)
         allowed, other = f"{top[0]}/m/a.journal", f"{top[0]}/m/b.journal"
-        assert call(bus, "Defragment", allowed, "{'now': <true>}", nobody=True).returncode == 0
-        for words in (
-            ("Defragment", allowed, "{}"),
-            ("Defragment", allowed, "{'now': <false>}"),
-            ("Defragment", other, "{'now': <true>}"),
-            ("DefragmentAll", "{'now': <true>}"),
-            ("DefragmentAll", f"{{'now': <true>, 'path': <'{allowed}'>, 'method': <'Defragment'>}}"),
+        assert call(bus, "Defragment", f"{{'now': <true>, 'paths': <['{allowed}']>}}", nobody=True).returncode == 0
+        for options in (
+            f"{{'paths': <['{allowed}']>}}",
+            f"{{'now': <false>, 'paths': <['{allowed}']>}}",
+            f"{{'now': <true>, 'paths': <['{other}']>}}",
+            f"{{'now': <true>, 'path': <'{allowed}'>}}",
+            "{'now': <true>}",
         ):
-            assert DENIED in call(bus, *words, nobody=True).stderr
+            assert DENIED in call(bus, "Defragment", options, nobody=True).stderr
 
 
 # What is answered
@@ -211,7 +209,7 @@ def test_live_introspection_is_the_contract(bus: PrivateBus, daemon: Daemon) -> 
     live = shapes(done.stdout)
     written = shapes(contract.introspection([contract.MANAGER], []))
     assert live[names.MANAGER] == written[names.MANAGER]
-    assert live.keys() == {names.MANAGER, names.PROPERTIES, names.INTROSPECTABLE, names.PEER, names.OBJECT_MANAGER}
+    assert live.keys() == {names.MANAGER, names.PROPERTIES, names.INTROSPECTABLE, names.PEER}
 
 
 WRONG = [
@@ -225,9 +223,11 @@ WRONG = [
     (("Cancel", "/org/journalkeeper1/job/77"), "org.journalkeeper1.Error.NoSuchJob"),
     (("Result", "/org/journalkeeper1/job/77"), "org.journalkeeper1.Error.NoSuchJob"),
     (("Cancel", "/"), "org.journalkeeper1.Error.NoSuchJob"),
-    (("Defragment", "/etc/passwd", "{}"), "org.journalkeeper1.Error.InvalidArgument"),
-    (("Defragment", "system.journal", "{}"), "org.journalkeeper1.Error.InvalidArgument"),
-    (("DefragmentAll", "{'sideways': <true>}"), "org.journalkeeper1.Error.InvalidArgument"),
+    (("Defragment", "{'paths': <['/etc/passwd']>}"), "org.journalkeeper1.Error.InvalidArgument"),
+    (("Defragment", "{'paths': <['system.journal']>}"), "org.journalkeeper1.Error.InvalidArgument"),
+    (("Defragment", "{'sideways': <true>}"), "org.journalkeeper1.Error.InvalidArgument"),
+    (("ListFiles", "{'before': <'x'>}"), "org.journalkeeper1.Error.InvalidArgument"),
+    (("ListFiles", "{}"), "org.journalkeeper1.Error.Busy"),
 ]
 
 
@@ -244,7 +244,7 @@ def test_a_wrong_call_has_an_error_with_a_name_and_one_sentence(
 def test_an_object_that_is_not_there_has_an_error(bus: PrivateBus, daemon: Daemon) -> None:
     for path in ("/nothing", "/org/journalkeeper1/job/1", "/org/journalkeeper1/file/_2fx", "/org/journalkeeper1/file"):
         where = ["--address", bus.address, "--dest", names.BUS_NAME, "--object-path", path]
-        done = bus.run("gdbus", "call", *where, "--method", f"{names.PROPERTIES}.GetAll", names.FILE)
+        done = bus.run("gdbus", "call", *where, "--method", f"{names.PROPERTIES}.GetAll", names.JOB)
         assert re.search(r"Error\.Unknown(Object|Interface): ", done.stderr), done.stderr
 
 
@@ -260,7 +260,7 @@ def test_a_wrong_configuration_is_refused_with_its_line_and_the_running_values_s
 
 
 def test_a_job_that_comes_to_nothing_has_its_error_as_result(bus: PrivateBus, daemon: Daemon) -> None:
-    done = call(bus, "DefragmentAll", "{}")
+    done = call(bus, "Defragment", "{}")
     found = re.search(r"/org/journalkeeper1/job/\d+", done.stdout)
     assert found is not None, done
     assert eventually(lambda: "Error.NotBtrfs" in call(bus, "Result", found[0], nobody=True).stderr)

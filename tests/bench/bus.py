@@ -98,7 +98,7 @@ class Work:
         follower = subprocess.Popen(["strace", *words], stderr=subprocess.DEVNULL)
         try:
             assert eventually(trace.exists)
-            found = self._manager("DefragmentAll", "a{sv}", "1", "now", "b", "true").split('"')[1]
+            found = self._manager("Defragment", "a{sv}", "1", "now", "b", "true").split('"')[1]
             yield
             ended = ("busctl", f"--address={self._bus.address}", "introspect", names.BUS_NAME, found)
             assert eventually(lambda: self._bus.run(*ended).returncode != 0, 300)

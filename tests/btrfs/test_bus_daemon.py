@@ -91,7 +91,7 @@ def read(bus: PrivateBus, name: str, path: str = names.MANAGER_PATH, interface: 
 
 
 def job_of(bus: PrivateBus, *words: str) -> str:
-    found: str = call(bus, "DefragmentAll", "a{sv}", *(words or NOW))
+    found: str = call(bus, "Defragment", "a{sv}", *(words or NOW))
     return found
 
 
@@ -150,9 +150,9 @@ def test_the_signals_of_one_defragmentation_come_in_order(
     time.sleep(2 * signals.COALESCE_S)  # what the first look found has been signalled by now
     with Ear(bus) as ear:
         job = job_of(bus)
-        heard = ear.until("InterfacesRemoved")
+        heard = ear.until("JobRemoved")
     order = [one["member"] for one in heard if one["member"] != "PropertiesChanged"]
-    assert order == ["InterfacesAdded", "JobNew", "FileDefragmented", "JobRemoved", "InterfacesRemoved"]
+    assert order == ["JobNew", "FileDefragmented", "JobRemoved"]
     said = {one["member"]: one["payload"]["data"] for one in heard}
     assert said["JobNew"] == [1, job]
     assert said["JobRemoved"] == [1, job, "done"]
@@ -172,10 +172,10 @@ def test_a_jobs_document_is_that_of_the_command_line(
     job = job_of(bus)
     assert eventually(lambda: over(bus, job))
     document = json.loads(call(bus, "Result", "o", job))
-    (outcome,) = document["outcomes"]
-    assert (outcome["path"], outcome["result"]) == (f"{path}", "done")
+    results = {outcome["path"]: outcome["result"] for outcome in document["outcomes"]}
+    assert results[f"{path}"] == "done"
     assert list(document) == ["outcomes", "totals", "skipped", "details", "notices"]
-    assert document["totals"]["done"] == 1
+    assert document["totals"]["files"] == len(results)
 
 
 def test_a_plan_is_that_of_the_command_line(
@@ -201,32 +201,30 @@ def test_one_path_is_one_file(
     before = extents(second)
     serve()
     assert eventually(lambda: looked(bus, 2))
-    job = call(bus, "Defragment", "sa{sv}", f"{first}", *NOW)
+    job = job_of(bus, "2", "now", "b", "true", "paths", "as", "1", f"{first}")
     assert eventually(lambda: over(bus, job))
     assert extents(first) < before / 10
     assert extents(second) == before
     assert looked(bus, 2)
-    assert read(bus, "Extents", names.file_path(f"{second}"), names.FILE) == before
+    assert [one["Extents"]["data"] for one in call(bus, "ListFiles", "a{sv}", "0")][1] == before
 
 
-def test_files_appear_and_vanish_as_objects(
+def test_a_new_file_is_listed_and_a_removed_one_is_not(
     bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
 ) -> None:
-    def objects() -> Any:
-        return busctl(bus, "call", names.BUS_NAME, names.MANAGER_PATH, names.OBJECT_MANAGER, "GetManagedObjects")
+    def files() -> Any:
+        return call(bus, "ListFiles", "a{sv}", "0")
 
     serve()
-    with Ear(bus) as ear:
-        assert objects() == [{}]
-        path = put(machine, journal_bytes)
-        added = ear.until("InterfacesAdded")[-1]["payload"]["data"]
-        assert added[0] == names.file_path(f"{path}")
-        assert added[1][names.FILE]["Path"]["data"] == f"{path}"
-        assert list(objects()[0]) == [names.file_path(f"{path}")]
-        assert read(bus, "Size", names.file_path(f"{path}"), names.FILE) == len(journal_bytes)
-        path.unlink()
-        assert ear.until("InterfacesRemoved")[-1]["payload"]["data"] == [names.file_path(f"{path}"), [names.FILE]]
-    assert looked(bus, 0)
+    assert eventually(lambda: read(bus, "State") == "idle")
+    assert files() == []
+    path = put(machine, journal_bytes)
+    assert eventually(lambda: looked(bus, 1))
+    ((one),) = files()
+    assert (one["Path"]["data"], one["Size"]["data"]) == (f"{path}", len(journal_bytes))
+    path.unlink()
+    assert eventually(lambda: looked(bus, 0))
+    assert files() == []
 
 
 def slow_job(bus: PrivateBus, machine: Path, volume: ScratchVolume, content: bytes) -> tuple[Path, str]:
@@ -240,14 +238,13 @@ def slow_job(bus: PrivateBus, machine: Path, volume: ScratchVolume, content: byt
     return path, job
 
 
-def test_the_same_request_joins_and_a_cancel_ends_between_two_chunks(
+def test_jobs_wait_for_each_other_and_a_cancel_ends_between_two_chunks(
     bus: PrivateBus, volume: ScratchVolume, machine: Path, tmp_path: Path, journal_bytes: bytes
 ) -> None:
     with Daemon(tmp_path, machine.parent, bus, f"{WATCH_ONLY}[Defrag]\nChunkBytes=256K\n"):
         path, job = slow_job(bus, machine, volume, journal_bytes)
         digest = hashlib.sha256(journal_bytes).hexdigest()
-        assert job_of(bus) == job
-        other = job_of(bus, "2", "now", "b", "true", "archived", "b", "true")
+        other = job_of(bus)
         assert other != job
         assert read(bus, "State", other, names.JOB) == "queued"
         assert read(bus, "State") == "working"
@@ -305,7 +302,7 @@ def test_a_link_that_leads_out_of_the_directories_is_not_followed(
     before = extents(path)
     (machine / "link").symlink_to(elsewhere)
     serve()
-    job = call(bus, "Defragment", "sa{sv}", f"{machine}/link/{path.name}", *NOW)
+    job = job_of(bus, "2", "now", "b", "true", "paths", "as", "1", f"{machine}/link/{path.name}")
     assert eventually(lambda: over(bus, job))
     done = bus.run(
         *("gdbus", "call", "--address", bus.address, "--dest", names.BUS_NAME, "--object-path", names.MANAGER_PATH),
@@ -334,27 +331,30 @@ SIGNATURES: Final[list[tuple[str, list[Any]]]] = [
     ("dynqiuxtb", [1.5, 1, -1, 1, -1, 1, -1, 1, True]),
 ]
 FOREIGN: Final = ["\u202e", "\ufffe", "é", "🦆", "\x7f\x01"]
-TEXTS: Final = ["", ".", "..", "/", "a" * 300, "x" * (1 << 20), "%s%n", "'; DROP TABLE", "\n"]
+TEXTS: Final = ["", ".", "..", "/", "a" * 300, "x" * 50_000, "%s%n", "'; DROP TABLE", "\n"]
+
+
+PEER: Final = "org.freedesktop.DBus.Peer"
+AT_ONCE: Final = 10
 
 
 def nonsense(luck: random.Random, top: str) -> Message:
     """A call of which nothing can come: every third is as good as right but for one thing."""
-    path = luck.choice([names.MANAGER_PATH] * 6 + ["/", "/org", names.FILE_PATHS, names.job_path(1), "/a/b"])
-    interface = luck.choice([names.MANAGER] * 6 + [names.PROPERTIES, names.INTROSPECTABLE, names.OBJECT_MANAGER])
-    member = luck.choice(["Plan", "Defragment", "DefragmentAll", "Cancel", "Result", "Pause", "Get", "Set", "Nothing"])
+    path = luck.choice([names.MANAGER_PATH] * 6 + ["/", "/org", names.JOB_PATHS, names.job_path(1), "/a/b"])
+    interface = luck.choice([names.MANAGER] * 6 + [names.PROPERTIES, names.INTROSPECTABLE, names.PEER])
+    member = luck.choice(["Plan", "ListFiles", "Defragment", "Cancel", "Result", "Pause", "Get", "Set", "Nothing"])
     signature, body = luck.choice(SIGNATURES)
     if luck.random() < 0.34:
         path, interface, text = names.MANAGER_PATH, names.MANAGER, luck.choice(TEXTS)
         almost: list[tuple[str, str, list[Any]]] = [
-            ("Defragment", "sa{sv}", [f"{top}/../{text}", {}]),
-            ("Defragment", "sa{sv}", [f"{top}/{text}/../../x.journal", {"now": Variant("b", True)}]),
-            ("Defragment", "sa{sv}", [f"/srv/{text}", {}]),
-            ("Defragment", "sa{sv}", [f"{top}/x.journal", {"before-shutdown": Variant("b", True)}]),
-            ("DefragmentAll", "a{sv}", [{text: Variant("s", text)}]),
-            ("DefragmentAll", "a{sv}", [{"now": Variant("s", text)}]),
-            ("DefragmentAll", "a{sv}", [{"compress": Variant("s", text)}]),
-            ("DefragmentAll", "a{sv}", [{"paths": Variant("as", [f"{top}/../{text}"])}]),
-            ("DefragmentAll", "a{sv}", [{"paths": Variant("as", [])}]),
+            ("Defragment", "a{sv}", [{"paths": Variant("as", [f"{top}/{text}/../../x.journal"])}]),
+            ("Defragment", "a{sv}", [{"paths": Variant("as", [f"/srv/{text}"])}]),
+            ("ListFiles", "a{sv}", [{"after": Variant("b", True)}]),
+            ("Defragment", "a{sv}", [{text: Variant("s", text)}]),
+            ("Defragment", "a{sv}", [{"now": Variant("s", text)}]),
+            ("Defragment", "a{sv}", [{"compress": Variant("s", text)}]),
+            ("Defragment", "a{sv}", [{"paths": Variant("as", [f"{top}/../{text}"])}]),
+            ("Defragment", "a{sv}", [{"paths": Variant("as", [])}]),
             ("Plan", "a{sv}", [{text: Variant("as", [text])}]),
             ("Cancel", "o", [f"{names.JOB_PATHS}/9"]),
         ]
@@ -367,20 +367,26 @@ def nonsense(luck: random.Random, top: str) -> Message:
 
 
 async def shout(address: str, top: str, seed: int, count: int) -> list[str]:
-    """Send so many calls; the names of what was answered, with anything that is no proper error."""
+    """Send so many calls; the names of what was answered, with anything that is no proper error.
+
+    Each connection of root's has a rate of its own; of another user some get no answer.
+    """
     luck = random.Random(seed)  # noqa: S311 - the same nonsense each time
-    bus = Connection(address)
-    await bus.connect()
     heard: list[str] = []
-    for _ in range(0, count, 50):
-        for reply in await asyncio.gather(*(bus.call(nonsense(luck, top)) for _ in range(50))):
+    for _ in range(0, count, AT_ONCE):
+        bus = Connection(address)
+        await bus.connect()
+        calls = [asyncio.ensure_future(bus.call(nonsense(luck, top))) for _ in range(AT_ONCE)]
+        calls.append(asyncio.ensure_future(bus.call(Message("org.freedesktop.DBus", "/", PEER, "Ping"))))
+        await (calls[-1] if os.getuid() else asyncio.wait(calls))
+        for reply in (one.result() for one in calls[:-1] if one.done()):
             assert reply is not None
             if reply.message_type is MessageType.ERROR and len(reply.body[0]) < 1000:
                 heard.append(str(reply.error_name or ""))
             else:
                 heard.append(str(reply.body)[:200])
             assert "Traceback" not in str(reply.body)
-    bus.disconnect()
+        bus.disconnect()
     return heard
 
 
@@ -393,7 +399,7 @@ def at_the_wire(socket_path: str, message: bytes) -> None:
         client.wait()
 
 
-def test_ten_thousand_malformed_calls_do_nothing(
+def test_thousands_of_malformed_calls_do_nothing(
     bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
 ) -> None:
     path = put(machine, journal_bytes)
@@ -409,9 +415,9 @@ def test_ten_thousand_malformed_calls_do_nothing(
 
     asyncio.run(shout(bus.address, top, 1, 200))
     before, resident = seen(), daemon.rss_kib()
-    heard = asyncio.run(shout(bus.address, top, 2, 5000))
-    heard += as_nobody(lambda: asyncio.run(shout(bus.address, top, 3, 5000)))
-    assert len(heard) == 10_000
+    heard = asyncio.run(shout(bus.address, top, 2, 3000))
+    assert len(heard) == 3000
+    heard += as_nobody(lambda: asyncio.run(shout(bus.address, top, 3, 3000)))
     strange = {name for name in heard if "Error" not in name} - {"[]"}
     # what may be read is read: introspection, plans, nothing of a standard interface's properties
     assert not [name for name in strange if "/job/" in name and "node" not in name], strange
@@ -441,7 +447,7 @@ def test_messages_that_no_library_sends_do_not_end_the_connection(
     assert "no system bus" not in daemon.log()
 
 
-def test_callers_who_do_not_read_keep_nobody_from_being_answered(
+def test_callers_who_do_not_read_keep_no_other_from_being_answered(
     bus: PrivateBus, machine: Path, serve: Callable[..., Daemon]
 ) -> None:
     """Answers of 200 KiB to five who ask and do not listen: our socket to the bus takes no more."""
@@ -450,22 +456,22 @@ def test_callers_who_do_not_read_keep_nobody_from_being_answered(
     daemon = serve()
     assert eventually(lambda: looked(bus, 250))
     owner = call_bus(bus)
-    question = beds.raw_call(names.BUS_NAME, names.MANAGER_PATH, names.OBJECT_MANAGER, "GetManagedObjects")
+    question = beds.raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "a{sv}", {})
     with ExitStack() as stack:
         clients = [stack.enter_context(beds.RawClient(str(bus.socket))) for _ in range(5)]
         for client in clients:
-            client.send(question * 20)
+            client.send(question * 10)
         for _ in range(20):
             assert read(bus, "State")
         first = clients[0]
         answers = 0
-        while answers < 20:
+        while answers < 10:
             answers += first.replies()
     assert call_bus(bus) == owner
     assert "no system bus" not in daemon.log()
 
 
-def test_a_message_of_28_mib_is_answered_and_costs_nothing(bus: PrivateBus, serve: Callable[..., Daemon]) -> None:
+def test_a_message_of_28_mib_is_dropped_and_costs_nothing(bus: PrivateBus, serve: Callable[..., Daemon]) -> None:
     """Seven million empty arrays, which a list each would make 500 MiB of."""
     daemon = serve()
     as_nobody(lambda: asks_for(bus, "Nothing"))
@@ -478,7 +484,7 @@ def test_a_message_of_28_mib_is_answered_and_costs_nothing(bus: PrivateBus, serv
     def send() -> None:
         with beds.RawClient(str(bus.socket)) as client:
             client.send(message)
-            client.wait()
+            asks_for(bus, "Nothing")
 
     as_nobody(send)
     assert read(bus, "State")

@@ -27,6 +27,7 @@ from typing import Any, Final
 from dbus_fast import Message, MessageType, Variant
 
 from journalkeeper.bus import names
+from journalkeeper.bus.options import OPTION_SIGNATURES
 from tests import bus as beds
 from tests.bench.figures import Option
 from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, raw_call
@@ -49,16 +50,16 @@ FEWEST: Final = 0.05
 STATE: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.PROPERTIES, "GetAll", "s", names.MANAGER)
 
 INTERFACES: Final = (
-    names.MANAGER, names.FILE, names.JOB, names.PROPERTIES, names.INTROSPECTABLE, names.PEER, names.OBJECT_MANAGER,
+    names.MANAGER, names.JOB, names.PROPERTIES, names.INTROSPECTABLE, names.PEER, "org.freedesktop.DBus.ObjectManager",
     "org.freedesktop.DBus", "a.b",
 )  # fmt: skip
 MEMBERS: Final = (
-    *("Plan", "Defragment", "DefragmentAll", "Cancel", "Result", "Pause", "Resume", "Rescan", "Reload"),
-    *("Get", "GetAll", "Set", "Introspect", "Ping", "GetMachineId", "GetManagedObjects", "Nothing"),
+    *("Plan", "ListFiles", "Defragment", "Cancel", "Result", "Pause", "Resume", "Rescan", "Reload"),
+    *("Get", "GetAll", "Set", "Introspect", "Ping", "GetMachineId", "Nothing"),
 )
 SIGNATURES: Final = ("", "s", "o", "u", "t", "ss", "sa{sv}", "a{sv}", "ssv", "as", "v", "ay", "aav", "(ss)", "a{s(ii)}")
 LIKELY: Final = {
-    "Plan": "a{sv}", "Defragment": "sa{sv}", "DefragmentAll": "a{sv}", "Cancel": "o", "Result": "o", "Pause": "t",
+    "Plan": "a{sv}", "ListFiles": "a{sv}", "Defragment": "a{sv}", "Cancel": "o", "Result": "o", "Pause": "t",
     "Get": "ss", "GetAll": "s", "Set": "ssv",
 }  # fmt: skip
 
@@ -69,8 +70,7 @@ class Caller:
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
         self._serial = 2
-        known = [names.file_path(made.file(number, 0).path) for number in range(3)]
-        self._paths = ["/", names.MANAGER_PATH, names.JOB_PATHS + "/1", names.FILE_PATHS, *known, "/a" * 1000]
+        self._paths = ["/", names.MANAGER_PATH, names.JOB_PATHS, names.JOB_PATHS + "/1", "/a" * 1000]
 
     def message(self) -> tuple[bytes, bool]:
         """The next one, as it goes over the wire, and whether some of its bytes were changed."""
@@ -105,7 +105,7 @@ class Caller:
     def _fitting(self, member: str) -> str:
         if member in {"Get", "GetAll", "Set"}:
             return names.PROPERTIES
-        return {"Introspect": names.INTROSPECTABLE, "GetManagedObjects": names.OBJECT_MANAGER}.get(
+        return {"Introspect": names.INTROSPECTABLE}.get(
             member, names.PEER if member in {"Ping", "GetMachineId"} else names.MANAGER
         )
 
@@ -132,12 +132,11 @@ class Caller:
         return Variant(signature, options[signature])
 
     def _option(self) -> str:
-        options = ("active", "archived", "now", "allow-unshare", "compress", "paths", "before-shutdown")
-        return self._dice.choice((*options, "x", self._text()))
+        return self._dice.choice((*OPTION_SIGNATURES, "after", "x", self._text()))
 
     def _text(self) -> str:
         texts = (
-            *("", "zstd", names.MANAGER, names.FILE, "State", made.file(0, 0).path, f"{made.TOP}/m/a.journal"),
+            *("", "zstd", names.MANAGER, names.JOB, "State", made.file(0, 0).path, f"{made.TOP}/m/a.journal"),
             *("/etc/shadow", f"{made.TOP}/../x", "\x1b[31m\n", "\U0001f600", "x" * 5000, "%s%n", "../" * 100),
         )
         return self._dice.choice(texts)

@@ -176,8 +176,8 @@ def memory(place: Host, limit_bytes: int, *, heavy: bool) -> Tried:
             done = eventually(lambda: all(map(place.mended, paths)) or limit.kills > 0, patience_s)
             if heavy and not limit.kills:
                 guest.run("journalkeeper", "plan")
-                objects = ("org.freedesktop.DBus.ObjectManager", "GetManagedObjects")
-                guest.run("busctl", "call", "org.journalkeeper1", "/org/journalkeeper1", *objects, check=False)
+                files = ("org.journalkeeper1.Manager", "ListFiles", "a{sv}", "0")
+                guest.run("busctl", "call", "org.journalkeeper1", "/org/journalkeeper1", *files, check=False)
                 guest.run("journalkeeper", "defrag", "--now", check=False)
             kills = limit.kills
             guest.run("systemctl", "stop", SERVICE)

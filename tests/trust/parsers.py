@@ -18,7 +18,7 @@ from dbus_fast import Variant
 
 from journalkeeper.btrfs import fiemap, mtime_note, placement
 from journalkeeper.bus import options, size_guard
-from journalkeeper.bus.size_guard import FIXED, READ_BYTES, SizeGuard, lengths
+from journalkeeper.bus.size_guard import FIXED, READ_BYTES, SizeGuard, measure_message
 from journalkeeper.cli.times import parse_time_us
 from journalkeeper.config import files, validation
 from journalkeeper.execute import inplace
@@ -245,16 +245,15 @@ SIGNATURES: Final = ("b", "s", "as", "i", "t", "v", "a{sv}", "")
 
 
 def check_options(data: bytes) -> None:
-    """Options of a caller's and perhaps a path; values are of the types that their signatures say, as on a bus."""
+    """Options of a caller's; values are of the types that their signatures say, as on a bus."""
     found = Bytes(data)
-    path = found.text() if found.number() % 2 else None
     given: dict[str, Variant] = {}
     while found and len(given) < 9:
         name = found.pick(tuple(options.OPTION_SIGNATURES)) if found.number() % 8 else found.text()
         signature = options.OPTION_SIGNATURES.get(name) if found.number() % 8 else found.pick(SIGNATURES)
         given[name] = Variant(signature or "s", _value(found, signature or "s"), verify=False)
     with suppress(UsageError):
-        asked = options.request(given, ("/var/log/journal", "/srv/j"), path)
+        asked = options.request(given, ("/var/log/journal", "/srv/j"))
         assert len(asked.paths) <= options.MOST_PATHS
         assert all(one.startswith(("/var/log/journal/", "/srv/j/")) for one in asked.paths)
         assert not any("/../" in f"{one}/" or "/./" in f"{one}/" for one in asked.paths)
@@ -295,7 +294,7 @@ class _Loop:
         callback()
 
 
-SMALL_LIMITS: Final = {"BODY_MOST": 512, "HEADER_MOST": 1024, "LOOK": 256, "PATH_KEPT": 16}
+SMALL_LIMITS: Final = {"MESSAGE_MOST": 512}
 """Instead of the guard's own, which no message of the few KiB of an input comes near."""
 
 
@@ -308,9 +307,7 @@ def check_messages(data: bytes) -> None:
         once = _let_in([messages])
         assert once == _let_in([messages[at : at + step] for at in range(0, len(messages), step)])
     assert len(once) <= len(messages) + FIXED
-    for head, body in _messages(once):
-        assert head <= SMALL_LIMITS["HEADER_MOST"]
-        assert body <= SMALL_LIMITS["BODY_MOST"]
+    assert all(length <= SMALL_LIMITS["MESSAGE_MOST"] for length in _messages(once))
 
 
 def _let_in(parts: list[bytes]) -> bytes:
@@ -323,13 +320,13 @@ def _let_in(parts: list[bytes]) -> bytes:
     return ready
 
 
-def _messages(passed: bytes) -> Iterator[tuple[int, int]]:
-    """The lengths of the header and the body of each message, as each says."""
+def _messages(passed: bytes) -> Iterator[int]:
+    """The length of each message, as each says."""
     at = 0
     while len(passed) - at >= FIXED:
-        head, body = lengths(passed[at : at + FIXED])
-        yield head, body
-        at += head + body
+        length = measure_message(passed[at : at + FIXED])
+        yield length
+        at += length
 
 
 # the record

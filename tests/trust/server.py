@@ -9,16 +9,14 @@ to stdout, and a line with PRIVILEGED for each call of a method that not everybo
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from journalkeeper.bus.server import Server
 from journalkeeper.model import JournalFile, Reason, Request, Skip
-from journalkeeper.service.events import Events
-from journalkeeper.service.job import Ended, Job
-from journalkeeper.service.jobs import Jobs
+from journalkeeper.service.jobs import Ended, Events, Job, Jobs
 from journalkeeper.service.mistakes import Mistakes
 from journalkeeper.service.snapshot import Findings, Snapshot
 from tests import figures, hosts
@@ -67,18 +65,21 @@ class Made:
         self._say(f"{PRIVILEGED}job {job.number}")
         if any("mistake" in path for path in job.request.paths):
             raise RuntimeError("a secret of the inside")
-        return Ended("done", "{}")
+        return Ended("done", {"outcomes": []})
 
     def snapshot(self) -> Snapshot:
         return self._snapshot
 
-    async def plan(self, request: Request) -> str:
+    async def plan(self, request: Request) -> dict[str, Any]:
         if any("mistake" in path for path in request.paths):
             raise RuntimeError("a secret of the inside")
         if not request.paths and not self._ends:
             await asyncio.Event().wait()
-        skipped = [{"path": one.path, "reason": one.reason, "detail": one.detail} for one in self._skips.values()]
-        return json.dumps({"window": {}, "actions": [], "skipped": skipped})
+        skipped = [
+            {"path": one.path, "reason": one.reason, "detail": one.detail, "until_us": None}
+            for one in self._skips.values()
+        ]
+        return {"window": {}, "actions": [], "skipped": skipped}
 
     def pause(self, span_us: int) -> None:
         self._say(f"{PRIVILEGED}pause {span_us}")

@@ -138,13 +138,13 @@ class Soak:
     def call(self, dice: random.Random) -> None:
         """A caller with one wish, who waits for the answer."""
         manager = (names.BUS_NAME, names.MANAGER_PATH, names.MANAGER)
-        now = {"now": Variant("b", True)}
+        now, unknown = {"now": Variant("b", True)}, f"{INSIDE}/{dice.getrandbits(32)}.journal"
         calls = (
-            raw_call(names.BUS_NAME, names.MANAGER_PATH, names.OBJECT_MANAGER, "GetManagedObjects"),
+            raw_call(*manager, "ListFiles", "a{sv}", {}),
             raw_call(names.BUS_NAME, names.MANAGER_PATH, names.PROPERTIES, "GetAll", "s", names.MANAGER),
             raw_call(*manager, "Plan", "a{sv}", {}),
-            raw_call(*manager, "DefragmentAll", "a{sv}", now),
-            raw_call(*manager, "Defragment", "sa{sv}", f"{INSIDE}/{dice.getrandbits(32)}.journal", now),
+            raw_call(*manager, "Defragment", "a{sv}", now),
+            raw_call(*manager, "Defragment", "a{sv}", {**now, "paths": Variant("as", [unknown])}),
             raw_call(*manager, "Rescan"),
             raw_call(*manager, "Pause", "t", 300_000),
             raw_call(*manager, "Resume"),
@@ -164,7 +164,7 @@ class Soak:
     def hang_on(self, dice: random.Random) -> None:
         """A caller who asks for everything and reads none of it, for a while."""
         with RawClient(os.fspath(self.bus.socket)) as client:
-            call = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.OBJECT_MANAGER, "GetManagedObjects")
+            call = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "a{sv}", {})
             client.socket.settimeout(1)
             with suppress(TimeoutError):
                 for _ in range(50):

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.bus import properties
 from journalkeeper.cli import status
 from journalkeeper.journald import layout
 from journalkeeper.journald.layout import MOST_FILES, directories, listing
@@ -21,9 +20,9 @@ from journalkeeper.model.manager import Manager
 from journalkeeper.observe.observer import Observer
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.service.backoff import CpuShare
-from journalkeeper.service.snapshot import Snapshot
+from journalkeeper.service.snapshot import Snapshot, manager
 from journalkeeper.wire import records
-from journalkeeper.wire.field import document, from_properties
+from journalkeeper.wire.field import document, from_properties, properties
 from tests.hosts import MACHINE
 from tests.journal_files import MAGIC, archive_name
 from tests.trust.services import Quiet, quiet
@@ -146,7 +145,7 @@ def test_what_is_left_out_is_a_row_with_its_number(volume: ScratchVolume, monkey
 
 def test_a_limit_that_is_reached_is_in_the_status() -> None:
     reached = ("/j/remote: 12,832 journal files more than the 7,168 that are looked at", "/j: no more watches")
-    shown = properties.manager(Snapshot(directories=("/j",), limits=reached))
+    shown = properties(records.MANAGER, manager(Snapshot(directories=("/j",), limits=reached)))
     assert shown["Limits"] == list(reached)
     live = from_properties(Manager, records.MANAGER, shown)
     assert document(records.MANAGER, live)["limits"] == list(reached)

@@ -182,10 +182,11 @@ class Stress:
         now = {"now": Variant("b", True)}
         if dice.random() < 0.5:
             files = [Path(INSIDE, path.parent.name, path.name) for path in self._files.place.iterdir()]
-            answer = await self._call("Defragment", "sa{sv}", f"{dice.choice([*files, Path(INSIDE, 'x')])}", now)
+            paths = Variant("as", [f"{dice.choice([*files, Path(INSIDE, 'x')])}"])
+            answer = await self._call("Defragment", "a{sv}", now | {"paths": paths})
         else:
             choice = {dice.choice(("active", "archived")): Variant("b", True)}
-            answer = await self._call("DefragmentAll", "a{sv}", now | choice)
+            answer = await self._call("Defragment", "a{sv}", now | choice)
         if answer:
             self.jobs[answer[0]] = ""
             if dice.random() < 0.4:
@@ -195,7 +196,7 @@ class Stress:
     async def read(self, dice: random.Random) -> None:
         """What there is, as a whole or in parts."""
         if dice.random() < 0.3:
-            await self._call("GetManagedObjects", interface=names.OBJECT_MANAGER)
+            await self._call("ListFiles", "a{sv}", {})
             return
         began_s = time.monotonic()  # of what is not put off on purpose, as lists are after the one before
         if dice.random() < 0.5:
@@ -298,9 +299,13 @@ class Stress:
             self.unclean.append(f"the bus shows what is not so: {wrong}")
 
     async def _shown(self) -> dict[str, dict[str, object]]:
-        (objects,) = await self._call("GetManagedObjects", interface=names.OBJECT_MANAGER)
-        files = [one[names.FILE] for one in objects.values() if names.FILE in one]
-        return {one["Path"].value: {name: value.value for name, value in one.items()} for one in files}
+        files: dict[str, dict[str, object]] = {}
+        while True:
+            after = {"after": Variant("s", max(files))} if files else {}
+            (page,) = await self._call("ListFiles", "a{sv}", after)
+            if not page:
+                return files
+            files |= {one["Path"].value: {name: value.value for name, value in one.items()} for one in page}
 
     def _seen(self) -> dict[str, dict[str, object]]:
         top = f"{self.place.volume.mountpoint}"

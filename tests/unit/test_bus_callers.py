@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who calls, how much of theirs is under way, and how much they may leave unread."""
+"""Which user calls, how often the user is answered, and who gets no answer because of what is unread."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from dbus_fast import Message, MessageType, Variant
 
 from journalkeeper.bus import callers
 from journalkeeper.bus.callers import (
-    ASK_AGAIN_S,
     AT_ONCE,
+    BURST,
     CALLERS_MOST,
-    REFUSED_MOST,
+    CHECK_BYTES,
+    LONG_COST,
+    RATE_PER_S,
     UNREAD_ALL,
     UNREAD_LEAST,
     UNREAD_MOST,
+    Caller,
     CallError,
     Callers,
 )
@@ -26,7 +29,7 @@ OURS = ":1.0"
 
 
 class Bus:
-    """Answers about connections: whose they are, and what is kept; `asked` is what was asked for."""
+    """Answers about connections: whose they are, and how many bytes are kept; `asked` is what was asked for."""
 
     def __init__(self) -> None:
         self.uids = {":1.1": 1000, ":1.2": 1000, ":1.3": 1001, ":1.4": 0, ":1.5": 0}
@@ -51,6 +54,19 @@ class Bus:
         return Message(message_type=MessageType.METHOD_RETURN, reply_serial=1, signature="a{sv}", body=[body])
 
 
+class Clock:
+    """The loop's clock as a test sets it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def get_running_loop(self) -> Clock:
+        return self
+
+    def time(self) -> float:
+        return self.now_s
+
+
 @pytest.fixture
 def bus() -> Bus:
     return Bus()
@@ -61,150 +77,158 @@ def known(bus: Bus) -> Callers:
     return Callers(bus.ask, OURS)
 
 
-async def test_a_user_is_known_after_the_bus_was_asked_once(bus: Bus, known: Callers) -> None:
-    caller = known.find(":1.1")
-    await asyncio.gather(*(known.identify(caller) for _ in range(3)))
-    await known.identify(known.find(":1.1"))
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(asyncio, "get_running_loop", clock.get_running_loop)
+    return clock
+
+
+async def identify(known: Callers, name: str) -> Caller:
+    caller = known.find(name)
+    assert await known.identify(caller)
+    return caller
+
+
+def count_admitted(known: Callers, caller: Caller, calls: int, cost: float = 1.0) -> int:
+    return sum(known.admit(caller, cost) for _ in range(calls))
+
+
+async def settle() -> None:
+    """Let a check of the bus end."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def test_a_user_may_know_what_is_in_the_users_own_journals(known: Callers) -> None:
+    caller = await identify(known, ":1.1")
     assert caller.uid == 1000
-    assert bus.asked == [("GetConnectionCredentials", ":1.1")]
     assert [caller.reads(owner) for owner in ("system", "remote", "user:1000", "user:1001", "user:100")] == [
-        *(True, True, True, False, False)
-    ]
-    with pytest.raises(CallError, match="who you are"):
-        await known.identify(known.find(":1.99"))
+        True, True, True, False, False,
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("groups", "reads"), [(None, False), ([5, 6], False), ([5, 4], True)])
-async def test_who_is_in_a_group_of_readers_reads_all(
-    bus: Bus, known: Callers, monkeypatch: pytest.MonkeyPatch, groups: list[int] | None, reads: bool
+@pytest.mark.parametrize(
+    ("name", "groups", "reads"),
+    [(":1.1", None, False), (":1.1", [5], False), (":1.1", [5, 7], True), (":1.4", None, True), (":1.4", [5], True)],
+)
+async def test_root_and_the_groups_that_read_journals_read_all(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, name: str, groups: list[int] | None, *, reads: bool
 ) -> None:
-    monkeypatch.setattr(callers, "READERS", ("no such group", "adm"))
-
-    class Group:
-        gr_gid = 4
-
-    monkeypatch.setattr("grp.getgrnam", {"adm": Group}.__getitem__)
-
+    monkeypatch.setattr(callers, "_gids", lambda _: iter((7,)))
     bus.groups = groups
-    caller = known.find(":1.1")
-    await known.identify(caller)
-    assert caller.reads("user:1001") is reads
+    caller = await identify(Callers(bus.ask, OURS), name)
+    assert caller.reads("user:2000") == reads
 
 
-async def test_calls_of_one_user_under_way_are_bounded_and_do_not_count_for_others(known: Callers) -> None:
-    first, same, other, root, roots = [known.find(f":1.{number}") for number in range(1, 6)]
-    for one in (first, same, other, root, roots):
-        await known.identify(one)
-    places = [known.place([first, same][number % 2]) for number in range(AT_ONCE)]
+async def test_a_caller_whom_the_bus_does_not_know_is_not_identified(known: Callers) -> None:
+    assert not await known.identify(known.find(":1.99"))
+
+
+async def test_a_user_has_a_burst_and_a_rate_over_all_connections(known: Callers, clock: Clock) -> None:
+    first, second, other = [await identify(known, name) for name in (":1.1", ":1.2", ":1.3")]
+    assert count_admitted(known, first, int(BURST) + 5) == BURST
+    assert count_admitted(known, second, 5) == 0
+    assert count_admitted(known, other, 5) == 5
+    clock.now_s += 1.0
+    assert count_admitted(known, second, 2 * int(RATE_PER_S)) == RATE_PER_S
+    clock.now_s += 1e6
+    assert count_admitted(known, first, 2 * int(BURST)) == BURST
+
+
+async def test_roots_connections_have_a_rate_each(known: Callers, clock: Clock) -> None:
+    first, second = [await identify(known, name) for name in (":1.4", ":1.5")]
+    assert [count_admitted(known, one, int(BURST) + 1) for one in (first, second)] == [BURST, BURST]
+
+
+async def test_a_long_call_counts_as_several(known: Callers, clock: Clock) -> None:
+    caller = await identify(known, ":1.1")
+    assert count_admitted(known, caller, int(BURST), LONG_COST) == BURST / LONG_COST
+
+
+async def test_a_user_has_few_long_calls_under_way(known: Callers) -> None:
+    first, second, other = [await identify(known, name) for name in (":1.1", ":1.2", ":1.3")]
+    places = [known.place(one) for one in [first, second] * (AT_ONCE // 2)]
     for place in places:
         place.__enter__()
-    with pytest.raises(CallError), known.place(first):
+    with pytest.raises(CallError, match=f"{AT_ONCE} calls are under way"), known.place(first):
         pass
-    with known.place(other), known.place(root), known.place(roots):
+    with known.place(other):
         pass
     places[0].__exit__(None, None, None)
-    with known.place(same):
+    with known.place(second):
         pass
-    assert known.turn(first) is known.turn(same)
-    assert known.turn(root) is not known.turn(roots)
 
 
-async def test_who_is_not_known_may_leave_little_unread_and_a_user_more_over_all_connections(known: Callers) -> None:
-    first, same = known.find(":1.1"), known.find(":1.2")
-    known.sent(":1.1", UNREAD_LEAST)
-    assert not known.is_full(first)
-    known.sent(":1.1", 1)
-    assert known.is_full(first)
-    await known.identify(first)
-    assert not known.is_full(first)
-    known.sent(":1.2", UNREAD_MOST - UNREAD_LEAST)
-    await known.identify(same)
-    assert known.is_full(first)
-    assert known.is_full(same)
+async def test_a_user_has_one_turn_and_each_connection_of_roots(known: Callers) -> None:
+    first, second, root, other_root = [await identify(known, name) for name in (":1.1", ":1.2", ":1.4", ":1.5")]
+    assert known.turn(first) is known.turn(second)
+    assert known.turn(root) is not known.turn(other_root)
 
 
-async def test_roots_programs_count_one_by_one(known: Callers) -> None:
-    hangs, reads = known.find(":1.4"), known.find(":1.5")
-    await known.identify(hangs)
-    await known.identify(reads)
-    known.sent(":1.4", UNREAD_MOST + 1)
-    assert known.is_full(hangs)
-    assert not known.is_full(reads)
+# Unread bytes
 
 
-async def test_who_has_read_goes_on_and_who_has_not_is_refused_until_they_have(
-    bus: Bus, known: Callers, monkeypatch: pytest.MonkeyPatch
+async def test_the_bus_is_asked_after_many_bytes_and_not_before(bus: Bus, known: Callers) -> None:
+    await identify(known, ":1.1")
+    bus.asked.clear()
+    known.count_sent(CHECK_BYTES - 1)
+    await settle()
+    assert bus.asked == []
+    known.count_sent(1)
+    await settle()
+    assert bus.asked == [("GetConnectionStats", OURS)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "first", "second", "silenced"),
+    [
+        (UNREAD_MOST - 1, UNREAD_MOST + 1, 0, False),  # others' messages, not ours
+        (UNREAD_MOST, UNREAD_MOST, 0, False),
+        (UNREAD_MOST, UNREAD_MOST + 1, 0, True),
+        (UNREAD_MOST, UNREAD_MOST, 1, True),  # of both connections
+        (UNREAD_ALL, UNREAD_LEAST + 1, 0, False),
+        (UNREAD_ALL + 1, UNREAD_LEAST + 1, 0, True),
+        (UNREAD_ALL + 1, UNREAD_LEAST, 0, False),
+    ],
+)
+async def test_a_user_who_does_not_read_gets_no_answer(
+    bus: Bus, known: Callers, ours: int, first: int, second: int, *, silenced: bool
 ) -> None:
-    monkeypatch.setattr(callers, "ASK_AGAIN_S", 0.0)
-
-    caller = known.find(":1.1")
-    known.sent(":1.1", UNREAD_MOST + 1)
-    await known.settle(caller)
-    assert not known.is_full(caller)
-    known.sent(":1.1", UNREAD_MOST + 1)
-    bus.kept = {OURS: UNREAD_MOST + 9, ":1.1": UNREAD_MOST + 5}
-    with pytest.raises(CallError, match="read the answers"):
-        await known.settle(caller)
-    bus.kept = {OURS: UNREAD_MOST + 9, ":1.1": 7}
-    await known.settle(caller)
-    assert caller.unread_bytes == 7
+    reading = await identify(known, ":1.3")
+    one = await identify(known, ":1.1")
+    await identify(known, ":1.2")
+    bus.kept = {OURS: ours, ":1.1": first, ":1.2": second}
+    known.count_sent(CHECK_BYTES)
+    await settle()
+    assert known.admit(one, 1.0) is not silenced
+    assert known.admit(reading, 1.0)
 
 
-async def test_the_bus_is_not_asked_again_at_once_about_who_did_not_read(bus: Bus, known: Callers) -> None:
-    caller = known.find(":1.1")
-    bus.kept = {OURS: 2 * UNREAD_MOST, ":1.1": 2 * UNREAD_MOST}
-    known.sent(":1.1", UNREAD_MOST + 1)
-    for _ in range(5):
-        with pytest.raises(CallError):
-            await known.settle(caller)
-    assert [member for member, _ in bus.asked].count("GetConnectionStats") == 2
-    assert ASK_AGAIN_S > 0
+async def test_a_user_who_has_read_is_answered_again(bus: Bus, known: Callers, clock: Clock) -> None:
+    caller = await identify(known, ":1.1")
+    bus.kept = {OURS: UNREAD_MOST + 1, ":1.1": UNREAD_MOST + 1}
+    known.count_sent(CHECK_BYTES)
+    await settle()
+    assert not known.admit(caller, 1.0)
+    bus.kept = {}
+    clock.now_s += callers.CHECK_AGAIN_S
+    assert not known.admit(caller, 1.0)  # which has the bus asked
+    await settle()
+    assert known.admit(caller, 1.0)
 
 
-async def test_refusals_end_for_who_does_not_read_them_either(bus: Bus, known: Callers) -> None:
-    caller = known.find(":1.1")
-    await known.identify(caller)
-    assert all(known.may_refuse(caller) for _ in range(2 * REFUSED_MOST))
-    known.sent(":1.1", UNREAD_MOST + 1)
-    heard = [known.may_refuse(caller) for _ in range(REFUSED_MOST + 1)]
-    assert heard == [True] * REFUSED_MOST + [False]
-    await known.settle(caller)
-    assert known.may_refuse(caller)
-
-
-async def test_all_users_together_are_bounded(bus: Bus, known: Callers) -> None:
-    """What the bus keeps of ours counts, whoever's it is."""
-    first, other = known.find(":1.1"), known.find(":1.3")
-    await known.identify(first)
-    await known.identify(other)
-    bus.kept = {OURS: UNREAD_ALL + 1, ":1.1": UNREAD_MOST, ":1.3": UNREAD_LEAST + 1}
-    known.sent(":1.1", UNREAD_MOST + 1)
-    with pytest.raises(CallError):
-        await known.settle(first)
-    assert not known.is_full(other)
-    known.sent(":1.3", UNREAD_LEAST + 1)
-    with pytest.raises(CallError):
-        await known.settle(other)
-
-
-async def test_where_the_bus_does_not_say_what_is_unread_old_answers_count_as_read(
-    bus: Bus, known: Callers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(callers, "ASK_AGAIN_S", 0.0)
-    monkeypatch.setattr(callers, "READ_AFTER_S", 0.1)
-
+async def test_a_bus_that_says_nothing_of_unread_bytes_silences_nobody(bus: Bus, known: Callers) -> None:
     bus.kept = None
-    caller = known.find(":1.1")
-    known.sent(":1.1", UNREAD_MOST + 1)
-    await known.settle(caller)
-    known.sent(":1.1", UNREAD_MOST + 1)
-    with pytest.raises(CallError):
-        await known.settle(caller)
-    await asyncio.sleep(0.1)
-    await known.settle(caller)
+    caller = await identify(known, ":1.1")
+    known.count_sent(CHECK_BYTES)
+    await settle()
+    assert known.admit(caller, 1.0)
 
 
-async def test_so_many_connections_are_remembered(known: Callers) -> None:
+async def test_only_so_many_callers_are_remembered(known: Callers) -> None:
+    first = known.find(":1.1")
     for number in range(2 * CALLERS_MOST):
-        known.sent(f":2.{number}", 10)
-    assert len(known._known) == len(known._unread) == CALLERS_MOST
+        known.find(f":2.{number}")
+    assert known.find(":1.1") is not first
+    assert len(known._known) == CALLERS_MOST

@@ -23,7 +23,7 @@ from journalkeeper.model.errors import (
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DOC = "org.gtk.GDBus.DocString"
-OURS = (contract.MANAGER, contract.FILE, contract.JOB_INTERFACE)
+OURS = (contract.MANAGER, contract.JOB_INTERFACE)
 Shape = dict[str, object]
 
 
@@ -63,7 +63,7 @@ def test_everything_in_an_interface_is_explained(interface: contract.Interface) 
 
 
 def test_times_are_called_usec_and_are_unsigned_64_bit() -> None:
-    properties = [one for interface in OURS for one in interface.properties]
+    properties = [*contract.FILE, *(one for interface in OURS for one in interface.properties)]
     assert {row.type.signature for row in properties if "USec" in row.bus} == {"t"}
     assert not [row.bus for row in properties if "Time" in row.bus and not row.bus.endswith("USec")]
 
@@ -73,7 +73,7 @@ def test_what_changes_something_asks_polkit_for_an_action_that_there_is() -> Non
     actions = {one.get("id") for one in policy.iter("action")}
     asked = {method.name: method.action for method in contract.MANAGER.methods}
     assert {action for action in asked.values() if action is not None} == actions
-    assert {name for name, action in asked.items() if action is None} == {"Plan", "Result"}
+    assert {name for name, action in asked.items() if action is None} == {"ListFiles", "Plan", "Result"}
     for default in policy.iter("defaults"):
         assert {one.text for one in default} == {"auth_admin_keep"}
 
@@ -81,7 +81,7 @@ def test_what_changes_something_asks_polkit_for_an_action_that_there_is() -> Non
 def test_the_bus_lets_through_the_interfaces_that_can_be_called_and_method_calls_only() -> None:
     policy = ElementTree.parse(CONFIGS / "dbus" / "org.journalkeeper1.conf").getroot()  # noqa: S314 - our own
     rules = [one.attrib for one in policy.iter("allow") if "send_destination" in one.attrib]
-    callable_ = {one.name for one in (*contract.OF_AN_OBJECT, contract.OBJECT_MANAGER, contract.MANAGER)}
+    callable_ = {one.name for one in (*contract.OF_AN_OBJECT, contract.MANAGER)}
     assert {rule["send_interface"] for rule in rules} == callable_
     assert {rule["send_type"] for rule in rules} == {"method_call"}
 
@@ -92,24 +92,6 @@ def test_activation_is_by_an_alias_that_only_an_enabled_unit_has() -> None:
     assert {f"Name={names.BUS_NAME}", f"SystemdService={alias}", "User=root"} <= set(lines)
     unit = (CONFIGS.parent / "units" / "journalkeeper.service").read_text().splitlines()
     assert {f"BusName={names.BUS_NAME}", f"Alias={alias}"} <= set(unit)
-
-
-PATHS = [
-    ("/var/log/journal/system.journal", "/org/journalkeeper1/file/_2fvar_2flog_2fjournal_2fsystem_2ejournal"),
-    ("/a_b", "/org/journalkeeper1/file/_2fa_5fb"),
-    (os.fsdecode(b"/\xff\n"), "/org/journalkeeper1/file/_2f_ff_0a"),
-]
-
-
-@pytest.mark.parametrize(("path", "named"), PATHS)
-def test_a_files_object_path_is_its_paths_and_no_others(path: str, named: str) -> None:
-    assert names.file_path(path) == named
-    assert names.file_named(named) == path
-
-
-@pytest.mark.parametrize("wrong", ["", "/org/journalkeeper1/file", "/x", "/org/journalkeeper1/file/_2Fvar", "/a/_2fb"])
-def test_what_is_no_files_object_path_names_no_file(wrong: str) -> None:
-    assert names.file_named(wrong) is None
 
 
 @pytest.mark.parametrize(

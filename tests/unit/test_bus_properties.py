@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
 import pytest
 
-from journalkeeper.bus import contract, options, properties
+from journalkeeper.bus import contract, names, objects, options
+from journalkeeper.bus.objects import Objects, list_files, write_document
 from journalkeeper.model import Host, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb, Window
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.api import result
-from journalkeeper.service.job import Job
+from journalkeeper.service.jobs import Ended, Events, Job, Jobs
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally
 from tests import figures, hosts
+from tests.journal_files import archive_name
 
 TOP = "/var/log/journal"
 PATH = f"{TOP}/m/system.journal"
@@ -66,14 +69,32 @@ def test_the_state_is_what_matters_most(snapshot: Snapshot, word: str, reason: s
     assert snapshots.state(snapshot) == (word, reason)
 
 
+def manager(snapshot: Snapshot) -> dict[str, Any]:
+    async def never(_: Job) -> Ended:
+        raise AssertionError("no job was asked for")
+
+    def complain(what: str, _: Exception) -> None:
+        raise AssertionError(what)
+
+    values = Objects(lambda: snapshot, Jobs(never, Events(), complain)).manager()
+    return {name: value.value for name, value in values.items()}
+
+
+def listed(findings: Findings, after: str = "", reader: str = "user:0") -> list[dict[str, Any]]:
+    """The records of ListFiles, for a reader of the journals of `reader` and of the system's."""
+    records = list_files(findings, after, lambda owner: owner in {"system", reader})
+    return [{name: value.value for name, value in one.items()} for one in records]
+
+
 def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
     plain = {"s": str, "t": int, "u": int, "b": bool, "as": list, "d": float}
-    for interface, values in (
-        (contract.MANAGER, properties.manager(CALM)),
-        (contract.FILE, properties.file(FILE, LEFT)),
-        (contract.JOB_INTERFACE, {**properties.job(Job(1, Request())), "Options": {}}),
+    job = {name: value.value for name, value in objects.job_values(Job(1, Request())).items()}
+    for rows, values in (
+        (contract.MANAGER.properties, manager(CALM)),
+        (contract.FILE, listed(found(LEFT))[0]),
+        (contract.JOB_INTERFACE.properties, job),
     ):
-        signatures = {row.bus: row.type.signature for row in interface.properties}
+        signatures = {row.bus: row.type.signature for row in rows}
         assert values.keys() == signatures.keys()
         wrong = [
             name
@@ -85,11 +106,11 @@ def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
 
 
 def test_what_is_not_known_is_nothing_and_no_budget_is_endless() -> None:
-    values = properties.manager(Snapshot((TOP,)))
+    values = manager(Snapshot((TOP,)))
     numbers = {name: value for name, value in values.items() if type(value) is int}
     assert numbers.pop("BudgetLeft") == (1 << 64) - 1
     assert set(numbers.values()) == {0}
-    assert properties.manager(CALM)["BudgetLeft"] == 7
+    assert manager(CALM)["BudgetLeft"] == 7
 
 
 @pytest.mark.parametrize(("since_us", "next_us"), [(None, 0), (1000, 1300)])
@@ -102,17 +123,82 @@ def test_a_journald_that_never_flushes_by_a_timer_has_no_next_flush() -> None:
     assert snapshots.next_flush_us((endless,)) == 0
 
 
-def test_a_file_is_shown_with_what_is_done_about_it() -> None:
-    left = properties.file_of(found(LEFT), PATH)
-    assert left is not None
+def test_a_file_is_listed_with_what_is_done_about_it() -> None:
+    (left,) = listed(found(LEFT))
     assert (left["Action"], left["Reason"], left["Detail"], left["Extents"]) == ("", "ideal", "is whole", 50)
-    done = properties.file_of(found(LEFT, outcomes=(DONE,)), PATH)
-    assert done is not None
+    (done,) = listed(found(LEFT, outcomes=(DONE,)))
     assert (done["Action"], done["Reason"], done["Extents"]) == ("defragment", "fragmented", 3)
-    failed = properties.file_of(found(outcomes=(DONE._replace(result=Result.FAILED),)), PATH)
-    assert failed is not None
+    (failed,) = listed(found(outcomes=(DONE._replace(result=Result.FAILED),)))
     assert failed["Extents"] == 50
-    assert properties.file_of(found(), "/elsewhere") is None
+
+
+def many(*paths: str, owner: str = "system") -> Findings:
+    rows = {path: hosts.file(path=path, owner=owner) for path in paths}
+    return found()._replace(files=rows, decided={path: Skip(path, Reason.IDEAL, "secret") for path in paths})
+
+
+@pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 1100])
+def test_files_are_listed_in_pages_until_an_answer_is_empty(count: int) -> None:
+    findings = many(*(f"{TOP}/m/system@{number}.journal" for number in range(count)))
+    paths: list[str] = []
+    while page := listed(findings, paths[-1] if paths else ""):
+        assert len(page) <= contract.LISTED_MOST
+        paths += [one["Path"] for one in page]
+    assert paths == sorted(findings.files)
+
+
+def test_long_texts_make_a_page_shorter_and_lose_no_file() -> None:
+    findings = many(*(f"{TOP}/m/{chr(233) * 100}{number}.journal" for number in range(1000)))
+    paths: list[str] = []
+    while page := list_files(findings, paths[-1] if paths else "", lambda _: True):
+        assert sum(len(value.value) for one in page for value in one.values() if value.signature == "s") < 500_000
+        paths += [one["Path"].value for one in page]
+    assert paths == sorted(map(names.shown, findings.files))
+
+
+def test_a_users_file_is_listed_to_others_without_what_it_contains() -> None:
+    findings = many(PATH, owner="user:1000")
+    (own,), (others,) = listed(findings, reader="user:1000"), listed(findings, reader="user:1001")
+    assert own.keys() - others.keys() == {"Entries", "HeadTimeUSec", "TailTimeUSec", "Detail"}
+    assert own["Detail"] == "secret"
+
+
+def document(skipped: int) -> dict[str, Any]:
+    rows = [
+        {"path": f"{TOP}/m/{archive_name(number, 'user-1000')}", "reason": "ideal", "detail": "x" * 100, "until_us": 5}
+        for number in range(skipped)
+    ]
+    rows[-1] |= {"puts_off": True}
+    return {"window": {}, "actions": [{"path": PATH}], "skipped": rows}
+
+
+def test_a_document_that_fits_is_whole_and_hides_details_of_others() -> None:
+    written = json.loads(write_document(document(3), lambda owner: owner != "user:1000"))
+    assert "omitted" not in written
+    assert [(row["detail"], row["until_us"]) for row in written["skipped"]] == [("", None)] * 3
+    assert json.loads(write_document(document(3), lambda _: True)) == document(3)
+
+
+def test_a_document_that_is_too_long_lacks_rows_without_work_and_counts_them() -> None:
+    text = write_document(document(7168), lambda _: True)
+    assert contract.DOCUMENT_MOST - 1000 < len(text) <= contract.DOCUMENT_MOST
+    written = json.loads(text)
+    assert written["actions"] == [{"path": PATH}]
+    assert written["skipped"][0]["puts_off"]
+    assert len(written["skipped"]) + written["omitted"] == 7168
+
+
+def test_a_jobs_document_that_is_too_long_lacks_outcomes_and_details() -> None:
+    rows = [{"path": f"{TOP}/m/system@{number}.journal", "x": "x" * 200} for number in range(5000)]
+    details = {row["path"]: "y" * 200 for row in rows}
+    whole = {"outcomes": rows, "totals": {"files": 5000}, "skipped": rows, "details": details, "notices": ["n"]}
+    text = write_document(whole, lambda _: True)
+    assert len(text) <= contract.DOCUMENT_MOST
+    written = json.loads(text)
+    assert written["totals"] == {"files": 5000}
+    assert written["notices"] == ["n"]
+    kept = sum(len(written[name]) for name in ("outcomes", "details", "skipped"))
+    assert kept + written["omitted"] == 15_000
 
 
 @pytest.mark.parametrize(
@@ -131,7 +217,7 @@ def test_only_what_is_known_to_be_less_was_reclaimed(before: int | None, after: 
 def test_progress_is_from_0_to_1(done: int, total: int, progress: float) -> None:
     job = Job(1, Request())
     job.progress = Progress(1, 2, PATH, done, total)
-    assert properties.job(job)["Progress"] == progress
+    assert objects.job_values(job)["Progress"].value == progress
 
 
 GIVEN: list[tuple[dict[str, Value], Request]] = [
@@ -159,11 +245,18 @@ def test_what_a_job_shows_as_its_options_asks_for_the_same_again(given: dict[str
     assert options.request(shown, (TOP,)) == request_
 
 
-def test_defragment_takes_one_path_and_no_options_of_all() -> None:
-    assert options.request({}, (TOP,), PATH) == Request(paths=(PATH,))
-    for name in ("paths", "before-shutdown"):
-        with pytest.raises(UsageError, match=f"'{name}' is no option; allowed are active"):
-            options.request({name: Value("b", True)}, (TOP,), PATH)
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"paths": Value("as", [PATH])}, r"'paths' is no option; allowed are after \(s\)"),
+        ({"after": Value("u", 1)}, "option after has signature 'u'; it must be s"),
+    ],
+)
+def test_a_list_takes_the_path_after_which_it_begins(given: dict[str, Value], words: str) -> None:
+    assert options.list_after({}) == ""
+    assert options.list_after({"after": Value("s", PATH)}) == PATH
+    with pytest.raises(UsageError, match=words):
+        options.list_after(given)
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,25 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which files are signalled: those that came after somebody could have asked for all."""
+"""Which signals are sent for what happens in the service."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from dbus_fast import Message
 
-from journalkeeper.bus import names, properties, signals
+from journalkeeper.bus import names, signals
 from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.signals import Signals
-from journalkeeper.service.events import Events
-from journalkeeper.service.job import Ended, Job
-from journalkeeper.service.jobs import Jobs
-from journalkeeper.service.snapshot import Findings, Snapshot
-from tests import hosts
-from tests.figures import STATUS
+from journalkeeper.model import Outcome, Reason, Request, Result, Verb
+from journalkeeper.service.jobs import Changed, Ended, Event, Events, FileDone, Job, JobAdded, JobRemoved, Jobs
+from journalkeeper.service.snapshot import Snapshot
 
-FIRST, SECOND = "/j/system@1.journal", "/j/system@2.journal"
-
-
-def found(*paths: str) -> Findings:
-    return Findings({path: hosts.file(path=path) for path in paths}, {}, STATUS, 0, "")
+DONE = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 900, 400, 100, 1.0)
+JOB = Job(1, Request())
+JOB_PATH = names.job_path(1)
 
 
 async def _never(_: Job) -> Ended:
@@ -31,35 +27,29 @@ async def _never(_: Job) -> Ended:
 
 
 class Bench:
-    """A service on no bus: `known` is what it knows, `added` the objects whose InterfacesAdded it sent."""
+    """A service on no bus: `state` is what it knows, `sent` the members and bodies of the signals that it sent."""
 
-    def __init__(self, known: Findings | None) -> None:
-        self.known = known
-        self.added: list[str] = []
+    def __init__(self) -> None:
+        self.state = Snapshot(("/j",))
+        self.sent: list[tuple[str, list[Any]]] = []
         jobs = Jobs(_never, Events(), self._complain)
-        self.objects = Objects(self._snapshot, jobs)
-        self.signals = Signals(
-            self._snapshot, self.objects, jobs, send=self._send, drained=self._drained, complain=self._complain
-        )
-
-    def _snapshot(self) -> Snapshot:
-        return Snapshot(("/j",), findings=self.known)
+        objects = Objects(lambda: self.state, jobs)
+        self.signals = Signals(objects, jobs, send=self._send, complain=self._complain)
 
     def _send(self, message: Message) -> None:
-        if message.member == "InterfacesAdded":
-            self.added.append(message.body[0])
-
-    async def _drained(self) -> None:
-        await asyncio.sleep(0)
+        self.sent.append((message.member or "", message.body))
 
     def _complain(self, what: str, error: Exception) -> None:
         raise AssertionError(what) from error
 
-    async def look(self, *paths: str) -> None:
-        """A look finds these files."""
-        self.known = found(*paths)
-        self.signals.changed()
+    async def follow(self, *events: Event) -> None:
+        """These happen, and the time passes in which changes are sent together."""
+        queue: asyncio.Queue[Event] = asyncio.Queue()
+        for event in events:
+            queue.put_nowait(event)
+        following = asyncio.create_task(self.signals.follow(queue))
         await asyncio.sleep(4 * signals.COALESCE_S)
+        following.cancel()
 
 
 @pytest.fixture(autouse=True)
@@ -67,68 +57,47 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "COALESCE_S", 0.005)
 
 
-def nothing(_: Objects) -> None:
-    """Nobody asks."""
-
-
-def of_the_manager(objects: Objects) -> None:
-    objects.values(names.MANAGER_PATH, names.MANAGER, properties.anybody)
-    assert objects.interfaces(names.MANAGER_PATH)
-
-
-def all_of_them(objects: Objects) -> None:
-    assert list(objects.objects(properties.anybody)) == []
-
-
-def by_name(objects: Objects) -> None:
-    assert list(objects.children(names.FILE_PATHS)) == []
-
-
-def one_of_them(objects: Objects) -> None:
-    assert objects.interfaces(names.file_path(FIRST)) is None
-
-
 @pytest.mark.parametrize(
-    ("ask", "told"),
-    [(nothing, False), (of_the_manager, False), (all_of_them, True), (by_name, True), (one_of_them, True)],
+    ("events", "sent"),
+    [
+        ([JobAdded(JOB)], [("JobNew", [1, JOB_PATH])]),
+        ([JobAdded(JOB), JobRemoved(JOB, "done")], [("JobNew", [1, JOB_PATH]), ("JobRemoved", [1, JOB_PATH, "done"])]),
+        ([JobRemoved(JOB, "done")], []),
+        ([FileDone(DONE, 5)], [("FileDefragmented", ["/j/a", 9, 1, 100, 500])]),
+        ([FileDone(DONE._replace(result=Result.FAILED), 5)], []),
+        ([FileDone(DONE._replace(action=Verb.SET_NOCOW), 5)], []),
+        ([Changed()], []),
+    ],
 )
-def test_what_the_first_look_finds_is_told_to_who_asked_before(ask: Callable[[Objects], None], *, told: bool) -> None:
-    async def scenario() -> None:
-        bench = Bench(None)
-        ask(bench.objects)
-        await bench.look(FIRST)
-        assert bench.added == ([names.file_path(FIRST)] if told else [])
-        assert names.FILE in dict(bench.objects.objects(properties.anybody))[names.file_path(FIRST)]
-
-    asyncio.run(scenario())
+async def test_each_event_has_its_signal(events: list[Event], sent: list[tuple[str, list[Any]]]) -> None:
+    bench = Bench()
+    await bench.follow(*events)
+    assert bench.sent == sent
 
 
-def test_what_a_later_look_finds_is_told_to_everybody() -> None:
-    async def scenario() -> None:
-        bench = Bench(None)
-        await bench.look(FIRST)
-        await bench.look(FIRST, SECOND)
-        assert bench.added == [names.file_path(SECOND)]
-
-    asyncio.run(scenario())
-
-
-def test_what_was_found_before_the_bus_was_there_is_not_told() -> None:
-    async def scenario() -> None:
-        bench = Bench(found(FIRST))
-        await bench.look(FIRST)
-        assert bench.added == []
-
-    asyncio.run(scenario())
+async def test_only_what_differs_is_sent_and_together() -> None:
+    bench = Bench()
+    bench.state = bench.state._replace(paused=True)
+    await bench.follow(Changed(), Changed(), Changed())
+    ((member, (interface, changed, invalidated)),) = bench.sent
+    assert (member, interface, invalidated) == ("PropertiesChanged", names.MANAGER, [])
+    assert changed.keys() == {"State", "StateReason", "Paused"}
 
 
-def test_who_asks_right_after_the_first_look_is_told_what_the_next_one_finds() -> None:
-    async def scenario() -> None:
-        bench = Bench(None)
-        bench.known = found(FIRST)
-        bench.signals.changed()
-        assert len(dict(bench.objects.objects(properties.anybody))) == 1
-        await bench.look(FIRST, SECOND)
-        assert bench.added == [names.file_path(SECOND)]
+async def test_a_jobs_progress_is_sent() -> None:
+    bench, job = Bench(), Job(2, Request())
+    await bench.follow(JobAdded(job))
+    job.running = True
+    await bench.follow(Changed())
+    (_, (interface, changed, _)) = bench.sent[-1]
+    assert (interface, changed["State"].value) == (names.JOB, "running")
 
-    asyncio.run(scenario())
+
+async def test_an_unexpected_exception_costs_one_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    said: list[str] = []
+    monkeypatch.setattr(bench.signals, "_complain", lambda what, _: said.append(what))
+    refuse: Callable[[Message], None] = lambda _: 1 / 0  # type: ignore[assignment]  # noqa: E731
+    monkeypatch.setattr(bench.signals, "_send", refuse)
+    await bench.follow(FileDone(DONE, 5), FileDone(DONE, 6))
+    assert said == ["a signal was not sent"] * 2

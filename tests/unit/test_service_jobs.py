@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The queue of jobs: who is joined, who is refused, what is kept."""
+"""The queue of jobs: their order, when one is refused, what is kept."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, NoSuchJobError
-from journalkeeper.service.events import Event, Events, JobAdded, JobRemoved
-from journalkeeper.service.job import Ended, Job
-from journalkeeper.service.jobs import KEPT, KEPT_CHARACTERS, QUEUE_MOST, Jobs
+from journalkeeper.service.jobs import QUEUE_MOST, Ended, Event, Events, Job, JobAdded, JobRemoved, Jobs
 
 
 def request(number: int) -> Request:
@@ -25,7 +23,6 @@ class Bench(Events):
         super().__init__()
         self.heard: list[tuple[str, int]] = []
         self.began: list[int] = []
-        self.document = "{}"
         self.raises: Exception | None = None
         self._may_end = asyncio.Semaphore(0)
         self.jobs = Jobs(self._do, self, self._complain)
@@ -36,7 +33,7 @@ class Bench(Events):
         if self.raises is not None:
             error, self.raises = self.raises, None
             raise error
-        return Ended("canceled" if job.canceled else "done", self.document)
+        return Ended("canceled" if job.canceled else "done", {"number": job.number})
 
     def publish(self, event: Event) -> None:
         match event:
@@ -77,17 +74,13 @@ async def test_jobs_run_one_at_a_time_in_the_order_in_which_they_came(bench: Ben
     assert not bench.jobs.waiting
 
 
-async def test_the_same_request_joins_a_job_unless_that_is_being_canceled(bench: Bench) -> None:
-    first, second = bench.jobs.add(request(1)), bench.jobs.add(request(2))
+async def test_the_same_request_is_another_job(bench: Bench) -> None:
+    first, second = bench.jobs.add(request(1)), bench.jobs.add(request(1))
     await asyncio.sleep(0)
-    assert bench.jobs.add(request(1)) is first
-    assert bench.jobs.add(request(2)) is second
     bench.jobs.cancel(first.number)
     assert first.state == "canceling"
-    third = bench.jobs.add(request(1))
-    assert third is not first
-    await bench.finish(3)
-    assert bench.heard == [("new", 1), ("new", 2), ("new", 3), ("canceled", 1), ("done", 2), ("done", 3)]
+    await bench.finish(2)
+    assert bench.heard == [("new", 1), ("new", 2), ("canceled", 1), ("done", second.number)]
 
 
 async def test_a_queued_job_that_is_canceled_never_begins(bench: Bench) -> None:
@@ -103,49 +96,34 @@ async def test_a_queued_job_that_is_canceled_never_begins(bench: Bench) -> None:
     assert bench.began == [1]
 
 
-async def test_a_full_queue_refuses_and_still_joins(bench: Bench) -> None:
+async def test_a_full_queue_refuses(bench: Bench) -> None:
     for number in range(QUEUE_MOST):
         bench.jobs.add(request(number))
     with pytest.raises(BusyError, match="queued already"):
         bench.jobs.add(request(QUEUE_MOST))
-    assert bench.jobs.add(request(0)).number == 1
     await bench.finish()
     assert bench.jobs.add(request(QUEUE_MOST)).number == QUEUE_MOST + 1
     await bench.finish(QUEUE_MOST)
 
 
-async def test_the_last_documents_are_kept(bench: Bench) -> None:
-    for number in range(KEPT + 1):
+async def test_only_the_last_result_is_kept(bench: Bench) -> None:
+    for number in (1, 2):
         bench.jobs.add(request(number))
-    with pytest.raises(NoSuchJobError):
-        bench.jobs.ended(1)
-    await bench.finish(KEPT + 1)
-    with pytest.raises(NoSuchJobError):
-        bench.jobs.ended(1)
-    assert bench.jobs.ended(2).document == bench.jobs.ended(KEPT + 1).document == "{}"
-
-
-async def test_long_documents_push_out_others_and_the_last_is_always_there(bench: Bench) -> None:
-    for length, kept in ((KEPT_CHARACTERS // 2, 1), (KEPT_CHARACTERS // 2, 2), (1, 2), (KEPT_CHARACTERS + 1, 1)):
-        bench.document = "x" * length
-        last = bench.jobs.add(request(length)).number
+        with pytest.raises(NoSuchJobError):
+            bench.jobs.ended(number)
         await bench.finish()
-        known = []
-        for number in range(1, last + 1):
-            try:
-                known.append(bench.jobs.ended(number))
-            except NoSuchJobError:
-                continue
-        assert len(known) == kept
-        assert len(bench.jobs.ended(last).document) == length
+        assert bench.jobs.ended(number).document == {"number": number}
+    with pytest.raises(NoSuchJobError, match="another job has ended since"):
+        bench.jobs.ended(1)
 
 
 async def test_an_exception_that_nobody_foresaw_ends_its_job_only(bench: Bench) -> None:
     bench.raises = RuntimeError("x")
     first, second = bench.jobs.add(request(1)), bench.jobs.add(request(2))
-    await bench.finish(2)
-    assert bench.heard[2:] == [("job 1 failed: x", 0), ("failed", first.number), ("done", second.number)]
+    await bench.finish()
     assert isinstance(bench.jobs.ended(first.number).error, RuntimeError)
+    await bench.finish()
+    assert bench.heard[2:] == [("job 1 failed: x", 0), ("failed", first.number), ("done", second.number)]
     assert not bench.jobs.waiting
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from journalkeeper.model import Outcome, Reason, Request, Result, Verb
 from journalkeeper.model.progress import Progress
-from journalkeeper.service.events import Changed, Events, FileDone, JobAdded
-from journalkeeper.service.job import Job
+from journalkeeper.service.jobs import Changed, Events, FileDone, Job, JobAdded
 from journalkeeper.service.mailbox import Mailbox
 from journalkeeper.service.messages import Began, Failed, Looked, Message, Progressed, after
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally

@@ -59,7 +59,7 @@ def test_a_published_key_stays(command: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED["introspection"])
 def test_a_published_member_of_an_interface_stays(name: str) -> None:
-    interfaces = {one.name: one for one in (contract.MANAGER, contract.FILE, contract.JOB_INTERFACE)}
+    interfaces = {one.name: one for one in (contract.MANAGER, contract.JOB_INTERFACE)}
     old, new = (
         shapes(xml)[name] for xml in (PUBLISHED["introspection"][name], contract.introspection([interfaces[name]], []))
     )
