@@ -34,8 +34,8 @@ is not touched; the file grows to about 300 MiB and is gone at the end. It takes
 --extents=800 three."""
 
 EXAMPLES = """\
-strategies: untouched; no fsync (untouched, and journald never syncs: what loggers wait for still
-is not its fsync); NOCOW (chattr +C); autodefrag (the mount option); defrag (btrfs filesystem
+strategies: untouched; no fsync (untouched, and journald never syncs: the difference in WAIT is
+what its fsync is of a logger's wait); NOCOW (chattr +C); autodefrag (the mount option); defrag (btrfs filesystem
 defragment of the active file before each shutdown); btrfsmaintenance (its find, once a day);
 rotate (journalctl --rotate before each shutdown); keeper (journalkeeper with Nocow=no, between
 flushes as its service, and before each shutdown as its unit)

@@ -262,6 +262,7 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
     Raises: RuntimeError if a message does not come to the journal.
     """
     journald = place.journald
+    run("btrfs", "filesystem", "sync", place.volume.mountpoint)  # what the boot left is no part of the load
     journald.age(1, messages=UNSYNCED, syncs=False)
     stop = threading.Event()
     sent = 0

@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import re
 import signal
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from journalkeeper.cli import probe as command
+from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import parse
 from journalkeeper.config import files
 from journalkeeper.journald.journalctl import wait_us
@@ -254,6 +256,17 @@ def test_the_verdict_of_who_covers_every_row_and_journalds_main_thread_apart() -
     )
     assert "for which all loggers wait, made none." in who.describe(rows[1:], 2_000_000, Limit(100_000_000, "X="))
     assert "17.0 ms, over 16.0 ms (X=)." in who.describe(rows, 2_000_000, Limit(16_000_000, "X="))
+
+
+def test_the_rows_of_who_fit_80_columns() -> None:
+    rows = [sync_row("a-process-name", "a-thread-name-of-15", 60_000, 17), sync_row("b", "b", 1)]
+    rows[0].labels |= {"call": "sync_file_range", "file": f"/var/log/journal/{'f' * 200}", "share": "100.0%"}
+    rows[1].labels["share"] = "0.1%"
+    output = Output(Namespace(json="off", no_legend=False, no_pager=True), {})
+    _, table, _ = command.text(Measurement(rows, who.COLUMNS), {}, "said", output)
+    assert len(table) == 1 + 2 * 2
+    assert max(map(len, table)) <= 80
+    assert [line.split(":")[0] for line in table[2::2]] == ["  a-thread-name-of-15", "  b"]
 
 
 def test_a_journal_becomes_text_and_json(says: Says, typed: Typed, tmp_path: Path) -> None:
