@@ -36,7 +36,7 @@ from journalkeeper.history.rows import (
 )
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, Kind, Outcome, Past, Reason, Result, Verb
-from journalkeeper.model.recorded import Counters, Day, Entry, Run, Sample, Totals
+from journalkeeper.model.recorded import Counters, Entry, Run, Sample, Totals
 from journalkeeper.model.units import DAY_US
 from journalkeeper.model.waiting import Wait, is_long
 from journalkeeper.wire.records import KEPT_OUTCOME, SAMPLE, TOTALS, WAIT
@@ -46,14 +46,8 @@ FOREVER_US = (1 << 63) - 1
 REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE)
 
 
-def _sum(number: str, lowest: int = 0) -> str:
-    """SQL for a sum that a damaged number does not count in: of two such SQLite makes none ("integer overflow")."""
-    return f"coalesce(sum({number}) FILTER (WHERE {number} BETWEEN {lowest} AND {COUNT_LIMIT}), 0)"
-
-
-WRITTEN = _sum("bytes_written")
-BEFORE, AFTER = _sum("extents_before"), _sum("extents_after")
-FREED = _sum("disk_bytes_before - disk_bytes_after", -COUNT_LIMIT)
+WRITTEN = f"coalesce(sum(bytes_written) FILTER (WHERE bytes_written BETWEEN 0 AND {COUNT_LIMIT}), 0)"
+"""SQL for a sum without damaged numbers, of two of which SQLite makes none ("integer overflow")."""
 
 THESE: Final = "uuid = ? AND subvolume = ? AND inode IN (SELECT value FROM json_each(?))"
 SEEN: Final = f"UPDATE rewrites SET seen_us = ? WHERE {THESE} AND abs(seen_us - ?) >= ?"  # noqa: S608 - our words
@@ -304,18 +298,6 @@ class Record:
             values,
         )
         return list(self._understood("outcomes", rows, entry))
-
-    def days(self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None) -> list[Day]:
-        """The outcomes summed up by local day, the oldest first."""
-        where, values = _where(paths, since_us, until_us)
-        rows = self._rows(
-            f"""SELECT date(when_us / 1000000, 'unixepoch', 'localtime') AS day,
-                count(*) FILTER (WHERE result = 'done'), count(*) FILTER (WHERE result = 'skipped'),
-                count(*) FILTER (WHERE result = 'failed'), {BEFORE}, {AFTER}, {WRITTEN}, {FREED}
-            FROM outcomes WHERE {where} GROUP BY day ORDER BY day""",  # noqa: S608 - as in history
-            values,
-        )
-        return [Day(*row) for row in rows]
 
     def samples(
         self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None

@@ -29,19 +29,6 @@ class Entry(NamedTuple):
     outcome: Outcome
 
 
-class Day(NamedTuple):
-    """The outcomes of one local day, `date` as 2026-01-31; freed bytes as far as they are known."""
-
-    date: str
-    done: int
-    skipped: int
-    failed: int
-    extents_before: int
-    extents_after: int
-    bytes_written: int
-    bytes_freed: int
-
-
 class Totals(NamedTuple):
     """One instance's files at one moment."""
 

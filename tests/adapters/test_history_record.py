@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -19,7 +18,7 @@ from journalkeeper.history.record import NAME, Record
 from journalkeeper.history.rows import CONFIRM_US
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb
-from journalkeeper.model.recorded import Counters, Day, Run, Totals
+from journalkeeper.model.recorded import Counters, Run, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
 from journalkeeper.wire import field as fields
@@ -303,22 +302,6 @@ def test_history_has_since_and_has_not_until(record: Record) -> None:
     assert [entry.when_us for entry in record.history(since_us=11, until_us=30)] == [20]
 
 
-def test_days_are_local_and_sum_up(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "Etc/GMT-2")  # two hours east of Greenwich
-    time.tzset()
-    try:
-        keep(record, outcome(), outcome(**UNKNOWN), when_us=21 * HOUR_US)
-        keep(record, outcome(result=Result.FAILED), hosts.outcome("/x/y", result=Result.SKIPPED), when_us=22 * HOUR_US)
-        assert record.days() == [
-            Day("1970-01-01", 2, 0, 0, 10000, 80, 2000, 800),
-            Day("1970-01-02", 0, 1, 1, 10000, 80, 2000, 1600),
-        ]
-        assert [day.skipped for day in record.days(["/j"], since_us=22 * HOUR_US)] == [0]
-    finally:
-        monkeypatch.undo()
-        time.tzset()
-
-
 # Extent counts
 
 
@@ -452,7 +435,7 @@ def test_a_record_that_is_not_there_is_empty_for_a_reader(tmp_path: Path) -> Non
         assert record.last_run() is None
         assert record.past(VOLUME) == {}
         assert record.written_since(0) == 0
-        assert not [*record.days(), *record.history()]
+        assert not record.history()
         assert not (tmp_path / "state").exists()
         with Record(tmp_path / "state") as writer:
             keep(writer, outcome())

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.model.units import spell_size
+from journalkeeper.model.units import counted, spell_size
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import disk_bytes, extents
 from tests import bus as buses
@@ -161,9 +161,12 @@ def rows(document: dict[str, Any]) -> list[tuple[str, str, str]]:
 def test_the_saving_since_the_installation_is_measured_and_survives_a_restart(make_host: Callable[..., Host]) -> None:
     """Root reads it in the record, and any other user gets it from the service: bytes as compsize(8) counts them."""
     host = make_host()
-    before = extents(host.first), disk_bytes(host.first)
+    first = host.first
+    before = extents(first), disk_bytes(first)
     assert host.does("defrag", "--archived", "--now").returncode == 0
-    after = extents(host.first), disk_bytes(host.first)
+    after = extents(first), disk_bytes(first)
+    sizes = f"{spell_size(before[1])} to {spell_size(after[1])} on disk"
+    assert f"compressed {first.name}: {sizes}, {before[0]:,} to {counted(after[0], 'extent')}\n" in host.log()
     removed, reclaimed = before[0] - after[0], before[1] - after[1]
     row = json.loads(host.does("history", "-j").stdout)["outcomes"][-1]
     assert reclaimed == row["disk_bytes_before"] - row["disk_bytes_after"] > 0

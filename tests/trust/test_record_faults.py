@@ -142,7 +142,6 @@ def test_sums_survive_a_damaged_number(state: Path) -> None:
         damage(state, f"UPDATE outcomes SET {column} = 9223372036854775807 WHERE when_us IN (1, 2)")  # noqa: S608
     with Record(state) as record:
         assert record.written_since(0) == (ROWS - 3) * 100
-        assert len(record.days()) == 1
         record.begin_run(10, "defrag")
         damage(state, "UPDATE outcomes SET run = (SELECT max(id) FROM runs)")
         last = record.last_run()
@@ -243,6 +242,7 @@ def test_a_text_that_is_none_ends_no_reader_of_an_older_versions_record(state: P
         "UPDATE outcomes SET detail = CAST(x'ff' AS TEXT) WHERE when_us = 3",
         "DROP TRIGGER outcomes_counted",
         "DROP TABLE moments",
+        "ALTER TABLE ever DROP COLUMN unmeasured",
         "ALTER TABLE outcomes DROP COLUMN unshared_bytes",
         "ALTER TABLE ever DROP COLUMN unmeasured",
         "DROP TABLE waiting",
