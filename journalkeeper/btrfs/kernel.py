@@ -68,8 +68,8 @@ def sync_file_range(fd: int, offset: int, length: int, flags: int) -> None:
         _raise()
 
 
-def cachestat(fd: int, offset: int, length: int) -> int:
-    """Return the number of pages of a range that are dirty or being written back.
+def cachestat(fd: int, offset: int, length: int) -> tuple[int, int]:
+    """Return how many pages of a range are cached, and how many of these are dirty or being written back.
 
     Raises: OSError: ENOSYS the kernel is older than 6.5; EPERM the caller may not write to the file.
     Source: linux/mman.h, struct cachestat_range and struct cachestat.
@@ -77,7 +77,7 @@ def cachestat(fd: int, offset: int, length: int) -> int:
     asked, answer = (ctypes.c_uint64 * 2)(offset, length), (ctypes.c_uint64 * 5)()
     if _syscall(CACHESTAT, fd, asked, answer, 0) < 0:
         _raise()
-    return int(answer[1]) + int(answer[2])
+    return answer[0], answer[1] + answer[2]
 
 
 def renameat2(old_dir: int, old: str, new_dir: int, new: str, flags: int) -> None:

@@ -40,7 +40,7 @@ def _with_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Columns, list[boo
     """
     end: int | None = None
     shift: int | None = None
-    moving = [] if sync else writeback.dirty_runs(fd)
+    moving = [] if sync else writeback.dirty_runs(fd) or []
     nocow = bool(moving) and inode.is_nocow(fd)
     for listed in batches(fd, sync=sync):
         dirty = moving or any(flags & FIEMAP_EXTENT_DELALLOC for flags in listed.flags)

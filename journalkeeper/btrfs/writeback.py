@@ -56,16 +56,16 @@ def punch_hole(fd: int, offset: int, length: int) -> None:
     kernel.fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, length)
 
 
-def dirty_runs(fd: int) -> list[tuple[int, int]]:
+def dirty_runs(fd: int) -> list[tuple[int, int]] | None:
     """Return (offset, end) of each run of pages that are not yet written back, in the order of the file.
 
-    A range with dirty and clean pages is halved until its parts have only one kind. The list is empty where the
-    kernel or the caller's rights do not allow the question, and ends early after MOST_CALLS.
+    A range with dirty and clean pages is halved until its parts have only one kind. The list ends early after
+    MOST_CALLS, and there is none where the kernel or the caller's rights do not allow the question.
     """
     runs: list[tuple[int, int]] = []
     pages = -(-os.fstat(fd).st_size // PAGESIZE)
     try:
-        parts = [(0, pages, kernel.cachestat(fd, 0, pages * PAGESIZE))] if pages else []
+        parts = [(0, pages, kernel.cachestat(fd, 0, pages * PAGESIZE)[1])] if pages else []
         for _ in range(MOST_CALLS):
             while parts and not 0 < parts[-1][2] < parts[-1][1]:
                 first, number, dirty = parts.pop()
@@ -76,8 +76,8 @@ def dirty_runs(fd: int) -> list[tuple[int, int]]:
                 break
             first, number, dirty = parts.pop()
             half = number // 2
-            in_half = kernel.cachestat(fd, first * PAGESIZE, half * PAGESIZE)
+            in_half = kernel.cachestat(fd, first * PAGESIZE, half * PAGESIZE)[1]
             parts += [(first + half, number - half, dirty - in_half), (first, half, in_half)]
     except OSError:  # ENOSYS, EPERM, EOPNOTSUPP
-        return []
+        return None
     return runs

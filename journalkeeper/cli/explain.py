@@ -14,6 +14,7 @@ from journalkeeper.health.evidence import Unknown
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.report import directory, story
 from journalkeeper.report.story import Decision, Story
 from journalkeeper.wire.documents import entry_document, plan_document, plan_windows, skips
@@ -40,7 +41,9 @@ examples:
 exit status:
   0 done; 1 it cannot be read or is not on btrfs, does not exist or is no journal; 2 wrong usage"""
 
-UNCOUNTED: Final = Unknown("the kernel has not counted enough reads of it")
+UNMEASURED: Final = Unknown(
+    "programs use the file's pages, or the kernel does not list dirty pages (before 6.5, or without root)"
+)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -77,18 +80,15 @@ def _file(path: str, context: Context) -> int:
 
 def _story(file: JournalFile, host: Host, context: Context) -> Story:
     """All that can be learned of a file; what cannot is said."""
-    from journalkeeper.observe.load import mean_read_us  # noqa: PLC0415 - takes psutil, which the pages are made without
-
-    parts, pinned = _lies(file.path)
-    read_us = mean_read_us(volume.uuid for volume in host.volumes)
-    entries, samples = _past(file.path, context)
+    parts, pinned, read_s = _lies(file.path)
+    entries, samples = _past(file, host.now_us, context)
     decided, windows = _plan(Request(paths=(file.path,)), context)
     return Story(
         now_us=host.now_us,
         file=file,
         parts=parts,
         pinned_bytes=pinned,
-        disk_read_us=UNCOUNTED if read_us is None else read_us,
+        disk_read_s=UNMEASURED if read_s is None else read_s,
         entries=entries,
         samples=samples,
         decided=decided if isinstance(decided, Unknown) else decided.get(file.path),
@@ -96,19 +96,26 @@ def _story(file: JournalFile, host: Host, context: Context) -> Story:
     )
 
 
-def _lies(path: str) -> tuple[tuple[Stretch, ...], int | Unknown]:
-    """How the file lies, and the bytes that it pins."""
+def _lies(path: str) -> tuple[tuple[Stretch, ...], int | Unknown, float | None]:
+    """Return how the file lies, the bytes that it pins, and how long a cold read of it takes."""
     parent, _, name = path.rpartition("/")
     with opening.directory(parent or "/") as dir_fd, opening.opened(name, dir_fd) as fd:
         pinned = disk.pinned_bytes(fd)
-        return placement.stretches(fd, sync=False), Unknown("only root may ask") if pinned is None else pinned
+        parts = placement.stretches(fd, sync=False)
+        return parts, Unknown("only root may ask") if pinned is None else pinned, estimate_cold_read_s(fd)
 
 
-def _past(path: str, context: Context) -> tuple[tuple[Entry, ...] | Unknown, tuple[Sample, ...] | Unknown]:
-    """The record's rows of the file, the oldest first."""
+def _past(
+    file: JournalFile, now_us: int, context: Context
+) -> tuple[tuple[Entry, ...] | Unknown, tuple[Sample, ...] | Unknown]:
+    """Return the history's rows of the file, the oldest first.
+
+    Rows from before the first entry are about an earlier file of the same name, which became an archive.
+    """
+    since_us = file.head_time_us or now_us
     try:
         with context.record() as record:
-            rows = tuple(record.history([path])), tuple(record.samples([path]))
+            rows = tuple(record.history([file.path], since_us)), tuple(record.samples([file.path], since_us))
             for sentence in record.ignored:
                 context.output.note(sentence)
             return rows
@@ -148,11 +155,10 @@ def _decisions(written: dict[str, Any]) -> dict[str, Decision]:
 
 def _file_document(learned: Story) -> dict[str, object]:
     """The JSON of one file's story."""
-    cost = story.price(learned)
     unknown = {
         name: part.why
         for name, part in (
-            ("disk", learned.disk_read_us),
+            ("disk", learned.disk_read_s),
             ("pinned", learned.pinned_bytes),
             ("past", learned.entries),
             ("decision", learned.decided),
@@ -163,9 +169,8 @@ def _file_document(learned: Story) -> dict[str, object]:
         "file": document(FILE, learned.file),
         "picture": [document(STRETCH, part) for part in learned.parts],
         "price": {
-            "read_seconds": round(cost.read_seconds, 3),
-            "disk_iops": None if cost.disk_iops is None else round(cost.disk_iops, 1),
-            "disk_read_seconds": None if cost.disk_read_seconds is None else round(cost.disk_read_seconds, 3),
+            "read_seconds": round(story.slow_read_s(learned.file), 3),
+            "disk_read_seconds": None if isinstance(learned.disk_read_s, Unknown) else round(learned.disk_read_s, 3),
             "pinned_bytes": None if isinstance(learned.pinned_bytes, Unknown) else learned.pinned_bytes,
         },
         "past": None if isinstance(learned.entries, Unknown) else [entry_document(*entry) for entry in learned.entries],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How busy the disks of a volume are with the work of others, and how long a read takes."""
+"""How busy the disks of a volume are with the work of others."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from journalkeeper.btrfs.maintenance import disks
 
 LOOK_S: Final = 0.25
 """How long to watch the disks before a run: the kernel counts their time in ticks of 1 to 10 ms."""
-
-READS: Final = 100
-"""Of fewer reads no mean is made."""
 
 
 def others_busy_percent(uuids: Iterable[str], length_s: float) -> dict[str, int]:
@@ -35,25 +32,7 @@ def others_busy_percent(uuids: Iterable[str], length_s: float) -> dict[str, int]
     return {uuid: max(found) for uuid, found in known.items() if found}
 
 
-def mean_read_us(uuids: Iterable[str]) -> float | None:
-    """The mean time of one read, since the machine started, of the slowest disk of these volumes.
-
-    None where the kernel has counted fewer than READS.
-    """
-    names = {name for uuid in uuids for name in disks(uuid)}
-    known = [
-        one.read_time * 1000 / one.read_count
-        for name, one in _counters().items()
-        if name in names and one.read_count >= READS
-    ]
-    return max(known, default=None)
-
-
 def _busy_ms() -> dict[str, int]:
     """For how long each block device has been busy since the machine started."""
-    return {name: one.busy_time for name, one in _counters().items()}
-
-
-def _counters() -> dict[str, Any]:
-    """The kernel's counters of each block device."""
-    return disk_io_counters(perdisk=True, nowrap=False) or {}
+    counters: dict[str, Any] = disk_io_counters(perdisk=True, nowrap=False) or {}
+    return {name: one.busy_time for name, one in counters.items()}

@@ -10,6 +10,7 @@ from journalkeeper.health.evidence import Unknown
 from journalkeeper.model import Instance, JournalFile, Sums, Window
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import DAY_US, INFINITY_US, counted, format_size, format_span
+from journalkeeper.report.retention import bound, bytes_per_day
 from journalkeeper.report.story import Decision, decision_lines, facts, window_said
 from journalkeeper.report.text import UNKNOWN, when
 
@@ -25,8 +26,9 @@ class Place(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """What is kept now and what limits it. `full_span_us` is how long a history would fit `max_use_bytes` at this
-    rate; None where that is not known or there is no such limit. `binding` names the limit that is reached first."""
+    """What is kept now and what limits it. `full_span_us` is how long a history all limits together keep at this
+    rate, as in `journalkeeper retention`; None where that is not known or there is no such limit. `binding` names the
+    limit of which most is used up."""
 
     files: int
     size_bytes: int
@@ -53,6 +55,7 @@ def retention(place: Place) -> Retention:
     tails = [file.tail_time_us for file in files if file.tail_time_us]
     oldest, newest = min(heads, default=None), max(tails, default=None)
     use = _use_bytes(instance, allocated)
+    rate = bytes_per_day(files)
     span = newest - oldest if oldest is not None and newest is not None and newest > oldest else None
     return Retention(
         files=len(files),
@@ -64,7 +67,7 @@ def retention(place: Place) -> Retention:
         max_use_bytes=use,
         max_files=instance.system_max_files,
         max_retention_us=instance.max_retention_us,
-        full_span_us=None if span is None or not use or not allocated else span * use // allocated,
+        full_span_us=None if not use or isinstance(rate, Unknown) else bound(instance, files, rate)[2],
         binding=_binding(instance, len(files), allocated, use, span),
     )
 
@@ -140,5 +143,5 @@ def _limit(kept: Retention) -> str:
         said += f", at most {format_span(kept.max_retention_us)}"
     if kept.full_span_us is not None:
         days_us = kept.full_span_us // DAY_US * DAY_US
-        said += f"; at this rate the bytes are enough for about {format_span(days_us or kept.full_span_us)}"
+        said += f"; at this rate the limits keep about {format_span(days_us or kept.full_span_us)}"
     return said

@@ -10,6 +10,7 @@ The limit that was in force before the first change is kept in the drop-in, so t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.health.evidence import Evidence, Unknown
@@ -20,8 +21,8 @@ from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_siz
 ARCHIVES: Final = 2
 """Compacted archives that there must be before their ratio is believed."""
 
-SPAN_US: Final = 10 * SECOND_US
-"""A history of no more tells no rate. What is proposed does not depend on the rate, only how long that lasts."""
+LEAST_SPAN_US: Final = DAY_US
+"""The least history that tells how much is logged in a day: nights and days, jobs and backups differ."""
 
 WORTH: Final = 1.5
 """With less than half as much again nobody changes a setting."""
@@ -109,12 +110,22 @@ def retention(evidence: Evidence) -> Retention | Unknown:
     ratio = _ratio(files)
     if isinstance(ratio, Unknown):
         return ratio
-    heads = [file.head_time_us for file in files if file.head_time_us]
-    span_us = max(file.tail_time_us for file in files) - min(heads, default=0)
-    logged = sum(file.allocated_bytes for file in files if file.kind is not Kind.ACTIVE)
-    if not heads or span_us <= SPAN_US or not logged:
-        return Unknown("the journal holds too short a history to tell how much is logged in a day")
-    return _computed(instance, files, ratio, logged * DAY_US / span_us, storage.retention_bytes)
+    rate = bytes_per_day(files)
+    return rate if isinstance(rate, Unknown) else _computed(instance, files, ratio, rate, storage.retention_bytes)
+
+
+def bytes_per_day(files: Sequence[JournalFile]) -> float | Unknown:
+    """Return how many bytes journald fills in a day, as journald counts.
+
+    Bytes and time are those of the archives: an active file is allocated ahead of its entries.
+    """
+    archives = [file for file in files if file.kind is not Kind.ACTIVE and file.head_time_us]
+    heads, tails = [file.head_time_us for file in archives], [file.tail_time_us for file in archives]
+    span_us = max(tails, default=0) - min(heads, default=0)
+    if span_us < LEAST_SPAN_US:
+        held = f"hold {format_span(span_us)}" if span_us > 0 else "hold no span"
+        return Unknown(f"the archives {held} of history, and a rate is computed from {format_span(LEAST_SPAN_US)} on")
+    return sum(file.allocated_bytes for file in archives) * DAY_US / span_us
 
 
 def _ratio(files: list[JournalFile]) -> float | Unknown:
@@ -138,12 +149,9 @@ def _computed(
         return Unknown("journald's limits are not known, or SystemMaxUse= is off")
     active = sum(file.allocated_bytes for file in files if file.kind is Kind.ACTIVE)
     taken = sum(file.allocated_bytes for file in files)
-    # how much more journald lets itself take, by the space that is really free
-    room = max(0, taken + available - keep_free)
-    archived = [file.allocated_bytes for file in files if file.kind is not Kind.ACTIVE]
-    mean = sum(archived) / len(archived)
-    present = _bound(instance, use, room, instance.system_max_files * mean, rate)
-    target_bytes = target or min(use, room)
+    mean = _mean_archive_bytes(files)
+    present = bound(instance, files, rate)
+    target_bytes = target or min(use, _room_bytes(instance, files))
     reserve = min(active + largest, target_bytes // 2)
     proposed = _round_down(round((target_bytes - reserve) * ratio) + reserve)
     needed = round(proposed / mean * FILES_SPARE) + 1
@@ -166,6 +174,23 @@ def _computed(
         proposed_binds="" if after[1].startswith("SystemMaxUse=") else after[1],
         applied=target is not None,
     )
+
+
+def _mean_archive_bytes(files: Sequence[JournalFile]) -> float:
+    sizes = [file.allocated_bytes for file in files if file.kind is not Kind.ACTIVE]
+    return sum(sizes) / len(sizes)
+
+
+def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
+    """Return what SystemKeepFree= leaves to the journal. Source: systemd 257, journald-server.c, determine_space."""
+    free = (instance.available_bytes or 0) - (instance.system_keep_free_bytes or 0)
+    return sum(file.allocated_bytes for file in files) + max(0, free)
+
+
+def bound(instance: Instance, files: Sequence[JournalFile], rate: float) -> tuple[float, str, int]:
+    """Return what the present limits keep, as `_bound`, at `rate` bytes a day."""
+    by_files = instance.system_max_files * _mean_archive_bytes(files)
+    return _bound(instance, instance.system_max_use_bytes or 0, _room_bytes(instance, files), by_files, rate)
 
 
 def _bound(instance: Instance, use: int, room: float, by_files: float, rate: float) -> tuple[float, str, int]:

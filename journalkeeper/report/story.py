@@ -45,34 +45,24 @@ class Story(NamedTuple):
     """All that is known of one file; an `Unknown` for what could not be looked at.
 
     `parts` are of a MiB each. `pinned_bytes` are on the disk and no byte of the file refers to them.
-    `disk_read_us` is the mean time of one read of this disk. `decided` is None where the plan has no word on the file.
+    `disk_read_s` is how long a cold read of the file takes on this disk. `decided` is None where the plan has no word
+    on the file.
     """
 
     now_us: int
     file: JournalFile
     parts: tuple[Stretch, ...]
     pinned_bytes: int | Unknown
-    disk_read_us: float | Unknown
+    disk_read_s: float | Unknown
     entries: tuple[Entry, ...] | Unknown
     samples: tuple[Sample, ...] | Unknown
     decided: Decision | Unknown | None
     window: Window | None = None
 
 
-class Price(NamedTuple):
-    """What a cold reader waits for the whole file, one read for each extent; None where it is not known."""
-
-    read_seconds: float
-    disk_iops: float | None
-    disk_read_seconds: float | None
-
-
-def price(story: Story) -> Price:
-    """By the usual slow volume and by this disk."""
-    extents, read_us = story.file.extents.total, story.disk_read_us
-    if isinstance(read_us, Unknown) or read_us <= 0:
-        return Price(extents / READ_IOPS, None, None)
-    return Price(extents / READ_IOPS, 1e6 / read_us, extents * read_us / 1e6)
+def slow_read_s(file: JournalFile) -> float:
+    """Return how long a cold read takes at READ_IOPS, with one read for each extent."""
+    return file.extents.total / READ_IOPS
 
 
 def change(decided: Decision, window: Window | None, now_us: int) -> str:
@@ -142,12 +132,10 @@ def _extents(file: JournalFile) -> str:
 
 
 def _price(story: Story) -> str:
-    cost = price(story)
-    said = f"a cold reader waits {seconds(cost.read_seconds)} for its extents at {READ_IOPS} reads a second"
-    if cost.disk_iops is None or cost.disk_read_seconds is None:
-        why = story.disk_read_us.why if isinstance(story.disk_read_us, Unknown) else "no read was made yet"
-        return f"{said}; on this disk {UNKNOWN}: {shown(why)}"
-    return f"{said}, {seconds(cost.disk_read_seconds)} at this disk's {cost.disk_iops:,.0f}"
+    slow = f"{seconds(slow_read_s(story.file))} on a disk of {READ_IOPS} reads a second"
+    if isinstance(story.disk_read_s, Unknown):
+        return f"a cold read takes {slow}; on this disk {UNKNOWN}: {shown(story.disk_read_s.why)}"
+    return f"a cold read takes {seconds(story.disk_read_s)} on this disk, by a sample that was just read; {slow}"
 
 
 def _pinned(story: Story) -> list[str]:

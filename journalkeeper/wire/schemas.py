@@ -49,7 +49,7 @@ DECISION: Final[Fields] = (
 
 PRICE: Final[Fields] = (
     Field("read_seconds", described(SECONDS, "Of a cold read at 150 IOPS.")),
-    *rows(nullable(SECONDS), "disk_iops", "disk_read_seconds"),
+    Field("disk_read_seconds", nullable(SECONDS)),
     Field("pinned_bytes", nullable(COUNT)),
 )
 

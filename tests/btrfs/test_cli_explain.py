@@ -148,6 +148,19 @@ def test_an_archive_that_was_rewritten_tells_its_past(commands: Commands) -> Non
     assert "compressed system@" in commands("explain", archive).stdout
 
 
+def test_a_new_active_file_has_no_past_of_the_one_before(tmp_path: Path) -> None:
+    with ScratchVolume("1G") as volume, PrivateJournald(volume.mountpoint / "log") as journald:
+        journald.age(20)
+        asked = Commands(volume.mountpoint / "log", tmp_path)
+        assert asked("defrag", "-D", asked.directory, "--now", "--active").returncode == 0
+        before = asked.json("explain", journald.active)
+        assert before["past"]
+        journald.rotate()
+        after = asked.json("explain", journald.active)
+        assert after["file"]["inode"] != before["file"]["inode"]
+        assert (after["past"], after["samples"]) == ([], [])
+
+
 def test_a_directory_tells_its_instance_and_its_history(commands: Commands) -> None:
     (one,) = commands.json("explain", commands.directory)["directories"]
     assert one["directory"] == str(active(commands).parent)

@@ -163,7 +163,7 @@ def test_the_dirty_pages_elsewhere_stay_journalds_to_flush(place: Path, journal_
     with open(path, "r+b", buffering=0) as file:
         for offset in range(3 * MIB, 4 * MIB, 2 * 4096):
             os.pwrite(file.fileno(), journal_bytes[offset : offset + 4096], offset)
-        dirty = writeback.dirty_runs(file.fileno())
+        dirty = writeback.dirty_runs(file.fileno()) or []
         before = placement.survey(file.fileno(), sync=False, per_mib=True).per_mib
         do(what._replace(ranges=(Range(0, MIB, 0),)))
         after = placement.survey(file.fileno(), sync=False, per_mib=True).per_mib

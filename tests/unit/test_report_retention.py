@@ -12,7 +12,8 @@ from journalkeeper.health.evidence import Evidence, Storage, Unknown
 from journalkeeper.health.finding import Finding
 from journalkeeper.journald import conf
 from journalkeeper.model import GIB, MIB, JournalFile, Kind
-from journalkeeper.model.units import DAY_US, parse_size
+from journalkeeper.model.units import DAY_US, HOUR_US, parse_size
+from journalkeeper.report import directory
 from journalkeeper.report.retention import Retention, dropin, history, retention, sentence, target_in, written
 from tests.evidence import STORAGE, archives, evidence, limits, look
 from tests.hosts import DIRECTORY, NOW_US, file, instance
@@ -151,11 +152,32 @@ def test_what_cannot_be_told_is_said(words: dict[str, Any], why: str) -> None:
     assert why in found.why
 
 
-@pytest.mark.parametrize(("seconds", "enough"), [(10, False), (11, True)])
-def test_a_rate_takes_a_history(seconds: int, *, enough: bool) -> None:
-    head_us = NOW_US - seconds * 1_000_000
-    files = [one._replace(head_time_us=head_us, tail_time_us=NOW_US) for one in archives()]
-    assert isinstance(retention(host(*files)), Retention) is enough
+@pytest.mark.parametrize(("span_us", "enough"), [(60_000_000, False), (DAY_US - 1, False), (DAY_US, True)])
+def test_a_rate_takes_a_day_of_history(span_us: int, *, enough: bool) -> None:
+    files = [one._replace(head_time_us=NOW_US - span_us, tail_time_us=NOW_US) for one in archives()]
+    found = retention(host(*files))
+    assert isinstance(found, Retention) is enough
+    assert enough or "from 1d on" in str(found)
+
+
+@pytest.mark.parametrize("number", [3, 30])
+@pytest.mark.parametrize("active_hours", [1, 23])
+def test_what_is_kept_is_what_vacuuming_leaves(number: int, active_hours: int) -> None:
+    """One archive of 32 MiB a day: journald deletes the oldest until 512 MiB are left, which are 16 days."""
+    shift_us = active_hours * HOUR_US
+    older = [
+        one._replace(head_time_us=one.head_time_us - shift_us, tail_time_us=one.tail_time_us - shift_us)
+        for one in archives(number)[1:]
+    ]
+    found = retention(host(archives(0)[0]._replace(head_time_us=NOW_US - shift_us), *older))
+    assert isinstance(found, Retention)
+    assert found.kept_us == pytest.approx(512 // 32 * DAY_US, rel=0.1)
+
+
+def test_explain_and_retention_agree() -> None:
+    found, instance = kept(), limits()
+    place = directory.Place(NOW_US, instance, archives(8, 6.4), None, None)
+    assert directory.retention(place).full_span_us == found.kept_us
 
 
 def test_without_root_the_ratio_is_unknown() -> None:

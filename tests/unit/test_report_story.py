@@ -23,7 +23,7 @@ WAITING = Decision("", Reason.SETTLING, "changed 3s ago", NOW_US + 57_000_000, n
 
 
 def a_story(**changes: object) -> Story:
-    whole = Story(NOW_US, file(), PARTS, 19 << 20, 2_500.0, (entry(NOW_US - DAY_US),), (), DOING)
+    whole = Story(NOW_US, file(), PARTS, 19 << 20, 2.5, (entry(NOW_US - DAY_US),), (), DOING)
     return whole._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -31,24 +31,17 @@ def said(some: Story, width: int = 80) -> str:
     return " ".join(" ".join(story.lines(some, width)).split())
 
 
-def test_what_a_cold_reader_waits_is_a_read_for_each_extent() -> None:
-    cost = story.price(a_story())
-    assert cost.read_seconds == pytest.approx(5992 / 150)
-    assert cost.disk_iops == pytest.approx(400)
-    assert cost.disk_read_seconds == pytest.approx(5992 / 400)
-    assert "a cold reader waits 39.9s for its extents at 150 reads a second, 15.0s at this disk's 400" in said(
+def test_the_price_is_that_of_this_disk_before_that_of_a_slow_one() -> None:
+    assert "a cold read takes 2.5s on this disk, by a sample that was just read; 39.9s on a disk of 150 reads" in said(
         a_story()
+    )
+    assert "a cold read takes 39.9s on a disk of 150 reads a second; on this disk unknown: only root may ask" in said(
+        a_story(disk_read_s=WHY)
     )
 
 
-@pytest.mark.parametrize("read_us", [WHY, 0.0])
-def test_a_disk_that_nobody_measured_is_unknown(read_us: float | Unknown) -> None:
-    assert story.price(a_story(disk_read_us=read_us)).disk_read_seconds is None
-    assert "on this disk unknown" in said(a_story(disk_read_us=read_us))
-
-
 def test_each_part_that_could_not_be_looked_at_is_unknown_and_the_rest_is_told() -> None:
-    text = said(a_story(pinned_bytes=WHY, disk_read_us=WHY, entries=WHY, samples=WHY, decided=WHY))
+    text = said(a_story(pinned_bytes=WHY, disk_read_s=WHY, entries=WHY, samples=WHY, decided=WHY))
     assert text.count("unknown: only root may ask") == 4
     assert "5,992, where 1 would be ideal" in text
 

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What `explain` says of a cold read, beside a cold read of the whole file, on three kinds of disk."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from journalkeeper.btrfs import kernel, writeback
+from journalkeeper.observe.read_cost import estimate_cold_read_s
+from journalkeeper.probe.bed import PrivateJournald
+from journalkeeper.probe.scratch_volume import ScratchVolume, drop_caches, run
+from tests.journal_files import PAGE
+from tests.slowdisk import on_slow_disk
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+ROUNDS = 2
+WITHIN = 1.5
+
+
+MakeDisk = Callable[[], AbstractContextManager[ScratchVolume]]
+
+
+@contextmanager
+def plain() -> Iterator[ScratchVolume]:
+    with ScratchVolume("1G") as volume:
+        yield volume
+
+
+@contextmanager
+def throttled() -> Iterator[ScratchVolume]:
+    """150 requests a second, as the block layer counts them."""
+    with ScratchVolume("1G") as volume:
+        volume.throttle(150)
+        yield volume
+
+
+@contextmanager
+def seeking() -> Iterator[ScratchVolume]:
+    """One request after the other, 8.7 ms each."""
+    with on_slow_disk("1G") as (volume, disk):
+        disk.set_iops(115)
+        yield volume
+
+
+@contextmanager
+def journals(volume: ScratchVolume) -> Iterator[list[Path]]:
+    """A torn archive, that archive in one piece, and a torn active file that journald maps."""
+    settings = ("SystemMaxFileSize=128M",)
+    with PrivateJournald(volume.mountpoint / "log", settings=settings) as journald:
+        journald.age(8)
+        archive = journald.rotate()
+        run("cp", "--reflink=never", archive, whole := volume.mountpoint / "whole.journal")
+        journald.age(4)
+        journald.stop()
+        os.sync()
+        yield [archive, whole, journald.active]
+
+
+def cold_read_s(path: Path) -> float:
+    drop_caches()
+    with open(path, "rb", buffering=0) as file:
+        began_s = time.perf_counter()
+        while file.read(128 << 10):
+            pass
+        return time.perf_counter() - began_s
+
+
+def estimate_s(path: Path) -> float:
+    drop_caches()
+    with open(path, "rb") as file:
+        found = estimate_cold_read_s(file.fileno())
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("disk", [plain, throttled, seeking])
+def test_the_price_of_a_cold_read_is_that_of_this_disk(
+    disk: MakeDisk,
+) -> None:
+    """Takes long on the slow disks: each file is read whole ROUNDS times, 200 to 700 requests at 115 a second."""
+    with disk() as volume, journals(volume) as paths:
+        for path in paths:
+            rounds = ROUNDS if disk is not plain else 7
+            pairs = [(cold_read_s(path), estimate_s(path)) for _ in range(rounds)]
+            truth, found = (median(column) for column in zip(*pairs, strict=True))
+            print(path.name, round(truth, 3), round(found, 3), round(found / truth, 2))  # noqa: T201
+            apart_s = abs(found - truth)
+            assert truth / WITHIN < found < truth * WITHIN or apart_s < 0.05, pairs
+
+
+def test_dirty_pages_are_neither_read_nor_written_back(place: Path) -> None:
+    path = place / "system.journal"
+    path.write_bytes(os.urandom(400 * PAGE))
+    run("sync", "-f", path)
+    with open(path, "r+b", buffering=0) as file:
+        for offset in range(0, 400 * PAGE, 40 * PAGE):
+            os.pwrite(file.fileno(), b"x", offset)
+        before = writeback.dirty_runs(file.fileno())
+        estimate_cold_read_s(file.fileno())
+        assert writeback.dirty_runs(file.fileno()) == before != []
+
+
+def test_pages_that_a_program_maps_have_no_price(place: Path) -> None:
+    path = place / "system.journal"
+    path.write_bytes(os.urandom(400 * PAGE))
+    run("sync", "-f", path)
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
+        assert sum(pages[::PAGE]) > 0
+        assert estimate_cold_read_s(file.fileno()) is None
+
+
+def test_without_a_list_of_dirty_pages_nothing_is_dropped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> tuple[int, int]:
+        raise OSError(38, "Function not implemented")
+
+    path = place / "system.journal"
+    path.write_bytes(b"x" * PAGE)
+    with open(path, "rb") as file:
+        before = kernel.cachestat(file.fileno(), 0, PAGE)
+        with monkeypatch.context() as patch:
+            patch.setattr(kernel, "cachestat", refuse)
+            assert estimate_cold_read_s(file.fileno()) is None
+        assert kernel.cachestat(file.fileno(), 0, PAGE) == before
