@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import ceil, log10
+from statistics import median
 from typing import Final
 
 from journalkeeper.health.evidence import Boot, Intake, Journal, Recorded
@@ -66,18 +67,15 @@ def boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
 
 
 def _boots_said(shown: Sequence[Boot], first: int | None) -> str:
-    """The medians before and since, where both are known."""
+    """Return the medians of the boots before and since the boot `first`, where both are known."""
     if first is not None and 0 < first < len(shown):
-        before, since = _median_s(shown[:first]), _median_s(shown[first:])
-        if before is not None and since is not None:
-            return (
-                f"Before journalkeeper a boot took {seconds(before)} in the median of {counted(first, 'boot')},"
-                f" since then {seconds(since)} in the median of {counted(len(shown) - first, 'boot')}."
-            )
-    median = _median_s(shown)
-    if median is None:
+        before, since = _describe_median(shown[:first]), _describe_median(shown[first:])
+        if before and since:
+            return f"Before journalkeeper a boot took {before}, since then {since}."
+    all_boots = _describe_median(shown)
+    if not all_boots:
         return f"None of {counted(len(shown), 'boot')} has a message that says how long it took."
-    return f"A boot takes {seconds(median)} in the median of {counted(len(shown), 'boot')}."
+    return f"A boot takes {all_boots}."
 
 
 def _boots_notes(known: Sequence[Boot], shown: Sequence[Boot]) -> tuple[str, ...]:
@@ -128,9 +126,10 @@ def _found(shown: Sequence[Boot], counts: Sequence[tuple[int, str, int]]) -> lis
     return found
 
 
-def _median_s(some: Sequence[Boot]) -> float | None:
-    known = sorted(boot.userspace_us for boot in some if boot.userspace_us is not None and boot.userspace_us >= 0)
-    return known[len(known) // 2] / 1e6 if known else None
+def _describe_median(some: Sequence[Boot]) -> str:
+    """Return the median time of the boots that have one, and their number; "" where none has one."""
+    known = [time_s for boot in some if (time_s := _s(boot.userspace_us)) is not None]
+    return f"{seconds(median(known))} in the median of {counted(len(known), 'boot')}" if known else ""
 
 
 def _columns(

@@ -88,12 +88,22 @@ def test_a_boot_without_its_finish_message_is_a_gap_and_said(userspace_us: int |
     assert any(isinstance(layer, svg.Words) and layer.words for layer in drawn(figure).panels[0].layers)
 
 
-def test_the_first_day_is_marked_and_the_medians_on_both_sides_are_said() -> None:
-    known = [boot(number, userspace_us=seconds * 1_000_000) for number, seconds in enumerate([10, 30, 20, 2, 1, 3])]
+@pytest.mark.parametrize(
+    ("times_s", "before", "since"),
+    [
+        ([10, 30, 20, 2, 1, 3], "20.0s in the median of 3 boots", "2.0s in the median of 3 boots"),
+        ([10, None, 20, 2, 4, None], "15.0s in the median of 2 boots", "3.0s in the median of 2 boots"),
+        ([10, 30, -1, 2, None, None], "20.0s in the median of 2 boots", "2.0s in the median of 1 boot"),
+    ],
+)
+def test_the_first_day_is_marked_and_medians_are_of_boots_with_a_time(
+    times_s: list[int | None], before: str, since: str
+) -> None:
+    known = [boot(n, userspace_us=None if time_s is None else time_s * 1_000_000) for n, time_s in enumerate(times_s)]
     figure = boots(known, (), boot(3).first_us - HOUR_US)
     assert [place for place, _ in drawn(figure).marks] == [3.0]
-    assert "20.0s in the median of 3 boots" in figure.said
-    assert "2.0s in the median of 3 boots" in figure.said
+    assert before in figure.said
+    assert since in figure.said
 
 
 @pytest.mark.parametrize("since", [None, NOW_US - DAY_US, NOW_US + 90 * DAY_US])
