@@ -244,7 +244,6 @@ def test_a_text_that_is_none_ends_no_reader_of_an_older_versions_record(state: P
         "DROP TABLE moments",
         "ALTER TABLE ever DROP COLUMN unmeasured",
         "ALTER TABLE outcomes DROP COLUMN unshared_bytes",
-        "ALTER TABLE ever DROP COLUMN unmeasured",
         "DROP TABLE waiting",
         "ALTER TABLE runs RENAME COLUMN origin TO door",
         *[f"ALTER TABLE rewrites DROP COLUMN {name}" for name in GAIN],
