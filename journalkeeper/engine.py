@@ -34,6 +34,7 @@ from journalkeeper.model import (
     Refusal,
     Request,
     Result,
+    Window,
 )
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.progress import Progress
@@ -46,6 +47,7 @@ from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen, resolved
 from journalkeeper.policy.deferral import remember
 from journalkeeper.policy.plan import plan, with_now
+from journalkeeper.policy.window import next_flush_us, windows
 
 DAEMON: Final = "daemon"
 SNAPSHOTS_US: Final = 30 * DAY_US
@@ -305,6 +307,15 @@ class Engine:
         """Whether a flush was found to be over, now or since this was asked last: time for a run."""
         self.memory.flushes.look_again()
         return self.memory.flushes.passed()
+
+    def windows(self) -> tuple[tuple[Window, ...], int]:
+        """Return the window of each instance by the last look at its flush timer, and when the first journald flushes.
+
+        The moment is of CLOCK_REALTIME, 0 if none is known.
+        """
+        instances, files = self.memory.flushes.renew(self.memory.seen.instances, self.memory.seen.files)
+        found = windows(instances, files, now_us(), margin_us=self._config.window.margin_us)
+        return tuple(found.values()), next_flush_us(instances)
 
     def next_whole_look_us(self) -> int:
         """When a run of the service looks at everything though nothing happened, by CLOCK_REALTIME."""

@@ -263,19 +263,23 @@ def _service_facts(live: Manager) -> list[tuple[str, str]]:
     journal = f"{' and '.join(map(shown, live.directories or ()))}, {counted(live.files or 0, 'file')}, "
     journal += f"{counted(live.extents or 0, 'extent')} ({live.active_extents or 0:,} in active files), "
     journal += f"{live.fragmented_files or 0:,} fragmented"
-    window = f"{'open' if live.window_open else 'closed'}: the files that journald writes may "
-    window += "be rewritten now" if live.window_open else "not be rewritten now"
-    if live.next_flush_us:
-        window += f"; it flushes next at {shown_time(live.next_flush_us)}"
     written = f"{format_size(live.bytes_written or 0)} since it started, "
     written += f"{format_size(live.bytes_reclaimed or 0)} reclaimed as far as is known"
     left = "no limit" if live.budget_left_bytes is None else f"{format_size(live.budget_left_bytes)} left for today"
-    facts = [("Service", shown(state)), ("Journal", journal), ("Window", window), ("Rewritten", written)]
+    facts = [("Service", shown(state)), ("Journal", journal), ("Window", _window(live)), ("Rewritten", written)]
     facts.append(("Budget", left))
     if live.intake_delay_p99_us:
         facts.append(("Intake", f"99 of 100 messages wait at most {format_span(live.intake_delay_p99_us, 1000)}"))
     facts += [("Limit", shown(sentence)) for sentence in live.limits or ()]
     return facts
+
+
+def _window(live: Manager) -> str:
+    """Return whether the files that journald writes may be worked on, and when that changes."""
+    flush = shown_time(live.next_flush_us) if live.next_flush_us else ""
+    if live.window_open:
+        return f"open; closes shortly before journald's next flush at {flush}" if flush else "open"
+    return f"closed; opens after journald's flush at {flush}" if flush else "closed; opens after journald's next flush"
 
 
 def _run(run: Run) -> str:

@@ -30,6 +30,9 @@ fsync; neither shows anywhere. They take about this long, or as long as the data
 COMMIT_MOST_S: Final = 2.0
 """... up to this."""
 
+CLOCK_SET_US: Final = 100_000
+"""By how much the wall clock must differ from the monotonic one to have been set."""
+
 NONE_READ: Final = Generations(1 << 64, 0)
 
 
@@ -50,6 +53,9 @@ class Flushes:
         self._instances: dict[str, Instance] = {}
         self._timers: dict[str, FlushTimer] = {}
         self._actives: dict[str, tuple[str, ...]] = {}
+        self._seen: dict[str, tuple[State, int]] = {}
+        """State and mtime (ns) of each active file at the last look, by path."""
+        self._offset_us = 0
         self._news = False
         self._lock = Lock()
 
@@ -78,6 +84,7 @@ class Flushes:
                 instance.directory: self._timers.get(instance.directory, FlushTimer()) for instance in known
             }
             self._actives = actives
+            self._seen = {}
             self._instances = {instance.directory: instance for instance in known}
             for instance in known:
                 self._timers[instance.directory].interval_us = instance.sync_interval_us
@@ -89,11 +96,31 @@ class Flushes:
             for instance in known
         )
 
+    def renew(
+        self, instances: Iterable[Instance], files: Iterable[JournalFile]
+    ) -> tuple[tuple[Instance, ...], tuple[JournalFile, ...]]:
+        """Return `instances` and the active ones of `files` as the last look found them, for their windows alone."""
+        actives = [(file, self._seen[file.path]) for file in files if file.path in self._seen]
+        return (
+            tuple(one._replace(online_since_us=self._since_us(one.directory)) for one in instances),
+            tuple(file._replace(state=state, mtime_ns=mtime_ns) for file, (state, mtime_ns) in actives),
+        )
+
     def _since_us(self, directory: str) -> int | None:
         """Since when the instance is ONLINE, by the wall clock."""
         with self._lock:
             since = self._timers[directory].since
-            return None if since is None else self._wall() - self._clock() + since.earliest_us
+            return None if since is None else self._wall_offset_us() + since.earliest_us
+
+    def _wall_offset_us(self) -> int:
+        """Return CLOCK_REALTIME less CLOCK_MONOTONIC, the same again until the wall clock was set.
+
+        A moment that is shown twice is then the same to the microsecond.
+        """
+        offset_us = self._wall() - self._clock()
+        if abs(offset_us - self._offset_us) > CLOCK_SET_US:
+            self._offset_us = offset_us
+        return self._offset_us
 
     def _sync_tells(self, directory: str) -> bool:
         """Whether nothing but a sync that is asked for tells when the next flush is due."""
@@ -126,7 +153,9 @@ class Flushes:
                     present.add(status.st_ino)
                     age_us = self._wall() - status.st_mtime_ns // 1000
                     ages_us.append(age_us)
-                    if header.state(fd) is State.ONLINE and timer.may_be_live(status.st_ino, age_us, now_us):
+                    state = header.state(fd)
+                    self._seen[f"{directory}/{name}"] = state, status.st_mtime_ns
+                    if state is State.ONLINE and timer.may_be_live(status.st_ino, age_us, now_us):
                         first = volume.generation(fd)
                         online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.physical(fd, 0)
                         generations = Generations(min(first, generations.before), volume.generation(fd))

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from journalkeeper.config import Config
 from journalkeeper.model import Host, Instance, JournalFile, Kind, Past, Refusal, Request, Verb, Volume, Window
 from journalkeeper.model.compression import Compression, parse_compression
-from journalkeeper.policy.window import window
+from journalkeeper.policy.window import windows
 
 
 class Case(NamedTuple):
@@ -64,26 +64,14 @@ def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, .
     """A window for each instance and a Case for each file of `host`, files in their order."""
     volumes = {volume.device: volume for volume in host.volumes}
     instances = {instance.directory: instance for instance in host.instances}
-    files: dict[str, list[JournalFile]] = {directory: [] for directory in instances}
-    for file in host.files:
-        files.get(file.directory, []).append(file)
-    windows = {
-        directory: window(
-            instance,
-            files[directory],
-            host.now_us,
-            margin_us=config.window.margin_us,
-            now=request.now,
-        )
-        for directory, instance in instances.items()
-    }
+    by_directory = windows(host.instances, host.files, host.now_us, margin_us=config.window.margin_us, now=request.now)
     unknown = Window("", open=False, closes_at_us=None, reason="unknown-instance")
-    return tuple(windows.values()), tuple(
+    return tuple(by_directory.values()), tuple(
         Case(
             file=file,
             volume=volumes.get(file.device),
             instance=instances.get(file.directory),
-            window=windows.get(file.directory, unknown),
+            window=by_directory.get(file.directory, unknown),
             past=_past(host, file),
             refused=host.refused.get((file.device, file.inode)),
             now_us=host.now_us,

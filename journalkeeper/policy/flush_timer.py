@@ -33,6 +33,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.model import State
 from journalkeeper.model.units import INFINITY_US
+from journalkeeper.policy.window import closing_us
 
 MS: Final = 1_000
 COALESCED_US: Final = 400 * MS
@@ -290,24 +291,20 @@ class FlushTimer:
         """Until when work may go on as far as is known; None: nothing is unsynced, or no timer runs."""
         if self.state is State.OFFLINE or not self.timed:
             return None
-        if self.since is None or self._too_short(margin_us):
-            return 0
-        return self.since.earliest_us + self.interval_us - margin_us
-
-    def _too_short(self, margin_us: int) -> bool:
-        return self.interval_us <= 2 * margin_us
+        return 0 if self.since is None else closing_us(self.since.earliest_us, self.interval_us, margin_us) or 0
 
     def due(self, margin_us: int, now_us: int) -> bool:
         """Whether a flush is known to be near, or under way."""
-        if not self.timed or self.since is None or self._too_short(margin_us):
+        if not self.timed or self.since is None:
             return False
-        return now_us >= self.since.earliest_us + self.interval_us - margin_us
+        closes_us = closing_us(self.since.earliest_us, self.interval_us, margin_us)
+        return closes_us is not None and now_us >= closes_us
 
     def next_look_us(self, margin_us: int) -> int | None:
         """When to look again though nothing happened: before a flush is due, and until it was seen."""
         if not self.timed or self.state is State.OFFLINE:
             return None if self.timed else self._untimed_look_us
-        if self._too_short(margin_us):
+        if closing_us(0, self.interval_us, margin_us) is None:
             return self._looked_us + RARELY_US
         if self.since is None:
             # NOCOW blocks stay where they are: all that can be seen of such a file is that it is OFFLINE.

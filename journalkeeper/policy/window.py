@@ -20,10 +20,38 @@ for a whole interval. A window of which the margins leave nothing is too short f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from journalkeeper.model import Instance, JournalFile, Kind, State, Window
 from journalkeeper.model.units import INFINITY_US
+
+
+def closing_us(since_us: int, interval_us: int, margin_us: int) -> int | None:
+    """Return when a window closes whose timer was started at `since_us`; None if it is too short for any work."""
+    return None if interval_us <= 2 * margin_us else since_us + interval_us - margin_us
+
+
+def windows(
+    instances: Iterable[Instance], files: Iterable[JournalFile], now_us: int, *, margin_us: int, now: bool = False
+) -> dict[str, Window]:
+    """Return the window of each instance, by directory."""
+    known = {instance.directory: instance for instance in instances}
+    below: dict[str, list[JournalFile]] = {directory: [] for directory in known}
+    for file in files:
+        below.get(file.directory, []).append(file)
+    return {
+        directory: window(instance, below[directory], now_us, margin_us=margin_us, now=now)
+        for directory, instance in known.items()
+    }
+
+
+def at(seen: Window, now_us: int) -> Window:
+    """Return the window `seen` at an earlier moment as it is at `now_us`, if nothing happened since."""
+    if seen.open and seen.closes_at_us is not None and now_us >= seen.closes_at_us:
+        return Window(seen.instance, open=False, closes_at_us=None, reason="flush-due")
+    if not seen.open and seen.opens_at_us is not None and now_us >= seen.opens_at_us:
+        return Window(seen.instance, open=True, closes_at_us=None, reason="stale")
+    return seen
 
 
 def window(  # noqa: PLR0911 - one return for each row of the table above
@@ -51,10 +79,13 @@ def window(  # noqa: PLR0911 - one return for each row of the table above
             return Window(name, open=True, closes_at_us=None, reason="stale")
         opens_at_us = flushed_by_us + 1 if since_us is None else min(since_us, flushed_by_us + 1)
         return Window(name, open=False, closes_at_us=None, reason="unsynced", opens_at_us=opens_at_us)
-    margin_us += instance.slowest_piece_us
-    if interval_us <= 2 * margin_us:
+    closes_at_us = closing_us(since_us, interval_us, margin_us + instance.slowest_piece_us)
+    if closes_at_us is None:
         return Window(name, open=False, closes_at_us=None, reason="too-short")
-    closes_at_us = since_us + interval_us - margin_us
-    if now_us >= closes_at_us:
-        return Window(name, open=False, closes_at_us=None, reason="flush-due")
-    return Window(name, open=True, closes_at_us=closes_at_us, reason="online")
+    return at(Window(name, open=True, closes_at_us=closes_at_us, reason="online"), now_us)
+
+
+def next_flush_us(instances: Iterable[Instance]) -> int:
+    """Return when the first journald flushes, or 0 if that is not known."""
+    known = [one.online_since_us + one.sync_interval_us for one in instances if one.online_since_us is not None]
+    return min((moment for moment in known if moment < INFINITY_US), default=0)

@@ -20,8 +20,9 @@ from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.run import Report
+from journalkeeper.policy.window import at
 from journalkeeper.service.jobs import Changed, Ended, Events, FileDone, Job, Jobs
-from journalkeeper.service.messages import Message, Progressed, after
+from journalkeeper.service.messages import FlushesLooked, Message, Progressed, after
 from journalkeeper.service.reloader import Reloader
 from journalkeeper.service.run_log import RunLog
 from journalkeeper.service.snapshot import Snapshot
@@ -72,7 +73,8 @@ class Api:
     def snapshot(self) -> Snapshot:
         """How things are."""
         working = self._state.working or any(job.running for job in self.jobs.queue)
-        return self._state._replace(directories=self._reloader.engine.directories, working=working)
+        windows = tuple(at(one, now_us()) for one in self._state.windows)
+        return self._state._replace(directories=self._reloader.engine.directories, working=working, windows=windows)
 
     @property
     def paused(self) -> bool:
@@ -146,7 +148,10 @@ class Api:
 
     def _planned(self, request: Request) -> dict[str, Any]:
         engine = self._reloader.engine
-        return plan_document(engine.plan(_placed(request, engine.directories)))
+        try:
+            return plan_document(engine.plan(_placed(request, engine.directories)))
+        finally:
+            self._post(FlushesLooked(*engine.windows()))
 
     async def _do(self, job: Job) -> Ended:
         loop = asyncio.get_running_loop()

@@ -38,7 +38,7 @@ from journalkeeper.service.daily_log import DailyLog, Say
 from journalkeeper.service.jobs import FileDone
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event
 from journalkeeper.service.mailbox import Mailbox
-from journalkeeper.service.messages import Began, Failed, Looked, Message
+from journalkeeper.service.messages import Began, Failed, FlushesLooked, Looked, Message
 from journalkeeper.service.mistakes import Mistakes
 from journalkeeper.service.mounts import read_only_mounts, unwritable
 from journalkeeper.service.notify import Notify
@@ -100,6 +100,7 @@ class Daemon:
         self._looks, self._flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
         self._work_began_cpu_s: float | None = None
         self._watch_problem = ""
+        self._flushes_looked: FlushesLooked | None = None
         self._read_only_at_start = frozenset(read_only_mounts(self._reloader.engine.directories))
         self.cycles = 0
 
@@ -199,7 +200,15 @@ class Daemon:
         began_s = time.thread_time()
         passed = self._reloader.engine.flush_passed()
         self._flush_looks.spend(time.thread_time() - began_s, time.monotonic())
+        self._post_windows()
         return passed
+
+    def _post_windows(self) -> None:
+        """Report the windows to the loop if they differ from those before."""
+        looked = FlushesLooked(*self._reloader.engine.windows())
+        if looked != self._flushes_looked:
+            self._flushes_looked = looked
+            self._mailbox.post(looked)
 
     def _watch_again(self) -> None:
         """Watch what there is now, in the worker: it may wait for a disk.
@@ -271,7 +280,9 @@ class Daemon:
         reached = [f"{skip.path}: {skip.detail}" for skip in report.plan.skipped if skip.reason is Reason.TOO_MANY]
         limits = (*self._check_directories(), *reached, *filter(None, [self._watch_problem]))
         self._mailbox.post(self._found(engine, report, limits))
-        if engine.flush_passed():
+        passed = engine.flush_passed()
+        self._post_windows()
+        if passed:
             return 0.0
         return _wait_s(report, engine.next_whole_look_us())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from journalkeeper.model import Result
+from journalkeeper.model import Result, Window
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.recorded import Counters
 from journalkeeper.service.jobs import FileDone
@@ -39,7 +39,14 @@ class Progressed(NamedTuple):
     progress: Progress
 
 
-Message = Began | Looked | Failed | FileDone | Progressed
+class FlushesLooked(NamedTuple):
+    """The flush timers were looked at: the window of each instance, and when the first journald flushes."""
+
+    windows: tuple[Window, ...]
+    next_flush_us: int
+
+
+Message = Began | FlushesLooked | Looked | Failed | FileDone | Progressed
 
 
 def after(state: Snapshot, message: Message) -> Snapshot:
@@ -57,6 +64,8 @@ def after(state: Snapshot, message: Message) -> Snapshot:
                 limits=limits,
                 counters=counters or state.counters,
             )
+        case FlushesLooked(windows, next_flush_us):
+            return state._replace(windows=windows, next_flush_us=next_flush_us)
         case Failed(problem):
             return state._replace(working=False, problem=problem)
         case FileDone(outcome, when_us) if outcome.result is Result.DONE:

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.metrics.status import Status
-from journalkeeper.model import Action, Host, Instance, JournalFile, Outcome, Plan, Skip
+from journalkeeper.model import Action, Host, JournalFile, Outcome, Plan, Skip, Window
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.recorded import Counters
-from journalkeeper.model.units import INFINITY_US
 
 Doing = Action | Skip | Outcome
 
@@ -22,7 +21,6 @@ class Findings(NamedTuple):
     files: Mapping[str, JournalFile]
     decided: Mapping[str, Doing]
     status: Status
-    next_flush_us: int
     waits_for: str
 
 
@@ -44,7 +42,7 @@ class Snapshot(NamedTuple):
     """What the service knows of itself. `problem` is why the last look failed, `working` whether files are at work.
 
     `limits` says in words which limits are reached: of inotify, of the files that are looked at. `counters` are the
-    totals since the installation.
+    totals since the installation. `windows` are those of the last look at the flush timers.
     """
 
     directories: tuple[str, ...]
@@ -57,6 +55,8 @@ class Snapshot(NamedTuple):
     intake_p99_us: int = 0
     limits: tuple[str, ...] = ()
     counters: Counters | None = None
+    windows: tuple[Window, ...] = ()
+    next_flush_us: int = 0
 
 
 def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, long: str = "") -> Findings:
@@ -65,13 +65,7 @@ def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Stat
     doing = {one.path: one for one in everything}
     waiting = "; ".join(words for words in (long, waits_for(plan)) if words)
     live = {row.path: row for row in host.files}
-    return Findings(live, doing, status, next_flush_us(host.instances), waiting)
-
-
-def next_flush_us(instances: tuple[Instance, ...]) -> int:
-    """When the first journald flushes, as far as is known."""
-    known = [one.online_since_us + one.sync_interval_us for one in instances if one.online_since_us is not None]
-    return min((moment for moment in known if moment < INFINITY_US), default=0)
+    return Findings(live, doing, status, waiting)
 
 
 def waits_for(plan: Plan) -> str:
@@ -127,7 +121,7 @@ def manager(snapshot: Snapshot) -> Manager:
         extents=found.status.sums["extents"],
         active_extents=found.status.active_extents,
         fragmented_files=found.status.fragmented_files,
-        window_open=found.status.window_open,
-        next_flush_us=found.next_flush_us,
+        window_open=any(one.open for one in snapshot.windows),
+        next_flush_us=snapshot.next_flush_us,
         budget_left_bytes=found.status.budget_left_bytes,
     )

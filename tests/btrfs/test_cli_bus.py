@@ -28,6 +28,7 @@ from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import disk_bytes, extents
 from tests import bus as buses
 from tests.adapters.pages import commands, make
+from tests.btrfs.journals import log_until_online
 from tests.bus import PrivateBus
 from tests.daemon import PROGRAM, environment
 from tests.nobody import NOBODY
@@ -418,3 +419,43 @@ def test_a_pause_and_its_end(make_host: Callable[..., Host]) -> None:
     assert "root" in refused.stderr
     host.stop()
     assert "not on the bus" in host.does("pause").stderr
+
+
+def test_status_and_every_plan_show_one_window(make_host: Callable[..., Host]) -> None:
+    """The service learns by its events alone what the plans look up: the states follow, and nobody asks between."""
+    host = make_host()
+    journald = host.bed.journald
+
+    def service() -> dict[str, Any]:
+        shown: dict[str, Any] = json.loads(host.does("status", "-j").stdout)["service"]
+        return shown
+
+    def compare(expected: str) -> None:
+        """Compare what status shows, a plan for root, and a plan for another user."""
+        before = service()
+        plans = [
+            json.loads(host.does(*words, "-j", nobody=nobody).stdout)["window"]
+            for words, nobody in ((("plan",), False), (("plan",), True), (("defrag", "-n"), False))
+        ]
+        (window,) = plans[0].values()
+        assert window["reason"] == expected
+        assert plans[1:] == plans[:1] * 2
+        assert [one["window_open"] for one in (before, service())] == [window["open"]] * 2
+        flushes_us = before["next_flush_us"]
+        assert service()["next_flush_us"] == flushes_us
+        closes_us = window["closes_at_us"]
+        assert (flushes_us is None) == (closes_us is None)
+        assert closes_us is None or closes_us < flushes_us <= closes_us + 60_000_000
+
+    for _ in range(2):
+        journald.sync()
+        host.does("plan")  # a sync that no timer brought about is silent, so a look has to find it
+        assert eventually(lambda: service()["window_open"] and service()["next_flush_us"] is None)
+        compare("flushed")
+        log_until_online(journald, "this begins an interval")
+        assert eventually(lambda: service()["next_flush_us"] is not None)
+        compare("online")
+    host.stop()
+    host.start()  # and nobody knows since when something waits to be flushed
+    assert eventually(lambda: service()["window_open"] is False)
+    compare("unsynced")

@@ -14,6 +14,7 @@ from journalkeeper.model import Host, Kind, Outcome, Plan, Reason, Request, Resu
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
+from journalkeeper.policy.window import next_flush_us
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.api import result
 from journalkeeper.service.jobs import Ended, Events, Job, Jobs
@@ -35,9 +36,8 @@ class Value(NamedTuple):
     value: Any
 
 
-def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = (), since_us: int | None = None, long: str = "") -> Findings:
-    instance = INSTANCE._replace(online_since_us=since_us)
-    host = Host(0, (FILE,), (instance,), (), {}, 0)
+def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = (), long: str = "") -> Findings:
+    host = Host(0, (FILE,), (INSTANCE,), (), {}, 0)
     return snapshots.findings(
         host,
         Plan((Window("m", True, None, ""),), (), skipped),
@@ -115,12 +115,12 @@ def test_what_is_not_known_is_nothing_and_no_budget_is_endless() -> None:
 
 @pytest.mark.parametrize(("since_us", "next_us"), [(None, 0), (1000, 1300)])
 def test_the_next_flush_is_an_interval_after_the_first_append(since_us: int | None, next_us: int) -> None:
-    assert found(LEFT, since_us=since_us).next_flush_us == next_us
+    assert next_flush_us((INSTANCE._replace(online_since_us=since_us),)) == next_us
 
 
 def test_a_journald_that_never_flushes_by_a_timer_has_no_next_flush() -> None:
     endless = INSTANCE._replace(online_since_us=1, sync_interval_us=(1 << 64) - 1)
-    assert snapshots.next_flush_us((endless,)) == 0
+    assert next_flush_us((endless,)) == 0
 
 
 def test_a_file_is_listed_with_what_is_done_about_it() -> None:

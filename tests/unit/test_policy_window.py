@@ -9,7 +9,7 @@ import pytest
 
 from journalkeeper.model import JournalFile, Kind, State, Window
 from journalkeeper.model.units import INFINITY_US, MINUTE_US, SECOND_US
-from journalkeeper.policy.window import window
+from journalkeeper.policy.window import at, window
 from tests.hosts import NAME, NOW_US, file, instance
 
 MARGIN_US = SECOND_US
@@ -110,3 +110,18 @@ def test_a_flip_in_the_future_is_not_believed() -> None:
     """The clock was set back: the deadline that it gives could lie behind the flush."""
     assert since(-1) == closed("unsynced", NOW_US + 1)
     assert since(0).open
+
+
+@pytest.mark.parametrize(
+    ("seen", "later_us", "expected"),
+    [
+        (opened("flushed"), NOW_US, opened("flushed")),
+        (opened("online", NOW_US + 1), NOW_US, opened("online", NOW_US + 1)),
+        (opened("online", NOW_US), NOW_US, closed("flush-due")),
+        (closed("unsynced", NOW_US + 1), NOW_US, closed("unsynced", NOW_US + 1)),
+        (closed("unsynced", NOW_US), NOW_US, opened("stale")),
+        (closed("too-short"), NOW_US, closed("too-short")),
+    ],
+)
+def test_a_window_seen_before_opens_and_closes_by_time_alone(seen: Window, later_us: int, expected: Window) -> None:
+    assert at(seen, later_us) == expected

@@ -8,16 +8,17 @@ import threading
 
 import pytest
 
-from journalkeeper.model import Outcome, Reason, Request, Result, Verb
+from journalkeeper.model import Outcome, Reason, Request, Result, Verb, Window
 from journalkeeper.model.progress import Progress
 from journalkeeper.service.jobs import Changed, Events, FileDone, Job, JobAdded
 from journalkeeper.service.mailbox import Mailbox
-from journalkeeper.service.messages import Began, Failed, Looked, Message, Progressed, after
+from journalkeeper.service.messages import Began, Failed, FlushesLooked, Looked, Message, Progressed, after
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally
 from tests import figures
 
 CALM = Snapshot(("/j",))
-FOUND = Findings({}, {}, figures.STATUS, 0, "")
+FOUND = Findings({}, {}, figures.STATUS, "")
+WINDOW = Window("m", open=True, closes_at_us=8, reason="online")
 DONE = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 900, 400, 100, 1.0)
 
 
@@ -34,6 +35,7 @@ DONE = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 900,
         ),
         (CALM, FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
         (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
+        (CALM, FlushesLooked((WINDOW,), 9), CALM._replace(windows=(WINDOW,), next_flush_us=9)),
         (CALM, Progressed(1, Progress(1, 2, "/j/a", 3, 4)), CALM),
     ],
 )
