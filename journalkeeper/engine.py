@@ -110,6 +110,20 @@ class Engine:
         """Continue with the memory of `before`, whose configuration was another."""
         self.memory = before.memory
 
+    def has_configuration_of(self, other: Engine) -> bool:
+        """Return whether both engines work by the same values."""
+        return (self._config, self.directories) == (other._config, other.directories)
+
+    @property
+    def settle_us(self) -> int:
+        """How long an archive is left alone."""
+        return self._config.watch.settle_us
+
+    def publish_health(self, *, healthy: bool | None) -> None:
+        """Write the verdict into the metrics, None if it is not known. A run reports what bars the file."""
+        if self._publisher is not None:
+            tried(partial(self._publisher.judged, healthy=healthy))
+
     def _there(self, *, watching: bool) -> tuple[str, ...]:
         """The directories to look into: who watches takes one that is not there for empty."""
         return tuple(filter(os.path.isdir, self.directories)) if watching else self.directories
@@ -194,24 +208,24 @@ class Engine:
             notices += [*worker.clean(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
-            outcomes: list[Outcome] = []
+            outcomes, unrecorded = list[Outcome](), list[str]()
             if chosen.actions or not watching:
                 self.memory.observer.forget(action.path for action in chosen.actions)
                 run = self.memory.newest_run = record.begin_run(now_us(), origin)
                 for action, done in worker.carry_out(chosen, self.memory.seen, on_progress):
                     outcomes.append(done.outcome)
                     remember(self.memory.failures, action, done.outcome, now_us())
-                    notices += kept(record, run, seen.volumes, action.target.device, done)
+                    unrecorded += kept(record, run, seen.volumes, action.target.device, done)
                     on_outcome(done.outcome)
-                notices += tried(lambda: record.end_run(run, now_us()))
+                unrecorded += tried(lambda: record.end_run(run, now_us()))
             notices += self._looked_back(record, host, (chosen, outcomes), whole=not request.paths, rarely=watching)
             if publisher is not None:
                 notices += tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
             counters = _counters(record)
         waiting = tuple(self.memory.waiting.values()) if self.memory.waiting and watching else ()
         written = sum(outcome.bytes_written for outcome in outcomes)
-        took_s, said = time.monotonic() - began, tuple(notices)
-        return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters)
+        took_s, said = time.monotonic() - began, (*notices, *unrecorded)
+        return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
 
     def _publisher_for(self, request: Request) -> Publisher | None:
         """None of some files only, or when the host goes down: somebody waits, and nobody asks any more."""

@@ -13,6 +13,7 @@ from journalkeeper.health.evidence import (
     Journal,
     Line,
     Look,
+    Present,
     Recorded,
     Storage,
     Stream,
@@ -21,6 +22,7 @@ from journalkeeper.health.evidence import (
 )
 from journalkeeper.model import GIB, Extents, JournalFile, Kind, Plan
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
 from tests.hosts import DIRECTORY, NOW_US, file, host, instance, volume
 
@@ -76,6 +78,7 @@ def recorded(**words: Any) -> Recorded:
     """A record of a host that has nothing to do."""
     plain: dict[str, Any] = {
         "first_us": NOW_US - 30 * DAY_US,
+        "counters": Counters(since_us=NOW_US - 30 * DAY_US),
         "entries": (),
         "samples": (),
         "totals": (),
@@ -132,6 +135,7 @@ def evidence(**words: Any) -> Evidence:
         "units": UNITS,
         "system": SYSTEM,
         "storage": STORAGE,
-        "service": Manager(state="idle", state_reason=""),
+        "service": Manager(state="idle", state_reason="", health="ok", health_reasons=[]),
+        "present": Present(),
     }
     return Evidence(**{**plain, **words})

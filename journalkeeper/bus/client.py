@@ -43,6 +43,10 @@ QUEUED: Final = "queued; the service ends other work first"
 T = TypeVar("T")
 
 
+class HungError(KeeperError):
+    """The service has its name on the bus and does not answer."""
+
+
 class Answer(NamedTuple):
     """What became of a job: `document` is that of `defrag -j`, `canceled` whether somebody ended it."""
 
@@ -89,9 +93,9 @@ class Service:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def manager(self) -> Manager:
-        """The service as it shows itself. Raises: KeeperError."""
-        values = self._run(self._properties(names.MANAGER_PATH, names.MANAGER))
+    def manager(self, within_s: float = CALL_S) -> Manager:
+        """Return the service as it shows itself. Raises: HungError without an answer `within_s`; KeeperError."""
+        values = self._run(self._properties(names.MANAGER_PATH, names.MANAGER, within_s))
         return from_properties(Manager, MANAGER, values)
 
     def plan(self, request: Request) -> dict[str, Any]:
@@ -227,8 +231,9 @@ class Service:
             raise KeeperError("the service has ended; `journalkeeper history` tells what it did")
         return message
 
-    async def _properties(self, path: str, interface: str) -> dict[str, Any]:
-        body = await _call(self._bus, self._owner, path, f"{names.PROPERTIES}.GetAll", "s", [interface])
+    async def _properties(self, path: str, interface: str, within_s: float = CALL_S) -> dict[str, Any]:
+        get_all = f"{names.PROPERTIES}.GetAll"
+        body = await _call(self._bus, self._owner, path, get_all, "s", [interface], within_s=within_s)
         return {name: value.value for name, value in body[0].items()}
 
     async def _manager(self, member: str, signature: str, body: list[Any], *, asks: bool = False) -> list[Any]:
@@ -277,15 +282,16 @@ async def _call(  # noqa: PLR0917 - a call has so many parts
     body: list[Any],
     *,
     asks: bool = False,
+    within_s: float = CALL_S,
 ) -> list[Any]:
     """One call of `method`, interface and member, and its answer. Raises: as ERRORS says."""
     interface, _, member = method.rpartition(".")
     flags = MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION if asks else MessageFlag.NONE
     message = Message(to, path, interface, member, flags=flags, signature=signature, body=body)
     try:
-        reply = await asyncio.wait_for(bus.call(message), None if asks else CALL_S)
+        reply = await asyncio.wait_for(bus.call(message), None if asks else within_s)
     except TimeoutError:
-        raise KeeperError(f"the service has not answered {member} for {CALL_S:.0f} s") from None
+        raise HungError(f"the service has not answered {member} for {within_s:g} s") from None
     if reply is None:
         raise KeeperError(f"the service did not answer {member}")
     if reply.message_type is MessageType.ERROR:

@@ -25,7 +25,7 @@ ANSWER_S: Final = 10.0
 """PID 1 answers in milliseconds, unless it is stopped or its bus is."""
 
 JOURNALD: Final = "systemd-journald.service"
-OURS: Final = ("journalkeeper.service", "journalkeeper.timer", "journalkeeper-defrag.timer")
+OURS: Final = tuple(f"journalkeeper{name}" for name in (".service", ".timer", "-defrag.timer", "-shutdown.service"))
 RIVALS: Final = ("btrfs-defrag.timer", "beesd@*.service")
 PROPERTIES_OF: Final = {"Result": "result", "NRestarts": "restarts", "CanReload": "can_reload"}
 """Of a service and of PID 1's Unit interface."""

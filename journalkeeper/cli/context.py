@@ -8,7 +8,7 @@ import os
 import stat
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from journalkeeper.bus import names
 from journalkeeper.cli import backend
@@ -16,10 +16,15 @@ from journalkeeper.cli.output import Output
 from journalkeeper.cli.selection import names_another
 from journalkeeper.cli.text import no_directory
 from journalkeeper.cli.times import parse_time_us
+from journalkeeper.health.evidence import Hung, Unknown
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
 from journalkeeper.model import Request
 from journalkeeper.model.errors import KeeperError, UsageError
+from journalkeeper.model.manager import Manager
+
+ANSWER_S: Final = 1.5
+"""How long `status` and `doctor` wait for the service, whose loop never blocks; a user waits for no more."""
 
 if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
@@ -94,6 +99,19 @@ class Context:
         from journalkeeper.bus.client import Service  # noqa: PLC0415 - pages are made without dbus-fast
 
         return Service.find()
+
+    def live(self, service: Service | None) -> Manager | Hung | Unknown | None:
+        """Return what the running service says of itself, within ANSWER_S."""
+        if service is None:
+            return None
+        from journalkeeper.bus.client import HungError  # noqa: PLC0415 - pages are made without dbus-fast
+
+        try:
+            return service.manager(ANSWER_S)
+        except HungError as error:
+            return Hung(f"journalkeeper.service runs and does not answer: {error}")
+        except KeeperError as error:
+            return Unknown(str(error))
 
     def needed(self) -> Service:
         """The running service, to be closed. Raises: KeeperError if there is none."""

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
-from journalkeeper.health.evidence import DOCTOR_ENTRIES, Evidence, Journal, Unknown, Wanted
+from journalkeeper.health.evidence import DOCTOR_ENTRIES, Evidence, Hung, Journal, Unknown, Wanted
 from journalkeeper.health.finding import Finding, Severity, Verdict, judged
 from journalkeeper.health.rules import RULES
-from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted
 from journalkeeper.report.retention import history
@@ -68,8 +68,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         context.output.document(document(verdict, evidence.journal))
     else:
         context.output.lines(lines(verdict, evidence, context.output, verbose=args.verbose))
-    problem = any(finding.severity is Severity.PROBLEM for finding in verdict.findings)
-    return int(args.check and problem)
+    return int(args.check and bool(verdict.problems))
 
 
 def gathered(context: Context, wanted: Wanted) -> Evidence:
@@ -86,16 +85,10 @@ def gathered(context: Context, wanted: Wanted) -> Evidence:
     )
 
 
-def _service(context: Context) -> Manager | Unknown | None:
-    """The running service, None where there is none."""
-    try:
-        service = context.running()
-        if service is None:
-            return None
-        with service:
-            return service.manager()
-    except KeeperError as error:
-        return Unknown(str(error))
+def _service(context: Context) -> Manager | Hung | Unknown | None:
+    """Return what the running service says of itself, None where there is none."""
+    with context.running() or nullcontext() as service:
+        return context.live(service)
 
 
 def document(verdict: Verdict, journal: Journal | Unknown) -> dict[str, object]:
@@ -112,7 +105,7 @@ def document(verdict: Verdict, journal: Journal | Unknown) -> dict[str, object]:
             for finding in verdict.findings
         ],
         "passed": list(verdict.passed),
-        "unknown": [{"rule": rule, "why": why} for rule, why in verdict.unknown],
+        "unknown": [{"rule": rule, "why": part.why} for rule, part in verdict.unknown],
         "journal": None if isinstance(journal, Unknown) else {name: getattr(journal, name) for name in JOURNAL},
     }
 
@@ -125,8 +118,9 @@ def lines(verdict: Verdict, evidence: Evidence, output: Output, *, verbose: bool
     if not output.legend:
         return found[:-1]
     found += wrap(_summary(verdict), WIDTH)
-    for rule, why in verdict.unknown:
-        found += _wrapped(f"{rule}: {why}", "  ", "    ")
+    for rule, part in verdict.unknown:
+        if not part.needs_root:
+            found += _wrapped(f"{rule}: {part.why}", "  ", "    ")
     if verbose:
         found += _wrapped(f"Passed: {', '.join(verdict.passed) or 'none'}.", "", "  ")
     return found + _stopped(evidence)
@@ -148,15 +142,18 @@ def _wrapped(text: str, first: str, others: str) -> list[str]:
 
 
 def _summary(verdict: Verdict) -> str:
-    problems = sum(finding.severity is Severity.PROBLEM for finding in verdict.findings)
-    advice = len(verdict.findings) - problems
-    if verdict.unknown and not problems:
-        made = len(verdict.findings) + len(verdict.passed)
-        found = f"No problem found by {made} of {made + len(verdict.unknown)} checks, {advice or 'no'} advice"
-        return f"{found}; {len(verdict.unknown)} could not be made:"
-    found = f"{counted(problems, 'problem') if problems else 'No problem'}, {advice or 'no'} advice. "
-    passed = f"{counted(len(verdict.passed), 'check')} passed"
-    return f"{found}{passed}, {len(verdict.unknown)} could not be made{':' if verdict.unknown else '.'}"
+    """Return the counts: "24 checks passed, 4 suggestions, 1 check needs root: sudo journalkeeper doctor"."""
+    advice, root = len(verdict.findings) - len(verdict.problems), sum(part.needs_root for _, part in verdict.unknown)
+    parts = [f"{counted(len(verdict.passed), 'check')} passed"]
+    if verdict.problems:
+        parts.append(counted(len(verdict.problems), "problem"))
+    if advice:
+        parts.append(counted(advice, "suggestion"))
+    if other := len(verdict.unknown) - root:
+        parts.append(f"{counted(other, 'check')} could not be made")
+    if root:
+        parts.append(f"{counted(root, 'check')} {'needs' if root == 1 else 'need'} root: sudo journalkeeper doctor")
+    return ", ".join(parts)
 
 
 def _stopped(evidence: Evidence) -> list[str]:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper status`: how things are, from the service and the record. Any user gets an answer."""
+"""`journalkeeper status`: the verdict, then the facts of the service and the record. Any user gets an answer."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import time
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper import __version__
@@ -17,12 +16,17 @@ from journalkeeper.cli.selection import refuse_another
 from journalkeeper.cli.table import wrapped
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
+from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown
+from journalkeeper.health.finding import Verdict, judged
+from journalkeeper.health.service_rules import HEALTH, present
+from journalkeeper.health.verdict import describe_files
+from journalkeeper.model import Host
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.reasons import describe_saving
 from journalkeeper.model.recorded import Counters, Run, Totals
 from journalkeeper.model.units import DAY_US, counted, format_size, format_span
-from journalkeeper.model.waiting import Wait, long, sentence
+from journalkeeper.model.waiting import long, sentence
 from journalkeeper.report.text import day
 from journalkeeper.wire.field import document
 from journalkeeper.wire.records import MANAGER, RUN, SAVING, TOTALS, WAIT
@@ -31,34 +35,46 @@ if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
 
 DESCRIPTION = """\
-Shows what the service does and sees now, if it runs, to any user; and from the record, which
-only root may read: the totals of the journal files when they were last looked at, the last
-run, and what was written in the last 24 hours."""
+Begins with the verdict: "OK: ..." or "Act: ..." with what to do. Then it shows what the service
+does and sees now, if it runs, to any user; and from the record, which only root may read: the
+totals of the journal files when they were last looked at, the last run, and what was written in
+the last 24 hours."""
 
 EXAMPLES = """\
 examples:
   journalkeeper status
   journalkeeper status --watch              again at each change, until Ctrl-C
-  sudo journalkeeper status -j | jq .last_run.failed
+  sudo journalkeeper status -j | jq .health_reasons
 
 exit status:
-  0 done, also if there is nothing to tell; 1 the record is damaged, or with --watch the
-  service does not run or has ended; 2 wrong usage"""
+  0 the verdict is OK, or another journal than that of this host's service is meant; 1 it is not
+  OK, the record is damaged, or with --watch the service does not run or has ended; 2 wrong usage"""
 
 
 _CLEAR: Final = "\x1b[H\x1b[J"
 """ECMA-48: the cursor to the top, and nothing below it."""
 
 
-class _Recorded(NamedTuple):
-    """What the record says, `readable` being whether this user may know."""
+class _Status(NamedTuple):
+    """All that is shown. `record` is None where this user may not read it; `written_bytes` are of 24 hours.
 
-    readable: bool
-    last_run: Run | None
-    written_day_bytes: int
-    totals: tuple[Totals, ...]
-    waiting: tuple[Wait, ...] = ()
-    counters: Counters | None = None
+    `verdict` is None where another journal than that of this host's service is meant.
+    """
+
+    record: Recorded | None
+    written_bytes: int
+    evidence: Evidence
+    verdict: Verdict | None
+
+    @property
+    def live(self) -> Manager | None:
+        """The answer of the running service."""
+        return self.evidence.service if isinstance(self.evidence.service, Manager) else None
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a line."""
+        return "" if self.verdict is None else self.verdict.headline(_describe_ok(self.evidence))
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -67,109 +83,73 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show it, once or as long as somebody looks."""
+    """Show it, once or until Ctrl-C."""
     if args.watch:
         refuse_another(args, "status --watch", OF_THE_SERVICE)
-    with ExitStack() as stack:
-        service = context.running()
-        if service is not None:
-            stack.enter_context(service)
-        elif args.watch:
+    with context.running() or nullcontext() as service:
+        if args.watch and service is None:
             raise KeeperError("--watch follows the service, which does not run; systemctl start journalkeeper")
-        _show(context, _live(service, context))
+        status = _look(context, context.live(service))
+        _show(context, status)
         if args.watch and service is not None:
-            _watch(service, context)
-    return 0
+            return _watch(service, context)
+    return int(status.verdict is not None and status.verdict.health != "ok")
 
 
-def _live(service: Service | None, context: Context) -> Manager | None:
-    """What the service says; one that says nothing keeps nobody from what the record says."""
-    try:
-        return None if service is None else service.manager()
-    except KeeperError as error:
-        context.output.note(str(error))
-        return None
-
-
-def _watch(service: Service, context: Context) -> None:
+def _watch(service: Service, context: Context) -> int:
     """Show it again at each change, until Ctrl-C, or until the service has ended."""
     try:
         while True:
             service.wait()
-            _show(context, service.manager(), again=True)
+            _show(context, _look(context, service.manager()), again=True)
     except KeyboardInterrupt:
-        return  # seen enough
+        return 0  # seen enough
 
 
-def _show(context: Context, live: Manager | None, *, again: bool = False) -> None:
+def _show(context: Context, status: _Status, *, again: bool = False) -> None:
     output = context.output
-    recorded = _read(context)
-    elsewhere = _foreign(context) if live is None and context.means_service() else ()
     if output.json != "off":
-        shown_now = _document(recorded, live, context.state_directory)
-        if context.means_service():
-            shown_now["fine"], shown_now["verdict"] = verdict(recorded, live, elsewhere)
-        output.document(shown_now)
+        output.document(_document(status, context.state_directory))
         return
-    absent = [("Service", ABSENT)] if context.means_service() else []
-    service = absent if live is None else _service_facts(live)
-    lines = _lines(recorded, [*_saved(recorded, live), *service], context.state_directory, live=live is not None)
-    if context.means_service():
-        lines = [*wrapped(shown(verdict(recorded, live, elsewhere)[1]), output.width), "", *lines]
+    lines = _lines(status, context)
+    if status.verdict is not None:
+        texts = [status.headline, *(finding.line for finding in status.verdict.problems[1:])]
+        lines = [*(line for text in texts for line in wrapped(shown(text), output.width)), "", *lines]
     if again:
         lines = [_CLEAR + lines[0], *lines[1:]] if output.colours else ["", *lines]
     output.lines(lines, paged=False)
 
 
-def verdict(recorded: _Recorded, live: Manager | None, elsewhere: tuple[str, ...] = ()) -> tuple[bool, str]:
-    """Whether all is well, and the first line: "Fine: ..." or "Act: ..." with what to do.
-
-    `elsewhere` are the journal directories where none is on btrfs: without a service nothing has to be done for them.
-    """
-    if live is None and elsewhere:
-        are = "is" if len(elsewhere) == 1 else "are"
-        return True, f"Fine: {' and '.join(elsewhere)} {are} not on btrfs; there is nothing to do."
-    for is_so, what in _troubles(recorded, live):
-        if is_so:
-            return False, f"Act: {what}"
-    if live is None:
-        return True, "Fine: a run by hand or by the timer was within the last two days, and nothing failed."
-    doing = f"; {live.state_reason}" if live.state_reason else ""
-    return True, f"Fine: {counted(live.files or 0, 'journal file')} looked after{doing}."
-
-
-def _troubles(recorded: _Recorded, live: Manager | None) -> list[tuple[bool, str]]:
-    """What could be wrong, the worst first, and whether it is; in words that say what to do."""
-    now_us, last = time.time_ns() // 1000, recorded.last_run
-    if live is None:
-        kept = last is not None and now_us - last.began_us < 2 * DAY_US
-        nobody = "nothing looks after this journal; sudo systemctl enable --now journalkeeper"
-        unknown = "the service does not run, and only root may read what was done; sudo journalkeeper status"
-        troubles = [(not recorded.readable, unknown), (not kept, nobody)]
-    else:
-        other = f"the service is still version {live.version}; sudo systemctl restart journalkeeper"
-        troubles = [
-            (live.state == "degraded", f"{live.state_reason}; journalctl -u journalkeeper says more"),
-            (live.version != __version__, other),
-            (bool(live.limits), "; ".join(live.limits or ())),
-            (bool(live.paused), "the service is paused; sudo journalkeeper resume"),
-        ]
-    waiting = sentence(recorded.waiting, now_us)
-    failed = 0 if last is None else last.failed
-    return [
-        *troubles,
-        (bool(waiting), f"{waiting}; journalkeeper plan says why"),
-        (failed > 0, f"{counted(failed, 'file')} failed in the last run; journalkeeper history says why"),
-    ]
-
-
-def _foreign(context: Context) -> tuple[str, ...]:
-    """`foreign` of the configured directories; a configuration that is wrong keeps nobody from what the record says."""
+def _look(context: Context, service: Manager | Hung | Unknown | None) -> _Status:
+    """Gather the evidence: from the service, the configuration, the record, and PID 1 where no service answers."""
+    record, written_bytes = _read(context)
+    unread = Unknown("only root may read the record: sudo journalkeeper status", needs_root=True)
+    evidence = Evidence(context.now_us, record=record or unread, service=service)
+    if not context.means_service():
+        return _Status(record, written_bytes, evidence, None)
     try:
-        return foreign(context.config().watch.directories)
-    except KeeperError as error:
-        context.output.note(str(error))
-        return ()
+        directories = context.config().watch.directories
+    except (KeeperError, OSError) as error:
+        evidence, directories = evidence._replace(config_error=str(error)), ()
+    if service is None:
+        from journalkeeper.bus.unit_states import units  # noqa: PLC0415 - pages are made without dbus-fast
+
+        elsewhere = foreign(directories)
+        look = Look(Host(context.now_us, (), (), (), {}, 0), elsewhere) if elsewhere else UNASKED
+        evidence = evidence._replace(look=look, units=units())
+    evidence = evidence._replace(present=present(evidence))
+    return _Status(record, written_bytes, evidence, judged(evidence, HEALTH))
+
+
+def _describe_ok(evidence: Evidence) -> str:
+    """Return the sentence of a verdict that is OK."""
+    live, look = evidence.service, evidence.look
+    if isinstance(live, Manager):
+        return describe_files(live.files or 0, (live.state_reason or "") if live.state == "waiting" else "")
+    if isinstance(look, Look):
+        are = "is" if len(look.foreign) == 1 else "are"
+        return f"{' and '.join(look.foreign)} {are} not on btrfs; there is nothing to do."
+    return "No service runs, and the last run by hand or by the timer did not fail."
 
 
 def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
@@ -193,70 +173,84 @@ def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
     return tops
 
 
-def _read(context: Context) -> _Recorded:
-    now_us = time.time_ns() // 1000
+def _read(context: Context) -> tuple[Recorded | None, int]:
+    """Return what the record holds of the present, and the bytes written in 24 hours."""
+    now_us = context.now_us
     try:
         with context.record() as record:
+            last = record.last_run()
             latest = {totals.instance: totals for totals in record.totals()}
-            written = record.written_since(now_us - DAY_US, now_us)
-            for sentence in record.ignored:
-                context.output.note(sentence)
-            return _Recorded(
-                readable=True,
-                last_run=record.last_run(),
-                written_day_bytes=written,
+            found = Recorded(
+                first_us=None,
+                entries=() if last is None else tuple(record.history((), last.began_us)),
+                samples=(),
                 totals=tuple(latest.values()),
+                last_run=last,
                 waiting=tuple(long(record.waiting().values(), now_us)),
                 counters=record.counters(),
             )
+            written_bytes = record.written_since(now_us - DAY_US, now_us)
+            for sentence in record.ignored:
+                context.output.note(sentence)
+            return found, written_bytes
     except NeedsRootError:
-        return _Recorded(readable=False, last_run=None, written_day_bytes=0, totals=())
+        return None, 0
 
 
-def _document(recorded: _Recorded, live: Manager | None, state_directory: str) -> dict[str, object]:
-    return {
+def _document(status: _Status, state_directory: str) -> dict[str, object]:
+    record, verdict = status.record, status.verdict
+    found = {
         "version": __version__,
         "state_directory": state_directory,
-        "readable": recorded.readable,
-        "last_run": recorded.last_run and document(RUN, recorded.last_run),
-        "written_day_bytes": recorded.written_day_bytes if recorded.readable else None,
-        "totals": [document(TOTALS, totals) for totals in recorded.totals],
-        "service": None if live is None else document(MANAGER, live),
-        "waiting": [document(WAIT, wait) for wait in recorded.waiting] if recorded.readable else None,
-        "saving": recorded.counters and document(SAVING, recorded.counters),
+        "readable": record is not None,
+        "last_run": record and record.last_run and document(RUN, record.last_run),
+        "written_day_bytes": status.written_bytes if record else None,
+        "totals": [document(TOTALS, totals) for totals in (record.totals if record else ())],
+        "service": None if status.live is None else document(MANAGER, status.live),
+        "waiting": [document(WAIT, wait) for wait in record.waiting] if record else None,
+        "saving": record and record.counters and document(SAVING, record.counters),
     }
+    if verdict is not None:
+        found |= {"fine": verdict.health == "ok", "verdict": status.headline}
+        found |= {"health": verdict.health, "health_reasons": verdict.reasons}
+    return found
 
 
-def _lines(recorded: _Recorded, service: list[tuple[str, str]], state_directory: str, *, live: bool) -> list[str]:
-    facts = [*service, ("Version", __version__), ("Record", shown(state_directory))]
-    if not recorded.readable:
+def _lines(status: _Status, context: Context) -> list[str]:
+    record, live = status.record, status.live
+    absent = [("Service", ABSENT)] if status.verdict is not None else []
+    service = absent if live is None else _service_facts(live, context)
+    facts = [*_saved(status), *service, ("Version", __version__), ("Record", shown(context.state_directory))]
+    if record is None:
         facts.append(("Last run", "only root may know; try sudo journalkeeper status"))
-    elif recorded.last_run is None:
+    elif record.last_run is None:
         facts.append(("Last run", "none yet; `journalkeeper plan` shows what there is to do"))
     else:
-        facts.append(("Last run", _run(recorded.last_run)))
-        facts.append(("Written", f"{format_size(recorded.written_day_bytes)} in the last 24 hours"))
-    if recorded.waiting:
-        facts.append(("Waiting", shown(sentence(recorded.waiting, time.time_ns() // 1000))))
-    if not live:  # the service's own numbers are those of its last look
-        facts += [("Recorded", _totals(totals)) for totals in recorded.totals]
+        facts.append(("Last run", _run(record.last_run)))
+        facts.append(("Written", f"{format_size(status.written_bytes)} in the last 24 hours"))
+    if record and record.waiting:
+        facts.append(("Waiting", shown(sentence(record.waiting, context.now_us))))
+    if record and live is None:  # the service's own numbers are those of its last look
+        facts += [("Recorded", _totals(totals)) for totals in record.totals]
     width = max(len(name) for name, _ in facts)
     return [f"{name:>{width}}: {value}" for name, value in facts]
 
 
-def _saved(recorded: _Recorded, live: Manager | None) -> list[tuple[str, str]]:
+def _saved(status: _Status) -> list[tuple[str, str]]:
     """Return the row with the saving since the installation: from the record, or from the service for other users."""
-    if recorded.counters is not None:
-        since_us = recorded.counters.since_us
-        said = describe_saving(recorded.counters, "the installation" if since_us is None else day(since_us))
+    counters = status.record and status.record.counters
+    if counters:
+        said = describe_saving(counters, "the installation" if counters.since_us is None else day(counters.since_us))
     else:
-        known = Counters(bytes_reclaimed=None if live is None else live.bytes_reclaimed_total)
+        known = Counters(bytes_reclaimed=None if status.live is None else status.live.bytes_reclaimed_total)
         said = describe_saving(known, "the installation")
     return [("Saved", said)] if said else []
 
 
-def _service_facts(live: Manager) -> list[tuple[str, str]]:
+def _service_facts(live: Manager, context: Context) -> list[tuple[str, str]]:
     """What the service knows now."""
+    if live.health == "unknown":  # it has counted nothing yet
+        return [("Service", "the first look runs"), *_budget(context)]
     state = f"{live.state}, {live.state_reason}" if live.state_reason else f"{live.state}"
     if live.version != __version__:
         state += f" (it is still version {live.version}: systemctl restart journalkeeper)"
@@ -270,7 +264,6 @@ def _service_facts(live: Manager) -> list[tuple[str, str]]:
     facts.append(("Budget", left))
     if live.intake_delay_p99_us:
         facts.append(("Intake", f"99 of 100 messages wait at most {format_span(live.intake_delay_p99_us, 1000)}"))
-    facts += [("Limit", shown(sentence)) for sentence in live.limits or ()]
     return facts
 
 
@@ -280,6 +273,15 @@ def _window(live: Manager) -> str:
     if live.window_open:
         return f"open; closes shortly before journald's next flush at {flush}" if flush else "open"
     return f"closed; opens after journald's flush at {flush}" if flush else "closed; opens after journald's next flush"
+
+
+def _budget(context: Context) -> list[tuple[str, str]]:
+    """Return the budget of a day as the configuration has it."""
+    try:
+        limit = context.config().budget.bytes_per_day
+    except (KeeperError, OSError):
+        return []  # the verdict says what is wrong with it
+    return [("Budget", "no limit" if limit is None else f"{format_size(limit)} a day")]
 
 
 def _run(run: Run) -> str:

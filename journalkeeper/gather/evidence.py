@@ -15,11 +15,12 @@ from journalkeeper.bus.unit_states import units
 from journalkeeper.config import Config
 from journalkeeper.gather import machine
 from journalkeeper.gather.journal import journal
-from journalkeeper.health.evidence import Evidence, Look, Recorded, Unknown, Wanted
+from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown, Wanted
+from journalkeeper.health.service_rules import present
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.journald import layout, opening
 from journalkeeper.model import Host, Plan, Reason, Request
-from journalkeeper.model.errors import FileError, KeeperError, NotBtrfsError
+from journalkeeper.model.errors import FileError, KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US
 
@@ -30,7 +31,6 @@ SNAPSHOTS_US: Final = 30 * DAY_US
 """As long as in a plan: a rewrite beside a snapshot is evidence that snapshots are taken of a journal."""
 
 ELSEWHERE: Final = Unknown("-D names a journal that this machine's journald does not write")
-UNASKED: Final = Unknown("not asked for")
 
 
 def gather(
@@ -40,16 +40,16 @@ def gather(
     wanted: Wanted,
     state_directory: str,
     now_us: int,
-    service: Manager | Unknown | None = None,
+    service: Manager | Hung | Unknown | None = None,
 ) -> Evidence:
     """All that is wanted. Raises: KeeperError if journalctl breaks off."""
-    record = _recorded(state_directory, wanted, now_us)
+    record = recorded(state_directory, wanted, now_us)
     look, plan = _looked(engine, wanted, record, now_us)
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
     namespaces = tuple(one.namespace for one in instances if one.namespace)
     found = journal(wanted.directory, wanted.entries, namespaces, ours=ours) if wanted.entries else UNASKED
-    return Evidence(
+    evidence = Evidence(
         now_us=now_us,
         look=look,
         plan=plan,
@@ -61,6 +61,7 @@ def gather(
         storage=machine.storage() if ours else ELSEWHERE,
         service=service if ours else ELSEWHERE,
     )
+    return evidence._replace(present=present(evidence))
 
 
 def _looked(
@@ -77,7 +78,7 @@ def _looked(
     except NotBtrfsError as error:
         return Look(Host(now_us, (), (), (), {}, 0), foreign=(error.path,)), UNASKED
     except KeeperError as error:
-        why = Unknown(str(error))
+        why = Unknown(str(error), needs_root=isinstance(error, NeedsRootError))
         return why, why
     if wanted.plan and isinstance(record, Unknown):
         plan = record
@@ -98,7 +99,7 @@ def _leftovers(host: Host) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _recorded(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | Unknown:
+def recorded(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | Unknown:
     """What the record says of the wanted time and directory."""
     try:
         os.stat(os.path.join(state_directory, NAME))
@@ -122,6 +123,6 @@ def _recorded(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | U
     except FileNotFoundError:
         return Unknown(f"there is no record in {state_directory}: journalkeeper has not run here")
     except PermissionError:
-        return Unknown(f"{state_directory}: only root may read the record")
+        return Unknown(f"{state_directory}: only root may read the record", needs_root=True)
     except KeeperError as error:
         return Unknown(str(error))

@@ -57,13 +57,13 @@ def journal(directory: str | None, most: int, namespaces: Sequence[str], *, ours
     """
     try:
         if not sees_all(directory):
-            return Unknown("the whole journal may be read by root and the group systemd-journal only")
+            return Unknown("the whole journal may be read by root and the group systemd-journal only", needs_root=True)
         events = _events(entries(EVENT_FIELDS, _event_matches(namespaces), most=most, directory=directory), most)
         return _newest(entries(ENTRY_FIELDS, (), most=most, directory=directory), most, events, ours=ours)
     except NeedsRootError as error:
         if directory is not None:
             raise
-        return Unknown(str(error))
+        return Unknown(str(error), needs_root=True)
     except OSError as error:
         return Unknown(f"journalctl cannot be run: {error.strerror}")
 

@@ -21,9 +21,55 @@ REPORT_ENTRIES: Final = 200_000
 
 
 class Unknown(NamedTuple):
-    """A part that could not be looked at; `why` is a sentence without its full stop."""
+    """A part that could not be looked at; `why` is a sentence without its full stop.
+
+    With `needs_root` the kernel refused the look, and root could make it.
+    """
 
     why: str
+    needs_root: bool = False
+
+
+UNASKED: Final = Unknown("not asked for")
+
+
+class Hung(NamedTuple):
+    """A service that has its name on the bus and does not answer; `why` is a sentence without its full stop."""
+
+    why: str
+
+
+class Failure(NamedTuple):
+    """A file on which the last action failed, or which cannot be looked at."""
+
+    path: str
+    reason: str
+    detail: str
+
+
+class Present(NamedTuple):
+    """The state of the work on this host now, as the service knows it, or as the record shows it without a service.
+
+    `looked` is False until the first look is over. `problem` is why the last run as a whole failed. `busy` says what
+    another process holds that runs need, since `busy_since_us`; `busy_limit_us` is how long that is normal.
+    `configuration` is why the running configuration is not the one on disk. `closed` are the instances whose window
+    can never open, with files that wait for it.
+    """
+
+    looked: bool = True
+    problem: str = ""
+    busy: str = ""
+    busy_since_us: int = 0
+    busy_limit_us: int = 0
+    configuration: str = ""
+    unwatched: str = ""
+    unwritable: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    unrecorded: str = ""
+    failures: tuple[Failure, ...] = ()
+    waiting: tuple[Wait, ...] = ()
+    closed: tuple[str, ...] = ()
+    paused: bool = False
 
 
 class Wanted(NamedTuple):
@@ -52,9 +98,9 @@ class Look(NamedTuple):
 class Recorded(NamedTuple):
     """What the record holds of the time that was asked for, each part the oldest first.
 
-    `first_us` is the oldest row of `entries`, `samples` and `totals`, None if there is none; `ignored` has a sentence
-    on each table with rows that could not be understood; `unshared` the directories in which something was rewritten
-    beside a snapshot, as in a plan; `counters` are the totals since the installation.
+    `counters` are the totals since the installation. `first_us` is the oldest row of `entries`,
+    `samples` and `totals`, None if there is none. `ignored` has a sentence on each table with rows that could not be
+    understood. `unshared` are the directories in which something was rewritten beside a snapshot, as in a plan.
     """
 
     first_us: int | None
@@ -206,17 +252,19 @@ class Storage(NamedTuple):
 class Evidence(NamedTuple):
     """One look at a host at `now_us`.
 
-    `config` is the configuration that the plan was made with. `service` is the running service, None where it
-    is not on the bus.
+    `config` is the configuration that the plan was made with, `config_error` what is wrong with the one on disk.
+    `service` is the running service, None where it is not on the bus.
     """
 
     now_us: int
-    look: Look | Unknown
-    plan: Plan | Unknown
-    config: Config | Unknown
-    record: Recorded | Unknown
-    journal: Journal | Unknown
-    units: tuple[Unit, ...] | Unknown
-    system: System | Unknown
-    storage: Storage | Unknown
-    service: Manager | Unknown | None = None
+    look: Look | Unknown = UNASKED
+    plan: Plan | Unknown = UNASKED
+    config: Config | Unknown = UNASKED
+    record: Recorded | Unknown = UNASKED
+    journal: Journal | Unknown = UNASKED
+    units: tuple[Unit, ...] | Unknown = UNASKED
+    system: System | Unknown = UNASKED
+    storage: Storage | Unknown = UNASKED
+    service: Manager | Hung | Unknown | None = UNASKED
+    present: Present | Unknown = UNASKED
+    config_error: str = ""

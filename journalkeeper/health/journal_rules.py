@@ -9,6 +9,7 @@ from typing import Final
 
 from journalkeeper.health.evidence import Boot, Evidence, Journal, Unknown
 from journalkeeper.health.finding import Facts, Finding, Severity, known, named
+from journalkeeper.health.service_rules import is_up
 from journalkeeper.model.units import DAY_US, SECOND_US, counted, format_span
 
 RECENT_US: Final = 7 * DAY_US
@@ -18,6 +19,9 @@ KERNEL: Final = "kernel"
 """Whose messages are missed where they are not a unit's."""
 
 JOURNALD: Final = "systemd-journald"
+
+KEEPERS: Final = ("journalkeeper.service", "journalkeeper-shutdown.service")
+"""The units that shorten boots."""
 
 BOOTS: Final = 5
 SLOW_BOOTS: Final = 3
@@ -78,13 +82,15 @@ def journald_ended(evidence: Evidence) -> Finding | Unknown | None:
 
 
 def slow_boot(evidence: Evidence) -> Finding | Unknown | None:
-    """Boots wait for the journal: its flush takes more than a fifth of them."""
-    journal = known(evidence.journal)
-    timed = [boot for boot in journal.boots if boot.userspace_us and boot.waited_us is not None][-BOOTS:]
+    """Boots since the installation wait for the journal: its flush takes more than a fifth of them."""
+    journal, counters = known(evidence.journal), known(evidence.record).counters
+    since_us = None if counters is None else counters.since_us
+    boots = [boot for boot in journal.boots if since_us is not None and boot.first_us >= since_us]
+    timed = [boot for boot in boots if boot.userspace_us and boot.waited_us is not None][-BOOTS:]
     slow = [boot for boot in timed if _waited_for_flush(boot)]
     if len(slow) < SLOW_BOOTS:
         if len(timed) < SLOW_BOOTS:
-            return Unknown(f"only {counted(len(timed), 'boot')} of those that are kept tell how long they took")
+            return Unknown(f"only {counted(len(timed), 'boot')} since the installation can be timed")
         return None
     worst_us = max(boot.waited_us or 0 for boot in slow)
     sentence = (
@@ -97,8 +103,11 @@ def slow_boot(evidence: Evidence) -> Finding | Unknown | None:
         "worst_flush_us": worst_us,
         "its_userspace_us": max((boot.waited_us or 0, boot.userspace_us or 0) for boot in slow)[1],
     }
-    remedy = ("systemctl enable --now journalkeeper.service journalkeeper-shutdown.service",)
-    return Finding("slow-boot", Severity.PROBLEM, facts, sentence, remedy)
+    units = () if isinstance(evidence.units, Unknown) else evidence.units
+    idle = [unit.name for unit in units if unit.name in KEEPERS and unit.active != "active"]
+    idle = idle[is_up(units) and KEEPERS[0] in idle :]
+    remedy = f"systemctl enable --now {' '.join(idle)}" if idle else "journalkeeper plan"
+    return Finding("slow-boot", Severity.PROBLEM, facts, sentence, (remedy,))
 
 
 def _waited_for_flush(boot: Boot) -> bool:

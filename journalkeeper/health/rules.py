@@ -9,6 +9,7 @@ from journalkeeper.health.buffering import buffered
 from journalkeeper.health.finding import Rule
 from journalkeeper.health.intake import waits
 from journalkeeper.health.journal_rules import dropped, journald_ended, slow_boot
+from journalkeeper.health.service_rules import HEALTH
 from journalkeeper.health.storage_rules import (
     born_datacow,
     compression_forbids_nocow,
@@ -27,9 +28,6 @@ from journalkeeper.health.storage_rules import (
 from journalkeeper.health.system_rules import (
     faulty_kernel,
     faulty_systemd,
-    keeper_down,
-    keeper_failing,
-    keeper_starved,
     short_queue,
 )
 
@@ -55,7 +53,5 @@ RULES: Final[tuple[Rule, ...]] = (
     short_queue,
     slow_boot,
     buffered,
-    keeper_down,
-    keeper_starved,
-    keeper_failing,
+    *HEALTH,
 )

@@ -11,7 +11,7 @@ from typing import Final
 
 from journalkeeper.health.evidence import Evidence, Look, Unknown
 from journalkeeper.health.finding import Facts, Finding, Severity, known, named
-from journalkeeper.health.system_rules import is_up
+from journalkeeper.health.service_rules import is_up
 from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, Sums, Volume
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import counted, format_size

@@ -41,6 +41,10 @@ MODE = 0o640
 READ_BYTES = 1 << 20
 
 
+class RecordLockedError(BusyError):
+    """Another process holds a lock on the record's file."""
+
+
 class _UnusableError(Exception):
     """The file is not one that we can write: `why` is the word for its new name."""
 
@@ -235,7 +239,7 @@ def _translated(error: sqlite3.DatabaseError, doing: str, path: str) -> Exceptio
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _UnusableError("corrupt")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return BusyError(f"{path}: cannot {doing}: another process has held it locked for {BUSY_S:.0f} s")
+        return RecordLockedError(f"{path}: cannot {doing}: another process has held it locked for {BUSY_S:.0f} s")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) and os.geteuid() != 0:
         return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(errno.EACCES)}")
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_PROTOCOL):

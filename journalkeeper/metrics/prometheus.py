@@ -36,6 +36,7 @@ class Facts(NamedTuple):
     status: Status | None = None
     last_run_us: int | None = None
     intake_delay_us: int | None = None
+    healthy: bool | None = None
 
 
 class Type(StrEnum):
@@ -98,6 +99,12 @@ def _skipped(facts: Facts) -> list[Sample]:
 
 FAMILIES: tuple[Family, ...] = (
     Family("build_info", Type.GAUGE, "1, with the version.", lambda _: [(f'{{version="{__version__}"}}', 1)]),
+    Family(
+        "healthy",
+        Type.GAUGE,
+        "1 if journalkeeper status says OK, 0 if it says what to act on.",
+        lambda facts: [("", None if facts.healthy is None else int(facts.healthy))],
+    ),
     Family(
         "last_run_success",
         Type.GAUGE,

@@ -19,6 +19,7 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.execute.whole_file import write_whole
+from journalkeeper.health.verdict import judge_present, present_after_run
 from journalkeeper.history.record import Record
 from journalkeeper.metrics import prometheus
 from journalkeeper.metrics.prometheus import Facts
@@ -67,7 +68,12 @@ class Publisher:
         """
         host, plan = seen
         run = record.last_run()
+        healthy = self._facts.healthy
+        if not watching:
+            waiting = tuple(record.waiting().values())
+            healthy = judge_present(present_after_run(plan, outcomes, waiting), host.now_us).health == "ok"
         self._facts = Facts(
+            healthy=healthy,
             counters=record.counters(),
             succeeded=True,
             status=status(host, plan, outcomes, self._config),
@@ -86,11 +92,17 @@ class Publisher:
                 self._facts = self._facts._replace(counters=record.counters())
         except KeeperError as second:  # which is then most likely the first, too
             error.add_note(f"not counted: {second}")
-        self._facts = self._facts._replace(succeeded=False, intake_delay_us=None)
+        self._facts = self._facts._replace(succeeded=False, intake_delay_us=None, healthy=False)
         try:
             self._write()
         except KeeperError as second:
             error.add_note(str(second))  # the run's own error is the one to tell
+
+    def judged(self, *, healthy: bool | None) -> None:
+        """Show the verdict of the service, which knows more than a run. Raises: as `done`."""
+        if healthy is not self._facts.healthy:
+            self._facts = self._facts._replace(healthy=healthy)
+            self._write()
 
     def _write(self) -> None:
         text = prometheus.render(self._facts)

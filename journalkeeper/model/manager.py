@@ -9,10 +9,13 @@ from typing import NamedTuple
 class Manager(NamedTuple):
     """What it is and saw last; None is what it does not know, or an older version does not say.
 
-    `state` is idle, waiting, working, paused or degraded. `budget_left_bytes` is None without a limit, too.
+    `health` is ok, act or unknown. `state` is idle, waiting, working, paused or degraded. `budget_left_bytes` is None
+    without a limit, too.
     """
 
     version: str | None = None
+    health: str | None = None
+    health_reasons: list[str] | None = None
     state: str | None = None
     state_reason: str | None = None
     directories: list[str] | None = None

@@ -42,7 +42,8 @@ class Report(NamedTuple):
     """What a run did. `notices` are sentences about the run itself, not about one file; `host` is what it saw.
 
     `waiting` are the files with an action that was put off or came to nothing, after a run of the service. `counters`
-    are the totals since the installation, None if they could not be read.
+    are the totals since the installation, None if they could not be read. `unrecorded` are those of the notices that
+    say what could not be recorded.
     """
 
     plan: Plan
@@ -53,3 +54,4 @@ class Report(NamedTuple):
     host: Host | None = None
     waiting: tuple[Wait, ...] = ()
     counters: Counters | None = None
+    unrecorded: tuple[str, ...] = ()

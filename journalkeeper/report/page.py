@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Evidence, Unknown
-from journalkeeper.health.finding import Facts, Severity, Verdict
+from journalkeeper.health.finding import Facts, Verdict
 from journalkeeper.model import Plan, Reason, Skip, Sums
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import SENTENCES, describe_outcome, describe_saving
@@ -106,6 +106,7 @@ def _unknown(name: str, title: str, why: Unknown) -> Figure:
 def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
     """Return what the page begins with, the charts, and the findings."""
     record = evidence.record
+    unknown = tuple((rule, part.why) for rule, part in verdict.unknown)
     saving = ""
     if not isinstance(record, Unknown) and record.counters is not None:
         since_us = record.counters.since_us
@@ -117,14 +118,14 @@ def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
         "saving": saving,
         "figures": figures(evidence),
         "findings": verdict,
-        "unknown_checks": Table("Checks that could not be made", ("Check", "Why"), verdict.unknown, words_last=True),
+        "unknown_checks": Table("Checks that could not be made", ("Check", "Why"), unknown, words_last=True),
         "ignored": () if isinstance(record, Unknown) else record.ignored,
     }
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
     """Return whether no problem was found, and the sentence that says so or names the first problem."""
-    problems = [one for one in verdict.findings if one.severity is Severity.PROBLEM]
+    problems = verdict.problems
     if not problems:
         unknown = f", {len(verdict.unknown)} could not be made" if verdict.unknown else ""
         return {"ok": bool(verdict.passed), "said": f"{counted(len(verdict.passed), 'check')} passed{unknown}."}

@@ -15,6 +15,8 @@ from threading import Event as ThreadEvent
 from typing import Any, Final
 
 from journalkeeper.engine import now_us
+from journalkeeper.health.evidence import Present
+from journalkeeper.health.verdict import judge_present
 from journalkeeper.journald import opening
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import KeeperError, UsageError
@@ -40,7 +42,7 @@ class Api:
     """Takes requests, whose blocking work is done by `worker` with the engine of `reloader`.
 
     What the worker reports it posts by `post`, and it comes back to `take`. `stop` is set when the service ends;
-    `complain` logs exceptions that nobody foresaw.
+    `complain` logs exceptions that nobody foresaw, and `tell` is called with each new state.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class Api:
         post: Callable[[Message], None],
         stop: ThreadEvent,
         complain: Callable[[str, Exception], None],
+        tell: Callable[[Snapshot], None],
     ) -> None:
+        self._tell = tell
         self._reloader = reloader
         self._wakeups = wakeups
         self._worker = worker
@@ -64,7 +68,8 @@ class Api:
         self._turn = asyncio.Lock()
         self._plan_after_s = 0.0
         self._resume: asyncio.TimerHandle | None = None
-        self._state = Snapshot(reloader.engine.directories)
+        present = Present(looked=False)
+        self._state = Snapshot(reloader.engine.directories, present=present, verdict=judge_present(present, now_us()))
         self.events = Events()
         self.jobs = Jobs(self._do, self.events, complain)
 
@@ -79,7 +84,7 @@ class Api:
     @property
     def paused(self) -> bool:
         """Whether the service is to do no work of its own. From any thread."""
-        return self._state.paused
+        return self._state.present.paused
 
     async def plan(self, request: Request) -> dict[str, Any]:
         """The document of `plan -j`; callers who ask for the same while it is made get the same.
@@ -108,7 +113,7 @@ class Api:
     def pause(self, span_us: int) -> None:
         """No work of our own for so long; 0: until `resume`."""
         self.resume()
-        self._state = self._state._replace(paused=True)
+        self._pause(paused=True)
         if span_us:
             self._resume = asyncio.get_running_loop().call_later(span_us / 1e6, self.resume)
         self._changed()
@@ -119,9 +124,12 @@ class Api:
             self._resume.cancel()
             self._resume = None
         if self.paused:
-            self._state = self._state._replace(paused=False)
+            self._pause(paused=False)
             self._wakeups.rescan()
             self._changed()
+
+    def _pause(self, *, paused: bool) -> None:
+        self._state = self._state._replace(present=self._state.present._replace(paused=paused))
 
     def rescan(self) -> None:
         """Look at everything, soon."""
@@ -142,6 +150,10 @@ class Api:
         self._changed()
 
     def _changed(self) -> None:
+        """Judge the state anew, and tell those who follow it."""
+        present = self._state.present._replace(configuration=self._reloader.problem)
+        self._state = self._state._replace(present=present, verdict=judge_present(present, now_us()))
+        self._tell(self._state)
         self.events.publish(Changed())
 
     # -- In the worker -------------------------------------------------------------------------

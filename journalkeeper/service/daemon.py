@@ -22,14 +22,15 @@ from threading import Event as ThreadEvent
 from typing import Final, TypeVar
 
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
+from journalkeeper.health.verdict import describe_files, present_after_run
 from journalkeeper.history import state
+from journalkeeper.history.database import RecordLockedError
 from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError
 from journalkeeper.model.internal_error import InternalError, guarded
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
-from journalkeeper.model.units import quantile
-from journalkeeper.model.waiting import sentence
+from journalkeeper.model.units import HOUR_US, MINUTE_US, quantile
 from journalkeeper.observe.intake_delays import IntakeDelays
 from journalkeeper.policy.deferral import AGAIN_US, PASSING
 from journalkeeper.service.api import Api
@@ -44,7 +45,7 @@ from journalkeeper.service.mounts import read_only_mounts, unwritable
 from journalkeeper.service.notify import Notify
 from journalkeeper.service.reloader import Reloader
 from journalkeeper.service.run_log import RunLog
-from journalkeeper.service.snapshot import findings
+from journalkeeper.service.snapshot import Snapshot, findings
 from journalkeeper.service.wakeups import Wakeups
 from journalkeeper.service.watch import Change
 
@@ -81,7 +82,7 @@ class Daemon:
         self._wakeups = Wakeups()
         self._stop = ThreadEvent()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="worker")
-        self._log = RunLog(self._daily, say, self._notify)
+        self._log = RunLog(self._daily, say)
         self._reloader = Reloader(load, self._changed, self._wakeups, say=say, notify=self._notify)
         self._mistakes = Mistakes(partial(say, ERROR))
         self._mailbox = Mailbox[Message](self._loop, self._take)
@@ -93,7 +94,9 @@ class Daemon:
             post=self._mailbox.post,
             stop=self._stop,
             complain=self.complain,
+            tell=self._tell,
         )
+        self._health = ""
         self._intake_delays = IntakeDelays()
         self._again_s: float | None = None
         self._retry, self._watch_retry = Backoff(), Backoff()
@@ -147,6 +150,23 @@ class Daemon:
 
     def _take(self, message: Message) -> None:
         self.api.take(message)
+
+    def _tell(self, state: Snapshot) -> None:
+        """Pass the verdict on to the service manager, the log and the metrics."""
+        found = state.findings
+        if state.verdict.health != "unknown" and not state.working:
+            files = "" if found is None or not state.verdict.problems else f" {describe_files(found.status.files, '')}"
+            self._notify.status(f"{state.headline}{files}")
+        if problems := state.verdict.problems:
+            words = " ".join(finding.word for finding in problems)
+            self._daily.log("health", WARNING, state.headline, same=words)
+        elif state.verdict.health == "ok" and self._daily.clear("health"):
+            self._say(INFO, state.headline, Event.RECOVERED)
+        if state.verdict.health != self._health and not self._stop.is_set():
+            self._health = state.verdict.health
+            healthy = {"ok": True, "act": False}.get(self._health)
+            publish = self._reloader.engine.publish_health
+            self._loop.run_in_executor(self._worker, lambda: publish(healthy=healthy))
 
     def _gives_way(self) -> bool:
         """Whether the service's own work is to end between two pieces. From any thread."""
@@ -221,12 +241,9 @@ class Daemon:
         except KeeperError as error:
             self._wakeups.refresh, self._watch_problem = True, str(error)
             self._watch_retry.failed(time.monotonic())
-            self._daily.log("watch", WARNING, f"{error}; looked at by the clock, and tried again, until that succeeds")
         else:
             self._watch_problem = ""
             self._watch_retry.succeeded()
-            if self._daily.clear("watch"):
-                self._say(INFO, "every directory is watched again", Event.RECOVERED)
 
     def _cycle(self) -> float | None:
         """Look, plan and do, in the worker; return after how many seconds the next plan can differ.
@@ -267,56 +284,42 @@ class Daemon:
             )
         except NotBtrfsError as error:
             # A mount will tell; until then there is nothing to do.
-            self._daily.log("cycle", WARNING, str(error))
-            self._notify.status(str(error))
-            self._mailbox.post(Failed(str(error)))
+            self._mailbox.post(Failed(str(error), now_us()))
             return None
         except (KeeperError, OSError) as error:
             return self._failed(error)
         self._retry.succeeded()
-        if self._daily.clear("cycle"):
-            self._say(INFO, "at work again", Event.RECOVERED)
         self._log.run(engine, report)
-        reached = [f"{skip.path}: {skip.detail}" for skip in report.plan.skipped if skip.reason is Reason.TOO_MANY]
-        limits = (*self._check_directories(), *reached, *filter(None, [self._watch_problem]))
-        self._mailbox.post(self._found(engine, report, limits))
+        self._reloader.compare()
+        self._mailbox.post(self._found(engine, report))
         passed = engine.flush_passed()
         self._post_windows()
         if passed:
             return 0.0
         return _wait_s(report, engine.next_whole_look_us())
 
-    def _check_directories(self) -> list[str]:
-        """Log each directory that the service may not write to, and return the sentences about them."""
-        sentences = [
-            f"{path} is not writable to the service; mount it read-write and allow it with ReadWritePaths= in a drop-in"
-            for path in unwritable(self._reloader.engine.directories)
-        ]
-        if sentences:
-            self._daily.log("unwritable", WARNING, "; ".join(sentences))
-        elif self._daily.clear("unwritable"):
-            self._say(INFO, "every journal directory can be written again", Event.RECOVERED)
-        return sentences
-
-    def _found(self, engine: Engine, report: Report, limits: tuple[str, ...]) -> Message:
+    def _found(self, engine: Engine, report: Report) -> Message:
         """What a run over everything found, for the loop."""
         host = report.host
         if host is None:
-            return Failed("")
+            return Failed("", now_us())
         numbers = engine.status(host, report.plan, report.outcomes)
-        long = sentence(report.waiting, now_us())
-        found = findings(host, report.plan, report.outcomes, numbers, long)
+        found = findings(host, report.plan, report.outcomes, numbers, engine.settle_us)
+        present = present_after_run(report.plan, report.outcomes, report.waiting)._replace(
+            unwatched=self._watch_problem,
+            unwritable=unwritable(engine.directories),
+            unrecorded="; ".join(report.unrecorded),
+        )
         p99_us = quantile(sorted(self._intake_delays.look(host.files)), 990)
-        return Looked(found, tuple(sorted(engine.missing())), p99_us, limits, report.counters)
+        return Looked(found, tuple(sorted(engine.missing())), p99_us, present, report.counters)
 
     def _failed(self, error: KeeperError | OSError) -> float:
         """The whole cycle came to nothing: try again, each time later; a run of somebody else's is no failure."""
-        self._notify.status(str(error))
         if isinstance(error, BusyError):
-            self._mailbox.post(Failed(""))
+            limit_us = MINUTE_US if isinstance(error, RecordLockedError) else HOUR_US
+            self._mailbox.post(Failed(str(error), now_us(), limit_us))
             return RETRY_S
-        self._mailbox.post(Failed(str(error)))
-        self._daily.log("cycle", ERROR, f"{error}; tried again later")
+        self._mailbox.post(Failed(str(error), now_us()))
         now_s = time.monotonic()
         self._retry.failed(now_s)
         return (self._retry.at_s or now_s) - now_s

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from journalkeeper.health.evidence import Failure, Present
+from journalkeeper.health.verdict import has_failed, still_failing
 from journalkeeper.model import Result, Window
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.recorded import Counters
@@ -17,19 +19,24 @@ class Began(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """A run over everything is over. `limits` says in words which limits are reached, `counters` what was saved."""
+    """A run over everything is over; `present` is the state that it left, `counters` what was saved."""
 
     findings: Findings
     missing: tuple[str, ...]
     intake_p99_us: int
-    limits: tuple[str, ...]
+    present: Present
     counters: Counters | None = None
 
 
 class Failed(NamedTuple):
-    """A run came to nothing because of `problem`; "" if another process held the lock."""
+    """A run failed as a whole because of `problem`, at `when_us`.
+
+    If another process holds what the run needs, `busy_limit_us` is how long that is normal, else 0.
+    """
 
     problem: str
+    when_us: int
+    busy_limit_us: int = 0
 
 
 class Progressed(NamedTuple):
@@ -54,21 +61,35 @@ def after(state: Snapshot, message: Message) -> Snapshot:
     match message:
         case Began():
             return state._replace(working=True)
-        case Looked(findings, missing, intake_p99_us, limits, counters):
+        case Looked(findings, missing, intake_p99_us, present, counters):
+            failing = {one.path: one for one in still_failing(state.present.failures, findings.decided)}
+            failing |= {one.path: one for one in present.failures}
             return state._replace(
                 working=False,
-                problem="",
                 findings=findings,
                 missing=missing,
                 intake_p99_us=intake_p99_us,
-                limits=limits,
+                present=present._replace(failures=tuple(failing.values()), paused=state.present.paused),
                 counters=counters or state.counters,
             )
         case FlushesLooked(windows, next_flush_us):
             return state._replace(windows=windows, next_flush_us=next_flush_us)
-        case Failed(problem):
-            return state._replace(working=False, problem=problem)
-        case FileDone(outcome, when_us) if outcome.result is Result.DONE:
-            return state._replace(tally=state.tally.add(outcome, when_us))
-        case FileDone() | Progressed():
+        case Failed():
+            return state._replace(working=False, present=_present_after_failure(state.present, message))
+        case FileDone(outcome, when_us):
+            failures = [one for one in state.present.failures if one.path != outcome.path]
+            if has_failed(outcome):
+                failures.append(Failure(outcome.path, outcome.reason, outcome.detail))
+            done = outcome.result is Result.DONE
+            tally = state.tally.add(outcome, when_us) if done else state.tally
+            return state._replace(tally=tally, present=state.present._replace(failures=tuple(failures)))
+        case Progressed():
             return state
+
+
+def _present_after_failure(present: Present, failed: Failed) -> Present:
+    if not failed.busy_limit_us:
+        return present._replace(problem=failed.problem, busy="")
+    since_us = present.busy_since_us if present.busy else failed.when_us
+    held = present._replace(busy=failed.problem, busy_since_us=since_us, busy_limit_us=failed.busy_limit_us)
+    return held._replace(problem="")

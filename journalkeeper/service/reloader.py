@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from typing import Final
 
 from journalkeeper.engine import Engine
 from journalkeeper.model.errors import KeeperError
@@ -14,9 +16,17 @@ from journalkeeper.service.notify import Notify
 from journalkeeper.service.wakeups import Wakeups
 from journalkeeper.service.watch import Change, Watch
 
+COMPARE_S: Final = 60.0
+"""How often to read the configuration for a comparison: it takes a few milliseconds, and looks can be many."""
+
+WRONG: Final = "The configuration on disk is wrong, and the running values stay"
+
 
 class Reloader:
-    """Holds `engine`, which `load` makes, and `watch`, which calls `on_change`; makes them anew on request."""
+    """Holds `engine`, which `load` makes, and `watch`, which calls `on_change`; makes them anew on request.
+
+    `problem` is why the running configuration is not the one on disk, "" while it is.
+    """
 
     def __init__(
         self,
@@ -35,6 +45,8 @@ class Reloader:
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
         self._reload_error: KeeperError | OSError | None = None
+        self._compared_s = time.monotonic()
+        self.problem = ""
         self.engine = load()
         self.watch = Watch(self.engine.directories, on_change)
 
@@ -53,6 +65,18 @@ class Reloader:
         else:
             self._reload_again = True
 
+    def compare(self) -> None:
+        """Set `problem` if the configuration on disk is not the one that runs; at most every COMPARE_S. In a thread."""
+        if time.monotonic() - self._compared_s < COMPARE_S:
+            return
+        self._compared_s = time.monotonic()
+        try:
+            same = self._load().has_configuration_of(self.engine)
+        except (KeeperError, OSError) as error:
+            self.problem = f"{WRONG}: {error}"
+        else:
+            self.problem = "" if same else "The configuration on disk is not the one that runs"
+
     async def _reloaded(self) -> None:
         """With a wrong configuration the running values stay."""
         self._notify.reloading()
@@ -61,17 +85,17 @@ class Reloader:
             engine = await asyncio.to_thread(self._load)
             watch = None if engine.directories == self.watch.tops else Watch(engine.directories, self._on_change)
         except (KeeperError, OSError) as error:
-            self._reload_error = error
+            self._reload_error, self.problem = error, f"{WRONG}: {error}"
             self._say(ERROR, f"not reloaded, the running configuration stays: {error}", Event.NOT_RELOADED)
         else:
             engine.take_over(self.engine)
-            self.engine = engine
+            self.engine, self.problem = engine, ""
             if watch is not None:
                 self.watch.close()
                 self.watch = watch
                 watch.attach(asyncio.get_running_loop())
             self._say(INFO, "the configuration was read again", Event.RELOADED)
-            self._wakeups.rescan()
+        self._wakeups.rescan()
         self._notify.ready()
         if self._reload_again:
             self._reload_again = False

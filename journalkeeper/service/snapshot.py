@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from journalkeeper import __version__
+from journalkeeper.health.evidence import Present
+from journalkeeper.health.finding import Verdict
+from journalkeeper.health.verdict import describe_files, describe_waits
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, Host, JournalFile, Outcome, Plan, Skip, Window
 from journalkeeper.model.manager import Manager
@@ -39,39 +42,38 @@ class Tally(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What the service knows of itself. `problem` is why the last look failed, `working` whether files are at work.
+    """What the service knows of itself. `working` is whether files are at work; `verdict` is that on `present`.
 
-    `limits` says in words which limits are reached: of inotify, of the files that are looked at. `counters` are the
-    totals since the installation. `windows` are those of the last look at the flush timers.
+    `counters` are the totals since the installation. `windows` are those of the last look at the flush timers.
     """
 
     directories: tuple[str, ...]
     missing: tuple[str, ...] = ()
     findings: Findings | None = None
     tally: Tally = Tally()
-    problem: str = ""
     working: bool = False
-    paused: bool = False
     intake_p99_us: int = 0
-    limits: tuple[str, ...] = ()
     counters: Counters | None = None
     windows: tuple[Window, ...] = ()
     next_flush_us: int = 0
+    present: Present = Present(looked=False)
+    verdict: Verdict = Verdict()
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a line."""
+        if self.findings is None:
+            return self.verdict.headline("")
+        return self.verdict.headline(describe_files(self.findings.status.files, self.findings.waits_for))
 
 
-def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, long: str = "") -> Findings:
-    """Of a look and what came of it; `long` says what has waited for more than a day."""
+def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, settle_us: int) -> Findings:
+    """Of a look and what came of it."""
     everything: tuple[Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
     doing = {one.path: one for one in everything}
-    waiting = "; ".join(words for words in (long, waits_for(plan)) if words)
+    waiting = describe_waits(plan.skipped, settle_us)
     live = {row.path: row for row in host.files}
     return Findings(live, doing, status, waiting)
-
-
-def waits_for(plan: Plan) -> str:
-    """What has to be over before something more can be done; "" if nothing is waited for."""
-    reasons = sorted({str(skip.reason) for skip in plan.skipped if skip.puts_off})
-    return f"waiting because of {', '.join(reasons)}" if reasons else ""
 
 
 def reclaimed_bytes(outcome: Outcome) -> int:
@@ -85,14 +87,14 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
     found = snapshot.findings
     if snapshot.working:
         return "working", ""
-    if snapshot.paused:
-        return "paused", "somebody asked for a pause; Resume ends it"
-    if snapshot.problem:
-        return "degraded", snapshot.problem
+    if snapshot.present.paused:
+        return "paused", "a client asked for a pause; Resume ends it"
+    if snapshot.present.problem:
+        return "degraded", snapshot.present.problem
     if snapshot.missing:
         return "waiting", f"waiting for {' and '.join(snapshot.missing)} to appear"
     if found is None:
-        return "waiting", "nothing was looked at yet"
+        return "waiting", "the first look runs"
     return ("waiting", found.waits_for) if found.waits_for else ("idle", "")
 
 
@@ -102,6 +104,8 @@ def manager(snapshot: Snapshot) -> Manager:
     total = snapshot.counters
     known = Manager(
         version=__version__,
+        health=snapshot.verdict.health,
+        health_reasons=snapshot.verdict.reasons,
         state=word,
         state_reason=reason,
         directories=list(snapshot.directories),
@@ -109,8 +113,8 @@ def manager(snapshot: Snapshot) -> Manager:
         bytes_written=snapshot.tally.written_bytes,
         bytes_reclaimed=snapshot.tally.reclaimed_bytes,
         intake_delay_p99_us=snapshot.intake_p99_us,
-        paused=snapshot.paused,
-        limits=list(snapshot.limits),
+        paused=snapshot.present.paused,
+        limits=[*snapshot.present.limits, *filter(None, [snapshot.present.unwatched])],
         bytes_reclaimed_total=None if total is None or total.bytes_reclaimed is None else max(0, total.bytes_reclaimed),
     )
     found = snapshot.findings

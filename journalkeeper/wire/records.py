@@ -232,6 +232,20 @@ WAIT: Final[Fields] = (Field("path", TEXT), Field("since_us", TIME), Field("reas
 MANAGER: Final[Fields] = (
     Field("version", nullable(TEXT), "Version", "The version of journalkeeper.", constant=True),
     Field(
+        "health",
+        nullable(TEXT),
+        "Health",
+        "ok; act: something is wrong that somebody has to act on; unknown: the first look runs.",
+        note=" (ok, act, unknown)",
+    ),
+    Field(
+        "health_reasons",
+        nullable(TEXTS),
+        "HealthReasons",
+        "Why the health is not ok: each the word of a rule of `journalkeeper doctor`, a colon, and a sentence with"
+        " what to do.",
+    ),
+    Field(
         "state",
         nullable(TEXT),
         "State",

@@ -122,6 +122,8 @@ STATUS: Final[Fields] = (
 VERDICT: Final[Fields] = (
     Field("fine", described(FLAG, "Whether all is well; where this host's service is meant.")),
     Field("verdict", described(TEXT, "The sentence that `status` begins with; where this host's service is meant.")),
+    Field("health", described(TEXT, "ok, act or unknown; where this host's service is meant.")),
+    Field("health_reasons", described(TEXTS, "Why the health is not ok, as HealthReasons on the bus.")),
 )
 
 PLAN: Final[Fields] = (

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -387,20 +388,24 @@ def test_a_state_directory_of_ones_own_is_not_the_services(
 
 
 def test_status_marks_a_service_of_another_version_and_what_it_does_not_know(fake: FakeService, typed: Typed) -> None:
-    assert "Service: idle (it is still version 9: systemctl restart journalkeeper)" in typed("status").out
-    service = typed("status", "-j").document["service"]
+    said = typed("status")
+    assert said.status == 1
+    assert said.words.startswith("Act: The running service is still version 9, and ")
+    assert "Service: idle (it is still version 9: systemctl restart journalkeeper)" in said.out
+    service = json.loads(typed("status", "-j").out)["service"]
     assert (service["state"], service["next_flush_us"], service["paused"]) == ("idle", None, None)
 
 
-def test_a_service_that_says_nothing_keeps_nobody_from_the_record(
-    fake: FakeService, typed: Typed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client, "CALL_S", 0.3)
+def test_a_service_that_does_not_answer_is_hung_and_the_record_is_shown(fake: FakeService, typed: Typed) -> None:
     fake.silent = True
+    began_s = time.monotonic()
     said = typed("status")
-    assert said.status == 0
-    assert "the service has not answered GetAll" in said.err
+    assert time.monotonic() - began_s < 2
+    assert said.status == 1
+    assert said.words.startswith("Act: journalkeeper.service runs and does not answer: the service has not answered")
     assert "Last run: none yet" in said.out
+    document = json.loads(typed("status", "-j").out)
+    assert (document["health"], document["health_reasons"][0].split(":")[0]) == ("act", "keeper-hung")
 
 
 def test_where_nobody_listens_or_a_bus_says_nothing_there_is_no_service(

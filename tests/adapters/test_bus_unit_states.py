@@ -76,6 +76,7 @@ def test_loaded_units_have_their_states_and_others_those_of_their_files(manager:
         Unit("journalkeeper.service", "inactive", "dead", "disabled"),
         Unit("journalkeeper.timer", "inactive", "dead"),
         Unit("journalkeeper-defrag.timer", "inactive", "dead"),
+        Unit("journalkeeper-shutdown.service", "inactive", "dead"),
     )
     assert "systemd-journald@shop.service" in manager.asked[0][1]
 

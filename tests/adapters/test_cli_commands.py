@@ -625,9 +625,11 @@ def test_status_without_a_record_says_what_to_do_next(typed: Typed) -> None:
 @pytest.mark.usefixtures("unserved")
 def test_status_on_a_host_without_btrfs_has_nothing_to_do(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Context, "config", lambda _: configured("watch", directories=("/proc/self",)))
-    assert typed("status").out.startswith("Fine: /proc/self is not on btrfs; there is nothing to do.\n")
+    said = typed("status")
+    assert said.status == 0
+    assert said.out.startswith("OK: /proc/self is not on btrfs; there is nothing to do.\n")
     document = typed("status", "-j").document
-    assert (document["fine"], document["verdict"][:5]) == (True, "Fine:")
+    assert (document["fine"], document["health"], document["verdict"][:3]) == (True, "ok", "OK:")
 
 
 @pytest.mark.usefixtures("unserved")
@@ -639,8 +641,8 @@ def test_status_with_a_bad_configuration_says_so_and_what_else_it_knows(
 
     monkeypatch.setattr(Context, "config", bad)
     said = typed("status")
-    assert (said.status, said.err) == (0, "journalkeeper: a bad line\n")
-    assert said.out.startswith("Act: nothing looks after this journal")
+    assert (said.status, said.err) == (1, "")
+    assert said.out.startswith("Act: a bad line. Try: journalkeeper check-config\n")
 
 
 def test_check_config_shows_every_value_of_a_right_file(typed: Typed, tmp_path: Path) -> None:

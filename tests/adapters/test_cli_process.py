@@ -153,13 +153,6 @@ def test_a_pager_that_is_not_there_or_ends_at_once_loses_nothing_or_nobody() -> 
     assert (shown, status) == ("", 0)
 
 
-def test_what_reads_no_configuration_does_without_pydantic() -> None:
-    """It takes two thirds of a start."""
-    needed = "journalkeeper.cli.program, journalkeeper.cli.status, journalkeeper.cli.history, journalkeeper.bus.client"
-    done = process([sys.executable, "-c", f"import sys, {needed}; print('pydantic' in sys.modules)"])
-    assert (done.stdout, done.stderr) == ("False\n", "")
-
-
 @pytest.mark.root
 def test_any_user_gets_help_and_a_status(tmp_path: Path) -> None:
     state = tmp_path / "state"

@@ -410,10 +410,10 @@ def test_a_pause_and_its_end(make_host: Callable[..., Host]) -> None:
 
     assert host.does("pause", "2h").stdout == "The service does no work of its own for 2h.\n"
     assert eventually(lambda: state() == "paused")
-    assert host.does("status").stdout.startswith("Act: the service is paused; sudo journalkeeper resume\n")
+    assert host.does("status").stdout.startswith("Act: The service is paused. Try: journalkeeper resume\n")
     assert host.does("resume").returncode == 0
     assert eventually(lambda: state() != "paused")
-    assert host.does("status").stdout.startswith("Fine: ")
+    assert host.does("status").stdout.startswith("OK: ")
     refused = host.does("pause", nobody=True)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "root" in refused.stderr

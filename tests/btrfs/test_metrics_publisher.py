@@ -148,7 +148,7 @@ def test_a_first_run_without_a_record_says_no_more_than_that_it_failed(keep: Kee
     (tmp_path / "state").write_text("in the way")
     with pytest.raises(KeeperError):
         go(keep())
-    assert {name.partition("{")[0] for name in found(out)} == {"build_info", "last_run_success"}
+    assert {name.partition("{")[0] for name in found(out)} == {"build_info", "healthy", "last_run_success"}
 
 
 def test_somebody_elses_run_is_no_failure(keep: Keep, tmp_path: Path, out: Path) -> None:

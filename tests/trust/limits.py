@@ -259,7 +259,7 @@ def watches(place: Host) -> Tried:
         allow(pid, 1000)
         directory.rmdir()
         directory.mkdir()
-        if not eventually(lambda: _named("watched again", place, since)):
+        if not eventually(lambda: _named("OK: ", place, since)):
             unclean.append("not watched again when it may")
         directory.rmdir()
     guest.run("systemctl", "restart", SERVICE)

@@ -160,8 +160,8 @@ class Quiet:
 
     def files(self) -> int | None:
         """How many files it said it has seen at its last look."""
-        counts = [re.match(r"STATUS=(\d+) files", line) for line in self.said]
-        return next((int(count[1]) for count in reversed(counts) if count is not None), None)
+        counts = [re.search(r"STATUS=.* ([\d,]+) journal file", line) for line in self.said]
+        return next((int(count[1].replace(",", "")) for count in reversed(counts) if count is not None), None)
 
     def eventually(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
         """Whether it comes to that, and the process lives."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.cli import status
+from journalkeeper.health.evidence import Present
 from journalkeeper.journald import layout
 from journalkeeper.journald.layout import MOST_FILES, directories, listing
 from journalkeeper.model import Reason
@@ -145,11 +145,11 @@ def test_what_is_left_out_is_a_row_with_its_number(volume: ScratchVolume, monkey
 
 def test_a_limit_that_is_reached_is_in_the_status() -> None:
     reached = ("/j/remote: 12,832 journal files more than the 7,168 that are looked at", "/j: no more watches")
-    shown = properties(records.MANAGER, manager(Snapshot(directories=("/j",), limits=reached)))
+    state = Snapshot(directories=("/j",), present=Present(limits=reached[:1], unwatched=reached[1]))
+    shown = properties(records.MANAGER, manager(state))
     assert shown["Limits"] == list(reached)
     live = from_properties(Manager, records.MANAGER, shown)
     assert document(records.MANAGER, live)["limits"] == list(reached)
-    assert [words for name, words in status._service_facts(live) if name == "Limit"] == list(reached)
 
 
 # how often it is looked

@@ -10,10 +10,12 @@ import pytest
 
 from journalkeeper.bus import contract, names, objects, options
 from journalkeeper.bus.objects import Objects, list_files, write_document
+from journalkeeper.health.evidence import Present
 from journalkeeper.model import Host, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb, Window
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
+from journalkeeper.model.units import MINUTE_US
 from journalkeeper.policy.window import next_flush_us
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.api import result
@@ -36,14 +38,14 @@ class Value(NamedTuple):
     value: Any
 
 
-def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = (), long: str = "") -> Findings:
+def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = ()) -> Findings:
     host = Host(0, (FILE,), (INSTANCE,), (), {}, 0)
     return snapshots.findings(
         host,
         Plan((Window("m", True, None, ""),), (), skipped),
         outcomes,
         figures.STATUS._replace(budget_left_bytes=7),
-        long,
+        MINUTE_US,
     )
 
 
@@ -51,16 +53,16 @@ WAITS = Skip(PATH, Reason.WINDOW_CLOSED, "soon", until_us=5, puts_off=True)
 LEFT = Skip(PATH, Reason.IDEAL, "is whole")
 CALM = Snapshot((TOP,), findings=found(LEFT))
 
+BAD = Present(problem="no room")
+
 STATES = [
     (CALM, "idle", ""),
-    (CALM._replace(findings=None), "waiting", "nothing was looked at yet"),
-    (CALM._replace(findings=found(WAITS)), "waiting", "waiting because of window-closed"),
-    (CALM._replace(findings=found(LEFT, long="1 file has")), "waiting", "1 file has"),
-    (CALM._replace(findings=found(WAITS, long="a")), "waiting", "a; waiting because of window-closed"),
+    (CALM._replace(findings=None), "waiting", "the first look runs"),
+    (CALM._replace(findings=found(WAITS)), "waiting", "1 waits for journald's next flush"),
     (CALM._replace(missing=("/a", "/b")), "waiting", "waiting for /a and /b to appear"),
-    (CALM._replace(problem="no room"), "degraded", "no room"),
-    (CALM._replace(problem="no room", paused=True), "paused", "somebody asked for a pause; Resume ends it"),
-    (CALM._replace(problem="no room", paused=True, working=True), "working", ""),
+    (CALM._replace(present=BAD), "degraded", "no room"),
+    (CALM._replace(present=BAD._replace(paused=True)), "paused", "a client asked for a pause; Resume ends it"),
+    (CALM._replace(present=BAD._replace(paused=True), working=True), "working", ""),
 ]
 
 

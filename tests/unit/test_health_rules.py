@@ -9,16 +9,29 @@ import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.health import finding as findings
-from journalkeeper.health.evidence import Boot, Dropped, Ended, Evidence, Look, Storage, Unit, Unknown
+from journalkeeper.health.evidence import (
+    Boot,
+    Dropped,
+    Ended,
+    Evidence,
+    Failure,
+    Hung,
+    Look,
+    Present,
+    Recorded,
+    Storage,
+    Unit,
+    Unknown,
+)
 from journalkeeper.health.finding import Finding, Severity, judged, named, word
 from journalkeeper.health.rules import RULES
-from journalkeeper.model import GIB, MIB, JournalFile, Kind, Reason, Result
+from journalkeeper.model import GIB, MIB, JournalFile, Kind, Reason
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.recorded import Entry
-from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
+from journalkeeper.model.recorded import Counters, Run
+from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from journalkeeper.model.waiting import Wait
 from tests.evidence import SYSTEM, UNITS, boots, evidence, intake, journal, limits, look, recorded
-from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, instance, outcome, volume
+from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, instance, volume
 
 WORDS = [word(rule) for rule in RULES]
 PROBLEM, ADVICE = Severity.PROBLEM, Severity.ADVICE
@@ -64,10 +77,19 @@ def units(**states: str) -> tuple[Unit, ...]:
     return tuple(changed.get(unit.name, unit) for unit in UNITS)
 
 
-def failed(number: int) -> tuple[Entry, ...]:
-    """So many failed tries, and a good one."""
-    bad = outcome("/a.journal", result=Result.FAILED, reason=Reason.IO_ERROR, detail="EIO")
-    return tuple(Entry(NOW_US - MINUTE_US, "daemon", one) for one in (*[bad] * number, outcome("/a.journal")))
+def now(**words: Any) -> Evidence:
+    """Evidence of a service whose work is in such a state."""
+    return evidence(present=Present(**words))
+
+
+def ran(hours: float) -> Recorded:
+    """A record whose last run was so long ago."""
+    return recorded(last_run=Run(1, "defrag", NOW_US - round(hours * HOUR_US), NOW_US, 1, 0, 0, 9))
+
+
+def down(**states: str) -> Evidence:
+    """Evidence of a host whose service is not on the bus."""
+    return evidence(units=units(**states), service=None)
 
 
 def waiting(days: float) -> tuple[Wait, ...]:
@@ -148,16 +170,28 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("fragmented", ADVICE, torn(301, service=Manager(state="paused", paused=True))),
     ("fragmented", ADVICE, torn(301, record=recorded(waiting=long_waits(1.1)))),
     ("fragmented", ADVICE, torn(301, Kind.ACTIVE, **UNKEPT)),
-    ("keeper-down", PROBLEM, evidence(units=units(service="failed/failed/enabled"))),
-    ("keeper-down", PROBLEM, evidence(units=units(service="activating/auto-restart/enabled"))),
-    ("keeper-down", PROBLEM, evidence(units=units(service="inactive/dead/enabled"))),
-    ("keeper-down", ADVICE, evidence(units=units(service="inactive/dead/disabled", timer="inactive/dead/disabled"))),
-    ("keeper-down", ADVICE, evidence(units=units(service="inactive/dead/", timer="inactive/dead/"))),
-    ("keeper-starved", ADVICE, evidence(record=recorded(waiting=waiting(1.1)))),
-    ("keeper-starved", PROBLEM, evidence(record=recorded(waiting=waiting(7)))),
-    ("keeper-failing", PROBLEM, evidence(record=recorded(entries=failed(3)))),
-    ("keeper-failing", PROBLEM, evidence(service=Manager(state="degraded", state_reason="the disk fails"))),
-    ("keeper-failing", PROBLEM, evidence(service=Manager(state="degraded"), record=UNSEEN)),
+    ("keeper-down", PROBLEM, down(service="failed/failed/enabled")),
+    ("keeper-down", PROBLEM, down(service="activating/auto-restart/enabled")),
+    ("keeper-down", PROBLEM, down(service="inactive/dead/enabled")),
+    ("keeper-down", PROBLEM, down(service="inactive/dead/disabled", timer="inactive/dead/disabled")),
+    ("keeper-down", PROBLEM, down(service="inactive/dead/", timer="inactive/dead/")),
+    ("keeper-down", PROBLEM, down(service="inactive/dead/", timer="inactive/dead/")._replace(record=ran(48.0))),
+    ("keeper-down", PROBLEM, down()),
+    ("keeper-hung", PROBLEM, evidence(service=Hung("The service does not answer"), present=UNSEEN)),
+    ("keeper-old", PROBLEM, evidence(service=Manager(version="0.0.1"))),
+    ("bad-configuration", PROBLEM, evidence(config_error="a.conf:3: Compress: no")),
+    ("bad-configuration", PROBLEM, now(configuration="It is another one")),
+    ("keeper-failing", PROBLEM, now(problem="no room")),
+    ("keeper-failing", PROBLEM, now(problem="no room", looked=False)),
+    ("record-locked", PROBLEM, now(busy="held", busy_since_us=NOW_US - MINUTE_US - 1, busy_limit_us=MINUTE_US)),
+    ("record-unwritten", PROBLEM, now(unrecorded="No space left on device")),
+    ("directory-unwatched", PROBLEM, now(unwatched="no more watches")),
+    ("directory-unwritable", PROBLEM, now(unwritable=(DIRECTORY,))),
+    ("limit-reached", PROBLEM, now(limits=("too many",))),
+    ("files-failing", PROBLEM, now(failures=(Failure("/j/a", "io-error", ""),))),
+    ("keeper-starved", PROBLEM, now(waiting=waiting(1.1))),
+    ("window-closed", PROBLEM, now(closed=("m",))),
+    ("keeper-paused", PROBLEM, now(paused=True)),
 ]
 
 PASSED: list[tuple[str, Evidence]] = [
@@ -206,12 +240,17 @@ PASSED: list[tuple[str, Evidence]] = [
     ("slow-boot", slow(2, 3)),
     ("slow-boot", read(boots=boots(3, 10, 3) + boots(5))),
     ("slow-boot", slow(5, 0, flush_s=2.0)),
+    ("slow-boot", slow(3, 3)._replace(record=recorded(counters=Counters(since_us=NOW_US - 3 * DAY_US)))),
     ("slow-boot", slow(5, 0, flush_s=0.999, userspace_s=1)),
-    ("keeper-down", evidence(units=BY_TIMER)),
-    ("keeper-down", evidence(units=units(service="inactive/dead/enabled", timer="active/waiting/enabled"))),
-    ("keeper-down", evidence(units=units(service="reloading/reload/enabled"))),
-    ("keeper-starved", evidence(record=recorded(waiting=waiting(1)))),
-    ("keeper-failing", evidence(record=recorded(entries=failed(2)), service=None)),
+    ("keeper-down", down()._replace(units=BY_TIMER)),
+    ("keeper-down", down(service="inactive/dead/enabled", timer="active/waiting/enabled")),
+    ("keeper-down", down(service="reloading/reload/enabled")),
+    ("keeper-down", down(service="inactive/dead/disabled", timer="inactive/dead/disabled")._replace(record=ran(47.9))),
+    ("keeper-down", down()._replace(units=UNSEEN, record=ran(47.9))),
+    ("keeper-down", down(service="failed/failed/enabled")._replace(look=look(foreign=("/j",), instances=()))),
+    ("keeper-down", evidence(units=units(service="failed/failed/enabled"))),
+    ("record-locked", now(busy="held", busy_since_us=NOW_US - MINUTE_US, busy_limit_us=MINUTE_US)),
+    ("keeper-starved", now(waiting=waiting(1))),
 ]
 
 NOT_MADE: list[tuple[str, Evidence]] = [
@@ -231,6 +270,10 @@ NOT_MADE: list[tuple[str, Evidence]] = [
     ("journald-ended", read(events_complete=False, events_oldest_us=NOW_US - DAY_US)),
     ("journald-ended", evidence(journal=UNSEEN)),
     ("journald-ended", evidence(units=UNSEEN)),
+    ("keeper-failing", now(looked=False)),
+    ("keeper-down", down()._replace(units=UNSEEN)),
+    ("slow-boot", slow(4, 0)._replace(record=recorded(counters=Counters(since_us=NOW_US - 2 * DAY_US)))),
+    ("slow-boot", slow(4, 0)._replace(record=recorded(counters=Counters(since_us=None)))),
     ("waits", read(intake=intake(99, 9_000_000))),
     ("waits", read(intake=())),
     ("short-queue", runs(max_dgram_qlen=None)),
@@ -267,10 +310,10 @@ def test_what_could_not_be_looked_at_is_unknown(rule: str, given: Evidence) -> N
 
 
 def test_of_nothing_that_could_not_be_looked_at_a_check_passes() -> None:
-    parts = ("look", "plan", "config", "record", "journal", "units", "system", "storage", "service")
+    parts = ("look", "plan", "config", "record", "journal", "units", "system", "storage", "service", "present")
     verdict = judged(evidence(**dict.fromkeys(parts, UNSEEN)), RULES)
     assert (verdict.findings, verdict.passed) == ((), ())
-    assert {why for _, why in verdict.unknown} == {"not looked at"}
+    assert {part.why for _, part in verdict.unknown} == {"not looked at"}
 
 
 def test_every_rule_is_in_the_tables() -> None:
@@ -295,6 +338,29 @@ def test_extents_are_told_of_all_files_together_with_where_they_are() -> None:
     own = look(*files, instances=(limits(),))
     found = finding("fragmented", evidence(look=own, **UNKEPT))
     assert found.remedy == ("journalkeeper plan", "journalkeeper defrag")
+
+
+def test_a_running_service_is_asked_and_not_judged_a_second_time() -> None:
+    said = ["files-failing: /j/a failed: I/O error. Try: journalkeeper history --since=-7d"]
+    found = judged(evidence(service=Manager(health="act", health_reasons=said)), RULES)
+    assert (found.health, found.reasons) == ("act", said)
+    assert found.problems[0].remedy == ("journalkeeper history --since=-7d",)
+
+
+def test_no_remedy_reboots() -> None:
+    remedies = [line for rule, _, given in FOUND for line in finding(rule, given).remedy]
+    assert not [line for line in remedies if "reboot" in line]
+
+
+def test_a_slow_boot_is_not_mended_by_what_runs() -> None:
+    enabled = (*UNITS, Unit("journalkeeper-shutdown.service", "active", "exited", "enabled"))
+    assert finding("slow-boot", slow(3, 0)._replace(units=enabled)).remedy == ("journalkeeper plan",)
+    off = finding(
+        "slow-boot", slow(3, 0)._replace(units=(*UNITS, Unit("journalkeeper-shutdown.service", "inactive", "")))
+    )
+    assert off.remedy == ("systemctl enable --now journalkeeper-shutdown.service",)
+    stopped = finding("slow-boot", slow(3, 0)._replace(units=units(service="inactive/dead/disabled")))
+    assert stopped.remedy == ("systemctl enable --now journalkeeper.service",)
 
 
 def test_problems_come_first() -> None:

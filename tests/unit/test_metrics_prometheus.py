@@ -13,7 +13,7 @@ from journalkeeper.model.recorded import Counters
 from tests import figures
 
 UNITS = ("_bytes", "_seconds", "_info", "_files", "_extents", "files", "extents")
-WITHOUT_UNIT = {"last_run_success", "window_open"}
+WITHOUT_UNIT = {"healthy", "last_run_success", "window_open"}
 
 
 def samples(facts: Facts) -> dict[str, str]:

@@ -117,10 +117,10 @@ def test_hostile_words_are_text_and_short(hostile: str) -> None:
         plan=plan()._replace(skipped=(Skip(hostile, Reason.IN_USE, hostile),)),
         units=Unknown(hostile),
     )
-    verdict = Verdict((finding,), (), (("units", hostile),))
+    verdict = Verdict((finding,), (), (("units", Unknown(hostile)),))
     text = page(some, verdict, hostile)
     found = Parsed(text)
-    assert found.tags == made(verdict=Verdict((finding._replace(facts={"units": 1}),), (), (("a", "b"),))).tags
+    assert found.tags == made(verdict=Verdict((finding._replace(facts={"units": 1}),), (), (("a", Unknown("b")),))).tags
     assert not any("onerror" in attributes for _, attributes in found.elements)
     assert "<script" not in text
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
@@ -162,7 +162,7 @@ def test_a_finding_is_shown_with_its_numbers_and_its_commands() -> None:
     finding = Finding(
         "no-room", Severity.PROBLEM, {"unallocated_bytes": 0, "left": None}, "It is full.", ("a & b", "c")
     )
-    said = " ".join(made(verdict=Verdict((finding,), ("a", "b"), (("units", "no D-Bus"),))).words)
+    said = " ".join(made(verdict=Verdict((finding,), ("a", "b"), (("units", Unknown("no D-Bus")),))).words)
     for words in (
         "no-room",
         "It is full.",

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
-from journalkeeper.model import Outcome, Reason, Request, Result, Verb, Window
+from journalkeeper.health.evidence import Failure, Present
+from journalkeeper.model import Outcome, Reason, Request, Result, Skip, Verb, Window
 from journalkeeper.model.progress import Progress
 from journalkeeper.service.jobs import Changed, Events, FileDone, Job, JobAdded
 from journalkeeper.service.mailbox import Mailbox
@@ -21,18 +23,42 @@ FOUND = Findings({}, {}, figures.STATUS, "")
 WINDOW = Window("m", open=True, closes_at_us=8, reason="online")
 DONE = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 900, 400, 100, 1.0)
 
+BAD = DONE._replace(result=Result.FAILED, reason=Reason.IO_ERROR, detail="EIO")
+FAILURE = Failure("/j/a", "io-error", "EIO")
+REFUSED = FOUND._replace(decided={"/j/a": Skip("/j/a", Reason.IO_ERROR, "tried 1min ago")})
+
+
+def with_present(**words: Any) -> Snapshot:
+    """The calm state with these words about the work."""
+    return CALM._replace(present=CALM.present._replace(**words))
+
+
+def looked(found: Findings, *failures: Failure) -> Snapshot:
+    """The state after a look that found these."""
+    return CALM._replace(findings=found, intake_p99_us=7, present=Present(failures=failures))
+
 
 @pytest.mark.parametrize(
     ("state", "message", "expected"),
     [
         (CALM, Began(), CALM._replace(working=True)),
-        (CALM._replace(working=True), Failed("no btrfs"), CALM._replace(problem="no btrfs")),
-        (CALM._replace(problem="no btrfs"), Failed(""), CALM),
+        (CALM._replace(working=True), Failed("no btrfs", 5), with_present(problem="no btrfs")),
+        (with_present(problem="no btrfs"), Failed("", 5), with_present()),
+        (CALM, Failed("held", 5, 60), with_present(busy="held", busy_since_us=5, busy_limit_us=60)),
         (
-            CALM._replace(working=True, problem="no btrfs", paused=True),
-            Looked(FOUND, ("/k",), 7, ("too many",)),
-            Snapshot(("/j",), ("/k",), FOUND, paused=True, intake_p99_us=7, limits=("too many",)),
+            with_present(busy="held", busy_since_us=5, busy_limit_us=60),
+            Failed("held by 7", 9, 60),
+            with_present(busy="held by 7", busy_since_us=5, busy_limit_us=60),
         ),
+        (
+            with_present(problem="no btrfs", paused=True)._replace(working=True),
+            Looked(FOUND, ("/k",), 7, Present(limits=("too many",))),
+            Snapshot(("/j",), ("/k",), FOUND, intake_p99_us=7, present=Present(limits=("too many",), paused=True)),
+        ),
+        (CALM, FileDone(BAD, 5), with_present(failures=(FAILURE,))),
+        (with_present(failures=(FAILURE,)), FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
+        (with_present(failures=(FAILURE,)), Looked(FOUND, (), 7, Present()), looked(FOUND)),
+        (with_present(failures=(FAILURE,)), Looked(REFUSED, (), 7, Present()), looked(REFUSED, FAILURE)),
         (CALM, FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
         (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
         (CALM, FlushesLooked((WINDOW,), 9), CALM._replace(windows=(WINDOW,), next_flush_us=9)),

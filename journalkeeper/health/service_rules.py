@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The rules of health: the service runs and answers, sees, may write, and succeeds.
+
+Each rule judges the present, and each finding is a problem. The service judges itself by `Evidence.present`. An
+observer outside adds the rules on a service that is stopped, failed, hung or of another version.
+"""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import Final
+
+from journalkeeper import __version__
+from journalkeeper.health.evidence import Evidence, Failure, Hung, Look, Present, Unit, Unknown
+from journalkeeper.health.finding import Facts, Finding, Rule, Severity, known, named
+from journalkeeper.model import Result
+from journalkeeper.model.manager import Manager
+from journalkeeper.model.units import DAY_US, counted, format_span
+from journalkeeper.model.waiting import long
+
+SERVICE: Final = "journalkeeper.service"
+TIMER: Final = "journalkeeper.timer"
+DEFRAG_TIMER: Final = "journalkeeper-defrag.timer"
+
+RECENT_US: Final = 2 * DAY_US
+"""Where no service runs, the last run must be more recent: the timer runs once a day."""
+
+LOG: Final = "journalctl -u journalkeeper -n 20"
+RESTART: Final = "systemctl restart journalkeeper.service"
+
+
+def _problem(word: str, facts: Facts, sentence: str, *remedy: str) -> Finding:
+    return Finding(word, Severity.PROBLEM, facts, sentence, remedy)
+
+
+def _unit(units: tuple[Unit, ...], name: str) -> Unit:
+    """Return a unit by its name; one that PID 1 does not know is inactive."""
+    return next((unit for unit in units if unit.name == name), Unit(name, "inactive", "dead"))
+
+
+def _has_failed(service: Unit) -> bool:
+    return service.active == "failed" or service.sub == "auto-restart"
+
+
+def is_up(units: tuple[Unit, ...]) -> bool:
+    """Return whether the service runs, or a timer starts it or stands in for it."""
+    service, timer, instead = (_unit(units, name) for name in (SERVICE, TIMER, DEFRAG_TIMER))
+    running = service.active in {"active", "reloading", "activating"} or timer.sub == "waiting"
+    return instead.active == "active" or (running and not _has_failed(service))
+
+
+def has_btrfs(look: Look | Unknown) -> bool:
+    """Return whether a journal directory may be on btrfs: False only if all are known to be elsewhere."""
+    return isinstance(look, Unknown) or not look.foreign or bool(look.host.instances)
+
+
+def bad_configuration(evidence: Evidence) -> Finding | None:
+    """The configuration on disk is wrong, or is not the one that runs."""
+    wrong = evidence.config_error or known(evidence.present).configuration
+    if not wrong:
+        return None
+    return _problem("bad-configuration", {"problem": wrong}, f"{wrong}.", "journalkeeper check-config")
+
+
+def keeper_down(evidence: Evidence) -> Finding | None:
+    """Nothing keeps the journal in order: the service does not run, nor does the timer that stands in for it."""
+    if isinstance(evidence.service, Manager | Hung) or not has_btrfs(evidence.look):
+        return None
+    recent = _ran_recently(evidence)
+    if isinstance(evidence.units, Unknown) and recent:
+        return None
+    units = known(evidence.units)
+    service, timer = _unit(units, SERVICE), _unit(units, TIMER)
+    facts: Facts = {"state": service.active, "sub_state": service.sub, "result": service.result}
+    if is_up(units):
+        if service.active != "active" or evidence.service is not None:
+            return None
+        what = "journalkeeper.service runs and is not on the system bus"
+        return _problem("keeper-down", facts, f"{what}.", LOG, RESTART)
+    remedy = ["systemctl enable --now journalkeeper.service"]
+    if _has_failed(service):
+        what = f"journalkeeper.service has failed ({service.result or service.sub})"
+        remedy = [LOG, RESTART]
+    elif "enabled" in {service.enabled, timer.enabled}:
+        what = "journalkeeper.service is enabled and does not run"
+        remedy = ["systemctl start journalkeeper.service"]
+    elif recent:
+        return None
+    elif not service.enabled:
+        what, remedy = "journalkeeper is not installed as a service", ["journalkeeper defrag"]
+    else:
+        what = "journalkeeper.service is installed and not enabled"
+    return _problem("keeper-down", facts, f"{what}: nothing keeps the journal whole.", *remedy)
+
+
+def _ran_recently(evidence: Evidence) -> bool:
+    """Return whether a run by hand or by the timer is in the record of the last two days."""
+    last = None if isinstance(evidence.record, Unknown) else evidence.record.last_run
+    return last is not None and evidence.now_us - last.began_us < RECENT_US
+
+
+def keeper_hung(evidence: Evidence) -> Finding | None:
+    """The service has its name on the bus and does not answer."""
+    service = known(evidence.service)
+    if not isinstance(service, Hung):
+        return None
+    return _problem("keeper-hung", {"error": service.why}, f"{service.why}.", RESTART)
+
+
+def keeper_old(evidence: Evidence) -> Finding | None:
+    """The running service is of another version than the installed program."""
+    service = known(evidence.service)
+    if not isinstance(service, Manager) or service.version in {None, __version__}:
+        return None
+    sentence = f"The running service is still version {service.version}, and {__version__} is installed."
+    return _problem("keeper-old", {"version": service.version}, sentence, RESTART)
+
+
+def keeper_failing(evidence: Evidence) -> Finding | Unknown | None:
+    """The last run as a whole failed."""
+    present = known(evidence.present)
+    if present.problem:
+        return _problem("keeper-failing", {"problem": present.problem}, f"{present.problem}.", LOG)
+    return None if present.looked else Unknown("the first look runs")
+
+
+def record_locked(evidence: Evidence) -> Finding | None:
+    """Another process holds the record for more than a minute, or the lock of a run for more than an hour."""
+    present = known(evidence.present)
+    held_us = evidence.now_us - present.busy_since_us
+    if not present.busy or held_us <= present.busy_limit_us:
+        return None
+    return _problem("record-locked", {"held_us": held_us}, f"{present.busy}.", "fuser -v /var/lib/journalkeeper/*")
+
+
+def record_unwritten(evidence: Evidence) -> Finding | None:
+    """What was done could not be recorded."""
+    why = known(evidence.present).unrecorded
+    return _problem("record-unwritten", {"error": why}, f"{why}.", "df -h /var/lib/journalkeeper") if why else None
+
+
+def directory_unwatched(evidence: Evidence) -> Finding | None:
+    """A directory that is there is not watched."""
+    why = known(evidence.present).unwatched
+    return _problem("directory-unwatched", {"error": why}, f"{why}.", LOG) if why else None
+
+
+def directory_unwritable(evidence: Evidence) -> Finding | None:
+    """The service may not write to a journal directory."""
+    paths = known(evidence.present).unwritable
+    if not paths:
+        return None
+    sentence = f"{named(paths)} is not writable to the service."
+    remedy = f"systemctl edit journalkeeper.service   # [Service] ReadWritePaths={quote(paths[0])}"
+    return _problem("directory-unwritable", {"directories": list(paths)}, sentence, remedy)
+
+
+def limit_reached(evidence: Evidence) -> Finding | None:
+    """A directory has more journal files than the service looks at."""
+    limits = known(evidence.present).limits
+    if not limits:
+        return None
+    return _problem(
+        "limit-reached", {"limits": list(limits)}, f"{'; '.join(limits)}.", "journalctl --vacuum-files=1000"
+    )
+
+
+def files_failing(evidence: Evidence) -> Finding | None:
+    """The last action on a file failed, or the file cannot be looked at."""
+    failures = known(evidence.present).failures
+    if not failures:
+        return None
+    first = failures[0]
+    rest = f" and {counted(len(failures) - 1, 'more file')}" if len(failures) > 1 else ""
+    sentence = f"{named([first.path])}{rest} failed: {first.detail or first.reason}."
+    facts: Facts = {"files": [one.path for one in failures], "reasons": sorted({one.reason for one in failures})}
+    return _problem("files-failing", facts, sentence, "journalkeeper history --since=-7d")
+
+
+def keeper_starved(evidence: Evidence) -> Finding | None:
+    """Files with work that pays have waited for more than a day: a budget, a busy disk, a window that never opens."""
+    waits = long(known(evidence.present).waiting, evidence.now_us)
+    if not waits:
+        return None
+    oldest_us = evidence.now_us - waits[0].since_us
+    reasons = sorted({wait.reason for wait in waits})
+    have = f"{counted(len(waits), 'file')} {'has' if len(waits) == 1 else 'have'} waited"
+    sentence = f"{have} for {format_span(oldest_us // DAY_US * DAY_US)}: {named(reasons)}."
+    facts: Facts = {"files": len(waits), "oldest_us": oldest_us, "reasons": reasons}
+    return _problem("keeper-starved", facts, sentence, "journalkeeper plan", "journalkeeper defrag --now")
+
+
+def window_closed(evidence: Evidence) -> Finding | None:
+    """A file waits for a window that can never open."""
+    closed = known(evidence.present).closed
+    if not closed:
+        return None
+    sentence = f"SyncIntervalSec= of {named(closed)} is too short for work between two flushes, and files wait for it."
+    return _problem("window-closed", {"instances": list(closed)}, sentence, "journalkeeper plan")
+
+
+def keeper_paused(evidence: Evidence) -> Finding | None:
+    """The service is paused."""
+    if not known(evidence.present).paused:
+        return None
+    return _problem("keeper-paused", {"paused": "yes"}, "The service is paused.", "journalkeeper resume")
+
+
+OUTSIDE: Final[tuple[Rule, ...]] = (keeper_down, keeper_hung, keeper_old)
+"""What only an observer outside of the service can see."""
+
+INSIDE: Final[tuple[Rule, ...]] = (
+    bad_configuration,
+    keeper_failing,
+    record_locked,
+    record_unwritten,
+    directory_unwatched,
+    directory_unwritable,
+    limit_reached,
+    files_failing,
+    keeper_starved,
+    window_closed,
+    keeper_paused,
+)
+
+HEALTH: Final[tuple[Rule, ...]] = (INSIDE[0], *OUTSIDE, *INSIDE[1:])
+"""The order is that of the reasons: the first one is the headline of `status`."""
+
+
+def present(evidence: Evidence) -> Present | Unknown:
+    """Return the state of the work now: a running service has judged it itself, else the record shows it."""
+    service, record = evidence.service, evidence.record
+    if isinstance(service, Manager):
+        return Present(looked=service.health != "unknown")
+    if isinstance(service, Hung):
+        return Unknown(service.why)
+    if isinstance(record, Unknown):
+        return record
+    began_us = 0 if record.last_run is None else record.last_run.began_us
+    failed = [one.outcome for one in record.entries if one.when_us >= began_us and one.outcome.result is Result.FAILED]
+    failures = (Failure(one.path, one.reason, one.detail) for one in failed)
+    return Present(waiting=record.waiting, failures=tuple(failures))

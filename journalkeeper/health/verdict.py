@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the service tells of its health: the evidence that a run leaves, the verdict on it, and the words for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from journalkeeper.health.evidence import Evidence, Failure, Present
+from journalkeeper.health.finding import Verdict, judged
+from journalkeeper.health.service_rules import INSIDE
+from journalkeeper.model import Outcome, Plan, Reason, Result, Skip
+from journalkeeper.model.units import counted, format_span
+from journalkeeper.model.waiting import Wait
+from journalkeeper.policy.deferral import PASSING
+
+UNSEEN: Final = frozenset({Reason.IO_ERROR, Reason.INTERNAL_ERROR})
+"""Why a file was left alone, where something is wrong with the disk or with us."""
+
+WAITS: Final = {
+    Reason.WINDOW_CLOSED: "for journald's next flush",
+    Reason.BUDGET: "for the budget of the day",
+    Reason.PRESSURE: "until the disk is less busy",
+    Reason.FREE_SPACE: "for free disk space",
+}
+"""What ends a wait, in words."""
+
+
+def judge_present(present: Present, now_us: int) -> Verdict:
+    """Return the verdict of the service on itself."""
+    return judged(Evidence(now_us, present=present), INSIDE)
+
+
+def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence[Wait] = ()) -> Present:
+    """Return the state of the work as a run over everything leaves it."""
+    unseen = [Failure(skip.path, skip.reason, skip.detail) for skip in plan.skipped if skip.reason in UNSEEN]
+    failed = [Failure(one.path, one.reason, one.detail) for one in outcomes if has_failed(one)]
+    failures = {one.path: one for one in (*unseen, *failed)}
+    short = {window.instance for window in plan.windows if window.reason == "too-short"}
+    put_off = any(skip.puts_off and skip.reason is Reason.WINDOW_CLOSED for skip in plan.skipped)
+    return Present(
+        limits=tuple(f"{skip.path}: {skip.detail}" for skip in plan.skipped if skip.reason is Reason.TOO_MANY),
+        failures=tuple(failures.values()),
+        waiting=tuple(waiting),
+        closed=tuple(sorted(short)) if put_off else (),
+    )
+
+
+def has_failed(outcome: Outcome) -> bool:
+    """Return whether an action failed for a reason that does not end by itself soon."""
+    return outcome.result is Result.FAILED and outcome.reason not in PASSING
+
+
+def still_failing(before: Iterable[Failure], decided: Mapping[str, object]) -> list[Failure]:
+    """Return the failures of `before` that the plan still puts off for the same reason."""
+    skips = {path: one for path, one in decided.items() if isinstance(one, Skip)}
+    return [one for one in before if one.path in skips and skips[one.path].reason == one.reason]
+
+
+def describe_waits(skipped: Iterable[Skip], settle_us: int) -> str:
+    """Return what the files of a plan wait for: "3 wait until they are 1min old, 1 waits for journald's next flush"."""
+    reasons = Counter(skip.reason for skip in skipped if skip.puts_off)
+    parts = []
+    for reason, number in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])):
+        until = WAITS.get(reason, f"because of {reason}")
+        if reason is Reason.SETTLING:
+            until = f"until {'it is' if number == 1 else 'they are'} {format_span(settle_us)} old"
+        parts.append(f"{number} {'waits' if number == 1 else 'wait'} {until}")
+    return ", ".join(parts)
+
+
+def describe_files(files: int, waits: str) -> str:
+    """Return the sentence of a verdict that is OK."""
+    return f"{counted(files, 'journal file')}.{f' {waits[0].upper()}{waits[1:]}.' if waits else ''}"

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The verdict in words: what the service tells of itself, and what an observer outside adds."""
+
+from __future__ import annotations
+
+import pytest
+
+from journalkeeper import __version__
+from journalkeeper.cli.status import _describe_ok
+from journalkeeper.health.evidence import Evidence, Failure, Hung, Present, Unit, Unknown
+from journalkeeper.health.finding import judged
+from journalkeeper.health.service_rules import HEALTH, present
+from journalkeeper.health.verdict import describe_files, describe_waits, judge_present, present_after_run
+from journalkeeper.model import Plan, Reason, Result, Skip, Window
+from journalkeeper.model.manager import Manager
+from journalkeeper.model.recorded import Entry, Run
+from journalkeeper.model.units import HOUR_US, MINUTE_US, SECOND_US
+from journalkeeper.model.waiting import Wait
+from tests.evidence import UNITS, look, recorded
+from tests.hosts import NOW_US, outcome
+
+RUN = Run(1, "daemon", NOW_US - HOUR_US, NOW_US - HOUR_US + 1, 3, 0, 0, 100)
+BAD = outcome("/j/a", result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error")
+FAILED = recorded(last_run=RUN, entries=(Entry(NOW_US, "daemon", BAD),))
+WAITING = recorded(last_run=RUN, waiting=(Wait("/a", NOW_US - 49 * HOUR_US, "budget"),))
+LIVE = Manager(version=__version__, health="ok", health_reasons=[], state="idle", state_reason="", files=12)
+WELL = Evidence(NOW_US, record=recorded(last_run=RUN), units=UNITS, service=LIVE)
+BY_HAND = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inactive", "dead", "disabled"),))
+STOPPED = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inactive", "dead", "enabled"),))
+BROKEN = STOPPED._replace(units=(Unit("journalkeeper.service", "failed", "failed", "enabled", "exit-code"),))
+UNREAD = Unknown("only root may read the record", needs_root=True)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "headline"),
+    [
+        (WELL, "OK: 12 journal files."),
+        (WELL._replace(record=UNREAD), "OK: 12 journal files."),
+        (
+            WELL._replace(service=LIVE._replace(state="waiting", state_reason="3 wait for journald's next flush")),
+            "OK: 12 journal files. 3 wait for journald's next flush.",
+        ),
+        (
+            WELL._replace(service=LIVE._replace(health="act", health_reasons=["keeper-failing: no room. Try: df"])),
+            "Act: no room. Try: df",
+        ),
+        (WELL._replace(service=LIVE._replace(version="0.0.1")), "Act: The running service is still version 0.0.1, "),
+        (WELL._replace(service=LIVE._replace(health="unknown")), "Unknown: the first look runs."),
+        (
+            WELL._replace(service=Hung("It does not answer")),
+            "Act: It does not answer. Try: systemctl restart journalkeeper.service",
+        ),
+        (WELL._replace(config_error="/etc/a.conf:3: Compress: no"), "Act: /etc/a.conf:3: Compress: no. Try: "),
+        (STOPPED, "Act: journalkeeper.service is enabled and does not run: nothing keeps the journal whole. Try: "),
+        (BROKEN, "Act: journalkeeper.service has failed (exit-code): nothing keeps the journal whole. Try: "),
+        (BROKEN._replace(config_error="/etc/a.conf:3: no"), "Act: /etc/a.conf:3: no. Try: journalkeeper check-config"),
+        (BY_HAND, "OK: No service runs, and the last run"),
+        (BY_HAND._replace(record=FAILED), "Act: /j/a failed: Input/output error. Try: journalkeeper history"),
+        (BY_HAND._replace(record=WAITING), "Act: 1 file has waited for 2d: budget. Try: journalkeeper plan"),
+        (BY_HAND._replace(record=UNREAD), "Act: journalkeeper.service is installed and not enabled"),
+        (STOPPED._replace(units=UNITS[:1]), "Act: journalkeeper.service runs and is not on the system bus."),
+        (STOPPED._replace(units=Unknown("no bus"), record=UNREAD), "Unknown: only root may read the record."),
+        (STOPPED._replace(look=look(foreign=("/j",), instances=())), "OK: /j is not on btrfs; there is nothing to do."),
+    ],
+)
+def test_the_headline_of_status(evidence: Evidence, headline: str) -> None:
+    evidence = evidence._replace(present=present(evidence))
+    found = judged(evidence, HEALTH)
+    assert found.headline(_describe_ok(evidence)).startswith(headline)
+    assert found.health == {"OK": "ok", "Ac": "act", "Un": "unknown"}[headline[:2]]
+    assert (found.reasons == []) == (found.health == "ok")
+
+
+def test_what_the_service_says_comes_back_over_the_bus() -> None:
+    here = Present(failures=(Failure("/j/a", "io-error", "EIO"),), unwritable=("/j",))
+    own = judge_present(here, NOW_US)
+    live = LIVE._replace(health=own.health, health_reasons=own.reasons)
+    seen = judged(WELL._replace(service=live, present=Present()), HEALTH)
+    assert (seen.health, seen.reasons, seen.headline("")) == (own.health, own.reasons, own.headline(""))
+    assert [one.word for one in seen.problems] == ["directory-unwritable", "files-failing"]
+
+
+SETTLES = Skip("/j/a", Reason.SETTLING, "1 s", puts_off=True)
+SHUT = Skip("/j/b", Reason.WINDOW_CLOSED, "soon", puts_off=True)
+
+
+@pytest.mark.parametrize(
+    ("skipped", "files", "sentence"),
+    [
+        ((), 4, "4 journal files."),
+        ((), 1, "1 journal file."),
+        ((SHUT,), 1, "1 journal file. 1 waits for journald's next flush."),
+        ((SHUT._replace(puts_off=False),), 1, "1 journal file."),
+        ((SETTLES,), 2, "2 journal files. 1 waits until it is 1min old."),
+        (
+            (SHUT, *[SETTLES] * 3),
+            4,
+            "4 journal files. 3 wait until they are 1min old, 1 waits for journald's next flush.",
+        ),
+        ((SHUT._replace(reason=Reason.RETENTION),), 1, "1 journal file. 1 waits because of retention."),
+    ],
+)
+def test_the_line_says_what_waits_for_what(skipped: tuple[Skip, ...], files: int, sentence: str) -> None:
+    assert describe_files(files, describe_waits(skipped, MINUTE_US)) == sentence
+
+
+TOO_SHORT = Window("m", open=False, closes_at_us=None, reason="too-short")
+
+
+@pytest.mark.parametrize(
+    ("plan", "outcomes", "words"),
+    [
+        (Plan((), (), ()), (), []),
+        (Plan((), (), ()), (BAD,), ["files-failing"]),
+        (Plan((), (), ()), (BAD._replace(reason=Reason.CHANGED),), []),
+        (Plan((), (), (Skip("/j/a", Reason.IO_ERROR, "EIO"),)), (), ["files-failing"]),
+        (Plan((), (), (Skip("/j/a", Reason.READ_ONLY, ""),)), (), []),
+        (Plan((), (), (Skip("/j", Reason.TOO_MANY, "9 more"),)), (), ["limit-reached"]),
+        (Plan((TOO_SHORT,), (), (SHUT,)), (), ["window-closed"]),
+        (Plan((TOO_SHORT,), (), ()), (), []),
+    ],
+)
+def test_what_a_run_leaves_is_judged(plan: Plan, outcomes: tuple[object, ...], words: list[str]) -> None:
+    found = judge_present(present_after_run(plan, outcomes), NOW_US + SECOND_US)  # type: ignore[arg-type]
+    assert [one.word for one in found.problems] == words
