@@ -64,7 +64,6 @@ class Api:
         self._log = log
         self._post = post
         self._stop = stop
-        self._plans: dict[Request, asyncio.Task[dict[str, Any]]] = {}
         self._turn = asyncio.Lock()
         self._plan_after_s = 0.0
         self._resume: asyncio.TimerHandle | None = None
@@ -87,19 +86,11 @@ class Api:
         return self._state.present.paused
 
     async def plan(self, request: Request) -> dict[str, Any]:
-        """The document of `plan -j`; callers who ask for the same while it is made get the same.
+        """Return the document of `plan -j`.
 
+        One plan is made at a time, with a rest after it: every user may ask, and the worker has its own work.
         Raises: KeeperError, OSError as Engine.plan.
         """
-        future = self._plans.get(request)
-        if future is None:
-            future = asyncio.get_running_loop().create_task(self._plan_in_turn(request))
-            self._plans[request] = future
-            future.add_done_callback(lambda _: self._plans.pop(request, None))
-        return await asyncio.shield(future)
-
-    async def _plan_in_turn(self, request: Request) -> dict[str, Any]:
-        """One plan at a time, with a rest after it: every user may ask, and the worker has its own work."""
         loop = asyncio.get_running_loop()
         async with self._turn:
             await asyncio.sleep(self._plan_after_s - loop.time())

@@ -35,12 +35,11 @@ from journalkeeper.observe.intake_delays import IntakeDelays
 from journalkeeper.policy.deferral import AGAIN_US, PASSING
 from journalkeeper.service.api import Api
 from journalkeeper.service.backoff import RETRY_S, Backoff, CpuShare
-from journalkeeper.service.daily_log import DailyLog, Say
+from journalkeeper.service.daily_log import DailyLog, Mistakes, Say
 from journalkeeper.service.jobs import FileDone
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event
 from journalkeeper.service.mailbox import Mailbox
 from journalkeeper.service.messages import Began, Failed, FlushesLooked, Looked, Message
-from journalkeeper.service.mistakes import Mistakes
 from journalkeeper.service.mounts import read_only_mounts, unwritable
 from journalkeeper.service.notify import Notify
 from journalkeeper.service.reloader import Reloader

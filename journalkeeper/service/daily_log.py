@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Messages that are logged once a day for as long as they stay the same."""
+"""What keeps the log short: messages of a day, and the tracebacks of unexpected exceptions, each once."""
 
 from __future__ import annotations
 
 import time
+import traceback
+from collections.abc import Callable
 from threading import Lock
 from typing import Final, Protocol
 
@@ -12,6 +14,10 @@ from journalkeeper.service.log import Event
 
 SAY_AGAIN_S: Final = 86400.0
 """What goes on being wrong is logged once a day: every line that we log is one more flush to wake us."""
+
+
+PLACES_MOST: Final = 100
+"""Places of unexpected exceptions that are remembered."""
 
 
 class Say(Protocol):
@@ -55,3 +61,19 @@ class DailyLog:
         """Forget all other topics."""
         with self._lock:
             self._said = {one: said for one, said in self._said.items() if one in about}
+
+
+class Mistakes:
+    """Logs unexpected exceptions by `log`, the traceback of each place once."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._places: set[str] = set()
+
+    def complain(self, what: str, error: Exception) -> None:
+        """Log `error`, which made `what` happen, with its traceback, the first time."""
+        place = f"{type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1:]}"
+        if place not in self._places and len(self._places) < PLACES_MOST:
+            self._places.add(place)
+            trace = "".join(traceback.format_exception(error)).rstrip()
+            self._log(f"{what}, by a mistake in journalkeeper:\n{trace}")

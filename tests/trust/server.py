@@ -16,8 +16,8 @@ from typing import Any
 
 from journalkeeper.bus.server import Server
 from journalkeeper.model import JournalFile, Reason, Request, Skip
+from journalkeeper.service.daily_log import Mistakes
 from journalkeeper.service.jobs import Ended, Events, Job, Jobs
-from journalkeeper.service.mistakes import Mistakes
 from journalkeeper.service.snapshot import Findings, Snapshot
 from tests import figures, hosts
 
