@@ -459,3 +459,50 @@ def test_status_and_every_plan_show_one_window(make_host: Callable[..., Host]) -
     host.start()  # and nobody knows since when something waits to be flushed
     assert eventually(lambda: service()["window_open"] is False)
     compare("unsynced")
+
+
+def verdict(host: Host) -> tuple[int, str]:
+    """The exit status and the first line of `status`."""
+    said = host.does("status")
+    return said.returncode, said.stdout.partition("\n")[0]
+
+
+def test_status_and_doctor_agree_on_a_service_in_trouble(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    daemon = host.daemon
+    assert daemon is not None
+    assert eventually(lambda: verdict(host)[0] == 0), verdict(host)
+    daemon.send_signal(signal.SIGSTOP)
+    try:
+        status, line = verdict(host)
+        assert (status, line[:53]) == (1, "Act: journalkeeper.service runs and does not answer: ")
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+    config = Path(f"/proc/{host.bed.journald.pid}/root/run/journalkeeper.conf")
+    config.write_text("[Defrag]\nCompress=gzip\n")
+    status, line = verdict(host)
+    assert (status, "Compress" in line) == (1, True), line
+    daemon.send_signal(signal.SIGHUP)
+    config.write_text(CONFIG)
+    assert eventually(lambda: verdict(host)[0] == 0 or "is wrong, and the running values stay" in verdict(host)[1])
+    daemon.send_signal(signal.SIGHUP)
+    assert eventually(lambda: verdict(host)[0] == 0), verdict(host)
+    rules = {one["rule"] for one in json.loads(host.does("doctor", "-j").stdout)["findings"]}
+    assert not rules & {"bad-configuration", "keeper-down", "keeper-hung"}
+
+
+def test_a_record_that_another_process_holds_is_a_reason_to_act_after_a_minute(make_host: Callable[..., Host]) -> None:
+    """It waits for the service's second try, a minute after the first one."""
+    host = make_host()
+    assert eventually(lambda: verdict(host)[0] == 0), verdict(host)
+    lock = "import sqlite3; c = sqlite3.connect('/var/lib/journalkeeper/history.db', isolation_level=None)"
+    words = [sys.executable, "-c", f"{lock}; c.execute('BEGIN EXCLUSIVE'); print('held', flush=True); input()"]
+    line = [*host.bed.journald.inside, *words]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        host.archive()
+        assert eventually(lambda: "Act: " in host.log(), 150), host.log()
+        assert ("has held it locked" in host.log(), host.log().count("Act: ")) == (True, 1)
+        other.communicate("\n")
+    assert eventually(lambda: verdict(host)[0] == 0, 150), verdict(host)
