@@ -69,11 +69,11 @@ class Server:
             self._wait_s = min(2 * self._wait_s, MOST_S)
 
     def _why(self, error: Exception) -> str:
-        """Why there is no bus, in brackets or after a colon."""
+        """Return why there is no bus, in brackets or after a colon."""
         if isinstance(error, FileNotFoundError):
             return f" ({self._address.removeprefix('unix:path=')} is not there)"
         what = error.strerror if isinstance(error, OSError) else None
-        return f": {what or error or type(error).__name__}"
+        return f": {what or str(error) or f'the connection ended ({type(error).__name__})'}"
 
     async def _serve(self) -> None:
         """Connect, and serve until the connection ends. Raises: whatever ended it."""

@@ -21,9 +21,9 @@ its value. What is wrong is named with file, line, key and what is allowed."""
 
 EXAMPLES = """\
 examples:
-  journalkeeper check-config                        what is in force?
-  journalkeeper check-config new.conf               is this file right?
-  journalkeeper check-config -j                     problems and values for programs
+  journalkeeper check-config              what is in force?
+  journalkeeper check-config new.conf     is this file right?
+  journalkeeper check-config -j           problems and values for programs
 
 exit status:
   0 the configuration is right, 1 it is not, 2 wrong usage"""

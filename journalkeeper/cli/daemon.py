@@ -21,7 +21,7 @@ runs it on a host."""
 EXAMPLES = """\
 examples:
   journalkeeper daemon                  as journalkeeper.service does
-  STATE_DIRECTORY=$PWD/state journalkeeper daemon -D /mnt/var/log/journal --config new.conf
+  STATE_DIRECTORY=$PWD/state journalkeeper daemon -D /mnt/log --config new.conf
 
 exit status:
   0 a signal ended it, 1 it cannot run, 2 wrong usage"""

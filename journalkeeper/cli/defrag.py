@@ -32,8 +32,8 @@ the same; a user whom polkit allows it needs no root then."""
 
 EXAMPLES = """\
 examples:
-  sudo journalkeeper defrag -n              only show what would be done (the same as `plan`)
-  sudo journalkeeper defrag --archived      leave the files alone that journald writes to
+  sudo journalkeeper defrag -n          show what would be done, as `plan`
+  sudo journalkeeper defrag --archived  not the files that journald writes to
   sudo journalkeeper defrag --now /var/log/journal/*/system.journal
 
 exit status:

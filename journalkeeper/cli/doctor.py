@@ -31,7 +31,7 @@ What could not be looked at is said, and counts as neither right nor wrong. Noth
 EXAMPLES = """\
 examples:
   sudo journalkeeper doctor
-  sudo journalkeeper doctor --check             exit status 1 if there is a problem, for monitoring
+  sudo journalkeeper doctor --check             for monitoring
   sudo journalkeeper doctor -j | jq '.findings | length'
   journalkeeper doctor -D /mnt/var/log/journal  what another host's disk tells
 

@@ -36,7 +36,7 @@ EXAMPLES = """\
 examples:
   journalkeeper explain /var/log/journal/*/system.journal
   journalkeeper explain /var/log/journal          every directory in it
-  journalkeeper explain -j /var/log/journal/*/system.journal | jq .price.read_seconds
+  journalkeeper explain -j /var/log/journal/*/system.journal | jq .price
 
 exit status:
   0 done; 1 it cannot be read or is not on btrfs, does not exist or is no journal; 2 wrong usage"""

@@ -16,6 +16,7 @@ from journalkeeper import __version__
 from journalkeeper.cli.commands import COMMANDS
 from journalkeeper.cli.output import DEFAULT_COLUMNS, columns
 from journalkeeper.cli.selection import refuse_another
+from journalkeeper.cli.table import wrapped
 from journalkeeper.model.errors import UsageError
 
 DESCRIPTION = """\
@@ -27,12 +28,11 @@ examples:
   journalkeeper scan                    how fragmented are the journal files?
   journalkeeper plan                    what would be done to them, and why not?
   sudo journalkeeper defrag             do it
-  journalkeeper defrag --help           the options of one command, with examples
+  journalkeeper defrag --help           the options of one command, examples
 
 exit status:
-  0  done
-  1  something failed or was interrupted, or the configuration is bad
-  2  the command line makes no sense"""
+  0 done; 1 something failed or was interrupted, a PATH does not exist or is no journal, or the
+  configuration is bad; 2 the command line makes no sense"""
 
 
 NAMES: Final = {
@@ -47,11 +47,28 @@ NAMES: Final = {
 """The names of files and directories on a command line. An empty one would be the current directory."""
 
 
-class Help(argparse.RawDescriptionHelpFormatter):
-    """argparse's help without shutil, which it imports, and asks the terminal, for every option added (4 ms)."""
+class Help(argparse.HelpFormatter):
+    """argparse's help without shutil, which it imports, and asks the terminal, for every option added (4 ms).
+
+    A paragraph and an exit status are filled to the terminal's width. Other indented lines, such as examples, stay.
+    """
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=max(columns() or DEFAULT_COLUMNS, 40) - 2)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.strip("\n").split("\n\n")
+        return "\n\n".join("\n".join(_fill_paragraph(one, width)) for one in paragraphs)
+
+
+def _fill_paragraph(paragraph: str, width: int) -> list[str]:
+    lines = paragraph.splitlines()
+    flush = " ".join(line for line in lines if not line.startswith(" "))
+    indented = [line for line in lines if line.startswith(" ")]
+    filled = wrapped(flush, width) if flush else []
+    if flush == "exit status:":
+        return filled + [f"  {line}" for line in wrapped(" ".join(" ".join(indented).split()), width - 2)]
+    return filled + indented
 
 
 class Parser(argparse.ArgumentParser):
@@ -104,7 +121,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         args.paths += extras
     _complain_of_empty(args)
     if args.command is None:
-        raise UsageError("what shall be done? `journalkeeper status` tells how things are; see journalkeeper --help")
+        raise UsageError("no command given; try `journalkeeper status`, or see journalkeeper --help")
     own = next(command.own for command in COMMANDS if command.name == args.command)
     if own:
         refuse_another(args, args.command, own)

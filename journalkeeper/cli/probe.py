@@ -36,7 +36,7 @@ exit status:
 
 EXAMPLES = f"""\
 examples:
-  journalkeeper probe intake --boot            how long did messages wait for journald?
+  journalkeeper probe intake --boot            how long did messages wait?
   sudo journalkeeper probe fsync --who=2       who waits for which file?
   sudo journalkeeper probe syslog --seconds=2 -j | tee before.json
   sudo journalkeeper probe syslog --seconds=2 --against=before.json

@@ -14,10 +14,12 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from journalkeeper.bus import contract, names
+from journalkeeper.bus.server import Server
 from tests.bus import PrivateBus
 from tests.daemon import Daemon
 from tests.patience import eventually
@@ -275,6 +277,18 @@ def test_without_a_bus_the_service_runs_and_says_so_once(tmp_path: Path, journal
         assert eventually(lambda: "not on btrfs" in daemon.log())
         assert daemon.log().count("no system bus") == 1
         assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileNotFoundError(), " (/no/socket is not there)"),
+        (ConnectionRefusedError(111, "Connection refused"), ": Connection refused"),
+        (EOFError(), ": the connection ended (EOFError)"),
+    ],
+)
+def test_the_reason_why_there_is_no_bus_is_never_empty(error: Exception, said: str) -> None:
+    assert Server(Mock(), "unix:path=/no/socket", Mock(), Mock(), Mock())._why(error) == said
 
 
 def test_a_bus_that_nobody_listens_at_is_said_once_and_tried_again(tmp_path: Path, journal: Path) -> None:

@@ -173,6 +173,16 @@ def test_help_has_the_options_that_name_another_journal_where_they_are_taken(
     assert "2 wrong usage" in text
 
 
+HELPS = [[], *([command.name] for command in COMMANDS), *(["probe", probe.name] for probe in PROBES)]
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_every_line_of_help_fits_80_columns(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse([*words, "--help"])
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
+
+
 @pytest.mark.parametrize(
     ("environ", "pagers"),
     [
