@@ -21,7 +21,7 @@ from journalkeeper.config import Config
 from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.execute.runner import Runner
 from journalkeeper.history import state
-from journalkeeper.history.bookkeeping import begun_anew, kept, tried
+from journalkeeper.history.bookkeeping import describe_replacement, record_outcome, run_bookkeeping
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.metrics.publisher import Publisher
 from journalkeeper.metrics.status import Status, status
@@ -122,7 +122,7 @@ class Engine:
     def publish_health(self, *, healthy: bool | None) -> None:
         """Write the verdict into the metrics, None if it is not known. A run reports what bars the file."""
         if self._publisher is not None:
-            tried(partial(self._publisher.judged, healthy=healthy))
+            run_bookkeeping(partial(self._publisher.judged, healthy=healthy))
 
     def _there(self, *, watching: bool) -> tuple[str, ...]:
         """The directories to look into: who watches takes one that is not there for empty."""
@@ -215,12 +215,12 @@ class Engine:
                 for action, done in worker.carry_out(chosen, self.memory.seen, on_progress):
                     outcomes.append(done.outcome)
                     remember(self.memory.failures, action, done.outcome, now_us())
-                    unrecorded += kept(record, run, seen.volumes, action.target.device, done)
+                    unrecorded += record_outcome(record, run, seen.volumes, action.target.device, done)
                     on_outcome(done.outcome)
-                unrecorded += tried(lambda: record.end_run(run, now_us()))
+                unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
             notices += self._looked_back(record, host, (chosen, outcomes), whole=not request.paths, rarely=watching)
             if publisher is not None:
-                notices += tried(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
+                notices += run_bookkeeping(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
             counters = _counters(record)
         waiting = tuple(self.memory.waiting.values()) if self.memory.waiting and watching else ()
         written = sum(outcome.bytes_written for outcome in outcomes)
@@ -233,10 +233,10 @@ class Engine:
 
     def _forget_what_others_did(self, record: Record) -> None:
         """Another process may have worked on files since our last run."""
-        known, self.memory.newest_run = self.memory.newest_run, record.newest_run()
+        known, self.memory.newest_run = self.memory.newest_run, record.find_newest_run()
         if known is not None and known != self.memory.newest_run:
             # every run in a new history is new
-            self.memory.observer.forget(record.worked_on_after(known if known < self.memory.newest_run else 0))
+            self.memory.observer.forget(record.list_paths_since_run(known if known < self.memory.newest_run else 0))
 
     def _wait(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
         """Know since when files wait; the record, of which each commit costs 14 I/Os, keeps waits of an hour.
@@ -258,23 +258,23 @@ class Engine:
         record = stack.enter_context(Record(self.state_directory))
         self.memory.history_seen = True
         if removed:
-            self.memory.notices.append(f"{record.path}: the record was removed; a new one was begun")
+            self.memory.notices.append(f"{record.path}: the history was removed, and a new one was started")
         notices = list(self.memory.notices)
         stack.push(partial(self._closing, record))
         return record, notices
 
     def _closing(self, record: Record, _: object, error: BaseException | None, __: object) -> None:
         """Keep the notice about a lost history for the next run if this run failed."""
-        lost = [] if error is None else [*self.memory.notices, *begun_anew(record)]
+        lost = [] if error is None else [*self.memory.notices, *describe_replacement(record)]
         self.memory.notices = list(dict.fromkeys(lost))
 
     def _looked_back(
         self, record: Record, host: Host, done: tuple[Plan, list[Outcome]], *, whole: bool, rarely: bool
     ) -> list[str]:
         """Bring the record to order, and what is to be said beside the outcomes of a run over all files, or not."""
-        said = tried(partial(self._wait, record, *done, whole=whole))
-        said += tried(lambda: self._prune(record, host, whole=whole, rarely=rarely))
-        return [*said, *record.ignored, *begun_anew(record)]
+        said = run_bookkeeping(partial(self._wait, record, *done, whole=whole))
+        said += run_bookkeeping(lambda: self._prune(record, host, whole=whole, rarely=rarely))
+        return [*said, *record.ignored, *describe_replacement(record)]
 
     def _prune(self, record: Record, host: Host, *, whole: bool, rarely: bool) -> None:
         """Forget what is old, not of `host`: after each run that somebody asked for, once a day where nobody did."""
@@ -350,7 +350,7 @@ class Engine:
 
     def _host(self, seen: Seen, record: Record) -> Host:
         now = now_us()
-        written = record.written_since(now - DAY_US, now)
+        written = record.sum_written_bytes(now - DAY_US, now)
         return Host(
             now_us=now,
             files=seen.files,
@@ -359,8 +359,8 @@ class Engine:
             past=self._past(seen, record),
             written_bytes=written,
             refused=dict(self.memory.failures),
-            rotations=record.rotations_since(now - DAY_US, now),
-            unshared=record.unshared_since(now - SNAPSHOTS_US),
+            rotations=record.count_rotations(now - DAY_US, now),
+            unshared=record.list_unsharing_directories(now - SNAPSHOTS_US),
         )
 
 
@@ -374,7 +374,7 @@ def _counters(record: Record) -> Counters | None:
 
 def _either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:
     """Whether to stop: also once the lock's file is gone, and another run may have begun."""
-    return lambda: stop() or not lock.ours()
+    return lambda: stop() or not lock.is_held()
 
 
 def now_us() -> int:

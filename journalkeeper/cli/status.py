@@ -189,7 +189,7 @@ def _read(context: Context) -> tuple[Recorded | None, int]:
                 waiting=tuple(long(record.waiting().values(), now_us)),
                 counters=record.counters(),
             )
-            written_bytes = record.written_since(now_us - DAY_US, now_us)
+            written_bytes = record.sum_written_bytes(now_us - DAY_US, now_us)
             for sentence in record.ignored:
                 context.output.note(sentence)
             return found, written_bytes

@@ -116,7 +116,7 @@ def recorded(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | Un
                 totals=tuple(totals),
                 last_run=record.last_run(),
                 waiting=tuple(record.waiting().values()),
-                unshared=record.unshared_since(now_us - SNAPSHOTS_US),
+                unshared=record.list_unsharing_directories(now_us - SNAPSHOTS_US),
                 counters=record.counters(),
                 ignored=record.ignored,
             )

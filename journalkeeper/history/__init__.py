@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The record of what was done and seen: a SQLite database in the state directory, and the lock beside it."""
+"""The history: a SQLite database in the state directory with runs, outcomes and extent counts, and its lock."""

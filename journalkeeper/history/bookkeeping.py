@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Recording a run: what cannot be recorded becomes a notice, and no run fails for it."""
+"""Record a run in the history. A failure to record becomes a notice and never fails the run."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import Done
 
 
-def tried(bookkeeping: Callable[[], None]) -> list[str]:
-    """Do some bookkeeping after the work; the notice if that failed: what was done is reported all the same."""
+def run_bookkeeping(task: Callable[[], None]) -> list[str]:
+    """Call `task` and return its error as a notice, because the files are already rewritten."""
     try:
-        bookkeeping()
+        task()
     except KeeperError as error:
         return [str(error)]
     return []
 
 
-def begun_anew(record: Record) -> list[str]:
-    """Notices about a record that was damaged or removed."""
+def describe_replacement(record: Record) -> list[str]:
+    """Return a notice if the history was damaged or removed and a new one was started."""
     notices = []
     if record.set_aside is not None:
-        notices.append(f"the record was damaged and is now {record.set_aside}; a new one was begun")
+        notices.append(f"the history was damaged: it was moved to {record.set_aside}, and a new one was started")
     if record.vanished:
-        notices.append(f"{record.path}: the record was removed; a new one was begun")
+        notices.append(f"{record.path}: the history was removed, and a new one was started")
     return notices
 
 
-def kept(record: Record, run: int, volumes: tuple[Volume, ...], device: int, done: Done) -> list[str]:
-    """Record what became of an action on `device`; the notice if that failed.
+def record_outcome(record: Record, run: int, volumes: tuple[Volume, ...], device: int, done: Done) -> list[str]:
+    """Store the outcome in the history. Return a notice if the history cannot be written.
 
-    The file is done and whole then; only the memory of it is lost, and the next look finds it ideal.
+    The file on `device` is already rewritten; without the entry, the next look sees a compact file and skips it.
     """
     key = next((volume.uuid, volume.subvolume) for volume in volumes if volume.device == device)
     try:

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One SQLite file that survives: killed writers, a full disk, a corrupt or foreign file.
+"""A SQLite file that survives killed writers, a full disk, and a corrupt or foreign file.
 
-What SQLite says leaves here as one of our errors, or as a fresh database
-with the old one set aside; never both lost. Set aside is only what two tries found damaged
-while every byte could be read: SQLite reports a failed read as damage, too (EIO becomes
-SQLITE_IOERR_CORRUPTFS, and that SQLITE_CORRUPT; sqlite 3.40, os_unix.c and vdbe.c).
+Each SQLite error becomes one of our errors, or the damaged file is renamed and a fresh database is made. A file counts
+as damaged only after two failed tries during which every byte could be read. SQLite reports a failed read as damage,
+too: EIO becomes SQLITE_IOERR_CORRUPTFS, and that SQLITE_CORRUPT (sqlite 3.40, os_unix.c and vdbe.c).
 
-A rollback journal and not WAL, although WAL is much cheaper (measured on btrfs per commit:
-0.2 I/Os and 11 KiB against 14 and 164 KiB; synchronous=FULL would be 27 and 304 KiB). WAL
-maps its index file, and on a full btrfs the first store to that mapping is a SIGBUS that
-kills the process (measured); and who may not write in the directory cannot read it once
-the writer is gone. So commits are kept few instead. With synchronous=NORMAL a power cut
-at the worst moment could corrupt the file; it is then set aside like any other.
+The database uses a rollback journal, although WAL is much cheaper (measured on btrfs per commit: 0.2 I/Os and 11 KiB
+against 14 and 164 KiB; synchronous=FULL would be 27 and 304 KiB). WAL maps its index file, and on a full btrfs the
+first store to that mapping kills the process with SIGBUS (measured). A reader without write permission in the directory
+also cannot read a WAL database after its writer has ended. So commits are kept few instead. With synchronous=NORMAL, a
+power cut at the worst moment could corrupt the file; it is then renamed like any damaged file.
 """
 
 from __future__ import annotations
@@ -31,10 +29,10 @@ from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsR
 T = TypeVar("T")
 
 APPLICATION_ID = 0x4A6B7031
-"""Ours in PRAGMA application_id: a file with another one is foreign."""
+"""The value of PRAGMA application_id in our databases: a file with another value is foreign."""
 
 BUSY_S = 5.0
-"""How long to wait for another process's transaction: readers and writers take milliseconds."""
+"""How long to wait for another process's transaction; readers and writers take milliseconds."""
 
 MODE = 0o640
 
@@ -46,7 +44,7 @@ class RecordLockedError(BusyError):
 
 
 class _UnusableError(Exception):
-    """The file is not one that we can write: `why` is the word for its new name."""
+    """The file cannot be used as our database; `why` is the suffix for its new name."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -54,11 +52,10 @@ class _UnusableError(Exception):
 
 
 class Database:
-    """The SQLite file at `path`, made of `migrations`: statements to get from version N to N + 1.
+    """The SQLite file at `path`, with the schema of `migrations`: statements that lead from version N to N + 1.
 
-    `set_aside` is where a file that could not be used was moved to, None while nothing was;
-    `vanished` says that the file was removed under our hands and made anew. One thread at a
-    time may use it. A read-only database that does not exist is empty.
+    `set_aside` is the new path of a damaged file, or None. `vanished` is true after the file was removed while it was
+    open and a new one was made. One thread at a time may use it. A read-only database that does not exist is empty.
     """
 
     def __init__(self, path: str, migrations: tuple[tuple[str, ...], ...], *, read_only: bool) -> None:
@@ -72,24 +69,24 @@ class Database:
         self.read(lambda connection: None)
 
     def close(self) -> None:
-        """Let go of the file; what was not committed is rolled back."""
+        """Close the file; an open transaction is rolled back."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """What `work` finds. It may run twice, and fetches all it needs: an open cursor bars writers.
+        """Return the result of `work`. `work` may run twice, and fetches all rows, because an open cursor blocks
+        writers.
 
-        Raises: NeedsRootError without the right to; BusyError if it was locked for BUSY_S;
-            FileError (ENOSPC, EROFS, EIO); KeeperError for a damaged file that may only be read,
-            and for a number beyond 63 bits.
+        Raises: NeedsRootError without the permission; BusyError if the file was locked for BUSY_S; FileError (ENOSPC,
+            EROFS, EIO); KeeperError for a damaged read-only file, and for a number beyond 63 bits.
         """
-        return self._guarded("read the record", work)
+        return self._run_or_replace("read the history", work)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """What `work` returns, after all that it wrote was committed; it may run twice.
+        """Run `work` in a transaction, commit it and return its result; `work` may run twice.
 
-        Raises: as `read`; nothing of `work` is then in the file.
+        Raises: as `read`; then nothing that `work` wrote is in the file.
         """
 
         def transaction(connection: Connection) -> T:
@@ -98,49 +95,49 @@ class Database:
             connection.execute("COMMIT")
             return result
 
-        return self._guarded("write the record", transaction)
+        return self._run_or_replace("write the history", transaction)
 
-    def _guarded(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Run `work` on an open connection; on a fresh database if this one is unusable at a second try, too."""
+    def _run_or_replace(self, doing: str, work: Callable[[Connection], T]) -> T:
+        """Run `work` on an open connection. Replace a database that is still unusable at the second try."""
         try:
-            return self._tried_twice(doing, work)
+            return self._run_with_retry(doing, work)
         except _UnusableError as error:
             if self._read_only:
-                what = f"{self.path}: the record is {error.why}; the next run as root sets it aside and begins anew"
+                what = f"{self.path}: the history is {error.why}; the next run as root renames it and starts a new one"
                 raise KeeperError(what) from error
-            self._put_aside(error.why)
+            self._move_aside(error.why)
         try:
-            return self._tried(doing, work)
+            return self._run_once(doing, work)
         except _UnusableError as error:
-            raise KeeperError(f"{self.path}: the new record is {error.why} too: is the disk failing?") from error
+            raise KeeperError(f"{self.path}: the new history is {error.why} too: is the disk failing?") from error
 
-    def _tried_twice(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """As `_tried`, but an error of the disk that SQLite takes for damage is raised as what it is."""
+    def _run_with_retry(self, doing: str, work: Callable[[Connection], T]) -> T:
+        """Run `work`, again if the file seems damaged. Raise the disk's read error if there is one."""
         try:
-            return self._tried(doing, work)
+            return self._run_once(doing, work)
         except _UnusableError:
             _read_through(self.path)
         try:
-            return self._tried(doing, work)
+            return self._run_once(doing, work)
         except _UnusableError:
             _read_through(self.path)
             raise
 
-    def _tried(self, doing: str, work: Callable[[Connection], T]) -> T:
+    def _run_once(self, doing: str, work: Callable[[Connection], T]) -> T:
 
         with ExitStack() as undo:
             undo.callback(self.close)
             try:
-                done = work(self._opened())
+                done = work(self._open())
             except sqlite3.DatabaseError as error:
-                raise _translated(error, doing, self.path) from error
+                raise _translate_error(error, doing, self.path) from error
             except OverflowError as error:  # a parameter of more than 63 bits
                 raise KeeperError(f"{self.path}: cannot {doing}: {error}") from error
             undo.pop_all()
         return done
 
-    def _opened(self) -> Connection:
-        """The connection; a new one if there is none or the file at our path is no longer the one we opened."""
+    def _open(self) -> Connection:
+        """Return the open connection, or a new one if none is open or the file at `path` was replaced."""
         identity = _identity(self.path)
         if self._connection is not None and identity == self._identity:
             return self._connection
@@ -155,7 +152,7 @@ class Database:
         return self._connection
 
     def _connect(self, *, exists: bool) -> Connection:
-        """A connection to the file, brought up to date if we may write, or to an empty database in memory."""
+        """Return a connection to the file, or to an empty database in memory; migrate it if it may be written."""
 
         # A reader who has the right to write opens for writing all the same, or it could
         # not roll back what a killed writer has left half done.
@@ -195,11 +192,11 @@ class Database:
         connection.execute(f"PRAGMA user_version = {len(self._migrations)}")
         connection.execute("COMMIT")
 
-    def _put_aside(self, why: str) -> None:
-        """Rename the file, unless somebody else has already done so; its rollback journal after it.
+    def _move_aside(self, why: str) -> None:
+        """Rename the file, then its rollback journal, unless another process has already replaced the file.
 
-        In this order: a journal that is left without its database is deleted by SQLite, while
-        a new database beside the old journal would have that rolled into it.
+        The order matters. SQLite deletes a journal without a database, but would roll the old journal into a new
+        database of the same name.
         """
         if _identity(self.path) != self._identity:
             return
@@ -210,14 +207,14 @@ class Database:
                 if os.path.lexists(self.path + suffix):
                     os.rename(self.path + suffix, aside + suffix)
         except OSError as error:
-            raise state.refused("set the damaged record aside", self.path, error) from error
+            raise state.wrap_error("rename the damaged history", self.path, error) from error
         self.set_aside, self._identity = aside, None
 
 
 def _version(connection: Connection, newest: int) -> int:
-    """The schema version of an open database, 0 if it is empty.
+    """Return the schema version of an open database, 0 if it is empty.
 
-    Raises: _UnusableError if it is not ours or newer than we know; sqlite3.DatabaseError if it is none at all.
+    Raises: _UnusableError if it is foreign or of a newer version; sqlite3.DatabaseError if it is no database.
     """
     # One statement, so that no other process's migration falls between.
     application, version, tables = connection.execute(
@@ -233,13 +230,13 @@ def _version(connection: Connection, newest: int) -> int:
     return int(version)
 
 
-def _translated(error: sqlite3.DatabaseError, doing: str, path: str) -> Exception:
-    """Our error for one of SQLite's; the same error where only a mistake of ours can be the reason."""
+def _translate_error(error: sqlite3.DatabaseError, doing: str, path: str) -> Exception:
+    """Return our error for an error of SQLite, or the same error if only a bug of ours can cause it."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _UnusableError("corrupt")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return RecordLockedError(f"{path}: cannot {doing}: another process has held it locked for {BUSY_S:.0f} s")
+        return RecordLockedError(f"{path}: cannot {doing}: another process has kept it locked for {BUSY_S:.0f} s")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) and os.geteuid() != 0:
         return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(errno.EACCES)}")
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_PROTOCOL):
@@ -253,20 +250,20 @@ def _translated(error: sqlite3.DatabaseError, doing: str, path: str) -> Exceptio
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """The (device, inode) of a file, None if there is none."""
+    """Return the (device, inode) of a file, None if it does not exist."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise state.refused("look at the record", path, error) from error
+        raise state.wrap_error("stat the history", path, error) from error
     return status.st_dev, status.st_ino
 
 
 def _read_through(path: str) -> None:
     """Read every byte of a database and of its rollback journal.
 
-    Raises: FileError if the disk does not give them (EIO).
+    Raises: FileError if the disk cannot read them (EIO).
     """
     for name in (path, f"{path}-journal"):
         try:
@@ -276,21 +273,21 @@ def _read_through(path: str) -> None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise state.refused("read the record", name, error) from error
+            raise state.wrap_error("read the history", name, error) from error
 
 
 def _text(data: bytes) -> str:
-    """What a damaged row says where text should be: it is shown, and compared with the words that there are."""
+    """Decode a text column of a row that may be damaged; invalid bytes become U+FFFD."""
     return data.decode(errors="replace")
 
 
 def _create(path: str) -> None:
-    """Make an empty file that only its owner writes, for SQLite and its journal to take the mode from."""
-    state.make(os.path.dirname(path))
+    """Create an empty file that only its owner may write; SQLite gives its journal the same mode."""
+    state.make_directory(os.path.dirname(path))
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE))
     except OSError as error:
-        raise state.refused("make the record", path, error) from error
+        raise state.wrap_error("create the history", path, error) from error
 
 
 def _uri(path: str, mode: str) -> bytes:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What was done and seen, kept in the state directory: rewrites, runs, outcomes, extent counts.
+"""The history of runs, outcomes, rewrites and extent counts in the state directory.
 
-One transaction per outcome, so that a run that is killed has recorded what it
-finished, and nothing is written that says the same as the row before it.
+Each outcome is one transaction, so that a killed run has recorded all that it finished. A row that would repeat the row
+before it is not written.
 
-A file is known by (volume UUID, subvolume, inode), because st_dev is dealt out anew at each
-mount; a volume's key is the first two. Paths are bytes in the database: names need not be UTF-8.
+A file is known by (volume UUID, subvolume, inode), because st_dev changes with each mount; a volume's key is the first
+two. Paths are bytes in the database: names need not be UTF-8.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from journalkeeper.history.rows import (
     COUNT_LIMIT,
     columns,
     confirm_clock,
-    counted,
     encodable,
-    entry,
-    moment,
-    named,
     outcome_values,
-    past,
-    ran,
-    sample,
-    totals,
-    waited,
+    parse_counters,
+    parse_entry,
+    parse_moment,
+    parse_past,
+    parse_path,
+    parse_run,
+    parse_sample,
+    parse_totals,
+    parse_wait,
 )
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, Kind, Outcome, Past, Reason, Result, Verb
@@ -47,11 +47,11 @@ REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE)
 
 
 WRITTEN = f"coalesce(sum(bytes_written) FILTER (WHERE bytes_written BETWEEN 0 AND {COUNT_LIMIT}), 0)"
-"""SQL for a sum without damaged numbers, of two of which SQLite makes none ("integer overflow")."""
+"""SQL for a sum without damaged numbers: SQLite raises "integer overflow" for the sum of two of them."""
 
 THESE: Final = "uuid = ? AND subvolume = ? AND inode IN (SELECT value FROM json_each(?))"
 SEEN: Final = f"UPDATE rewrites SET seen_us = ? WHERE {THESE} AND abs(seen_us - ?) >= ?"  # noqa: S608 - our words
-"""The rewrites of these files, last seen a day ago, are not to be forgotten."""
+"""SQL that marks the rewrites of these files as seen today, so that they are not pruned."""
 
 T = TypeVar("T")
 
@@ -60,14 +60,14 @@ VolumeKey = tuple[str, int]
 
 
 class Record:
-    """The record in `directory`, which is made if need be; read-only for who only wants to know.
+    """The history in `directory`, which is created if necessary, unless `read_only` is given.
 
-    One thread at a time may use it. `set_aside` is where a damaged record was moved to by
-    this object, None while nothing was; `vanished` says that it was deleted under our hands
-    and begun anew. `ignored` has a sentence on each table with rows that could not be understood.
+    One thread at a time may use it. `set_aside` is the path to which this object moved a damaged database, or None.
+    `vanished` is true after the database was deleted while it was open. `ignored` has a sentence for each table with
+    unreadable rows.
 
-    Raises, here and in every method: NeedsRootError without the right; BusyError after 5 s;
-        FileError (ENOSPC, EROFS, EIO); KeeperError for a damaged record opened read-only.
+    Raises, here and in every method: NeedsRootError without the permission; BusyError after 5 s; FileError (ENOSPC,
+        EROFS, EIO); KeeperError for a damaged database that was opened read-only.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
@@ -77,30 +77,30 @@ class Record:
 
     @property
     def path(self) -> str:
-        """The database file."""
+        """The path of the database file."""
         return self._database.path
 
     @property
     def set_aside(self) -> str | None:
-        """The new path of a record that could not be used."""
+        """The new path of a damaged database that was renamed, or None."""
         return self._database.set_aside
 
     @property
     def vanished(self) -> bool:
-        """Whether the record disappeared while it was open."""
+        """Whether the database was deleted while it was open, and a new one was made."""
         return self._database.vanished
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """What is to be said of rows that were read and left out."""
+        """One sentence for each table with rows that could not be read."""
         return tuple(
             f"{self.path}: {count} {'row' if count == 1 else 'rows'} of {table} {'was' if count == 1 else 'were'}"
-            f" ignored: {why}; written by a newer version, or damaged"
+            f" ignored: {why} (damaged, or written by a newer version)"
             for table, (count, why) in self._ignored.items()
         )
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the database."""
         self._database.close()
 
     def __enter__(self) -> Self:
@@ -112,11 +112,11 @@ class Record:
         self.close()
 
     def begin_run(self, now_us: int, origin: str) -> int:
-        """The id of a new run, begun by `origin` ("defrag", "daemon", ...)."""
-        return self._database.write(lambda connection: _inserted(connection, "runs", (None, origin, now_us, None)))
+        """Store a new run, begun by `origin` ("defrag", "daemon", ...), and return its id."""
+        return self._database.write(lambda connection: _insert(connection, "runs", (None, origin, now_us, None)))
 
     def end_run(self, run: int, now_us: int) -> None:
-        """Say that a run came to its end by itself."""
+        """Store that a run ended normally."""
         self._database.write(
             lambda connection: connection.execute("UPDATE runs SET ended_us = ? WHERE id = ?", (now_us, run))
         )
@@ -135,25 +135,24 @@ class Record:
         compress: str | None = None,
         kind: Kind | None = None,
     ) -> None:
-        """Keep one outcome; a rewrite that was carried out, for good or in vain, is also the past of `inode`.
+        """Store an outcome. A rewrite that was done or gained nothing also replaces the past of `inode`.
 
-        `inode`, `mtime_ns` and `size_bytes` are the file's afterwards: what takes a name by a
-        rewrite or a rotation has another inode than the plan saw. `compress` is how it was compressed, `kind` what the
-        file was when the rewrite began.
+        `inode`, `mtime_ns` and `size_bytes` are those after the rewrite or the rotation, which give the name a new
+        inode. `compress` is the compression that was used, `kind` the kind of the file before the rewrite.
         """
 
         def keep(connection: Connection) -> None:
             table = f"outcomes (run, when_us, {columns(KEPT_OUTCOME)})"
-            _inserted(connection, table, (run, when_us, *outcome_values(outcome)))
+            _insert(connection, table, (run, when_us, *outcome_values(outcome)))
             if outcome.action in REWRITES and (outcome.result is Result.DONE or outcome.reason is Reason.NO_GAIN):
                 after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
                 gain = (outcome.extents_before, extents_expected, outcome.bytes_written)
-                _inserted(connection, "rewrites", (*volume, inode, *after, *gain, compress, kind))
+                _insert(connection, "rewrites", (*volume, inode, *after, *gain, compress, kind))
 
         self._database.write(keep)
 
     def past(self, volume: VolumeKey, inodes: Iterable[int] | None = None) -> dict[int, Past]:
-        """The last rewrite of each file on a volume, or of those with `inodes`, by inode."""
+        """Return the last rewrite of each file on a volume, by inode; only of `inodes` if given."""
         columns = "inode, verb, when_us, size_bytes, mtime_ns, extents, extents_before, extents_expected"
         where, values = "uuid = ? AND subvolume = ?", list[object](volume)
         if inodes is not None:
@@ -163,29 +162,29 @@ class Record:
             f"SELECT {columns}, bytes_written, compress, kind FROM rewrites WHERE {where}",  # noqa: S608 - our words
             values,
         )
-        return dict(self._understood("rewrites", rows, past))
+        return dict(self._parse_rows("rewrites", rows, parse_past))
 
     def observe(self, now_us: int, host: Host, *, every_us: int = 0) -> None:
-        """Keep each instance's totals and each active file's extents where they are not what they were.
+        """Store each instance's totals and each active file's extents if they changed.
 
-        A row follows its predecessor after `every_us` at the earliest: active files change
-        with every flush, and a commit costs 14 I/Os. Files with a problem are left out.
+        A row follows its predecessor after `every_us` at the earliest: active files change with every flush, and a
+        commit costs 14 I/Os. Files with a problem are left out.
         """
-        rows = self._database.read(lambda connection: samples.news(connection, now_us, host, every_us))
+        rows = self._database.read(lambda connection: samples.find_new_rows(connection, now_us, host, every_us))
         if not rows:
             return
 
         def keep(connection: Connection) -> None:
             for table, row in rows:
-                _inserted(connection, table, row)
+                _insert(connection, table, row)
 
         self._database.write(keep)
 
-    def written_since(self, when_us: int, until_us: int | None = None) -> int:
-        """The bytes that were written after `when_us`, for the budget.
+    def sum_written_bytes(self, when_us: int, until_us: int | None = None) -> int:
+        """Return the number of bytes written after `when_us`, for the budget.
 
-        With `until_us`, the present time, what was recorded while the clock was ahead does
-        not use up the budgets of the days until then.
+        With `until_us`, the present time, later outcomes are left out: they were recorded while the clock was ahead,
+        and would use up the budget of the coming days.
         """
         ((written,),) = self._rows(
             f"SELECT {WRITTEN} FROM outcomes WHERE when_us > ? AND when_us <= ?",  # noqa: S608 - our words
@@ -193,37 +192,37 @@ class Record:
         )
         return int(written)
 
-    def rotations_since(self, when_us: int, until_us: int) -> int:
-        """How many rotations were asked for in that time; journald may have made one and not answered."""
+    def count_rotations(self, when_us: int, until_us: int) -> int:
+        """Return the number of requested rotations in that time; journald may have made one without an answer."""
         wanted = "action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?"
         return int(self._rows(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))[0][0])  # noqa: S608 - our words
 
-    def unshared_since(self, when_us: int) -> frozenset[str]:
-        """Return the directories in which a file was rewritten beside a snapshot since then.
+    def list_unsharing_directories(self, when_us: int) -> frozenset[str]:
+        """Return the directories in which a file that a snapshot shared was rewritten since then.
 
-        Journals of users are left out: a user may have reflinked the own one.
+        Users' journals are left out, because any user can reflink the own journal.
         """
         rows = self._rows("SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (when_us,))
-        paths = map(os.path.split, self._understood("outcomes", rows, named))
+        paths = map(os.path.split, self._parse_rows("outcomes", rows, parse_path))
         return frozenset(directory for directory, name in paths if not name.startswith("user-"))
 
     def waiting(self) -> dict[str, Wait]:
-        """The files that wait, by path."""
+        """Return the files that wait, by path."""
         rows = self._rows(f"SELECT {columns(WAIT)} FROM waiting ORDER BY since_us, path", ())  # noqa: S608 - our words
-        return {wait.path: wait for wait in self._understood("waiting", rows, waited)}
+        return {wait.path: wait for wait in self._parse_rows("waiting", rows, parse_wait)}
 
     def wait(self, waits: Iterable[Wait], *, now_us: int) -> None:
-        """Keep these in place of what was kept.
+        """Replace the stored files that wait with `waits`.
 
-        Nothing is written where the same files wait since the same times, those of more than a day, which `status`
-        reports, for the same reasons.
+        Nothing is written if the same files wait since the same times. For files that wait for more than a day, which
+        `status` reports, the reasons must be the same, too.
         """
 
-        def reported(wait: Wait) -> tuple[str, int, str]:
+        def key(wait: Wait) -> tuple[str, int, str]:
             return wait.path, wait.since_us, wait.reason if is_long(wait, now_us) else ""
 
         kept = {one.path: one for one in waits}
-        if set(map(reported, kept.values())) == set(map(reported, self.waiting().values())):
+        if set(map(key, kept.values())) == set(map(key, self.waiting().values())):
             return
         rows = [(os.fsencode(one.path), one.since_us, one.reason) for one in kept.values()]
 
@@ -233,15 +232,15 @@ class Record:
 
         self._database.write(keep)
 
-    def run_failed(self) -> None:
-        """Count a run that came to nothing as a whole."""
+    def count_run_failure(self) -> None:
+        """Count a run that failed as a whole."""
         self._database.write(
             lambda connection: connection.execute("UPDATE ever SET times = times + 1 WHERE what = 'failed-run'")
         )
 
     def counters(self) -> Counters:
-        """Return the totals since the record began, which pruning does not change."""
-        counts = dict(self._understood("ever", self._rows("SELECT * FROM ever", ()), counted))
+        """Return the totals since the history began, which pruning does not change."""
+        counts = dict(self._parse_rows("ever", self._rows("SELECT * FROM ever", ()), parse_counters))
         times = {what: numbers[0] for what, numbers in counts.items()}
         written, removed, reclaimed, known, unmeasured = (
             sum(row[column] for row in counts.values()) for column in range(1, 6)
@@ -259,11 +258,11 @@ class Record:
         )
 
     def _moments(self) -> dict[str, int]:
-        """Return the times of the table of moments, by name."""
-        return dict(self._understood("moments", self._rows("SELECT what, when_us FROM moments", ()), moment))
+        """Return the times in the table `moments`, by name."""
+        return dict(self._parse_rows("moments", self._rows("SELECT what, when_us FROM moments", ()), parse_moment))
 
     def last_run(self) -> Run | None:
-        """The run that began last, None if there was none."""
+        """Return the run that began last, None if there was none."""
         rows = self._rows(
             f"""SELECT runs.id, origin, began_us, ended_us, count(*) FILTER (WHERE result = 'done'),
                 count(*) FILTER (WHERE result = 'skipped'), count(*) FILTER (WHERE result = 'failed'),
@@ -272,24 +271,24 @@ class Record:
             WHERE runs.id = (SELECT max(id) FROM runs) GROUP BY runs.id""",  # noqa: S608 - our words
             (),
         )
-        return next(self._understood("runs", rows, ran), None)
+        return next(self._parse_rows("runs", rows, parse_run), None)
 
-    def newest_run(self) -> int:
-        """The id of the run that began last, 0 if there is none."""
+    def find_newest_run(self) -> int:
+        """Return the id of the run that began last, 0 if there was none."""
         ((newest,),) = self._rows("SELECT coalesce(max(id), 0) FROM runs", ())
         return int(newest)
 
-    def worked_on_after(self, run: int) -> list[str]:
-        """The paths with an outcome of a run later than `run`."""
+    def list_paths_since_run(self, run: int) -> list[str]:
+        """Return the paths that have an outcome of a run later than `run`."""
         statement = "SELECT DISTINCT path FROM outcomes WHERE run > ? AND typeof(path) = 'blob'"
         return [os.fsdecode(path) for (path,) in self._rows(statement, (run,))]
 
     def history(
         self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
     ) -> list[Entry]:
-        """The outcomes from `since_us` until before `until_us`, the oldest first.
+        """Return the outcomes from `since_us` until before `until_us`, the oldest first.
 
-        `paths` are files and directories, () means all; so in the methods below.
+        `paths` are files and directories, () means all; the same holds for the methods below.
         """
         where, values = _where(paths, since_us, until_us)
         rows = self._rows(
@@ -297,34 +296,34 @@ class Record:
             FROM outcomes LEFT JOIN runs ON runs.id = outcomes.run WHERE {where} ORDER BY when_us, outcomes.id""",  # noqa: S608 - _where's words are ours
             values,
         )
-        return list(self._understood("outcomes", rows, entry))
+        return list(self._parse_rows("outcomes", rows, parse_entry))
 
     def samples(
         self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
     ) -> list[Sample]:
-        """The extent counts of active files, the oldest first."""
+        """Return the extent counts of active files, the oldest first."""
         where, values = _where(paths, since_us, until_us)
         rows = self._rows(
             f"""SELECT {columns(SAMPLE)} FROM samples WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
             values,
         )
-        return list(self._understood("samples", rows, sample))
+        return list(self._parse_rows("samples", rows, parse_sample))
 
     def totals(self, since_us: int | None = None, until_us: int | None = None) -> list[Totals]:
-        """The sums of each instance, the oldest first."""
+        """Return the totals of each instance, the oldest first."""
         where, values = _where((), since_us, until_us)
         rows = self._rows(
             f"""SELECT {columns(TOTALS)} FROM totals WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
             values,
         )
-        return list(self._understood("totals", rows, totals))
+        return list(self._parse_rows("totals", rows, parse_totals))
 
     def prune(self, now_us: int, keep_us: int, host: Host | None = None, *, max_rows: int | None = None) -> None:
-        """Delete rows older than `keep_us`, and of each table the oldest beyond `max_rows`.
+        """Delete rows older than `keep_us`, and of each table the oldest rows beyond `max_rows`.
 
-        A row is old only by a clock that a later call confirmed: a clock that jumps ahead deletes nothing. The past
-        of a file is deleted when the file was not among those of `host` for `keep_us`, however old the past is: an
-        archive is rewritten once.
+        A row counts as old only if a later call confirmed the clock: a clock that jumps ahead deletes nothing. The past
+        of a file is deleted only when `host` has not shown the file for `keep_us`, so that an archive is rewritten
+        once.
         """
         moments = confirm_clock(self._moments(), now_us)
         oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us
@@ -346,13 +345,13 @@ class Record:
 
         self._database.write(forget)
 
-    def _understood(
-        self, table: str, rows: Sequence[tuple[Any, ...]], made: Callable[[tuple[Any, ...]], T]
+    def _parse_rows(
+        self, table: str, rows: Sequence[tuple[Any, ...]], parse: Callable[[tuple[Any, ...]], T]
     ) -> Iterator[T]:
-        """What is made of each row; one that says nothing to us ends nothing, and `ignored` counts it."""
+        """Yield `parse(row)` for each row; skip a row that raises ValueError or TypeError and count it in `ignored`."""
         for row in rows:
             try:
-                yield made(row)
+                yield parse(row)
             except (ValueError, TypeError) as error:
                 count, why = self._ignored.get(table, (0, str(error)))
                 self._ignored[table] = count + 1, why
@@ -361,15 +360,15 @@ class Record:
         return self._database.read(lambda connection: connection.execute(statement, values).fetchall())
 
 
-def _inserted(connection: Connection, table: str, row: tuple[object, ...]) -> int:
-    """Put a row in and return its id; a row of the same key gives way."""
+def _insert(connection: Connection, table: str, row: tuple[object, ...]) -> int:
+    """Insert a row, or replace the row with the same key, and return its id."""
     places = ", ".join("?" * len(row))
     kept = [encodable(value) if isinstance(value, str) else value for value in row]
     return connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", kept).lastrowid or 0  # noqa: S608 - our tables
 
 
 def _where(paths: Sequence[str], since_us: int | None, until_us: int | None) -> tuple[str, list[object]]:
-    """The condition for rows of a time and of files, or files below directories, and its values."""
+    """Return the SQL condition, and its values, for rows of a period and of files or files below directories."""
     values: list[object] = [-FOREVER_US if since_us is None else since_us, FOREVER_US if until_us is None else until_us]
     words = "when_us >= ? AND when_us < ?"
     names = []

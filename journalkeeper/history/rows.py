@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The rows of the record, and what is made of those that SQLite gives.
+"""Convert the rows of the history to records, and check each value.
 
-A row is believed only after a look at it. A column of SQLite's takes any type, a newer
-version knows other words, a bad disk flips bits: what cannot be is a ValueError here, and the reader of
-the record leaves that one row out.
+A column of SQLite takes any type, a newer version knows other words, and a bad disk flips bits. An impossible value is
+a ValueError here, and `Record` skips that row.
 """
 
 from __future__ import annotations
@@ -20,14 +19,17 @@ from journalkeeper.wire.field import SECONDS, Field, Fields, column, stored
 from journalkeeper.wire.records import KEPT_OUTCOME
 
 CONFIRM_US = 12 * HOUR_US
-"""A clock that a later run finds so much later was not set ahead for a moment."""
+"""A clock that a later run finds this much later is trusted: it was not set ahead for a moment."""
 
 COUNT_LIMIT = 1 << 50
-"""Of bytes and extents: a thousand times what one file may have, and two of them fit a sum."""
+"""The largest number of bytes or extents: a thousand times what one file may have, and the sum of two fits."""
 
 
-def past(row: tuple[Any, ...]) -> tuple[int, Past]:
-    """An inode and its last rewrite, of (inode, verb, when_us, size_bytes, mtime_ns, four counts, compress, kind)."""
+def parse_past(row: tuple[Any, ...]) -> tuple[int, Past]:
+    """Return an inode and its last rewrite.
+
+    The columns are inode, verb, when_us, size_bytes, mtime_ns, four counts, compress and kind.
+    """
     inode, verb, when_us, size_bytes, mtime_ns, *counts, compress, kind = row
     extents, before, expected, written = _counts(counts)
     return _integer(inode), Past(
@@ -44,25 +46,25 @@ def past(row: tuple[Any, ...]) -> tuple[int, Past]:
     )
 
 
-def ran(row: tuple[Any, ...]) -> Run:
-    """One run, of (id, origin, began_us, ended_us, four numbers)."""
+def parse_run(row: tuple[Any, ...]) -> Run:
+    """Return a run from (id, origin, began_us, ended_us, four numbers)."""
     number, origin, began_us, ended_us, *numbers = row
     return Run(number, str(origin), _time(began_us), None if ended_us is None else _time(ended_us), *numbers)
 
 
-def counted(row: tuple[Any, ...]) -> tuple[str, list[int]]:
-    """What is counted, and its numbers, of the columns of ever."""
+def parse_counters(row: tuple[Any, ...]) -> tuple[str, list[int]]:
+    """Return the name and the numbers of a row of the table `ever`."""
     what, *numbers = row
     return str(what), [_integer(number) for number in numbers]
 
 
-def moment(row: tuple[Any, ...]) -> tuple[str, int]:
-    """Return the name and the time of a row of moments."""
+def parse_moment(row: tuple[Any, ...]) -> tuple[str, int]:
+    """Return the name and the time of a row of the table `moments`."""
     return str(row[0]), _time(row[1])
 
 
 def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
-    """Return the moments "clock" and "confirmed" as they are after a look at a clock that shows `now_us`."""
+    """Return the moments "clock" and "confirmed", updated for a clock that now shows `now_us`."""
     clock_us, confirmed_us = moments.get("clock", now_us), moments.get("confirmed")
     if now_us - clock_us >= CONFIRM_US:
         clock_us, confirmed_us = now_us, clock_us
@@ -71,24 +73,27 @@ def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
 
 
 def columns(fields: Fields) -> str:
-    """The columns of these fields, for a statement."""
+    """Return the column names of these fields, separated by commas, for an SQL statement."""
     return ", ".join(map(column, fields))
 
 
 def outcome_values(outcome: Outcome) -> list[Any]:
-    """What the columns of an outcome keep."""
+    """Return the values of an outcome in the order of its columns."""
     return [os.fsencode(outcome.path) if row.key == "path" else stored(row, outcome) for row in KEPT_OUTCOME]
 
 
-def entry(row: tuple[Any, ...]) -> Entry:
-    """One outcome, of (when_us, origin) and the columns of KEPT_OUTCOME."""
+def parse_entry(row: tuple[Any, ...]) -> Entry:
+    """Return an outcome from (when_us, origin) and the columns of KEPT_OUTCOME."""
     when_us, origin, *values = row
-    known = {field.key: _believed(field, value) for field, value in zip(KEPT_OUTCOME, values, strict=True)}
+    known = {field.key: _parse_value(field, value) for field, value in zip(KEPT_OUTCOME, values, strict=True)}
     return Entry(_time(when_us), str(origin), Outcome(**known))
 
 
-def _believed(field: Field, value: object) -> Any:
-    """A column's value, if it can be."""
+def _parse_value(field: Field, value: object) -> Any:
+    """Return the value of a column, converted to the type of `field`.
+
+    Raises: ValueError if the value is impossible.
+    """
     if value is None and field.type.optional:
         return None
     if field.key == "path":
@@ -98,31 +103,31 @@ def _believed(field: Field, value: object) -> Any:
     return _count(value) if field.type.signature == "t" else field.type.read(value)
 
 
-def named(row: tuple[Any, ...]) -> str:
-    """A path, of (path,)."""
+def parse_path(row: tuple[Any, ...]) -> str:
+    """Return a path from (path,)."""
     return _path(row[0])
 
 
-def waited(row: tuple[Any, ...]) -> Wait:
-    """A file that waits, of (path, since_us, reason)."""
+def parse_wait(row: tuple[Any, ...]) -> Wait:
+    """Return a file that waits from (path, since_us, reason)."""
     path, since_us, reason = row
     return Wait(_path(path), _time(since_us), str(reason))
 
 
-def sample(row: tuple[Any, ...]) -> Sample:
-    """One active file, of the columns of samples."""
+def parse_sample(row: tuple[Any, ...]) -> Sample:
+    """Return the extent counts of an active file from the columns of `samples`."""
     when_us, path, *numbers = row
     return Sample(_time(when_us), _path(path), *_counts(numbers))
 
 
-def totals(row: tuple[Any, ...]) -> Totals:
-    """One instance, of the columns of totals."""
+def parse_totals(row: tuple[Any, ...]) -> Totals:
+    """Return the totals of an instance from the columns of `totals`."""
     when_us, instance, *numbers = row
     return Totals(_time(when_us), str(instance), *_counts(numbers))
 
 
 def encodable(text: str) -> str:
-    """Text as SQLite takes it: bytes of a name that are no text are written as in Python."""
+    """Return text that SQLite accepts: bytes of a name that are not UTF-8 are escaped as in Python."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -132,25 +137,25 @@ def _counts(values: Iterable[object]) -> list[int]:
 
 def _path(value: object) -> str:
     if not isinstance(value, bytes):
-        raise ValueError(f"{value!r:.40} is no path")
+        raise ValueError(f"{value!r:.40} is not a path")
     return os.fsdecode(value)
 
 
 def _integer(value: object) -> int:
     if not isinstance(value, int):
-        raise ValueError(f"{value!r:.40} is no integer")
+        raise ValueError(f"{value!r:.40} is not an integer")
     return value
 
 
 def _count(value: object) -> int:
     number = _integer(value)
     if not 0 <= number <= COUNT_LIMIT:
-        raise ValueError(f"{number} is no number of bytes, extents or microseconds")
+        raise ValueError(f"{number} is not a number of bytes, extents or microseconds")
     return number
 
 
 def _time(value: object) -> int:
     number = _integer(value)
     if not 0 <= number < TIME_LIMIT_US:
-        raise ValueError(f"{number} is no time")
+        raise ValueError(f"{number} is not a time")
     return number

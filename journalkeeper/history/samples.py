@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The extent counts of a host as rows of the record, where they are not what they were."""
+"""Convert the extent counts of a host to rows of the history, if they changed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from journalkeeper.history.database import Connection
 from journalkeeper.model import Host, JournalFile, Kind, Sums
 
 
-def news(connection: Connection, now_us: int, host: Host, every_us: int) -> list[tuple[str, tuple[object, ...]]]:
-    """The rows of totals and samples that say something new, each with its table."""
+def find_new_rows(
+    connection: Connection, now_us: int, host: Host, every_us: int
+) -> list[tuple[str, tuple[object, ...]]]:
+    """Return the rows of `totals` and `samples` that differ from the last stored row, each with its table."""
     fresh: list[tuple[str, tuple[object, ...]]] = []
     files = [file for file in host.files if file.problem is None]
     observed: list[tuple[str, str, str | bytes, tuple[int, ...]]] = [
@@ -32,7 +34,7 @@ def news(connection: Connection, now_us: int, host: Host, every_us: int) -> list
 
 
 def totals(files: Iterable[JournalFile]) -> tuple[int, ...]:
-    """Return the columns of a row of totals after its instance."""
+    """Return the columns of a row of `totals` that follow its instance."""
     files = tuple(files)
     every = Sums.of(files)
     active = Sums.of(file for file in files if file.kind is Kind.ACTIVE)

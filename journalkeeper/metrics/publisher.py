@@ -88,7 +88,7 @@ class Publisher:
             return
         try:
             with Record(self._state_directory) as record:
-                record.run_failed()
+                record.count_run_failure()
                 self._facts = self._facts._replace(counters=record.counters())
         except KeeperError as second:  # which is then most likely the first, too
             error.add_note(f"not counted: {second}")

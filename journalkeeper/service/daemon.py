@@ -188,7 +188,7 @@ class Daemon:
                 self._wakeups.look, self._again_s = True, None
             if self._may_look(time.monotonic()):
                 self._wakeups.look = False
-                await self._in_worker(lock.keep)
+                await self._in_worker(lock.renew)
                 wait_s = await self._in_worker(self._cycle)
                 again_s = None if wait_s is None else time.monotonic() + max(wait_s, SOON_S)
                 self._again_s = _earliest(again_s, self._watch_retry.at_s)

@@ -194,7 +194,7 @@ def test_an_unusable_file_is_set_aside_and_begun_anew(tmp_path: Path, damage: Ca
 def test_a_reader_says_so_and_leaves_an_unusable_file_alone(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     damage(file := full(tmp_path))
     before = file.read_bytes()
-    with pytest.raises(KeeperError, match=r"history\.db: the record is (corrupt|foreign|newer); the next run as root"):
+    with pytest.raises(KeeperError, match=r"history\.db: the history is (corrupt|foreign|newer); the next run as root"):
         kept(tmp_path)
     assert file.read_bytes() == before
 
@@ -262,7 +262,7 @@ def test_a_full_disk_is_told_and_costs_nothing_that_was_kept(tmp_path: Path) -> 
     with tmpfs(tmp_path / "full", "size=1m,mode=755") as disk, Record(disk) as record:
         keep(record, 1)
         fill(disk / "filler", 4096)
-        with pytest.raises(FileError, match="cannot write the record: No space left on device") as caught:
+        with pytest.raises(FileError, match="cannot write the history: No space left on device") as caught:
             keep(record, *range(2, 1000))
         assert caught.value.number == errno.ENOSPC
         before = moments(record)
@@ -320,7 +320,7 @@ def test_a_file_in_place_of_the_directory_is_told(tmp_path: Path, *, read_only: 
 @both
 def test_a_directory_in_place_of_the_file_is_told(tmp_path: Path, *, read_only: bool) -> None:
     (tmp_path / "history.db").mkdir()
-    with pytest.raises(KeeperError, match=r"history\.db: cannot read the record"):
+    with pytest.raises(KeeperError, match=r"history\.db: cannot read the history"):
         Record(tmp_path, read_only=read_only)
 
 
@@ -349,14 +349,14 @@ def test_who_may_read_the_directory_may_read_the_record_while_it_is_written_and_
             assert kept(open_directory) == [1]
     with being_nobody():
         assert kept(open_directory) == [1]
-        with Record(open_directory) as record, pytest.raises(NeedsRootError, match="cannot write the record"):
+        with Record(open_directory) as record, pytest.raises(NeedsRootError, match="cannot write the history"):
             keep(record, 2)
     assert kept(open_directory) == [1]
 
 
 def test_a_reader_cannot_write(tmp_path: Path) -> None:
     for _ in ("without a database", "with one"):
-        with Record(tmp_path, read_only=True) as record, pytest.raises(KeeperError, match="cannot write the record"):
+        with Record(tmp_path, read_only=True) as record, pytest.raises(KeeperError, match="cannot write the history"):
             keep(record, 1)
         Record(tmp_path).close()
     assert kept(tmp_path) == []
@@ -409,7 +409,7 @@ def test_who_is_kept_out_too_long_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     with Record(tmp_path) as record, closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(
-            BusyError, match=r"history\.db: cannot write the record: another process has held it locked"
+            BusyError, match=r"history\.db: cannot write the history: another process has kept it locked"
         ):
             keep(record, 1)
         other.execute("ROLLBACK")

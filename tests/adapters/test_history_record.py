@@ -197,7 +197,7 @@ def test_rotations_that_were_asked_for_count_within_their_time(record: Record) -
     keep(record, outcome(action=Verb.ROTATE, result=Result.FAILED), when_us=150)
     keep(record, outcome(action=Verb.ROTATE, result=Result.SKIPPED), when_us=150)
     keep(record, outcome(action=Verb.COMPRESS), when_us=150)
-    assert record.rotations_since(100, 200) == 3
+    assert record.count_rotations(100, 200) == 3
 
 
 def test_the_last_rewrite_counts(record: Record) -> None:
@@ -244,16 +244,16 @@ def test_written_counts_whatever_the_result_after_a_moment(record: Record) -> No
     keep(record, outcome(bytes_written=1), when_us=100)
     keep(record, outcome(bytes_written=2, result=Result.FAILED), when_us=101)
     keep(record, outcome(bytes_written=4), when_us=200)
-    assert record.written_since(99) == 7
-    assert record.written_since(100) == 6
-    assert record.written_since(200) == 0
+    assert record.sum_written_bytes(99) == 7
+    assert record.sum_written_bytes(100) == 6
+    assert record.sum_written_bytes(200) == 0
 
 
 def test_what_was_written_while_the_clock_was_ahead_does_not_count_for_years(record: Record) -> None:
     keep(record, outcome(bytes_written=1), when_us=200)
     keep(record, outcome(bytes_written=2), when_us=201)
-    assert record.written_since(0, 200) == 1
-    assert record.written_since(0, 201) == 3
+    assert record.sum_written_bytes(0, 200) == 1
+    assert record.sum_written_bytes(0, 201) == 3
 
 
 # History
@@ -434,7 +434,7 @@ def test_a_record_that_is_not_there_is_empty_for_a_reader(tmp_path: Path) -> Non
     with Record(tmp_path / "state", read_only=True) as record:
         assert record.last_run() is None
         assert record.past(VOLUME) == {}
-        assert record.written_since(0) == 0
+        assert record.sum_written_bytes(0) == 0
         assert not record.history()
         assert not (tmp_path / "state").exists()
         with Record(tmp_path / "state") as writer:
@@ -528,8 +528,8 @@ def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -
     for path, unshared, when_us in (*rewrites, (f"/j/d/{archive_name(stem='user-1000')}", 1, 300)):
         done = hosts.outcome(path, unshared_bytes=unshared)
         record.outcome(run, VOLUME, 1, done, mtime_ns=1, size_bytes=1, when_us=when_us)
-    assert record.unshared_since(100) == {"/j/b"}
-    assert record.unshared_since(99) == {"/j/b", "/j/c"}
+    assert record.list_unsharing_directories(100) == {"/j/b"}
+    assert record.list_unsharing_directories(99) == {"/j/b", "/j/c"}
 
 
 @pytest.mark.parametrize(
@@ -548,6 +548,6 @@ def test_a_tables_columns_are_its_records(record: Record, table: str, described:
 
 
 def test_a_run_that_came_to_nothing_is_counted(record: Record) -> None:
-    record.run_failed()
-    record.run_failed()
+    record.count_run_failure()
+    record.count_run_failure()
     assert record.counters()._replace(since_us=None) == Counters(failed_runs=2)

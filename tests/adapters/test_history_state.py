@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.history.state import lock, make
+from journalkeeper.history.state import lock, make_directory
 from journalkeeper.model.errors import BusyError, FileError, NeedsRootError
 from tests.nobody import being_nobody
 
@@ -99,7 +99,7 @@ def test_the_directory_is_made_for_root_and_its_group_and_the_lock_for_root(tmp_
 
 def test_a_directory_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o711)  # noqa: S103 - anything but the default
-    make(os.fspath(tmp_path))
+    make_directory(os.fspath(tmp_path))
     assert tmp_path.stat().st_mode & 0o7777 == 0o711
 
 
@@ -121,7 +121,7 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
 @needs_root
 def test_nobody_may_not_make_the_directory(open_directory: Path) -> None:
     with being_nobody(), pytest.raises(NeedsRootError, match=r"Permission denied$"):
-        make(f"{open_directory}/state")
+        make_directory(f"{open_directory}/state")
 
 
 @needs_root

@@ -378,7 +378,7 @@ def test_a_job_that_somebody_elses_run_keeps_from_its_work_says_who(make_host: C
         time.sleep(0.5)
         done = host.does("defrag", "--now")
         assert done.returncode == 1
-        assert "journalkeeper is at work already" in done.stderr
+        assert "journalkeeper is already at work" in done.stderr
     finally:
         holder.communicate()
     assert host.does("defrag", "--now").returncode == 0

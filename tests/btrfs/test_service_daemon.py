@@ -390,7 +390,7 @@ def test_a_lost_state_directory_is_made_anew_and_said(copies: Copies, serve: Cal
     shutil.rmtree(service.state)
     path = copies.put()
     assert eventually(lambda: service.state.exists() and path.name in service.done())
-    assert eventually(lambda: service.logged("the record was removed; a new one was begun"))
+    assert eventually(lambda: service.logged("the history was removed, and a new one was started"))
 
 
 def test_a_second_service_in_a_state_directory_made_anew_ends_the_first(
@@ -405,7 +405,7 @@ def test_a_second_service_in_a_state_directory_made_anew_ends_the_first(
     path = copies.put()
     assert eventually(lambda: first.process.poll() is not None)
     assert first.stop() == 1
-    assert first.logged(f"journalkeeper is at work already: process {second.process.pid} holds")
+    assert first.logged(f"journalkeeper is already at work: process {second.process.pid} holds")
     assert eventually(lambda: path.name in second.done())
     assert [entry.outcome.result for entry in second.history()] == [Result.DONE]
 
@@ -414,7 +414,7 @@ def test_a_corrupt_record_is_set_aside_and_said(copies: Copies, serve: Callable[
     service = serve(copies.machine.parent).ready()
     (service.state / "history.db").write_bytes(b"no database " * 1000)
     path = copies.put()
-    assert eventually(lambda: service.logged("the record was damaged and is now"))
+    assert eventually(lambda: service.logged("the history was damaged: it was moved to"))
     assert eventually(lambda: path.name in service.done())
 
 

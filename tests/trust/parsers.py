@@ -333,14 +333,14 @@ def _messages(passed: bytes) -> Iterator[int]:
 
 
 READS: Final[tuple[tuple[Callable[[tuple[Any, ...]], object], int], ...]] = (
-    (rows.past, 11),
-    (rows.entry, 14),
-    (rows.ran, 8),
-    (rows.counted, 6),
-    (rows.named, 1),
-    (rows.waited, 3),
-    (rows.sample, 6),
-    (rows.totals, 8),
+    (rows.parse_past, 11),
+    (rows.parse_entry, 14),
+    (rows.parse_run, 8),
+    (rows.parse_counters, 6),
+    (rows.parse_path, 1),
+    (rows.parse_wait, 3),
+    (rows.parse_sample, 6),
+    (rows.parse_totals, 8),
 )
 
 

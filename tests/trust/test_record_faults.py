@@ -85,7 +85,7 @@ def with_fault(state: Path, fault: str, mode: str) -> str:
 def test_a_read_error_is_no_damage(state: Path, when: str, mode: str) -> None:
     """SQLite calls EIO damage (SQLITE_IOERR_CORRUPTFS becomes SQLITE_CORRUPT); the rows are whole."""
     said = with_fault(state, f"pread64,read:error=EIO:when={when}", mode)
-    assert said == f"{ROWS} None" or "cannot read the record: Input/output error" in said, said
+    assert said == f"{ROWS} None" or "cannot read the history: Input/output error" in said, said
     if when == FOREVER:
         assert "Input/output error" in said
     assert [name for name in os.listdir(state) if "corrupt" in name] == []
@@ -141,7 +141,7 @@ def test_sums_survive_a_damaged_number(state: Path) -> None:
     for column in ("bytes_written", "disk_bytes_before"):
         damage(state, f"UPDATE outcomes SET {column} = 9223372036854775807 WHERE when_us IN (1, 2)")  # noqa: S608
     with Record(state) as record:
-        assert record.written_since(0) == (ROWS - 3) * 100
+        assert record.sum_written_bytes(0) == (ROWS - 3) * 100
         record.begin_run(10, "defrag")
         damage(state, "UPDATE outcomes SET run = (SELECT max(id) FROM runs)")
         last = record.last_run()
@@ -197,7 +197,7 @@ def test_history_shows_the_rows_that_it_understands_and_says_so(
 def test_a_number_beyond_63_bits_is_a_sentence(state: Path) -> None:
     outcome = Outcome("/j/a.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 9, 1, 100, 1.0)
     with Record(state) as record:
-        with pytest.raises(KeeperError, match=r"history\.db: cannot write the record: .* too large"):
+        with pytest.raises(KeeperError, match=r"history\.db: cannot write the history: .* too large"):
             record.outcome(1, VOLUME, 9, outcome, mtime_ns=1 << 63, size_bytes=1, when_us=9)
         keep(record, 9)
         assert [entry.when_us for entry in record.history()] == [0, 1, 2, 3, 4, 9]
@@ -233,7 +233,7 @@ def test_a_damaged_path_is_no_directory_with_snapshots(state: Path) -> None:
     damage(state, "UPDATE outcomes SET path = 7, unshared_bytes = 5 WHERE when_us = 3")
     damage(state, "UPDATE outcomes SET unshared_bytes = 5 WHERE when_us = 4")
     with Record(state) as record:
-        assert record.unshared_since(0) == {"/j"}
+        assert record.list_unsharing_directories(0) == {"/j"}
 
 
 def test_a_text_that_is_none_ends_no_reader_of_an_older_versions_record(state: Path) -> None:
@@ -259,11 +259,11 @@ def test_a_text_that_is_none_ends_no_reader_of_an_older_versions_record(state: P
 
 def test_a_lock_whose_directory_was_removed_is_taken_anew(tmp_path: Path) -> None:
     with lock(tmp_path / "state") as held:
-        assert held.ours()
+        assert held.is_held()
         shutil.rmtree(tmp_path / "state")
-        assert not held.ours()
-        held.keep()
-        assert held.ours()
+        assert not held.is_held()
+        held.renew()
+        assert held.is_held()
         with pytest.raises(BusyError), lock(tmp_path / "state"):
             pytest.fail("two hold it")
 
@@ -272,10 +272,10 @@ def test_a_lock_that_somebody_else_took_meanwhile_is_theirs(tmp_path: Path) -> N
     with lock(tmp_path / "state", DAEMON_LOCK) as first:
         shutil.rmtree(tmp_path / "state")
         with lock(tmp_path / "state", DAEMON_LOCK) as second:
-            assert not first.ours()
+            assert not first.is_held()
             with pytest.raises(BusyError):
-                first.keep()
-            assert second.ours()
+                first.renew()
+            assert second.is_held()
 
 
 # two services
@@ -293,5 +293,5 @@ def test_a_service_whose_state_directory_was_removed_and_taken_by_another_ends(t
         (top / "0123456789abcdef0123456789abcdef").mkdir()
         assert eventually(lambda: first.status == 1)
         assert first.wait() == 1
-        assert "is at work already" in first.lines[-1]
+        assert "is already at work" in first.lines[-1]
         assert second.lives

@@ -168,7 +168,9 @@ near_entry = st.tuples(
 
 
 @pytest.mark.parametrize(
-    ("read", "near", "wide"), [(rows.past, near_past, 11), (rows.entry, near_entry, 14)], ids=["past", "entry"]
+    ("read", "near", "wide"),
+    [(rows.parse_past, near_past, 11), (rows.parse_entry, near_entry, 14)],
+    ids=["past", "entry"],
 )
 def test_a_row_is_understood_or_a_value_error(
     read: Callable[[tuple[Any, ...]], object], near: st.SearchStrategy[tuple[object, ...]], wide: int
