@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the kernel can tell or do about btrfs: one small module for each.
+"""The btrfs ioctls and system calls that journalkeeper uses, one small module for each.
 
-An ioctl is a struct, a number and one function named after it, which takes
-a file descriptor and raises OSError as the kernel gave it; the caller knows the file's name.
+Each ioctl is a struct, a number and a function of the same name. The function takes a file descriptor and raises
+OSError with the kernel's errno; the caller adds the file's name.
 """

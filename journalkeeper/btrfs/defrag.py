@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""BTRFS_IOC_DEFRAG_RANGE: have a range of a file written anew.
+"""BTRFS_IOC_DEFRAG_RANGE: ask the kernel to rewrite a range of a file.
 
-Success says that the kernel tried. It dirties pages, and what comes of them
-shows only when they are written back; and once it has dirtied a single page it reports
-success even if a signal, a full volume or an I/O error then made it stop. Measure.
+Success only means that the kernel tried. The call dirties pages, and the new extents exist after write-back. After the
+first dirty page the call returns 0 even if a signal, a full volume or an I/O error stopped it. So measure the result.
 
 Source: linux/btrfs.h; fs/btrfs/ioctl.c, btrfs_ioctl_defrag; fs/btrfs/defrag.c, btrfs_defrag_file.
 """
@@ -23,18 +22,21 @@ BTRFS_DEFRAG_RANGE_START_IO = 2
 BTRFS_DEFRAG_RANGE_COMPRESS_LEVEL = 4
 
 BTRFS_COMPRESS = {"zlib": 1, "lzo": 2, "zstd": 3}
-"""BTRFS_COMPRESS_ZLIB and its like (fs/btrfs/fs.h)."""
+"""The numbers BTRFS_COMPRESS_ZLIB, _LZO and _ZSTD (fs/btrfs/fs.h)."""
 
 ARGS = struct.Struct("=QQQI4s16x")
 """struct btrfs_ioctl_defrag_range_args: start, len, flags, extent_thresh, compress_type, unused."""
 
 TYPE = struct.Struct("=I")
-"""compress_type: a u32, or since 6.15 with COMPRESS_LEVEL a u8 type and an s8 level."""
+"""compress_type without a level: a u32."""
 
 TYPE_AND_LEVEL = struct.Struct("=Bbxx")
+"""compress_type with COMPRESS_LEVEL (Linux 6.15): a u8 type and an s8 level."""
 
 WITHOUT_LEVELS = (errno.EOPNOTSUPP, errno.EINVAL)
-"""What kernels before 6.15 say to a level: an unknown flag, or (before they checked flags) an unknown type."""
+"""The errors of kernels before 6.15 for a compression level: an unknown flag, or an unknown type before they checked
+flags.
+"""
 
 _levels_refused = False
 
@@ -48,27 +50,26 @@ def defrag_range(
     compress: Compression | None = None,
     start_io: bool = True,
 ) -> Compression | None:
-    """Have the extents in a range joined, or compressed, and return the compression that was really asked for.
+    """Defragment or compress a range of a file, and return the compression that the kernel accepted.
 
-    Without `compress`: extents of `extent_thresh_bytes` (0: 256 KiB) and more are left, and
-    those that have no neighbour to be joined with. A threshold longer than the range finds
-    the pieces of the call before too short, each time: 37 MiB in pieces of 1 MiB with a
-    threshold of 32 MiB were written again in whole at the second run, with 1 MiB not at all.
+    Without `compress`, the kernel skips extents of at least `extent_thresh_bytes` (0: 256 KiB) and extents without a
+    neighbour to join. Keep the threshold at or below the length of the range. Otherwise each call finds the results of
+    the call before too short: with pieces of 1 MiB and a threshold of 32 MiB a second run rewrote all 37 MiB, with a
+    threshold of 1 MiB nothing.
 
-    With `compress`: every written extent of the range is rewritten, whatever its size and
-    however often, and the call takes as long as the compression (zstd:15: 0.7 s for 8 MiB);
-    the level is left out where the kernel has none.
+    With `compress`, the kernel rewrites every written extent of the range at every call, whatever its size. The call
+    lasts as long as the compression (zstd:15: 0.7 s for 8 MiB). Kernels before 6.15 get no level.
 
-    Holes, unwritten extents, and dirty pages are always left: sync first. `start_io` begins
-    the write-back of the whole file, not only of the range; with `compress` the kernel does
-    so in any case. A file open for reading only will do, if it may be written.
+    The kernel always skips holes, unwritten extents and dirty pages: sync the file first. `start_io` starts the
+    write-back of the whole file, not only of the range; with `compress` the kernel does so in any case. A read-only
+    descriptor suffices if the caller may write to the file.
 
-    Raises: ValueError for an empty range, which the kernel would take as the rest of the file;
-    OSError: EPERM no right to write; EROFS; ENOSPC; EINVAL `offset` at or behind the end of the
-    file; ETXTBSY a swap file; EAGAIN a signal came before anything was done; ENOTTY not btrfs.
+    Raises: ValueError for an empty range, which the kernel would take as the rest of the file; OSError: EPERM no right
+    to write; EROFS; ENOSPC; EINVAL `offset` at or behind the end of the file; ETXTBSY a swap file; EAGAIN a signal came
+    before anything was done; ENOTTY not btrfs.
     """
     if length <= 0:
-        raise ValueError(f"a range to defragment needs a length, not {length}")
+        raise ValueError(f"the length of a range to defragment must be positive, not {length}")
     flags = BTRFS_DEFRAG_RANGE_START_IO if start_io else 0
     if compress is None:
         _defrag_range(fd, offset, length, flags=flags, extent_thresh=extent_thresh_bytes, compress=bytes(4))
@@ -91,7 +92,7 @@ def defrag_range(
 
 
 def _remember_levels(*, refused: bool) -> None:
-    """Keep in mind that this kernel took a call without its level that it had refused with it."""
+    """Remember if this kernel refused a level and then accepted the same call without it."""
     global _levels_refused  # noqa: PLW0603 - a fact about the running kernel, the same for the whole process
     _levels_refused = _levels_refused or refused
 

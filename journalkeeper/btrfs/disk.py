@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""BTRFS_IOC_TREE_SEARCH_V2: the bytes that a file really keeps on the disk.
+"""BTRFS_IOC_TREE_SEARCH_V2: the bytes that a file occupies on the disk.
 
-An extent counts whole, and once, however little of it the file still refers
-to. So compsize(8) counts, and so df(1) notices; st_blocks does not.
+An extent counts once and as a whole, even if the file refers only to a small part of it. compsize(8) and df(1) count
+the same way; st_blocks does not.
 
 Source: linux/btrfs.h, linux/btrfs_tree.h; fs/btrfs/ioctl.c, btrfs_ioctl_tree_search_v2 and search_ioctl.
 """
@@ -21,8 +21,8 @@ BTRFS_EXTENT_DATA_KEY = 108
 BTRFS_FILE_EXTENT_INLINE = 0
 
 SEARCH = struct.Struct("=QQQQQQQIIII32xQ")
-"""struct btrfs_ioctl_search_key: tree_id, min and max of objectid, offset, transid, type;
-nr_items; four spare u64. Then buf_size of struct btrfs_ioctl_search_args_v2.
+"""struct btrfs_ioctl_search_key: tree_id, the minimum and maximum of objectid, offset, transid and type, nr_items, four
+spare u64. Then buf_size of struct btrfs_ioctl_search_args_v2.
 """
 
 NR_ITEMS = struct.Struct("=I")
@@ -34,17 +34,19 @@ FIRST = struct.Struct("=28xI20xB")
 ITEM = struct.Struct("<53xQQ16x")
 """An item that is not inline, behind its header: little-endian disk_bytenr and disk_num_bytes.
 
-Only the item at file offset 0 can be inline, and no other has another length: the kernel
-refuses a leaf where it is not so (fs/btrfs/tree-checker.c, check_extent_data_item).
+Only the item at file offset 0 can be inline, and all other items have this length. The kernel refuses other leaves
+(fs/btrfs/tree-checker.c, check_extent_data_item).
 """
 
 REFERENCE = struct.Struct("<40xQ5xQQ8xQ")
-"""The same item's ram_bytes, disk_bytenr, disk_num_bytes and num_bytes: of an extent that holds ram_bytes and takes
-disk_num_bytes, this item refers to num_bytes."""
+"""The same item's ram_bytes, disk_bytenr, disk_num_bytes and num_bytes.
+
+The extent holds ram_bytes of data in disk_num_bytes on the disk, and this item refers to num_bytes of the data.
+"""
 
 OFFSET = struct.Struct("=Q")
 OFFSET_OFFSET = 16
-"""Where an item's file offset is in its header."""
+"""The position of the file offset in an item's header."""
 
 HEADER_BYTES = 32
 INLINE_DATA_OFFSET = 21
@@ -57,17 +59,17 @@ _idle: list[ctypes.Array[ctypes.c_char]] = []
 """Buffers not in use: list.pop and list.append are atomic, so two threads never share one."""
 
 
-def disk_bytes(fd: int) -> int | None:
-    """What compsize(8) calls the disk usage of one file, in bytes; None without CAP_SYS_ADMIN.
+def read_disk_bytes(fd: int) -> int | None:
+    """Return the disk usage of one file in bytes, as compsize(8) counts it; None without CAP_SYS_ADMIN.
 
-    Unwritten extents count, dirty pages not yet placed do not: sync first.
+    Unwritten extents count. Dirty pages without a place on the disk do not count: sync the file first.
 
     Raises: OSError: ENOTTY not on btrfs.
     """
     inline = 0
     seen: dict[int, int] = {}
     try:
-        for in_this, items in _searched(fd):
+        for in_this, items in _search_items(fd):
             inline += in_this
             seen.update(ITEM.iter_unpack(items))
     except PermissionError:
@@ -76,17 +78,18 @@ def disk_bytes(fd: int) -> int | None:
     return inline + sum(seen.values())
 
 
-def pinned_bytes(fd: int) -> int | None:
-    """The bytes of `disk_bytes` that nothing of the file refers to; None without CAP_SYS_ADMIN.
+def read_pinned_bytes(fd: int) -> int | None:
+    """Return how many bytes of the file's extents are stored without being part of the file.
 
-    An extent is kept whole while any part of it is in use. Of a compressed one a part is counted by its share.
+    btrfs keeps a whole extent while any part of it is in use. For a compressed extent, each part counts in proportion
+    to its uncompressed size. The result is None without CAP_SYS_ADMIN.
 
-    Raises: as `disk_bytes`.
+    Raises: as `read_disk_bytes`.
     """
     whole: dict[int, int] = {}
     used: dict[int, float] = {}
     try:
-        for _, items in _searched(fd):
+        for _, items in _search_items(fd):
             for ram_bytes, place, disk_num_bytes, num_bytes in REFERENCE.iter_unpack(items):
                 whole[place] = disk_num_bytes
                 used[place] = used.get(place, 0) + disk_num_bytes * num_bytes / max(1, ram_bytes)
@@ -96,8 +99,8 @@ def pinned_bytes(fd: int) -> int | None:
     return sum(max(0, size - round(used[place])) for place, size in whole.items())
 
 
-def _searched(fd: int) -> Iterator[tuple[int, memoryview]]:
-    """Of all items of a file, one search after another: the bytes held inline, and the items that are not inline."""
+def _search_items(fd: int) -> Iterator[tuple[int, memoryview]]:
+    """Yield, for each search, the number of bytes stored inline and the raw items that are not inline."""
     inode = os.fstat(fd).st_ino
     try:
         buffer = _idle.pop()
@@ -123,8 +126,10 @@ def _tree_search_v2(fd: int, inode: int, offset: int, buffer: ctypes.Array[ctype
 
 
 def _parse(view: memoryview, items: int) -> tuple[int, memoryview, int, bool]:
-    """The bytes held inline, the other items, the last item's file offset, and whether there may be more:
-    the kernel stops early only where the next item does not fit.
+    """Parse a search result of `items` items in `view`.
+
+    Return the bytes stored inline, the other items, the last item's file offset, and whether more items may follow. The
+    kernel stops early only when the next item does not fit.
     """
     inline = 0
     position = SEARCH.size

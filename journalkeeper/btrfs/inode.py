@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """An inode's flags, as lsattr(1) and chattr(1) show and set them.
 
-A flag is believed when it was read back, never because the call returned 0.
+Read a flag back after setting it: the kernel can return 0 and change nothing.
 
 Source: linux/fs.h; ioctl_iflags(2); fs/btrfs/ioctl.c, btrfs_fileattr_set.
 """
@@ -13,13 +13,13 @@ import struct
 
 from journalkeeper.btrfs.kernel import ioctl
 
-# The numbers say `long`, the kernel reads and writes an `int`.
+# The request numbers encode the size of a `long`, but the kernel reads and writes an `int`.
 FS_IOC_GETFLAGS = 0x80006601 | struct.calcsize("l") << 16
 FS_IOC_SETFLAGS = 0x40006602 | struct.calcsize("l") << 16
 
 BTRFS_IOC_INO_LOOKUP = 0xD0009412
 FIRST_FREE_OBJECTID = 256
-"""The inode of a subvolume's own directory."""
+"""The inode number of a subvolume's top directory."""
 
 INO_LOOKUP = struct.Struct("=QQ4080s")
 """struct btrfs_ioctl_ino_lookup_args: treeid, objectid, name."""
@@ -37,9 +37,9 @@ FLAGS = struct.Struct("=I")
 
 
 def get_flags(fd: int) -> int:
-    """The FS_*_FL flags of a file or directory.
+    """Return the FS_*_FL flags of a file or directory.
 
-    Raises: OSError: ENOTTY the filesystem has none.
+    Raises: OSError: ENOTTY the filesystem has no such flags.
     """
     buffer = bytearray(8)
     ioctl(fd, FS_IOC_GETFLAGS, buffer)
@@ -59,12 +59,16 @@ def set_flags(fd: int, flags: int) -> None:
 
 
 def is_nocow(fd: int) -> bool:
-    """Whether writes to the file go in place, without checksums and compression; new files inherit a directory's."""
+    """Return whether the NOCOW flag of a file or directory is set.
+
+    Writes to a NOCOW file go in place, without checksums and compression. New files inherit the flag of their
+    directory.
+    """
     return bool(get_flags(fd) & FS_NOCOW_FL)
 
 
 def set_nocow(fd: int, on: bool) -> bool:  # noqa: FBT001 - the one thing that is set
-    """Set or clear NOCOW, leave the other flags as they are, and return what now **is**.
+    """Set or clear NOCOW, keep the other flags, and return whether NOCOW is set now.
 
     On a file with data btrfs returns success and changes nothing.
 
@@ -78,9 +82,10 @@ def set_nocow(fd: int, on: bool) -> bool:  # noqa: FBT001 - the one thing that i
 
 
 def ino_lookup(fd: int, tree: int, inode: int) -> str:
-    """A name of an inode of subvolume `tree`, as a path from there; `fd` is anywhere on the volume.
+    """Return a path of `inode` relative to the top of subvolume `tree`; `fd` is any file on the volume.
 
-    Raises: OSError: ENOENT it has none, or there is no such subvolume; EPERM without CAP_SYS_ADMIN; ENOTTY.
+    Raises: OSError: ENOENT the inode has no name, or the subvolume does not exist; EPERM without CAP_SYS_ADMIN; ENOTTY
+    not on btrfs.
     """
     buffer = bytearray(INO_LOOKUP.size)
     INO_LOOKUP.pack_into(buffer, 0, tree, inode, b"")
@@ -88,8 +93,8 @@ def ino_lookup(fd: int, tree: int, inode: int) -> str:
     return os.fsdecode(bytes(INO_LOOKUP.unpack(buffer)[2]).partition(b"\0")[0]).rstrip("/")
 
 
-def tree_of(fd: int) -> int:
-    """The id of the subvolume that `fd` is on.
+def find_subvolume_id(fd: int) -> int:
+    """Return the id of the subvolume that contains `fd`.
 
     Raises: OSError: ENOTTY not on btrfs.
     """

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The system calls that Python has no name for, through libc.
+"""System calls for which Python has no function, called through libc.
 
-Nothing here holds the interpreter's lock while the kernel works, so a call
-that waits for a slow disk does not stop the event loop (fcntl.ioctl holds it for any
-buffer over 1,024 bytes; a ctypes call takes as long and does not).
+Every call releases the interpreter's lock, so a call that waits for a slow disk does not stop the event loop.
+fcntl.ioctl keeps the lock for buffers over 1,024 bytes; a ctypes call takes as long and does not keep it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _ioctl = _libc.ioctl
 _ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
 
-# The 64 is for 32-bit machines, where plain fallocate has 32-bit offsets.
+# On 32-bit machines plain fallocate has 32-bit offsets.
 _fallocate = _libc.fallocate64
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
@@ -29,7 +28,9 @@ _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctype
 _syscall = _libc.syscall
 _syscall.argtypes = (ctypes.c_long, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
 CACHESTAT = 451
-"""The number of cachestat(2), which no libc has a function for; the same on every architecture but Alpha and MIPS."""
+"""The number of cachestat(2), which has no function in libc. It is the same on every architecture except Alpha and
+MIPS.
+"""
 
 _renameat2 = _libc.renameat2
 _renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
@@ -41,9 +42,9 @@ def _raise() -> None:
 
 
 def ioctl(fd: int, request: int, buffer: Buffer) -> None:
-    """ioctl(2) on `fd` with a buffer that the kernel reads and writes in place.
+    """Call ioctl(2) on `fd` with a buffer that the kernel reads and writes in place.
 
-    Raises: OSError with the kernel's errno; ENOTTY where the filesystem does not know the request.
+    Raises: OSError with the kernel's errno; ENOTTY if the filesystem does not know the request.
     """
     array = (ctypes.c_char * len(buffer)).from_buffer(buffer) if isinstance(buffer, bytearray) else buffer
     if _ioctl(fd, request, array) < 0:
@@ -51,7 +52,7 @@ def ioctl(fd: int, request: int, buffer: Buffer) -> None:
 
 
 def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
-    """fallocate(2).
+    """Call fallocate(2).
 
     Raises: OSError with the kernel's errno.
     """
@@ -60,7 +61,7 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
 
 
 def sync_file_range(fd: int, offset: int, length: int, flags: int) -> None:
-    """sync_file_range(2).
+    """Call sync_file_range(2).
 
     Raises: OSError with the kernel's errno.
     """
@@ -69,7 +70,7 @@ def sync_file_range(fd: int, offset: int, length: int, flags: int) -> None:
 
 
 def cachestat(fd: int, offset: int, length: int) -> tuple[int, int]:
-    """Return how many pages of a range are cached, and how many of these are dirty or being written back.
+    """Return (the number of cached pages, the number of dirty pages and pages in write-back) of a range.
 
     Raises: OSError: ENOSYS the kernel is older than 6.5; EPERM the caller may not write to the file.
     Source: linux/mman.h, struct cachestat_range and struct cachestat.
@@ -81,7 +82,7 @@ def cachestat(fd: int, offset: int, length: int) -> tuple[int, int]:
 
 
 def renameat2(old_dir: int, old: str, new_dir: int, new: str, flags: int) -> None:
-    """renameat2(2).
+    """Call renameat2(2).
 
     Raises: OSError with the kernel's errno.
     """

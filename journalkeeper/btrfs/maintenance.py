@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What btrfs or its tools do with a whole volume just now, and the disks that it lies on.
+"""Maintenance of a whole volume (balance, scrub, device replace), and the disks of a volume.
 
-Read without privilege, from files that are there anyway; what cannot be read is
-not going on.
+All functions work without privilege. If a file cannot be read, they assume that no operation is running.
 
-Source: fs/btrfs/sysfs.c, exclusive_operation (Linux 5.10) and devices; btrfs-progs,
-cmds/scrub.c: a running `btrfs scrub` listens on scrub.progress.UUID and writes
-scrub.status.UUID every 5 s. The kernel's own word, BTRFS_IOC_SCRUB_PROGRESS, is for
-CAP_SYS_ADMIN alone.
+Source: fs/btrfs/sysfs.c, exclusive_operation (Linux 5.10) and devices; btrfs-progs, cmds/scrub.c: a running `btrfs
+scrub` listens on scrub.progress.UUID and writes scrub.status.UUID every 5 s. BTRFS_IOC_SCRUB_PROGRESS would need
+CAP_SYS_ADMIN.
 """
 
 from __future__ import annotations
@@ -19,14 +17,17 @@ SYSFS = "/sys/fs/btrfs"
 SCRUBS = "/var/lib/btrfs"
 
 SCRUB_FRESH_S = 15.0
-"""Three of the intervals in which a scrub writes its status: an older one was killed."""
+"""Three times the interval in which a scrub writes its status. If the status is older, the scrub was killed."""
 
 PAUSED = " paused"
-"""How a balance says that it waits for who knows whom: it moves nothing then."""
+"""The ending of exclusive_operation while a balance is paused. A paused balance moves nothing."""
 
 
-def maintenance(uuid: str, *, sysfs: str = SYSFS, scrubs: str = SCRUBS) -> str:
-    """ "balance", "device replace" and its like, "scrub", or "" for nothing."""
+def find_maintenance(uuid: str, *, sysfs: str = SYSFS, scrubs: str = SCRUBS) -> str:
+    """Return the running operation, or "" for none.
+
+    It is "scrub" or one of the kernel's names, such as "balance" and "device replace".
+    """
     try:
         with open(f"{sysfs}/{uuid}/exclusive_operation", encoding="ascii") as file:
             operation = file.read().strip()
@@ -34,10 +35,10 @@ def maintenance(uuid: str, *, sysfs: str = SYSFS, scrubs: str = SCRUBS) -> str:
         operation = "none"
     if operation != "none" and not operation.endswith(PAUSED):
         return operation
-    return "scrub" if _scrubbed(uuid, scrubs) else ""
+    return "scrub" if _is_scrubbing(uuid, scrubs) else ""
 
 
-def _scrubbed(uuid: str, scrubs: str) -> bool:
+def _is_scrubbing(uuid: str, scrubs: str) -> bool:
     try:
         os.stat(f"{scrubs}/scrub.progress.{uuid}")
         written_s = os.stat(f"{scrubs}/scrub.status.{uuid}").st_mtime
@@ -46,27 +47,29 @@ def _scrubbed(uuid: str, scrubs: str) -> bool:
     return abs(time.time() - written_s) < SCRUB_FRESH_S
 
 
-def disks(uuid: str, *, sysfs: str = SYSFS) -> list[str]:
-    """The kernel's names, as in /proc/diskstats, of the block devices of a mounted volume; none if it is gone.
+def list_disks(uuid: str, *, sysfs: str = SYSFS) -> list[str]:
+    """Return the names, as in /proc/diskstats, of the block devices of a mounted volume; [] if the volume is gone.
 
-    With them the disk of each partition and what device-mapper, md and bcache have below: a backup
-    of another partition or logical volume shows only there. Source: Documentation/ABI/stable/sysfs-block.
+    The list includes the disk of each partition and the devices below device-mapper, md and bcache. A backup of another
+    partition or logical volume on the same disk shows only in their statistics.
+
+    Source: Documentation/ABI/stable/sysfs-block.
     """
     top = f"{sysfs}/{uuid}/devices"
-    return sorted({layer for name in _listed(top) for layer in _layers(os.path.realpath(f"{top}/{name}"))})
+    return sorted({layer for name in _list_names(top) for layer in _find_layers(os.path.realpath(f"{top}/{name}"))})
 
 
-def _layers(device: str) -> set[str]:
-    """The block device that has the directory `device` in sysfs, and all below it."""
+def _find_layers(device: str) -> set[str]:
+    """Return the names of the block device with the sysfs directory `device` and of all devices below it."""
     found = {os.path.basename(device)}
     if os.path.exists(f"{device}/partition"):
-        found |= _layers(os.path.dirname(device))
-    for name in _listed(f"{device}/slaves"):
-        found |= _layers(os.path.realpath(f"{device}/slaves/{name}"))
+        found |= _find_layers(os.path.dirname(device))
+    for name in _list_names(f"{device}/slaves"):
+        found |= _find_layers(os.path.realpath(f"{device}/slaves/{name}"))
     return found
 
 
-def _listed(directory: str) -> list[str]:
+def _list_names(directory: str) -> list[str]:
     try:
         return os.listdir(directory)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A file's modification time, noted in an xattr of the file while our own work moves it.
+"""A file's modification time, stored in an xattr of the file while journalkeeper changes it.
 
-A hole that is punched moves the mtime, and it is put back right afterwards. btrfs commits what is done to
-a file in its order: whatever a kill or a power cut leaves of the punch, it leaves the note, too. The next
-look at the file finds it, and the next run puts the time back.
+Punching a hole changes the mtime, and journalkeeper restores it right afterwards. btrfs commits the changes of one file
+in their order. So if a kill or a power cut leaves the punch, it also leaves the note. The next look finds the note, and
+the next run restores the time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 NAME: Final = "user.journalkeeper.mtime"
 
 PUNCHING_NS: Final = 60 * 60 * 1_000_000_000
-"""A time that is so much later than the note was made for our work is somebody else's and stays."""
+"""The longest time that our own work on a file can take. A later mtime comes from another writer and is kept."""
 
 COARSE_NS: Final = 1_000_000_000
-"""The kernel's time stamps are behind its clock by a tick, 10 ms at the most; a second is safe."""
+"""A margin for the kernel's time stamps, which lag its clock by one tick, at most 10 ms."""
 
 MAX_TIME_NS: Final = 1 << 63
 
@@ -28,7 +28,7 @@ _NOTE: Final = re.compile(rb"(-?[0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,19})")
 
 
 class Note(NamedTuple):
-    """What a file had when the note was made, and when that was."""
+    """The mtime and size of a file when the note was made, and the time of the note."""
 
     mtime_ns: int
     size_bytes: int
@@ -36,7 +36,7 @@ class Note(NamedTuple):
 
 
 def make(fd: int, status: os.stat_result) -> None:
-    """Note the mtime of `status`, which is about to be moved.
+    """Store the mtime of `status` in a note before the work changes it.
 
     Raises: OSError: EACCES, EPERM; EROFS; ENOSPC, EDQUOT.
     """
@@ -44,8 +44,8 @@ def make(fd: int, status: os.stat_result) -> None:
     os.setxattr(fd, NAME, b" ".join(b"%d" % number for number in note))
 
 
-def put_back(fd: int, status: os.stat_result) -> None:
-    """Give the file the times of `status`, and only then remove the note.
+def restore(fd: int, status: os.stat_result) -> None:
+    """Set the file's times to those of `status`, and then remove the note.
 
     Raises: OSError: EACCES, EPERM; EROFS.
     """
@@ -54,19 +54,19 @@ def put_back(fd: int, status: os.stat_result) -> None:
 
 
 def is_there(fd: int) -> bool:
-    """Whether a run that was killed left a note.
+    """Return whether the file has a note, which only a killed run leaves behind.
 
     Raises: OSError: EACCES, EIO.
     """
-    return _value(fd) is not None
+    return _read(fd) is not None
 
 
-def mtime_ns(fd: int, status: os.stat_result) -> int:
-    """The mtime that the file of `status` has, or will have when its note is followed.
+def find_mtime_ns(fd: int, status: os.stat_result) -> int:
+    """Return the file's mtime in ns, or the mtime in its note if our own work moved it since.
 
     Raises: as `is_there`.
     """
-    note = _parsed(_value(fd))
+    note = _parse(_read(fd))
     moved_by_us = (
         note is not None
         and status.st_size == note.size_bytes
@@ -76,19 +76,19 @@ def mtime_ns(fd: int, status: os.stat_result) -> int:
 
 
 def follow(fd: int) -> bool:
-    """Put back what a killed run moved, and remove its note; whether the time was another.
+    """Restore the mtime that an interrupted run changed, remove the note, and return whether the mtime was different.
 
-    Raises: as `put_back`, and ENODATA without a note.
+    Raises: as `restore`; OSError: ENODATA the file has no note.
     """
     status = os.fstat(fd)
-    right_ns = mtime_ns(fd, status)
+    right_ns = find_mtime_ns(fd, status)
     if right_ns != status.st_mtime_ns:
         os.utime(fd, ns=(status.st_atime_ns, right_ns))
     os.removexattr(fd, NAME)
     return right_ns != status.st_mtime_ns
 
 
-def _value(fd: int) -> bytes | None:
+def _read(fd: int) -> bytes | None:
     try:
         return os.getxattr(fd, NAME)
     except OSError as error:
@@ -97,8 +97,8 @@ def _value(fd: int) -> bytes | None:
         raise
 
 
-def _parsed(value: bytes | None) -> Note | None:
-    """The note, None of what we never wrote: the file may be anybody's."""
+def _parse(value: bytes | None) -> Note | None:
+    """Return the note, or None if journalkeeper cannot have written it: any user can set the xattr of their file."""
     found = _NOTE.fullmatch(value or b"")
     if found is None:
         return None

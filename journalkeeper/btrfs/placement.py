@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The number of extents of a file, as filefrag(8) counts them, and the bytes of each kind.
 
-An extent is what a reader seeks for. Without `sync`, dirty pages count as a write-back at this moment would leave them,
-so that the count is the same before and after a flush.
+Each extent costs a reader one seek. Without `sync`, dirty pages count as a write-back at this moment would leave them,
+so the count is the same before and after a flush.
 
 Source: e2fsprogs 1.47, misc/filefrag.c; fs/btrfs/inode.c, run_delalloc_nocow.
 """
@@ -22,27 +22,26 @@ from journalkeeper.btrfs.fiemap import (
     FIEMAP_EXTENT_UNWRITTEN,
     Columns,
     Extent,
-    batches,
+    map_batches,
 )
 from journalkeeper.model import MAX_FILE_BYTES, MIB, Extents, Stretch
 
 NEW_PLACES = 2**63
-"""Beyond the end of every volume."""
+"""An address beyond the end of every volume."""
 
 
-def _with_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Columns, list[bool]]]:
-    """The map of `fd`, and of each row whether an extent begins with it.
+def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Columns, list[bool]]]:
+    """Yield the map of `fd` in batches, with a flag for each row that an extent begins with it.
 
-    filefrag(8)'s rule: a row belongs to the extent of the row before if it follows it on the disk,
-    directly or after as much as lies between the two in the file. Flags are not compared: written
-    blocks that alternate with unwritten ones are one extent. A compressed row has its length before
-    compression, so the next one seldom follows.
+    As in filefrag(8), a row continues an extent if it directly follows the row before on the disk. It also does if both
+    rows are as far apart on the disk as in the file. Flags do not matter: alternating written and unwritten blocks are
+    one extent. A compressed row has its uncompressed length, so the next row seldom follows it.
     """
     end: int | None = None
     shift: int | None = None
-    moving = [] if sync else writeback.dirty_runs(fd) or []
+    moving = [] if sync else writeback.find_dirty_runs(fd) or []
     nocow = bool(moving) and inode.is_nocow(fd)
-    for listed in batches(fd, sync=sync):
+    for listed in map_batches(fd, sync=sync):
         dirty = moving or any(flags & FIEMAP_EXTENT_DELALLOC for flags in listed.flags)
         columns = _predict_places(listed, moving, nocow=nocow) if dirty else listed
         ends = list(map(add, columns.physical, columns.length))
@@ -65,8 +64,8 @@ def _predict_places(columns: Columns, moving: Sequence[tuple[int, int]], *, noco
         start, end, flags = row.logical, row.logical + row.length, row.flags
         shift = row.physical - start
         if flags & FIEMAP_EXTENT_DELALLOC:
-            beside = [*rows[number + 1 : number + 2], *predicted[-1:]]
-            touching = [one for one in beside if end == one.logical or one.logical + one.length == start]
+            neighbours = [*rows[number + 1 : number + 2], *predicted[-1:]]
+            touching = [one for one in neighbours if end == one.logical or one.logical + one.length == start]
             if touching and not touching[0].flags & FIEMAP_EXTENT_SHARED:
                 shift = touching[0].physical - touching[0].logical
         elif flags & FIEMAP_EXTENT_SHARED or not (nocow or flags & FIEMAP_EXTENT_UNWRITTEN):
@@ -86,7 +85,7 @@ def _predict_places(columns: Columns, moving: Sequence[tuple[int, int]], *, noco
 
 
 def _clip(columns: Columns, size: int) -> None:
-    """Cut lengths off at `size`: the last block over-runs it, and fallocate may have kept space behind it."""
+    """Cut lengths off at `size`: the last block extends beyond it, and fallocate may have reserved space there."""
     logical, length = columns.logical, columns.length
     row = len(logical) - 1
     while row >= 0 and logical[row] + length[row] > size:
@@ -95,37 +94,36 @@ def _clip(columns: Columns, size: int) -> None:
 
 
 def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
-    """What the map of `fd` adds up to.
+    """Return the number of extents of `fd` and its bytes of each kind.
 
-    `total` is the number of extents, also of those behind the end of the file; bytes end at it.
-    Dirty pages not yet placed count as data. `per_mib` of a file that is larger than
-    MAX_FILE_BYTES would take more memory than there is, and is not made.
+    `total` includes extents behind the end of the file; the byte counts end there. Dirty pages without a place count as
+    data. `per_mib` stays empty for files larger than MAX_FILE_BYTES, because it would need too much memory.
 
-    Raises: as `fiemap.batches`.
+    Raises: as `fiemap.map_batches`.
     """
     size = os.fstat(fd).st_size
     total = 0
     bytes_by_flags: dict[int, int] = {}
     counts: list[int] = []
-    for columns, begins in _with_beginnings(fd, sync=sync):
+    for columns, begins in _mark_beginnings(fd, sync=sync):
         total += sum(begins)
         _clip(columns, size)
         _add_bytes(bytes_by_flags, columns)
         if per_mib and size <= MAX_FILE_BYTES:
             _add_counts(counts, columns, begins, size)
-    unwritten = _bytes_with(bytes_by_flags, FIEMAP_EXTENT_UNWRITTEN)
+    unwritten = _sum_bytes_with(bytes_by_flags, FIEMAP_EXTENT_UNWRITTEN)
     return Extents(
         total=total,
         data_bytes=sum(bytes_by_flags.values()) - unwritten,
         unwritten_bytes=unwritten,
-        encoded_bytes=_bytes_with(bytes_by_flags, FIEMAP_EXTENT_ENCODED),
-        shared_bytes=_bytes_with(bytes_by_flags, FIEMAP_EXTENT_SHARED),
+        encoded_bytes=_sum_bytes_with(bytes_by_flags, FIEMAP_EXTENT_ENCODED),
+        shared_bytes=_sum_bytes_with(bytes_by_flags, FIEMAP_EXTENT_SHARED),
         per_mib=tuple(counts),
     )
 
 
 def _add_bytes(totals: dict[int, int], columns: Columns) -> None:
-    """Add the bytes with each combination of flags, LAST apart."""
+    """Add the length of each row to the total of its combination of flags, ignoring FIEMAP_EXTENT_LAST."""
     flags = columns.flags
     flags[-1] &= ~FIEMAP_EXTENT_LAST
     distinct = set(flags)
@@ -138,7 +136,7 @@ def _add_bytes(totals: dict[int, int], columns: Columns) -> None:
         totals[flag] += length
 
 
-def _bytes_with(bytes_by_flags: dict[int, int], flag: int) -> int:
+def _sum_bytes_with(bytes_by_flags: dict[int, int], flag: int) -> int:
     return sum(length for flags, length in bytes_by_flags.items() if flags & flag)
 
 
@@ -152,8 +150,10 @@ def _add_counts(counts: list[int], columns: Columns, begins: list[bool], size: i
         counts[mib] += 1
 
 
-def stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
-    """What lies in each MiB of the file up to its end, and how many extents begin there; () beyond MAX_FILE_BYTES.
+def list_stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
+    """Return, for each MiB of the file, the bytes of each kind and the number of extents that begin there.
+
+    The result is () for files larger than MAX_FILE_BYTES.
 
     Raises: as `survey`.
     """
@@ -163,11 +163,11 @@ def stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
     starts = range(0, size, MIB)
     counts = [0] * len(starts)
     held = [[0] * 5 for _ in starts]
-    for columns, begins in _with_beginnings(fd, sync=sync):
+    for columns, begins in _mark_beginnings(fd, sync=sync):
         _clip(columns, size)
         rows = zip(columns.logical, columns.length, columns.flags, begins, strict=True)
         for logical, length, flags, begin in rows:
-            kind, place, end = _kind(flags), logical, logical + length
+            kind, place, end = _choose_column(flags), logical, logical + length
             if begin and length:
                 counts[logical // MIB] += 1
             while place < end:
@@ -181,19 +181,19 @@ def stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
     )
 
 
-def _kind(flags: int) -> int:
-    """Which column of Stretch the bytes of a row go into, from data_bytes on."""
+def _choose_column(flags: int) -> int:
+    """Return the index of the byte count in Stretch that a row with `flags` adds to; 0 is data_bytes."""
     if flags & FIEMAP_EXTENT_UNWRITTEN:
         return 4
     return bool(flags & FIEMAP_EXTENT_ENCODED) + 2 * bool(flags & FIEMAP_EXTENT_SHARED)
 
 
 def count(fd: int, *, sync: bool) -> int:
-    """The number of extents.
+    """Return the number of extents.
 
-    A call that only counts (fm_extent_count 0) takes a fifth of the time, but counts written and unwritten neighbours
-    apart, and each dirty page.
+    A FIEMAP call that only counts (fm_extent_count 0) would take a fifth of the time. But it counts adjacent written
+    and unwritten extents separately, and each dirty page.
 
     Raises: as `survey`.
     """
-    return sum(sum(begins) for _, begins in _with_beginnings(fd, sync=sync))
+    return sum(sum(begins) for _, begins in _mark_beginnings(fd, sync=sync))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""renameat2: two names trade places in one step.
+"""renameat2(2): exchange two names, or rename without replacing.
 
-No file is without a name at any moment, also when the power goes.
+Each call is atomic: every file has a name at every moment, also after a power cut.
 
 Source: renameat2(2); linux/fs.h; fs/btrfs/inode.c, btrfs_rename_exchange.
 """
@@ -15,19 +15,19 @@ RENAME_EXCHANGE = 2
 
 
 def exchange(dir_fd: int, name_a: str, name_b: str) -> None:
-    """Let two names in one directory trade places; both must exist.
+    """Exchange two names in one directory; both must exist.
 
-    The new order is on the disk after an fsync of the directory.
+    The exchange is durable after an fsync of the directory.
 
-    Raises: OSError: ENOENT one is missing; EACCES, EPERM no right to write in the directory;
-    EROFS; ENOSPC no room for the metadata; EINVAL the filesystem cannot.
+    Raises: OSError: ENOENT one is missing; EACCES, EPERM no right to write in the directory; EROFS; ENOSPC no room for
+    the metadata; EINVAL the filesystem does not support it.
     """
     renameat2(dir_fd, name_a, dir_fd, name_b, RENAME_EXCHANGE)
 
 
-def rename_new(dir_fd: int, old: str, new: str) -> None:
-    """Give the file `old` the name `new` in the same directory, which must be nobody's yet.
+def rename_without_replacing(dir_fd: int, old: str, new: str) -> None:
+    """Rename `old` to `new` in the same directory, unless a file named `new` exists.
 
-    Raises: OSError: EEXIST something has that name; EINVAL the filesystem cannot; as `exchange`.
+    Raises: OSError: EEXIST a file has that name; EINVAL the filesystem does not support it; as `exchange`.
     """
     renameat2(dir_fd, old, dir_fd, new, RENAME_NOREPLACE)

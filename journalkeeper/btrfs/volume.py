@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The volume that a directory is on.
+"""The btrfs volume that contains a directory.
 
-Everything here is read without privilege, by a descriptor of the directory
-and never by a path, so that it speaks of the same place as the work does.
+All functions work without privilege. They take a descriptor of the directory and never a path, so that they describe
+the same directory that the work changes.
 
 Source: linux/btrfs.h, linux/btrfs_tree.h; fs/btrfs/ioctl.c; proc(5), mountinfo and fdinfo.
 """
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import btrfsutil
 
 from journalkeeper.btrfs.kernel import ioctl
-from journalkeeper.btrfs.maintenance import maintenance
+from journalkeeper.btrfs.maintenance import find_maintenance
 from journalkeeper.model import Volume
 from journalkeeper.model.errors import NotBtrfsError
 
@@ -26,10 +26,12 @@ BTRFS_IOC_DEV_INFO = 0xD000941E
 BTRFS_IOC_FS_INFO = 0x8400941F
 
 FS_INFO = struct.Struct("=QQ16s992x")
-"""struct btrfs_ioctl_fs_info_args: max_id, num_devices, fsid; the rest is not used here."""
+"""struct btrfs_ioctl_fs_info_args: max_id, num_devices, fsid; the remaining fields are not used here."""
 
 FS_GENERATION = struct.Struct("=48xQQ960x")
-"""The same structure's flags, of the kernel what was asked for and answered, and generation (Linux 5.10)."""
+"""The flags and generation of the same structure (Linux 5.10). The caller sets flags for the fields that it wants, the
+kernel for the fields that it filled.
+"""
 
 BTRFS_FS_INFO_FLAG_GENERATION = 1 << 1
 
@@ -40,7 +42,7 @@ SPACE_ARGS = struct.Struct("=QQ")
 """struct btrfs_ioctl_space_args: space_slots, total_spaces."""
 
 SPACE = struct.Struct("=QQQ")
-"""struct btrfs_ioctl_space_info: flags, total_bytes, used_bytes, as files see them: copies count once."""
+"""struct btrfs_ioctl_space_info: flags, total_bytes, used_bytes. Sizes are as files see them: copies count once."""
 
 BTRFS_BLOCK_GROUP_DATA = 1 << 0
 BTRFS_BLOCK_GROUP_METADATA = 1 << 2
@@ -55,17 +57,17 @@ PROFILES = {
     1 << 9: "raid1c3",
     1 << 10: "raid1c4",
 }
-"""BTRFS_BLOCK_GROUP_*, by mkfs.btrfs's words; none of them is "single"."""
+"""The names that mkfs.btrfs gives to the BTRFS_BLOCK_GROUP_* bits. Without any of the bits the profile is "single"."""
 
 REDUNDANT = frozenset({"raid1", "raid1c3", "raid1c4", "raid10", "raid5", "raid6", "dup"})
-"""Profiles with a second copy, or parity, that only a checksum can choose between.
+"""Profiles with a second copy or parity, where btrfs needs a checksum to find the correct copy.
 
-dup is one of them: with one device, but two copies that can differ unseen without checksums.
+dup belongs to them: its two copies on one device can also differ unnoticed without checksums.
 """
 
 
 class Space(NamedTuple):
-    """One kind of chunk: BTRFS_BLOCK_GROUP_* flags, bytes in allocated chunks, bytes used of them."""
+    """One kind of chunks: its BTRFS_BLOCK_GROUP_* flags, the bytes of its chunks, and the used bytes among them."""
 
     flags: int
     total_bytes: int
@@ -73,12 +75,12 @@ class Space(NamedTuple):
 
     @property
     def profile(self) -> str:
-        """mkfs.btrfs's word for how the chunks are laid out."""
+        """The name that mkfs.btrfs gives to the layout of the chunks."""
         return next((name for bit, name in PROFILES.items() if self.flags & bit), "single")
 
 
 def fs_info(fd: int) -> tuple[str, int]:
-    """The filesystem's UUID and its highest device id.
+    """Return the filesystem's UUID and its highest device id.
 
     Raises: OSError: ENOTTY not on btrfs.
     """
@@ -90,7 +92,7 @@ def fs_info(fd: int) -> tuple[str, int]:
 
 
 def dev_info(fd: int, devid: int) -> tuple[int, int] | None:
-    """(bytes in chunks, size) of one device, raw bytes; None if there is none of that id.
+    """Return (bytes in chunks, size) of one device in raw bytes; None if no device has that id.
 
     Raises: OSError: ENOTTY not on btrfs.
     """
@@ -107,7 +109,7 @@ def dev_info(fd: int, devid: int) -> tuple[int, int] | None:
 
 
 def space_info(fd: int) -> tuple[Space, ...]:
-    """The kinds of chunks that the volume has.
+    """Return the kinds of chunks of the volume.
 
     Raises: OSError: ENOTTY not on btrfs.
     """
@@ -122,10 +124,10 @@ def space_info(fd: int) -> tuple[Space, ...]:
     return tuple(map(Space._make, SPACE.iter_unpack(buffer[SPACE_ARGS.size : end])))
 
 
-def generation(fd: int) -> int:
-    """The number of the volume's present transaction, 0 where the kernel does not tell.
+def read_generation(fd: int) -> int:
+    """Return the number of the volume's current transaction; 0 if the kernel does not report it.
 
-    sync(2) ends a transaction, and so does the kernel every 30 s; fsync(2) only writes to a log.
+    sync(2) ends a transaction, and the kernel ends one every 30 s. fsync(2) does not: it only writes to a log.
 
     Raises: OSError: ENOTTY not on btrfs.
     """
@@ -136,7 +138,7 @@ def generation(fd: int) -> int:
 
 
 def require_btrfs(fd: int, path: str) -> None:
-    """Say clearly if a file or directory is not on btrfs; `path` is its name for the error.
+    """Raise NotBtrfsError with `path` if the file or directory `fd` is not on btrfs.
 
     Raises: NotBtrfsError; OSError if the volume itself fails.
     """
@@ -148,10 +150,10 @@ def require_btrfs(fd: int, path: str) -> None:
         raise
 
 
-def volume(fd: int) -> Volume:
-    """The volume that the directory `fd` is on; ask `require_btrfs` first.
+def read_volume(fd: int) -> Volume:
+    """Return the volume that contains the directory `fd`. Call `require_btrfs` first.
 
-    Raises: OSError: ENOTTY not on btrfs; what the kernel says if the volume itself fails.
+    Raises: OSError: ENOTTY not on btrfs; or the kernel's error if the volume itself fails.
     """
     uuid, max_id = fs_info(fd)
     spaces = space_info(fd)
@@ -164,23 +166,23 @@ def volume(fd: int) -> Volume:
         subvolume=btrfsutil.subvolume_id(fd),
         data_profile=profile,
         redundant=any(space.profile in REDUNDANT for space in data),
-        free_bytes=_free(data),
+        free_bytes=_sum_free(data),
         unallocated_bytes=sum(size - used for used, size in filter(None, devices)),
-        metadata_free_bytes=_free([space for space in spaces if space.flags & BTRFS_BLOCK_GROUP_METADATA]),
-        own_subvolume=_own_subvolume(fd),
-        options=mount_options(fd),
-        maintenance=maintenance(uuid),
+        metadata_free_bytes=_sum_free([space for space in spaces if space.flags & BTRFS_BLOCK_GROUP_METADATA]),
+        own_subvolume=_is_own_subvolume(fd),
+        options=read_mount_options(fd),
+        maintenance=find_maintenance(uuid),
     )
 
 
-def _free(spaces: list[Space]) -> int:
+def _sum_free(spaces: list[Space]) -> int:
     return sum(space.total_bytes - space.used_bytes for space in spaces)
 
 
-def _own_subvolume(fd: int) -> bool:
-    """Whether the directory, or the one that it is in, is the root of a subvolume.
+def _is_own_subvolume(fd: int) -> bool:
+    """Return whether the directory or its parent is the top of a subvolume.
 
-    `/var/log/journal` made a subvolume holds `/var/log/journal/<machine-id>`.
+    If `/var/log/journal` is a subvolume, `/var/log/journal/<machine-id>` counts, too.
     """
     if btrfsutil.is_subvolume(fd):
         return True
@@ -191,16 +193,16 @@ def _own_subvolume(fd: int) -> bool:
         os.close(parent)
 
 
-def mount_options(fd: int) -> tuple[str, ...]:
-    """The options of the mount that `fd` was opened through, in mount(8)'s words; () if it cannot be seen from here."""
-    line = mount_line(fd)
+def read_mount_options(fd: int) -> tuple[str, ...]:
+    """Return the options of the mount through which `fd` was opened, as mount(8) names them; () if not visible here."""
+    line = find_mount_line(fd)
     return () if line is None else parse_options(line)
 
 
-def mount_line(fd: int) -> str | None:
-    """Return the line of mountinfo for the mount that `fd` was opened through, or None if it cannot be seen from here.
+def find_mount_line(fd: int) -> str | None:
+    """Return the line of mountinfo for the mount through which `fd` was opened, or None if it is not visible here.
 
-    It is found by the mount's id, because no mountinfo contains the st_dev of a subvolume.
+    The line is found by the mount's id, because no mountinfo contains the st_dev of a subvolume.
     """
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
         mount_id = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
@@ -209,7 +211,9 @@ def mount_line(fd: int) -> str | None:
 
 
 def parse_options(line: str) -> tuple[str, ...]:
-    """The options in one line of mountinfo: the mount's own, then the filesystem's; read-only if either is."""
+    """Return the options in a line of mountinfo: those of the mount, then those of the filesystem, without "rw" if
+    either has "ro".
+    """
     fields = line.split()
     words = dict.fromkeys([*fields[5].split(","), *fields[-1].split(",")])
     if "ro" in words:

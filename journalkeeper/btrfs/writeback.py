@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Write-back of a part of a file, pages that wait for it, and holes.
+"""Partial write-back of a file, its dirty pages, and holes.
 
-None of this makes data safe from a power cut; only fsync(2) does.
+None of these calls protects data from a power cut; only fsync(2) does.
 
 Source: sync_file_range(2), fallocate(2); linux/fs.h, linux/falloc.h; fs/btrfs/file.c, btrfs_punch_hole.
 """
@@ -21,15 +21,16 @@ FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
 
 MOST_CALLS = 8192
-"""Calls of cachestat(2) for one file. Between two flushes a journal had 1 to 270 dirty runs, found by 12 to 950 calls
-in at most 1.2 ms (measured)."""
+"""The largest number of cachestat(2) calls for one file. Between two flushes a journal had 1 to 270 dirty runs, which
+12 to 950 calls found in at most 1.2 ms (measured).
+"""
 
 
 def sync_file_range(fd: int, offset: int, length: int) -> None:
-    """Write the dirty pages of a range and wait until they are on the disk, without the inode's lock that fsync takes.
+    """Write the dirty pages of a range and wait for them, without the inode's lock that fsync(2) takes.
 
-    btrfs finds a place for the whole dirty run that reaches into the range, and the map tells
-    of it when all of the run is written: before measuring, FIEMAP with `sync`.
+    btrfs places the whole dirty run that overlaps the range, and the file's map shows it only after the whole run is
+    written. So call FIEMAP with `sync` before measuring.
 
     Raises: OSError: EIO, ENOSPC the write-back failed.
     """
@@ -38,7 +39,7 @@ def sync_file_range(fd: int, offset: int, length: int) -> None:
 
 
 def wait_writeback(fd: int, offset: int, length: int) -> None:
-    """Wait for the pages of a range that are being written; dirty ones not yet begun stay dirty.
+    """Wait for the pages of a range that are in write-back. Other dirty pages stay dirty.
 
     Raises: as `sync_file_range`.
     """
@@ -46,21 +47,21 @@ def wait_writeback(fd: int, offset: int, length: int) -> None:
 
 
 def punch_hole(fd: int, offset: int, length: int) -> None:
-    """Free the space of a range, which then reads as zeros; the file keeps its size, mtime and ctime change.
+    """Free the space of a range, which then reads as zeros. The file keeps its size; mtime and ctime change.
 
-    The inode's lock is held, and the range is written back first.
+    The kernel takes the inode's lock and writes the range back first.
 
-    Raises: OSError: EBADF not open for writing; EPERM immutable or append-only; ETXTBSY a swap
-    file; ENOSPC no room for the metadata; EINVAL an empty range; EOPNOTSUPP the filesystem has no holes.
+    Raises: OSError: EBADF not open for writing; EPERM immutable or append-only; ETXTBSY a swap file; ENOSPC no room for
+    the metadata; EINVAL an empty range; EOPNOTSUPP the filesystem does not support holes.
     """
     kernel.fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, length)
 
 
-def dirty_runs(fd: int) -> list[tuple[int, int]] | None:
+def find_dirty_runs(fd: int) -> list[tuple[int, int]] | None:
     """Return (offset, end) of each run of pages that are not yet written back, in the order of the file.
 
     A range with dirty and clean pages is halved until its parts have only one kind. The list ends early after
-    MOST_CALLS, and there is none where the kernel or the caller's rights do not allow the question.
+    MOST_CALLS. The result is None if the kernel has no cachestat(2) or the caller may not use it.
     """
     runs: list[tuple[int, int]] = []
     pages = -(-os.fstat(fd).st_size // PAGESIZE)

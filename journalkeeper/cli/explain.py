@@ -100,8 +100,8 @@ def _lies(path: str) -> tuple[tuple[Stretch, ...], int | Unknown, float | None]:
     """Return how the file lies, the bytes that it pins, and how long a cold read of it takes."""
     parent, _, name = path.rpartition("/")
     with opening.directory(parent or "/") as dir_fd, opening.opened(name, dir_fd) as fd:
-        pinned = disk.pinned_bytes(fd)
-        parts = placement.stretches(fd, sync=False)
+        pinned = disk.read_pinned_bytes(fd)
+        parts = placement.list_stretches(fd, sync=False)
         return parts, Unknown("only root may ask") if pinned is None else pinned, estimate_cold_read_s(fd)
 
 

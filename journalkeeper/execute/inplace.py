@@ -94,8 +94,8 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> Moved:
     flags, compression = inode.get_flags(held.fd), parse_compression(action.compress)
     punch_unwritten(held, pace)
     # A hole that ends within a block dirtied the rest of it, and the kernel skips what is dirty.
-    before = fiemap.extents(held.fd, sync=True)
-    runs = fiemap.data(held.fd, sync=False)
+    before = fiemap.list_extents(held.fd, sync=True)
+    runs = fiemap.find_data(held.fd, sync=False)
     expected = max(action.extents_expected, least_extents(runs, compressed=compression is not None))
     ranges, left, undone_bytes = near(runs), runs, 0
     for number in range(PASSES):
@@ -105,7 +105,7 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> Moved:
             _piece(held.fd, offset, length, compression)
             reached = offset + length
         pace.written_bytes = done_before + sum(min(size, reached - at) for at, size in left if at < reached)
-        after = fiemap.extents(held.fd, sync=True)
+        after = fiemap.list_extents(held.fd, sync=True)
         left = _left(action, expected, before, after)
         last_undone_bytes, undone_bytes = undone_bytes, sum(length for _, length in left)
         if not left or pace.ended is not None or (number and undone_bytes >= last_undone_bytes):
@@ -220,7 +220,7 @@ def punch_unwritten(held: VerifiedFile, pace: Pace) -> None:
     It reads as zeros before and after. Nobody writes to an archive, so no range can have
     been written since it was listed; the times are put back, by the next run if this one is killed.
     """
-    ranges = fiemap.unwritten(held.fd, sync=True)
+    ranges = fiemap.find_unwritten(held.fd, sync=True)
     if not ranges:
         return
     with writable(held) as fd:
@@ -231,4 +231,4 @@ def punch_unwritten(held: VerifiedFile, pace: Pace) -> None:
                     break
                 writeback.punch_hole(fd, offset, length)
         finally:
-            mtime_note.put_back(fd, held.status)
+            mtime_note.restore(fd, held.status)

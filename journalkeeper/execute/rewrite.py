@@ -93,7 +93,7 @@ def _fill(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int:
     if compression is not None:
         os.setxattr(copy, COMPRESSION_PROPERTY, compression.algorithm.encode())
     os.ftruncate(copy, held.status.st_size)
-    runs = fiemap.data(held.fd, sync=True)
+    runs = fiemap.find_data(held.fd, sync=True)
     for offset, length in pace.pieces(tuple(Range(offset, length, 0) for offset, length in runs)):
         for at, data in _read(held.fd, offset, length):
             _write(copy, data, at)
@@ -146,9 +146,9 @@ def _verify(original: int, copy: int, pace: Pace) -> None:
     Holes are compared as such, and only data is read, piece by piece; unless `pace` ends before the last.
     """
     os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
-    runs = fiemap.data(original, sync=True)
+    runs = fiemap.find_data(original, sync=True)
     pairs = {
-        "holes": (runs, fiemap.data(copy, sync=True)),
+        "holes": (runs, fiemap.find_data(copy, sync=True)),
         "attributes": (_xattrs(original), _xattrs(copy)),
         "flags": (_flags(original), _flags(copy)),
         "owner, mode, size and times": (_bearing(original), _bearing(copy)),

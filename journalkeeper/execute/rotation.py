@@ -19,7 +19,7 @@ import time
 from typing import Final
 
 from journalkeeper.btrfs import inode, placement
-from journalkeeper.btrfs.volume import mount_options
+from journalkeeper.btrfs.volume import read_mount_options
 from journalkeeper.execute.verified_file import Failed, Refused, hold
 from journalkeeper.journald import control, header, opening
 from journalkeeper.model import JournalFile, Reason, Rotation, State
@@ -43,7 +43,7 @@ def rotate(target: Rotation, reason: Reason) -> Found:
     with hold(file, moving=False) as held:
         if reason is Reason.BORN_DATACOW:
             with opening.directory(instance.directory) as fd:
-                if not inode.is_nocow(fd) and "nodatacow" not in mount_options(fd):
+                if not inode.is_nocow(fd) and "nodatacow" not in read_mount_options(fd):
                     raise Refused(Reason.CHANGED, "the directory is not NOCOW: a new file would be datacow, too")
         if not control.can_be_asked(instance.directory, instance.namespace):
             raise Refused(Reason.NO_JOURNALD, "its journald is gone since it was looked at")

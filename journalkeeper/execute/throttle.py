@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from journalkeeper.btrfs.maintenance import maintenance
+from journalkeeper.btrfs.maintenance import find_maintenance
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Reason
 from journalkeeper.observe.flushes import COMMIT_S, Flushes
@@ -126,7 +126,7 @@ class Throttle:
         if now_s - self._entries_s >= ENTRIES_EVERY_S:
             self._entries_s, intake_us = now_s, self._intake.worst_us(self._place.actives)
         if now_s - self._maintenance_s >= MAINTENANCE_EVERY_S:
-            self._maintenance_s, doing = now_s, maintenance(self._place.uuid)
+            self._maintenance_s, doing = now_s, find_maintenance(self._place.uuid)
         return Reading(
             self._config,
             flush_due=self._flushes.due(self._margin_us),

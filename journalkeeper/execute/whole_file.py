@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from journalkeeper.btrfs.rename import rename_new
+from journalkeeper.btrfs.rename import rename_without_replacing
 from journalkeeper.model.errors import FileError, KeeperError
 
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -126,7 +126,7 @@ def _open_as_root(directory: str) -> int:
 def _rename_to_free_name(dir_fd: int, new: str, name: str) -> None:
     """Rename to a name that is free; by a hard link where the filesystem cannot rename so (NFS)."""
     try:
-        rename_new(dir_fd, new, name)
+        rename_without_replacing(dir_fd, new, name)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise

@@ -33,7 +33,7 @@ def disk_bytes(fd: int, path: str = SOCKET) -> int | None:
 
     Raises: as disk.disk_bytes.
     """
-    found = disk.disk_bytes(fd)
+    found = disk.read_disk_bytes(fd)
     if found is not None:
         return found
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
@@ -56,7 +56,7 @@ def serve(connection: socket.socket) -> None:
     try:
         if len(descriptors) != 1:
             raise ValueError("no descriptor came with the question")
-        found = disk.disk_bytes(_checked(descriptors[0]))
+        found = disk.read_disk_bytes(_checked(descriptors[0]))
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

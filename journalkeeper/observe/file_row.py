@@ -65,7 +65,7 @@ def begun(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
         tail_time_us=head.tail_time_us,
         links=status.st_nlink,
         uid=status.st_uid,
-        mtime_ns=mtime_note.mtime_ns(fd, status) if noted else status.st_mtime_ns,
+        mtime_ns=mtime_note.find_mtime_ns(fd, status) if noted else status.st_mtime_ns,
         ctime_ns=status.st_ctime_ns,
         problem=trouble,
         problem_detail=detail,

@@ -156,9 +156,9 @@ class Flushes:
                     state = header.state(fd)
                     self._seen[f"{directory}/{name}"] = state, status.st_mtime_ns
                     if state is State.ONLINE and timer.may_be_live(status.st_ino, age_us, now_us):
-                        first = volume.generation(fd)
-                        online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.physical(fd, 0)
-                        generations = Generations(min(first, generations.before), volume.generation(fd))
+                        first = volume.read_generation(fd)
+                        online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.locate_byte(fd, 0)
+                        generations = Generations(min(first, generations.before), volume.read_generation(fd))
             except OSError:
                 # Gone, or about to be said of the file by the next whole look: nothing to wait for.
                 continue

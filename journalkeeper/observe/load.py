@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from psutil import disk_io_counters
 
-from journalkeeper.btrfs.maintenance import disks
+from journalkeeper.btrfs.maintenance import list_disks
 
 LOOK_S: Final = 0.25
 """How long to watch the disks before a run: the kernel counts their time in ticks of 1 to 10 ms."""
@@ -21,7 +21,7 @@ def others_busy_percent(uuids: Iterable[str], length_s: float) -> dict[str, int]
     What we did before was written back by then, so it is the work of others. A volume of which
     nobody can tell is left out.
     """
-    names = {uuid: disks(uuid) for uuid in uuids}
+    names = {uuid: list_disks(uuid) for uuid in uuids}
     began_s, before = time.monotonic(), _busy_ms()
     time.sleep(length_s)
     after, length_ms = _busy_ms(), (time.monotonic() - began_s) * 1000

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import inode
-from journalkeeper.btrfs.volume import require_btrfs, volume
+from journalkeeper.btrfs.volume import read_volume, require_btrfs
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.layout import Directory
 from journalkeeper.journald.names import Name, classify
@@ -202,7 +202,7 @@ class Observer:
         if place.path not in gathered.instances:
             if device not in gathered.volumes:
                 require_btrfs(fd, place.path)
-                found = gathered.volumes[device] = volume(fd)
+                found = gathered.volumes[device] = read_volume(fd)
                 subvolume = found.uuid, found.subvolume
                 if self._subvolumes.get(device, subvolume) != subvolume:  # numbers are dealt out anew at each mount
                     self._drop(lambda row: row.device == device)

@@ -45,7 +45,7 @@ def estimate_cold_read_s(fd: int) -> float | None:
 
     Raises: OSError: EIO.
     """
-    dirty = writeback.dirty_runs(fd)
+    dirty = writeback.find_dirty_runs(fd)
     if dirty is None:
         return None
     pieces = _pieces(fd)
@@ -69,7 +69,7 @@ def _pieces(fd: int) -> list[Piece]:
     """Return the written data of a file; a piece that continues the one before on the disk costs no request."""
     pieces: list[Piece] = []
     end = 0
-    for row in fiemap.extents(fd, sync=False):
+    for row in fiemap.list_extents(fd, sync=False):
         if row.flags & (fiemap.FIEMAP_EXTENT_UNWRITTEN | fiemap.FIEMAP_EXTENT_DELALLOC):
             continue
         # Of compressed rows the next one begins before the end that this one would have uncompressed.

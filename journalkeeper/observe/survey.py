@@ -54,7 +54,7 @@ def _lie(opened: Opened) -> Fields:
 
 def _occupy(opened: Opened) -> Fields:
     """What an open file occupies."""
-    return {"disk_bytes": disk.disk_bytes(opened.fd)}
+    return {"disk_bytes": disk.read_disk_bytes(opened.fd)}
 
 
 def _found(search: Callable[[], Fields]) -> Fields:

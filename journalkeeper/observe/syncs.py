@@ -34,7 +34,7 @@ class Syncs:
                 began_ns = time.monotonic_ns()
                 writeback.wait_writeback(fd, 0, 0)
                 waited_us = (time.monotonic_ns() - began_ns) // 1000
-                block, state = fiemap.physical(fd, 0), header.state(fd)
+                block, state = fiemap.locate_byte(fd, 0), header.state(fd)
         except OSError:
             return False  # rotated away: the piece itself will say so
         appended = (self._state, state) == (State.OFFLINE, State.ONLINE)

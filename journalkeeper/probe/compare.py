@@ -231,7 +231,7 @@ def _measure(place: Bed, strategy: Strategy, iops: int, tell: Tell) -> Row:
     used, nocow = 0, False
     for path in files:
         with path.open("rb") as file:
-            used += disk.disk_bytes(file.fileno()) or 0
+            used += disk.read_disk_bytes(file.fileno()) or 0
             nocow |= inode.is_nocow(file.fileno())
     read = ("journalctl", "--quiet", "--no-pager", "-D", os.fspath(journald.journal))
     tell("reading the newest ten entries")

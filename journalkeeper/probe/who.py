@@ -189,7 +189,7 @@ def _volumes() -> dict[str, dict[int, str]]:
         try:
             with opening.directory(point) as fd:
                 if os.fstat(fd).st_ino == inode.FIRST_FREE_OBJECTID:
-                    found.setdefault(volume.fs_info(fd)[0], {})[inode.tree_of(fd)] = point
+                    found.setdefault(volume.fs_info(fd)[0], {})[inode.find_subvolume_id(fd)] = point
         except OSError:
             continue  # a file that is mounted on a file, or it was unmounted
     return found

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from journalkeeper.btrfs.volume import mount_line
+from journalkeeper.btrfs.volume import find_mount_line
 from journalkeeper.journald import layout
 from journalkeeper.model.errors import KeeperError
 
@@ -37,7 +37,7 @@ def read_only_mounts(tops: Iterable[str]) -> dict[ReadOnlyMount, str]:
             except OSError:
                 continue  # The directory is gone, or the next look reports what is wrong with it.
             try:
-                line = mount_line(fd)
+                line = find_mount_line(fd)
             finally:
                 os.close(fd)
             fields = [] if line is None else line.split()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs.maintenance import SCRUB_FRESH_S, disks, maintenance
+from journalkeeper.btrfs.maintenance import SCRUB_FRESH_S, find_maintenance, list_disks
 from journalkeeper.service.notify import Notify
 
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -27,7 +27,7 @@ def volume(tmp_path: Path) -> Path:
 
 
 def going_on(base: Path) -> str:
-    return maintenance(UUID, sysfs=f"{base / 'sysfs'}", scrubs=f"{base / 'scrubs'}")
+    return find_maintenance(UUID, sysfs=f"{base / 'sysfs'}", scrubs=f"{base / 'scrubs'}")
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_a_scrub_listens_and_writes_its_status(volume: Path, listens: bool, age_
 
 
 def test_a_volume_has_its_disks_while_it_is_mounted(volume: Path) -> None:
-    assert disks(UUID, sysfs=f"{volume / 'sysfs'}") == ["sda", "sdb"]
-    assert disks("gone", sysfs=f"{volume / 'sysfs'}") == []
+    assert list_disks(UUID, sysfs=f"{volume / 'sysfs'}") == ["sda", "sdb"]
+    assert list_disks("gone", sysfs=f"{volume / 'sysfs'}") == []
 
 
 def test_below_partitions_and_logical_volumes_are_disks(volume: Path) -> None:
@@ -75,7 +75,7 @@ def test_below_partitions_and_logical_volumes_are_disks(volume: Path) -> None:
     (volume / "sysfs" / "other" / "devices").mkdir(parents=True)
     for name, target in {"dm-0": "dm-0", "vdb1": "vdb/vdb1"}.items():
         (volume / "sysfs" / "other" / "devices" / name).symlink_to(f"../../../devices/{target}")
-    assert disks("other", sysfs=f"{volume / 'sysfs'}") == ["dm-0", "vda", "vda2", "vdb", "vdb1"]
+    assert list_disks("other", sysfs=f"{volume / 'sysfs'}") == ["dm-0", "vda", "vda2", "vdb", "vdb1"]
 
 
 # The service manager

@@ -118,7 +118,7 @@ def test_a_filesystem_that_cannot_rename_so_gets_a_hard_link(tmp_path: Path, mon
     def cannot(*_: object) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr(whole_file, "rename_new", cannot)
+    monkeypatch.setattr(whole_file, "rename_without_replacing", cannot)
     write(f"{tmp_path}/a", "first", replace=False)
     with pytest.raises(FileError):
         write(f"{tmp_path}/a", "second", replace=False)

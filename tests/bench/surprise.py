@@ -117,7 +117,7 @@ class Commits(NamedTuple):
 def commits(place: Bed) -> Commits:
     """Of the volume. Its generation would not tell: while one is being ended, the next is under way already."""
     with opening.directory(os.fspath(place.volume.mountpoint)) as fd:
-        uuid = volume.volume(fd).uuid
+        uuid = volume.read_volume(fd).uuid
     lines = (line.split() for line in Path(f"/sys/fs/btrfs/{uuid}/commit_stats").read_text().splitlines())
     stats = {name: int(value) for name, value in lines}
     return Commits(stats["commits"], int(stats["cur_commit_ms"] > 0))

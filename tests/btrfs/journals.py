@@ -82,7 +82,7 @@ def bearing(path: Path) -> Bearing:
             {name: os.getxattr(fd, name) for name in os.listxattr(fd)},
             run("getfacl", "--omit-header", "--absolute-names", "--numeric", path),
             run("lsattr", path).split()[0].replace("C", "-"),
-            tuple(fiemap.data(fd, sync=True)),
+            tuple(fiemap.find_data(fd, sync=True)),
         )
     finally:
         os.close(fd)

@@ -11,7 +11,7 @@ import pytest
 
 from journalkeeper.btrfs import placement
 from journalkeeper.btrfs.defrag import defrag_range
-from journalkeeper.btrfs.disk import disk_bytes
+from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.model import MIB
 from journalkeeper.model.compression import Compression
 from journalkeeper.probe import scratch_volume as lab
@@ -29,21 +29,21 @@ def compsize(path: Path) -> int:
 
 def test_a_plain_file_has_its_own_length(make_file: MakeFile, place: Path) -> None:
     fd = make_file(os.urandom(3 * MIB))
-    assert disk_bytes(fd) == compsize(place / "file") == 3 * MIB
+    assert read_disk_bytes(fd) == compsize(place / "file") == 3 * MIB
 
 
 def test_an_extent_written_over_in_part_counts_whole(make_file: MakeFile, place: Path) -> None:
     fd = make_file(os.urandom(MIB))
     os.pwrite(fd, os.urandom(PAGE), 10 * PAGE)
     os.fsync(fd)
-    assert disk_bytes(fd) == compsize(place / "file") == MIB + PAGE
+    assert read_disk_bytes(fd) == compsize(place / "file") == MIB + PAGE
     assert os.fstat(fd).st_blocks * 512 == MIB
 
 
 def test_more_extents_than_one_answer_holds(fragmented: MakeFile, place: Path) -> None:
     fd = fragmented(4000)
     assert placement.count(fd, sync=True) == 4000
-    assert disk_bytes(fd) == compsize(place / "file") > 4000 * PAGE
+    assert read_disk_bytes(fd) == compsize(place / "file") > 4000 * PAGE
 
 
 @pytest.mark.parametrize("algorithm", ["zlib", "lzo", "zstd"])
@@ -51,7 +51,7 @@ def test_a_compressed_file_counts_what_is_left(make_file: MakeFile, place: Path,
     fd = make_file(b"journal " * (MIB // 8))
     defrag_range(fd, 0, MIB, compress=Compression(algorithm))
     os.fsync(fd)
-    found = disk_bytes(fd)
+    found = read_disk_bytes(fd)
     assert found == compsize(place / "file")
     assert found is not None
     assert 0 < found < MIB / 8
@@ -61,13 +61,13 @@ def test_space_allocated_ahead_counts(make_file: MakeFile, place: Path) -> None:
     fd = make_file(os.urandom(MIB))
     os.posix_fallocate(fd, MIB, 8 * MIB)
     os.fsync(fd)
-    assert disk_bytes(fd) == compsize(place / "file") == 9 * MIB
+    assert read_disk_bytes(fd) == compsize(place / "file") == 9 * MIB
 
 
 @pytest.mark.parametrize("size", [1, 100, 2048])
 def test_a_file_inside_its_metadata_counts_its_bytes(make_file: MakeFile, place: Path, size: int) -> None:
     fd = make_file(os.urandom(size))
-    assert disk_bytes(fd) == compsize(place / "file") == size
+    assert read_disk_bytes(fd) == compsize(place / "file") == size
 
 
 def test_a_compressed_file_inside_its_metadata_counts_what_is_left(make_file: MakeFile, place: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_compressed_file_inside_its_metadata_counts_what_is_left(make_file: Ma
     os.setxattr(fd, "btrfs.compression", b"zstd")
     os.pwrite(fd, b"x" * 2000, 0)
     os.fsync(fd)
-    found = disk_bytes(fd)
+    found = read_disk_bytes(fd)
     assert found == compsize(place / "file")
     assert found is not None
     assert 0 < found < 200
@@ -86,11 +86,11 @@ def test_holes_count_nothing(make_file: MakeFile, place: Path) -> None:
     os.ftruncate(fd, 100 * MIB)
     os.pwrite(fd, os.urandom(PAGE), 50 * MIB)
     os.fsync(fd)
-    assert disk_bytes(fd) == compsize(place / "file") == PAGE
+    assert read_disk_bytes(fd) == compsize(place / "file") == PAGE
 
 
 def test_nothing_is_nothing(make_file: MakeFile) -> None:
-    assert disk_bytes(make_file()) == 0
+    assert read_disk_bytes(make_file()) == 0
 
 
 def test_an_extent_found_twice_counts_once(make_file: MakeFile, place: Path) -> None:
@@ -98,24 +98,24 @@ def test_an_extent_found_twice_counts_once(make_file: MakeFile, place: Path) -> 
     lab.run("cp", "--reflink=always", place / "file", place / "twin")
     twin = os.open(place / "twin", os.O_RDONLY)
     try:
-        assert disk_bytes(twin) == compsize(place / "twin") == MIB
+        assert read_disk_bytes(twin) == compsize(place / "twin") == MIB
     finally:
         os.close(twin)
     os.pwrite(fd, os.urandom(PAGE), MIB // 2)
     os.fsync(fd)
-    assert disk_bytes(fd) == compsize(place / "file") == MIB + PAGE
+    assert read_disk_bytes(fd) == compsize(place / "file") == MIB + PAGE
 
 
 def test_another_files_extents_are_not_counted(make_file: MakeFile) -> None:
     small, big = make_file(os.urandom(PAGE), "small"), make_file(os.urandom(MIB), "big")
-    assert (disk_bytes(small), disk_bytes(big)) == (PAGE, MIB)
+    assert (read_disk_bytes(small), read_disk_bytes(big)) == (PAGE, MIB)
 
 
 def test_nobody_learns_nothing(make_file: MakeFile) -> None:
     fd = make_file(os.urandom(MIB))
-    assert as_nobody(lambda: disk_bytes(fd)) is None
+    assert as_nobody(lambda: read_disk_bytes(fd)) is None
 
 
 def test_another_filesystem_says_so() -> None:
     with open("/proc/self/status", "rb") as file, pytest.raises(OSError, match="Inappropriate"):
-        disk_bytes(file.fileno())
+        read_disk_bytes(file.fileno())

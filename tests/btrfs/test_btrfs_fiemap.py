@@ -36,7 +36,7 @@ def filefrag_rows(path: Path) -> int:
 def test_every_row_is_counted_once_across_batches(fragmented: MakeFile, place: Path, pages: int) -> None:
     fd = fragmented(pages)
     survey = placement.survey(fd, sync=True, per_mib=True)
-    rows = list(fiemap.extents(fd, sync=False))
+    rows = list(fiemap.list_extents(fd, sync=False))
     assert survey.total == len(rows) == filefrag_rows(place / "file") == placement.count(fd, sync=False) == pages
     assert survey.data_bytes == sum(row.length for row in rows) == pages * PAGE
     assert [row.logical for row in rows] == list(range(0, pages * PAGE, PAGE))
@@ -54,13 +54,13 @@ def test_the_count_is_within_one_percent_of_filefrags(fragmented: MakeFile, plac
 def test_an_empty_file_has_nothing(make_file: MakeFile) -> None:
     fd = make_file()
     assert placement.survey(fd, sync=True, per_mib=True) == Extents()
-    assert fiemap.data(fd, sync=True) == fiemap.unwritten(fd, sync=True) == []
+    assert fiemap.find_data(fd, sync=True) == fiemap.find_unwritten(fd, sync=True) == []
     assert placement.count(fd, sync=True) == 0
 
 
 def test_a_file_inside_its_metadata_counts_its_own_length(make_file: MakeFile) -> None:
     fd = make_file(b"x" * 100)
-    (row,) = fiemap.extents(fd, sync=True)
+    (row,) = fiemap.list_extents(fd, sync=True)
     assert row.flags & fiemap.FIEMAP_EXTENT_DATA_INLINE
     assert placement.survey(fd, sync=True) == Extents(total=1, data_bytes=100)
 
@@ -69,7 +69,7 @@ def test_a_file_inside_its_metadata_counts_its_own_length(make_file: MakeFile) -
 def test_bytes_end_with_the_file_though_the_last_block_does_not(make_file: MakeFile, size: int) -> None:
     fd = make_file(b"x" * size)
     assert placement.survey(fd, sync=True).data_bytes == size
-    assert fiemap.data(fd, sync=True) == [(0, size)]
+    assert fiemap.find_data(fd, sync=True) == [(0, size)]
 
 
 def test_per_mib_counts_an_extent_where_it_begins(make_file: MakeFile) -> None:
@@ -80,7 +80,7 @@ def test_per_mib_counts_an_extent_where_it_begins(make_file: MakeFile) -> None:
         if offset != MIB - PAGE:
             os.pwrite(between, b"y" * PAGE, number * PAGE)
             os.fsync(between)
-    assert [row.logical for row in fiemap.extents(fd, sync=True) if row.logical != MIB] == [0, MIB - PAGE, 3 * MIB]
+    assert [row.logical for row in fiemap.list_extents(fd, sync=True) if row.logical != MIB] == [0, MIB - PAGE, 3 * MIB]
     per_mib = placement.survey(fd, sync=True, per_mib=True).per_mib
     assert per_mib[2:] == (0, 1)
     assert per_mib[0] == 2
@@ -92,15 +92,15 @@ def test_holes_are_in_no_run(make_file: MakeFile) -> None:
     os.pwrite(fd, b"x" * PAGE, 2 * PAGE)
     os.pwrite(fd, b"x" * 2 * PAGE, 8 * PAGE)
     os.ftruncate(fd, 20 * PAGE)
-    assert fiemap.data(fd, sync=True) == [(2 * PAGE, PAGE), (8 * PAGE, 2 * PAGE)]
-    assert fiemap.unwritten(fd, sync=True) == []
+    assert fiemap.find_data(fd, sync=True) == [(2 * PAGE, PAGE), (8 * PAGE, 2 * PAGE)]
+    assert fiemap.find_unwritten(fd, sync=True) == []
     assert placement.survey(fd, sync=True).data_bytes == 3 * PAGE
 
 
 def test_runs_join_extents_that_follow_each_other(fragmented: MakeFile) -> None:
     fd = fragmented(64)
     assert placement.survey(fd, sync=True).total == 64
-    assert fiemap.data(fd, sync=True) == [(0, 64 * PAGE)]
+    assert fiemap.find_data(fd, sync=True) == [(0, 64 * PAGE)]
 
 
 def test_what_was_only_allocated_is_unwritten(make_file: MakeFile) -> None:
@@ -108,11 +108,11 @@ def test_what_was_only_allocated_is_unwritten(make_file: MakeFile) -> None:
     os.posix_fallocate(fd, 2 * PAGE, 6 * PAGE)
     survey = placement.survey(fd, sync=True)
     assert (survey.data_bytes, survey.unwritten_bytes) == (2 * PAGE, 6 * PAGE)
-    assert fiemap.data(fd, sync=True) == [(0, 2 * PAGE)]
-    assert fiemap.unwritten(fd, sync=True) == [(2 * PAGE, 6 * PAGE)]
+    assert fiemap.find_data(fd, sync=True) == [(0, 2 * PAGE)]
+    assert fiemap.find_unwritten(fd, sync=True) == [(2 * PAGE, 6 * PAGE)]
     os.pwrite(fd, b"y" * PAGE, 4 * PAGE)
-    assert fiemap.unwritten(fd, sync=True) == [(2 * PAGE, 2 * PAGE), (5 * PAGE, 3 * PAGE)]
-    assert fiemap.data(fd, sync=True) == [(0, 2 * PAGE), (4 * PAGE, PAGE)]
+    assert fiemap.find_unwritten(fd, sync=True) == [(2 * PAGE, 2 * PAGE), (5 * PAGE, 3 * PAGE)]
+    assert fiemap.find_data(fd, sync=True) == [(0, 2 * PAGE), (4 * PAGE, PAGE)]
 
 
 def test_a_page_written_over_allocated_space_is_data_before_it_is_placed(make_file: MakeFile) -> None:
@@ -120,8 +120,8 @@ def test_a_page_written_over_allocated_space_is_data_before_it_is_placed(make_fi
     os.posix_fallocate(fd, 0, 8 * PAGE)
     os.fsync(fd)
     os.pwrite(fd, b"y" * PAGE, 4 * PAGE)
-    assert fiemap.unwritten(fd, sync=False) == [(0, 4 * PAGE), (5 * PAGE, 3 * PAGE)]
-    assert fiemap.data(fd, sync=False) == [(4 * PAGE, PAGE)]
+    assert fiemap.find_unwritten(fd, sync=False) == [(0, 4 * PAGE), (5 * PAGE, 3 * PAGE)]
+    assert fiemap.find_data(fd, sync=False) == [(4 * PAGE, PAGE)]
 
 
 def test_space_kept_behind_the_end_counts_no_bytes(make_file: MakeFile, place: Path) -> None:
@@ -131,27 +131,29 @@ def test_space_kept_behind_the_end_counts_no_bytes(make_file: MakeFile, place: P
     assert (survey.data_bytes, survey.unwritten_bytes) == (5000, 0)
     assert survey.total == extents(place / "file", sync=True)
     assert len(survey.per_mib) == 1
-    assert fiemap.unwritten(fd, sync=True) == [(2 * PAGE, 14 * PAGE)]
-    assert fiemap.data(fd, sync=True) == [(0, 5000)]
+    assert fiemap.find_unwritten(fd, sync=True) == [(2 * PAGE, 14 * PAGE)]
+    assert fiemap.find_data(fd, sync=True) == [(0, 5000)]
 
 
 def test_looking_without_sync_leaves_dirty_pages_dirty(make_file: MakeFile) -> None:
     fd = make_file()
     os.pwrite(fd, b"x" * 4 * PAGE, 0)
     for _ in range(2):
-        (row,) = fiemap.extents(fd, sync=False)
+        (row,) = fiemap.list_extents(fd, sync=False)
         assert row.flags & fiemap.FIEMAP_EXTENT_DELALLOC
     assert placement.survey(fd, sync=False).data_bytes == 4 * PAGE
-    (row,) = fiemap.extents(fd, sync=True)
+    (row,) = fiemap.list_extents(fd, sync=True)
     assert not row.flags & fiemap.FIEMAP_EXTENT_DELALLOC
 
 
-@pytest.mark.parametrize("look", [placement.survey, placement.count, fiemap.extents, fiemap.data, fiemap.unwritten])
+@pytest.mark.parametrize(
+    "look", [placement.survey, placement.count, fiemap.list_extents, fiemap.find_data, fiemap.find_unwritten]
+)
 def test_looking_with_sync_places_dirty_pages(make_file: MakeFile, look: Callable[..., object]) -> None:
     fd = make_file()
     os.pwrite(fd, b"x" * 4 * PAGE, 0)
     look(fd, sync=True)
-    assert [row.flags & fiemap.FIEMAP_EXTENT_DELALLOC for row in fiemap.extents(fd, sync=False)] == [0]
+    assert [row.flags & fiemap.FIEMAP_EXTENT_DELALLOC for row in fiemap.list_extents(fd, sync=False)] == [0]
 
 
 def test_compressed_bytes_count_as_long_as_they_read(make_file: MakeFile) -> None:
@@ -189,21 +191,21 @@ def test_a_written_back_block_moves_if_it_is_datacow(make_file: MakeFile, nocow:
     set_nocow(fd, nocow)
     os.pwrite(fd, b"x" * 4 * PAGE, 0)
     os.fsync(fd)
-    before = fiemap.physical(fd, PAGE)
-    assert before == next(iter(fiemap.extents(fd, sync=False))).physical + PAGE
+    before = fiemap.locate_byte(fd, PAGE)
+    assert before == next(iter(fiemap.list_extents(fd, sync=False))).physical + PAGE
     os.pwrite(fd, b"y" * PAGE, PAGE)
-    assert fiemap.physical(fd, PAGE) == before
+    assert fiemap.locate_byte(fd, PAGE) == before
     os.fsync(fd)
-    assert (fiemap.physical(fd, PAGE) != before) is moves
+    assert (fiemap.locate_byte(fd, PAGE) != before) is moves
 
 
 def test_a_hole_lies_nowhere(make_file: MakeFile) -> None:
     fd = make_file()
     os.pwrite(fd, b"x" * PAGE, 4 * PAGE)
     os.fsync(fd)
-    assert fiemap.physical(fd, 0) is None
-    assert fiemap.physical(fd, 4 * PAGE) is not None
-    assert fiemap.physical(fd, 5 * PAGE) is None
+    assert fiemap.locate_byte(fd, 0) is None
+    assert fiemap.locate_byte(fd, 4 * PAGE) is not None
+    assert fiemap.locate_byte(fd, 5 * PAGE) is None
 
 
 def test_a_filesystem_without_maps_says_so() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs.volume import mount_options, require_btrfs, volume
+from journalkeeper.btrfs.volume import read_mount_options, read_volume, require_btrfs
 from journalkeeper.model import MIB, Volume
 from journalkeeper.model.errors import NotBtrfsError
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -33,7 +33,7 @@ def opened(path: Path | str) -> Iterator[int]:
 
 def seen(path: Path) -> Volume:
     with opened(path) as fd:
-        return volume(fd)
+        return read_volume(fd)
 
 
 def usage(path: Path, what: str) -> int:
@@ -132,7 +132,7 @@ def test_a_mount_that_is_gone_from_sight_has_no_options(volume: ScratchVolume) -
     run("mount", "--bind", volume.mountpoint, again)
     with opened(again) as fd:
         run("umount", "--lazy", again)
-        assert mount_options(fd) == ()
+        assert read_mount_options(fd) == ()
 
 
 def test_another_filesystem_is_named() -> None:
@@ -150,4 +150,4 @@ def test_btrfs_is_accepted_by_directory_and_file(place: Path) -> None:
 
 def test_nobody_sees_the_same(place: Path) -> None:
     with opened(place) as fd:
-        assert as_nobody(lambda: volume(fd)) == volume(fd)
+        assert as_nobody(lambda: read_volume(fd)) == read_volume(fd)

@@ -11,7 +11,7 @@ import pytest
 
 from journalkeeper.btrfs import fiemap, kernel
 from journalkeeper.btrfs.defrag import defrag_range
-from journalkeeper.btrfs.disk import disk_bytes
+from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.btrfs.writeback import (
     FALLOC_FL_KEEP_SIZE,
     SYNC_FILE_RANGE_WRITE,
@@ -32,7 +32,7 @@ MakeFile = Callable[..., int]
 def delalloc(fd: int) -> list[tuple[int, int]]:
     """Where pages are dirty and not yet placed."""
     flag = fiemap.FIEMAP_EXTENT_DELALLOC
-    return [(row.logical, row.length) for row in fiemap.extents(fd, sync=False) if row.flags & flag]
+    return [(row.logical, row.length) for row in fiemap.list_extents(fd, sync=False) if row.flags & flag]
 
 
 def dirty_runs(fd: int, runs: int) -> None:
@@ -88,22 +88,22 @@ def test_holes_over_unwritten_ranges_read_the_same_and_free_what_they_pinned(mak
     os.fsync(fd)
     defrag_range(fd, 0, 8 * MIB, extent_thresh_bytes=32 * MIB)
     content = os.pread(fd, 8 * MIB, 0)
-    for offset, length in fiemap.unwritten(fd, sync=True):
+    for offset, length in fiemap.find_unwritten(fd, sync=True):
         punch_hole(fd, offset, length)
     os.fsync(fd)
     assert os.pread(fd, 9 * MIB, 0) == content
-    assert fiemap.unwritten(fd, sync=True) == []
-    assert fiemap.data(fd, sync=True) == [(0, MIB), (4 * MIB, MIB)]
+    assert fiemap.find_unwritten(fd, sync=True) == []
+    assert fiemap.find_data(fd, sync=True) == [(0, MIB), (4 * MIB, MIB)]
 
 
 def test_a_punched_range_lets_go_of_its_extent_when_nothing_else_is_in_it(make_file: MakeFile) -> None:
     fd = make_file(os.urandom(MIB))
     os.posix_fallocate(fd, MIB, 8 * MIB)
     os.fsync(fd)
-    assert disk_bytes(fd) == 9 * MIB
-    for offset, length in fiemap.unwritten(fd, sync=True):
+    assert read_disk_bytes(fd) == 9 * MIB
+    for offset, length in fiemap.find_unwritten(fd, sync=True):
         punch_hole(fd, offset, length)
-    assert disk_bytes(fd) == MIB
+    assert read_disk_bytes(fd) == MIB
     assert os.fstat(fd).st_size == 9 * MIB
 
 
@@ -111,22 +111,22 @@ def test_a_punched_range_lets_go_of_its_extent_when_nothing_else_is_in_it(make_f
 def test_the_files_last_block_may_be_part_of_the_hole(make_file: MakeFile, size: int) -> None:
     fd = make_file(b"x" * PAGE)
     os.posix_fallocate(fd, PAGE, size - PAGE)
-    for offset, length in fiemap.unwritten(fd, sync=True):
+    for offset, length in fiemap.find_unwritten(fd, sync=True):
         punch_hole(fd, offset, length)
     os.fsync(fd)
     assert os.fstat(fd).st_size == size
-    assert disk_bytes(fd) == PAGE
-    assert fiemap.unwritten(fd, sync=True) == []
+    assert read_disk_bytes(fd) == PAGE
+    assert fiemap.find_unwritten(fd, sync=True) == []
 
 
 def test_space_kept_behind_the_end_is_freed_too(make_file: MakeFile) -> None:
     fd = make_file(b"x" * PAGE)
     kernel.fallocate(fd, FALLOC_FL_KEEP_SIZE, PAGE, MIB)
     os.fsync(fd)
-    assert disk_bytes(fd) == PAGE + MIB
-    for offset, length in fiemap.unwritten(fd, sync=True):
+    assert read_disk_bytes(fd) == PAGE + MIB
+    for offset, length in fiemap.find_unwritten(fd, sync=True):
         punch_hole(fd, offset, length)
-    assert disk_bytes(fd) == PAGE
+    assert read_disk_bytes(fd) == PAGE
     assert os.fstat(fd).st_size == PAGE
 
 

@@ -292,7 +292,7 @@ def test_a_journalctl_that_breaks_off_is_status_1_with_its_words(
 
 
 def stretches(fd: int) -> tuple[Stretch, ...]:
-    return placement.stretches(fd, sync=True)
+    return placement.list_stretches(fd, sync=True)
 
 
 def test_holes_and_unwritten_space_are_told_apart(make_file: MakeFile) -> None:
@@ -337,13 +337,13 @@ def test_the_counts_are_those_of_the_survey(fragmented: MakeFile) -> None:
 
 def test_what_was_overwritten_in_part_is_pinned(make_file: MakeFile) -> None:
     fd = make_file(os.urandom(MIB))
-    assert disk.pinned_bytes(fd) == 0
+    assert disk.read_pinned_bytes(fd) == 0
     os.pwrite(fd, b"x" * (MIB // 2), MIB // 4)
     os.fsync(fd)
-    assert disk.pinned_bytes(fd) == MIB // 2
+    assert disk.read_pinned_bytes(fd) == MIB // 2
     os.ftruncate(fd, MIB // 8)
     os.fsync(fd)
-    assert disk.pinned_bytes(fd) == MIB - MIB // 8
+    assert disk.read_pinned_bytes(fd) == MIB - MIB // 8
 
 
 def test_of_a_compressed_extent_a_share_is_pinned(make_file: MakeFile, place: Path) -> None:
@@ -351,13 +351,13 @@ def test_of_a_compressed_extent_a_share_is_pinned(make_file: MakeFile, place: Pa
     run("btrfs", "property", "set", place / "file", "compression", "zstd")
     os.pwrite(fd, (os.urandom(64) * 32 + b"a" * 2048) * 32, 0)
     os.fsync(fd)
-    whole = disk.disk_bytes(fd) or 0
-    assert disk.pinned_bytes(fd) == 0
+    whole = disk.read_disk_bytes(fd) or 0
+    assert disk.read_pinned_bytes(fd) == 0
     os.ftruncate(fd, 64 << 10)
     os.fsync(fd)
-    assert disk.pinned_bytes(fd) == pytest.approx(whole / 2, rel=0.01)
+    assert disk.read_pinned_bytes(fd) == pytest.approx(whole / 2, rel=0.01)
 
 
 def test_nobody_learns_of_no_pins(make_file: MakeFile) -> None:
     fd = make_file(b"x" * MIB)
-    assert as_nobody(lambda: disk.pinned_bytes(fd)) is None
+    assert as_nobody(lambda: disk.read_pinned_bytes(fd)) is None

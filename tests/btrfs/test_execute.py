@@ -163,12 +163,12 @@ def test_the_dirty_pages_elsewhere_stay_journalds_to_flush(place: Path, journal_
     with open(path, "r+b", buffering=0) as file:
         for offset in range(3 * MIB, 4 * MIB, 2 * 4096):
             os.pwrite(file.fileno(), journal_bytes[offset : offset + 4096], offset)
-        dirty = writeback.dirty_runs(file.fileno()) or []
+        dirty = writeback.find_dirty_runs(file.fileno()) or []
         before = placement.survey(file.fileno(), sync=False, per_mib=True).per_mib
         do(what._replace(ranges=(Range(0, MIB, 0),)))
         after = placement.survey(file.fileno(), sync=False, per_mib=True).per_mib
         assert len(dirty) > 100
-        assert writeback.dirty_runs(file.fileno()) == dirty
+        assert writeback.find_dirty_runs(file.fileno()) == dirty
     assert after[0] < before[0] / 50
     assert after[1:] == before[1:]
 
@@ -194,7 +194,7 @@ def test_unwritten_space_is_given_back_and_times_are_kept(place: Path, journal_b
 
 def fiemap_unwritten(path: Path) -> list[tuple[int, int]]:
     with open(path, "rb") as file:
-        return fiemap.unwritten(file.fileno(), sync=True)
+        return fiemap.find_unwritten(file.fileno(), sync=True)
 
 
 @FORMS

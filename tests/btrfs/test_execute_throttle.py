@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from journalkeeper.btrfs.maintenance import disks, maintenance
+from journalkeeper.btrfs.maintenance import find_maintenance, list_disks
 from journalkeeper.config import Config, Watch, Window
 from journalkeeper.engine import Engine
 from journalkeeper.execute.throttle import Place, Throttle
@@ -90,7 +90,7 @@ def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
     uuid = uuid_of(volume)
     (volume.mountpoint / "data").write_bytes(os.urandom(64 << 20))
     os.sync()
-    assert maintenance(uuid) == ""
+    assert find_maintenance(uuid) == ""
     volume.throttle(40)
     for doing, command in {
         "scrub": ("scrub", "start", "-B"),
@@ -98,11 +98,11 @@ def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
     }.items():
         null = subprocess.DEVNULL
         with subprocess.Popen(("btrfs", *command, volume.mountpoint), stdout=null, stderr=null) as process:
-            seen = eventually(lambda expected=doing: maintenance(uuid) == expected)  # type: ignore[misc]
+            seen = eventually(lambda expected=doing: find_maintenance(uuid) == expected)  # type: ignore[misc]
             volume.throttle(0)
             process.wait()
         assert seen
-        assert eventually(lambda: maintenance(uuid) == "")
+        assert eventually(lambda: find_maintenance(uuid) == "")
         volume.throttle(40)
 
 
@@ -120,7 +120,7 @@ def writing(volume: ScratchVolume) -> Iterator[None]:
 def test_a_backup_keeps_its_own_disk_busy_and_no_other(make_volume: Callable[..., ScratchVolume]) -> None:
     volumes = make_volume("1G"), make_volume("1G")
     ours, theirs = (uuid_of(volume) for volume in volumes)
-    assert [f"/dev/{name}" for name in disks(ours)] == volumes[0].devices
+    assert [f"/dev/{name}" for name in list_disks(ours)] == volumes[0].devices
     os.sync()
     with writing(volumes[1]):
         assert eventually(lambda: others_busy_percent((theirs,), 0.1)[theirs] > 0)

@@ -71,7 +71,7 @@ def test_a_contiguous_run_is_one_extent_across_batches(place: Path, *, nocow: bo
     path = place / "system.journal"
     alternating(path, number, nocow=nocow)
     with open(path, "rb") as file:
-        listed = fiemap.extents(file.fileno(), sync=True)
+        listed = fiemap.list_extents(file.fileno(), sync=True)
         survey = placement.survey(file.fileno(), sync=False, per_mib=True)
         assert len(listed) > fiemap.BATCH_ROWS / 2
         assert (survey.total, placement.count(file.fileno(), sync=False)) == (1, 1)
@@ -102,7 +102,7 @@ def test_stock_nocow_files_of_journald_have_the_extents_of_a_whole_file(forms: d
     stock = [path for path, form in forms.items() if form == "stock nocow"]
     for path in stock:
         with open(path, "rb") as file:
-            assert placement.count(file.fileno(), sync=False) <= 2 < len(fiemap.extents(file.fileno(), sync=False))
+            assert placement.count(file.fileno(), sync=False) <= 2 < len(fiemap.list_extents(file.fileno(), sync=False))
 
 
 # dirty files
@@ -131,7 +131,7 @@ def test_dirty_pages_count_as_a_write_back_leaves_them(place: Path, *, nocow: bo
     with dirty(path, nocow=nocow, written=written, every=every), open(path, "rb") as file:
         seen = placement.survey(file.fileno(), sync=False, per_mib=True)
         assert placement.count(file.fileno(), sync=False) == seen.total == sum(seen.per_mib)
-        assert placement.stretches(file.fileno(), sync=False) != ()
+        assert placement.list_stretches(file.fileno(), sync=False) != ()
         assert seen.total == pytest.approx(extents(path, sync=True), rel=0.1, abs=1)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs.disk import disk_bytes
+from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.journald import opening
 from journalkeeper.observe import disk_usage
 from journalkeeper.probe import scratch_volume as lab
@@ -78,14 +78,14 @@ def archive(place: Path, journal_bytes: bytes) -> Iterator[int]:
 
 
 def test_a_process_without_the_right_is_told_what_compsize_tells(archive: int, unit: Unit) -> None:
-    assert as_nobody(lambda: disk_bytes(archive)) is None
+    assert as_nobody(lambda: read_disk_bytes(archive)) is None
     answer = as_nobody(lambda: disk_usage.disk_bytes(archive, unit.path))
-    assert answer == disk_bytes(archive) == lab.disk_bytes(os.readlink(f"/proc/self/fd/{archive}"))
+    assert answer == read_disk_bytes(archive) == lab.disk_bytes(os.readlink(f"/proc/self/fd/{archive}"))
     assert unit.words() == [""]
 
 
 def test_a_process_with_the_right_asks_nobody(archive: int) -> None:
-    assert disk_usage.disk_bytes(archive, "/nowhere") == disk_bytes(archive)
+    assert disk_usage.disk_bytes(archive, "/nowhere") == read_disk_bytes(archive)
 
 
 def test_nothing_is_told_about_what_is_no_journal(place: Path, unit: Unit) -> None:

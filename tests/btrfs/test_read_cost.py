@@ -104,9 +104,9 @@ def test_dirty_pages_are_neither_read_nor_written_back(place: Path) -> None:
     with open(path, "r+b", buffering=0) as file:
         for offset in range(0, 400 * PAGE, 40 * PAGE):
             os.pwrite(file.fileno(), b"x", offset)
-        before = writeback.dirty_runs(file.fileno())
+        before = writeback.find_dirty_runs(file.fileno())
         estimate_cold_read_s(file.fileno())
-        assert writeback.dirty_runs(file.fileno()) == before != []
+        assert writeback.find_dirty_runs(file.fileno()) == before != []
 
 
 def test_pages_that_a_program_maps_have_no_price(place: Path) -> None:

@@ -221,13 +221,13 @@ def check_fiemap(data: bytes) -> None:
                 case 2:
                     assert placement.count(fd, sync=True) >= 0
                 case 3:
-                    runs = inplace.unmoved(fiemap.extents(fd, sync=False), fiemap.extents(fd, sync=False))
+                    runs = inplace.unmoved(fiemap.list_extents(fd, sync=False), fiemap.list_extents(fd, sync=False))
                     assert all(offset >= 0 and length > 0 for offset, length in runs)
                 case 4:
-                    assert all(length > 0 for _, length in fiemap.unwritten(fd, sync=False))
+                    assert all(length > 0 for _, length in fiemap.find_unwritten(fd, sync=False))
                 case _:
                     fiemap.is_shared_at(fd, found.number(8))
-                    fiemap.physical(fd, found.number(8))
+                    fiemap.locate_byte(fd, found.number(8))
     finally:
         os.close(fd)
 
@@ -379,7 +379,7 @@ def _column(found: Bytes) -> object:
 
 def check_note(data: bytes) -> None:
     """The xattr with a file's time, which may be anybody's."""
-    note = mtime_note._parsed(data)
+    note = mtime_note._parse(data)
     assert note is None or max(map(abs, note)) < 1 << 63
 
 

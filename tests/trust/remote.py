@@ -78,7 +78,7 @@ def touched(path: Path) -> tuple[Bearing, int, list[fiemap.Extent]]:
     """All of a file that a change would show in."""
     fd = os.open(path, os.O_RDONLY | os.O_NOATIME)
     try:
-        return bearing(path), os.fstat(fd).st_ctime_ns, fiemap.extents(fd, sync=True)
+        return bearing(path), os.fstat(fd).st_ctime_ns, fiemap.list_extents(fd, sync=True)
     finally:
         os.close(fd)
 

@@ -75,7 +75,7 @@ def whole(path: Path) -> Whole:
             status.st_mtime_ns,
             {name: os.getxattr(file.fileno(), name) for name in os.listxattr(file.fileno())},
             inode.get_flags(file.fileno()) & ~(inode.FS_NOCOW_FL | inode.FS_COMPR_FL),
-            tuple(fiemap.data(file.fileno(), sync=True)),
+            tuple(fiemap.find_data(file.fileno(), sync=True)),
         )
 
 
