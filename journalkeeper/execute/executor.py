@@ -26,7 +26,7 @@ from journalkeeper.model.internal_error import InternalError
 from journalkeeper.model.reasons import describe_gain
 from journalkeeper.model.run import Done, Found
 from journalkeeper.observe import disk_usage
-from journalkeeper.policy.gain import fell_short
+from journalkeeper.policy.gain import is_useless_rewrite
 
 REASON_OF_ERRNO: Final = {
     errno.ENOENT: Reason.VANISHED,
@@ -130,7 +130,7 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
     if pace.ended is not None:
         raise Refused(pace.ended, "ended between two pieces")
     was, became = turn.before.extents, turn.after.extents
-    if fell_short(was, turn.expected, became):
+    if is_useless_rewrite(was, turn.expected, became):
         raise Refused(Reason.NO_GAIN, describe_gain(was, became, turn.expected))
 
 

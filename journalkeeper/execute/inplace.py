@@ -25,7 +25,7 @@ from journalkeeper.execute.pace import LEAST_BYTES, Pace
 from journalkeeper.execute.verified_file import VerifiedFile, writable
 from journalkeeper.model import MIB, Action, Range, Reason
 from journalkeeper.model.compression import Compression, parse_compression
-from journalkeeper.policy.gain import fell_short, least_extents
+from journalkeeper.policy.gain import is_useless_rewrite, least_extents
 
 FREEZER_TRIES: Final = 3
 """How often a piece is begun that a suspending machine's freezer refuses (EAGAIN), for which it needs no signal."""
@@ -125,7 +125,7 @@ def _left(action: Action, expected: int, before: list[Extent], after: list[Exten
     where they pin space, or where too many are left.
     """
     everything = parse_compression(action.compress) is not None or action.reason is Reason.PINNED
-    return unmoved(before, after) if everything or fell_short(len(before), expected, len(after)) else []
+    return unmoved(before, after) if everything or is_useless_rewrite(len(before), expected, len(after)) else []
 
 
 def unmoved(before: list[Extent], after: list[Extent]) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.model.waiting import long
 from journalkeeper.policy.cost import is_fragmented
-from journalkeeper.policy.nocow import judge, snapshots
+from journalkeeper.policy.nocow import decide, snapshots
 from journalkeeper.policy.saving import READ_IOPS
 
 PINNED_BYTES: Final = 16 * MIB
@@ -111,7 +111,7 @@ def compression_forbids_nocow(evidence: Evidence) -> Finding | Unknown | None:
     where = [
         one.directory
         for one, volume in _placed(look)
-        if (skip := judge(one, volume, look.host, config)) is not None and skip.reason is Reason.COMPRESSION
+        if (skip := decide(one, volume, look.host, config)) is not None and skip.reason is Reason.COMPRESSION
     ]
     if not where:
         return _directories_unseen(look)

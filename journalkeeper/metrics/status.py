@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from journalkeeper.config import Config
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result
-from journalkeeper.policy.cost import is_fragmented, rewritten_compressed
+from journalkeeper.policy.cost import becomes_compressed, is_fragmented
 from journalkeeper.wire.field import got
 from journalkeeper.wire.records import FILE
 
@@ -70,6 +70,6 @@ def _sum(numbers: list[int | None]) -> int | None:
 def _after(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:
     """The file as a rewrite left it."""
     lies = file.extents._replace(total=outcome.extents_after)
-    if rewritten_compressed(file, config):
+    if becomes_compressed(file, config):
         lies = lies._replace(encoded_bytes=lies.data_bytes)
     return file._replace(extents=lies, disk_bytes=outcome.disk_bytes_after)

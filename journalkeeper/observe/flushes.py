@@ -63,13 +63,13 @@ class Flushes:
         """inotify says that journald appended; True if `next_look_us` is another now."""
         with self._lock:
             timer = self._timers.get(directory)
-            return timer is not None and timer.appended(self._clock())
+            return timer is not None and timer.note_append(self._clock())
 
     def moved_by_us(self, directory: str) -> None:
         """We rewrote an active file there: where its first block lies now says nothing of journald."""
         with self._lock:
             if directory in self._timers:
-                self._timers[directory].moved_by_us()
+                self._timers[directory].forget_blocks()
 
     def look(self, instances: Iterable[Instance], files: Iterable[JournalFile]) -> tuple[Instance, ...]:
         """Look at the active ones of `files`, which are all; `instances` with what is known of their timers."""
@@ -124,7 +124,7 @@ class Flushes:
 
     def _sync_tells(self, directory: str) -> bool:
         """Whether nothing but a sync that is asked for tells when the next flush is due."""
-        return self._instances[directory].rotatable and self._timers[directory].worth_a_sync(self._clock())
+        return self._instances[directory].rotatable and self._timers[directory].needs_sync(self._clock())
 
     def look_again(self, directory: str | None = None) -> None:
         """Look at the same files' states now, or at those of one directory."""
@@ -140,7 +140,7 @@ class Flushes:
     def _look(self, directory: str) -> bool:
         timer = self._timers[directory]
         with self._lock:
-            timer.ask()
+            timer.begin_look()
             now_us = self._clock()
         present: set[int] = set()
         online: dict[int, int | None] = {}
@@ -164,8 +164,12 @@ class Flushes:
                 continue
         with self._lock:
             known = timer.state is State.ONLINE
-            over = timer.online(online, now_us, generations) if online else timer.offline(frozenset(present), now_us)
-            due = timer.untimed(min(ages_us, default=None), now_us)
+            over = (
+                timer.note_unsynced(online, now_us, generations)
+                if online
+                else timer.note_offline(frozenset(present), now_us)
+            )
+            due = timer.note_untimed_files(min(ages_us, default=None), now_us)
         if over and known:
             self._wait(directory)
         return over or due
@@ -176,7 +180,7 @@ class Flushes:
         Raises: what `synchronize` raises.
         """
         timer, before_us = self._timers[directory], self._clock()
-        timer.asked(before_us)
+        timer.note_request(before_us)
         synchronize()
         self._news = True
         for _ in range(ASKED_LOOKS):
@@ -186,7 +190,7 @@ class Flushes:
             time.sleep(ASKED_S)
         with self._lock:
             if timer.since is None:
-                timer.synced(before_us, self._clock())
+                timer.note_sync(before_us, self._clock())
 
     def _wait(self, directory: str) -> None:
         """Until what the flush has begun to write is written, and committed."""
@@ -208,7 +212,7 @@ class Flushes:
     def due(self, margin_us: int) -> bool:
         """Whether any instance's flush is near or under way."""
         with self._lock:
-            return any(timer.due(margin_us, self._clock()) for timer in self._timers.values())
+            return any(timer.is_due(margin_us, self._clock()) for timer in self._timers.values())
 
     def next_look_us(self, margin_us: int) -> int | None:
         """When to `look_again`, by CLOCK_MONOTONIC."""

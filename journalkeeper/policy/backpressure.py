@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whether to go on with the next piece of a file, as things are just now.
+"""Decide whether to continue with the next piece of a file under the present load.
 
-Whoever waits for the disk comes first. Rules are asked in their order and
-the first that answers counts; what they have to go by is measured between two pieces.
+Other users of the disk come first. The rules are asked in order and the first answer counts; their input is measured
+between two pieces.
 
-What journald's users feel is its intake delay, so that pauses us wherever it comes from.
-The time in which the disk was busy while we rested is somebody else's.
+Intake delay is what users of journald feel, so a long one pauses the work whatever its cause. Disk time that was busy
+while this service rested was used by other processes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from journalkeeper.model.units import MINUTE_US
 from journalkeeper.policy.rule_table import first
 
 PATIENCE_US: Final = MINUTE_US
-"""The longest that one file waits in pauses: what keeps a disk busy for longer is no moment's matter."""
+"""The longest total pause during the work on one file: a disk that stays busy for longer is not free soon."""
 
 
 class Advice(StrEnum):
-    """What to do before the next piece: SLOW_DOWN rests first, PAUSE asks again after a while."""
+    """The advice before the next piece:
+
+    SLOW_DOWN means to rest first, PAUSE to ask again later, GIVE_UP to stop this file.
+    """
 
     GO_ON = "go-on"
     SLOW_DOWN = "slow-down"
@@ -32,13 +35,12 @@ class Advice(StrEnum):
 
 
 class Reading(NamedTuple):
-    """What was measured since the piece before, and what is allowed.
+    """The load since the last piece, and the configuration with its limits.
 
-    `flush_due`: a journald's flush is near or under way. `intake_delay_us`: the longest that
-    a message waited for journald to take it; None where none came, or none says. `others_busy_percent`:
-    the share of our last rest in which the disk was busy; None where nobody can tell.
-    `maintenance`: what btrfs does with the volume ("balance", "scrub"), "" nothing.
-    `paused_us`: how long this file's work has been paused so far.
+    `flush_due`: a journald's flush is near or under way. `intake_delay_us`: the longest that a message waited for
+    journald; None if no message arrived with a send time. `others_busy_percent`: the share of the last rest in which
+    the disk was busy; None if unknown. `maintenance`: the btrfs operation on the volume ("balance", "scrub"), "" if
+    none. `paused_us`: the total pause so far during the work on this file.
     """
 
     config: Config
@@ -53,22 +55,22 @@ Rule = Callable[[Reading], Advice | None]
 
 
 def maintenance(reading: Reading) -> Advice | None:
-    """A balance or scrub takes hours and would do with us what we do with it: move extents, seek."""
+    """Give up during a balance or scrub, which takes hours and competes for the same extents and seeks."""
     return Advice.GIVE_UP if reading.maintenance else None
 
 
 def impatience(reading: Reading) -> Advice | None:
-    """The file is left for another time, and the next one's pauses are its own."""
+    """Give up on a file whose pauses exceed PATIENCE_US. The next file starts with a pause time of 0."""
     return Advice.GIVE_UP if reading.paused_us > PATIENCE_US else None
 
 
 def flush(reading: Reading) -> Advice | None:
-    """Nothing else is begun on a disk that journald is about to wait for."""
+    """Pause while a flush of journald is near or under way."""
     return Advice.PAUSE if reading.flush_due else None
 
 
 def intake(reading: Reading) -> Advice | None:
-    """journald's users had to wait; half as long is a warning."""
+    """Pause if the intake delay exceeds IntakeDelayMax=, and slow down if it exceeds half of that."""
     delay_us, most_us = reading.intake_delay_us, reading.config.window.intake_delay_max_us
     if delay_us is None or 2 * delay_us <= most_us:
         return None
@@ -76,7 +78,7 @@ def intake(reading: Reading) -> Advice | None:
 
 
 def busy(reading: Reading) -> Advice | None:
-    """Others use the disk while we rest; half as much is a reason to take turns."""
+    """Pause if other processes keep the disk busier than PressureMax=, and slow down at half of that."""
     share, most = reading.others_busy_percent, reading.config.window.pressure_max_percent
     if share is None or 2 * share <= most or most == 100:
         return None
@@ -87,5 +89,5 @@ RULES: tuple[Rule, ...] = (maintenance, impatience, flush, intake, busy)
 
 
 def advice(reading: Reading) -> Advice:
-    """The first rule's answer."""
+    """Return the answer of the first rule that applies, or GO_ON."""
     return first(RULES, reading) or Advice.GO_ON

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One file and all that a rule may look at to judge it.
+"""One file with everything that a rule may consult to judge it.
 
-A Case is complete; no rule has to look anything up elsewhere.
+A Case is complete: no rule looks anything up elsewhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from journalkeeper.policy.window import windows
 
 
 class Case(NamedTuple):
-    """One file with its surroundings. `volume` and `instance` are None where they could not be learned."""
+    """One file with its surroundings. `volume` and `instance` are None if they could not be read."""
 
     file: JournalFile
     volume: Volume | None
@@ -29,12 +29,12 @@ class Case(NamedTuple):
 
     @property
     def at_rest(self) -> bool:
-        """Whether journald is done with the file, by its name."""
+        """True if the file's name shows that journald has finished writing it."""
         return self.file.kind is not Kind.ACTIVE
 
     @property
     def compression(self) -> Compression | None:
-        """How the file will be compressed: active files never are."""
+        """The compression that a rewrite would use; None for an active file, which is never compressed."""
         if not self.at_rest:
             return None
         asked = self.request.compress
@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
     @property
     def other_compression(self) -> bool:
-        """Whether the request names another compression than the one that this archive was rewritten with."""
+        """True if the request asks for another compression than the last rewrite of this archive used."""
         if self.request.compress is None or not self.at_rest or self.file.nocow:
             return False
         if self.past is None or self.past.verb is Verb.ROTATE:
@@ -54,14 +54,14 @@ class Case(NamedTuple):
 
     @property
     def allow_unshare(self) -> Literal["auto", "yes", "no"]:
-        """Whether data that a snapshot shares may be stored a second time."""
+        """The AllowUnshare= policy for data that a snapshot shares: the request's, else the configuration's."""
         if self.request.allow_unshare is None:
             return self.config.defrag.allow_unshare
         return "yes" if self.request.allow_unshare else "no"
 
 
 def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, ...], tuple[Case, ...]]:
-    """A window for each instance and a Case for each file of `host`, files in their order."""
+    """Return one window for each instance and one Case for each file of `host`, both in the order of `host`."""
     volumes = {volume.device: volume for volume in host.volumes}
     instances = {instance.directory: instance for instance in host.instances}
     by_directory = windows(host.instances, host.files, host.now_us, margin_us=config.window.margin_us, now=request.now)
@@ -83,7 +83,7 @@ def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, .
 
 
 def _past(host: Host, file: JournalFile) -> Past | None:
-    """The last rewrite of this file. Ranges of an active file tell nothing of the archive that it became."""
+    """Return the last rewrite of this file. A rewrite from the time when an archive was still active does not count."""
     past = host.past.get((file.device, file.inode))
     became_archive = past is not None and past.kind is Kind.ACTIVE and file.kind is not Kind.ACTIVE
     return None if became_archive else past

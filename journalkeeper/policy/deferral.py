@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Why an action that pays is left for later.
+"""Reasons to postpone an action that pays.
 
-Only what would be done is postponed, so that nobody wakes for a file that is
-whole. Each answer names the moment at which to think again.
+Only an action that would otherwise run is postponed, so a file in good order never causes a wake-up. Each answer names
+the time of the next attempt.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from journalkeeper.model.units import HOUR_US, MINUTE_US, format_span
 from journalkeeper.policy.case import Case
 
 AGAIN_US: Final = HOUR_US
-"""When to try again what failed, was refused, or found no space or budget: neither ends by itself soon."""
+"""The delay before an action is retried that failed, was refused, or lacked space or budget: such causes last."""
 
 PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE}) | {
     *(Reason.VANISHED, Reason.CHANGED, Reason.SHARED)
 }
-"""Why an action came to nothing where that ends by itself, or is seen by the next look: it is tried again soon, and
-neither remembered nor logged."""
+"""Reasons for a failed action that end by themselves or that the next look sees.
+
+Such an action is retried soon, and its failure is neither remembered nor logged.
+"""
 
 PRESSURE_US: Final = MINUTE_US
 MAINTENANCE_US: Final = 10 * MINUTE_US
@@ -31,39 +33,42 @@ Rule = Callable[[Case], Skip | None]
 
 
 def ignores_budget(request: Request, budget: int) -> bool:
-    """Whether a day's budget does not count. That of 0 is a no, which a shutdown does not override."""
+    """Return whether `request` may exceed `budget` of a day. At a shutdown a budget of 0 still forbids the action."""
     return request.now and not (request.ending and budget == 0)
 
 
 def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: Outcome, now_us: int) -> None:
-    """Keep in `refused`, by (device, inode), what came to nothing, for the next plan not to try it at once."""
+    """Store a failed action in `refused` by (device, inode), so that the next plan does not retry it at once.
+
+    A success removes the entry.
+    """
     target = action.target
     key = target.device, target.inode
     if outcome.result is Result.DONE:
         refused.pop(key, None)
-    elif outcome.reason not in PASSING and outcome.reason is not Reason.NO_GAIN:  # of that the record knows more
+    elif outcome.reason not in PASSING and outcome.reason is not Reason.NO_GAIN:  # the history stores NO_GAIN
         seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
         refused[key] = Refusal(now_us, *seen, outcome.reason, outcome.detail or outcome.reason)
 
 
-def tried_before(path: str, last: Refusal | None, now_us: int) -> Skip | None:
-    """What failed for this file or directory fails again, until somebody had the time to mend it."""
+def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
+    """Postpone an action on `path` that failed less than AGAIN_US ago."""
     if last is None or not 0 <= now_us - last.when_us < AGAIN_US:
         return None
     detail = f"tried {format_span(now_us - last.when_us)} ago: {last.detail}"
     return Skip(path, last.reason, detail, until_us=last.when_us + AGAIN_US)
 
 
-def window_closed(path: str, window: Window) -> Skip | None:
-    """What journald writes is touched only while no flush is near."""
+def wait_for_window(path: str, window: Window) -> Skip | None:
+    """Postpone work on files that journald writes until its window opens."""
     if window.open:
         return None
     detail = f"journald has messages that it has not synced ({window.reason})"
     return Skip(path, Reason.WINDOW_CLOSED, detail, until_us=window.opens_at_us)
 
 
-def disk_busy(path: str, volume: Volume | None, now_us: int, config: Config) -> Skip | None:
-    """Others are at work on the volume: a balance or scrub, which ours would be in the way of, or whoever needs it."""
+def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config) -> Skip | None:
+    """Postpone work while the volume runs a balance or scrub, or while other processes keep its disk busy."""
     if volume is None:
         return None
     if volume.maintenance:
@@ -76,10 +81,10 @@ def disk_busy(path: str, volume: Volume | None, now_us: int, config: Config) -> 
     return Skip(path, Reason.PRESSURE, detail, until_us=now_us + PRESSURE_US)
 
 
-def refused(case: Case) -> Skip | None:
-    """What failed is not tried again at once, unless the archive changed.
+def postpone_failed_action(case: Case) -> Skip | None:
+    """Postpone an action that failed on this file, unless the archive changed since.
 
-    A mistake of ours nobody mends before the next start, nor does the process get a right: no time is long enough.
+    After an internal error, or if another user owns the file, waiting does not help: that Skip has no end.
     """
     file, last = case.file, case.refused
     if last is None:
@@ -90,12 +95,12 @@ def refused(case: Case) -> Skip | None:
     for_good = last.reason is Reason.INTERNAL_ERROR or (last.reason is Reason.FOREIGN_OWNER and file.uid != 0)
     if for_good and not changed:
         return Skip(file.path, last.reason, last.detail)
-    return tried_before(file.path, last, case.now_us)
+    return postpone_retry(file.path, last, case.now_us)
 
 
-def busy(case: Case) -> Skip | None:
-    """Others need the volume now."""
-    return disk_busy(case.file.path, case.volume, case.now_us, case.config)
+def postpone_on_busy_disk(case: Case) -> Skip | None:
+    """Postpone work on a file whose volume is busy with other work."""
+    return wait_for_disk(case.file.path, case.volume, case.now_us, case.config)
 
 
-RULES: tuple[Rule, ...] = (refused, busy)
+RULES: tuple[Rule, ...] = (postpone_failed_action, postpone_on_busy_disk)

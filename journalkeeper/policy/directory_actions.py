@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is done to a whole directory or asked of its journald, and which files that ends.
+"""Decide on the attribute of each directory and on a rotation by its journald, and which files that ends.
 
-Every file still appears once. The file for which journald rotates is that action's,
-and the other files that end with it are not rewritten as well.
+Every file still appears once. A rotation is listed under the file that it is made for, and the other files that it ends
+are not rewritten.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from journalkeeper.policy.case import Case
 from journalkeeper.policy.rules import vetoes
 
 DESPITE: Final = frozenset({Reason.SHARED, Reason.NO_GAIN, Reason.WINDOW_CLOSED})
-"""Reasons not to rewrite a file for which it may be rotated all the same; a rotation asks for its own window."""
+"""Reasons not to rewrite a file that do not prevent its rotation. A rotation checks its window itself."""
 
 
 def directory_actions(
@@ -29,10 +29,10 @@ def directory_actions(
     request: Request,
     config: Config,
 ) -> list[Action | Skip]:
-    """What shall be done for each instance where `proposed` would be done to files, and what speaks against more.
+    """Return the actions on the directory of each instance, and the reasons against others.
 
-    Nothing for who did not ask for upkeep, or for some files only. `windows` are those of the instances of `host`,
-    in their order.
+    The list is empty if the request does not include upkeep or names paths. `proposed` are the actions on files, and
+    `windows` those of the instances of `host`, in their order.
     """
     answers: list[Action | Skip] = []
     if not request.upkeep or request.paths:
@@ -43,28 +43,33 @@ def directory_actions(
     for instance, window in zip(host.instances, windows, strict=True):
         here = below.get(instance.directory, [])
         files = tuple(case.file for case in here)
-        actives = (case for case in here if rotate.ends(case.file))
+        actives = (case for case in here if rotate.is_rotatable(case.file))
         may_end = frozenset(case.file.path for case in actives if all(skip.reason in DESPITE for skip in vetoes(case)))
         planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)
-        answers += _instance(
-            rotate.Question(instance, files, may_end, window, host, request, config, planned), proposed
-        )
+        answers += _decide(rotate.Question(instance, files, may_end, window, host, request, config, planned), proposed)
     return answers
 
 
-def _instance(question: rotate.Question, proposed: Sequence[Action]) -> list[Action | Skip]:
-    """The answer about the directory's attribute, then the first wanted rotation, or the first reason against one."""
+def _decide(question: rotate.Question, proposed: Sequence[Action]) -> list[Action | Skip]:
+    """Return the answer about the attribute, then the first wanted rotation or the first reason against one."""
     instance, volume = question.instance, question.volume
-    attribute = nocow.judge(instance, volume, question.host, question.config)
+    attribute = nocow.decide(instance, volume, question.host, question.config)
     will_be = nocow.makes_nocow(instance, volume) or isinstance(attribute, Action)
     unwanted = isinstance(attribute, Skip) and attribute.reason in nocow.UNWANTED
-    answers = (rotate.to_apply(question, nocow=will_be and not unwanted), rotate.if_cheaper(question, proposed))
+    answers = (
+        rotate.rotate_into_nocow(question, nocow=will_be and not unwanted),
+        rotate.rotate_if_cheaper(question, proposed),
+    )
     rotation = next((answer for answer in answers if isinstance(answer, Action)), None)
     reason = next((answer for answer in answers if answer is not None), None)
     return [answer for answer in (attribute, rotation or reason) if answer is not None]
 
 
-def rotated_away(actions: Iterable[Action], files: Iterable[JournalFile]) -> dict[str, str]:
-    """Each of `files` that ends with one of the rotations among `actions`, and the file which that is for."""
+def map_ended_files(actions: Iterable[Action], files: Iterable[JournalFile]) -> dict[str, str]:
+    """Map each of `files` that a rotation among `actions` ends to the path that the rotation is listed under."""
     rotations = {action.target.directory: action.path for action in actions if action.action is Verb.ROTATE}
-    return {file.path: rotations[file.directory] for file in files if rotate.ends(file) and file.directory in rotations}
+    return {
+        file.path: rotations[file.directory]
+        for file in files
+        if rotate.is_rotatable(file) and file.directory in rotations
+    }

@@ -1,30 +1,26 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is known of one journald's sync timer: when it began to have something to flush, and when it will.
+"""The state of one journald's sync timer: when its files became unsynced, and when the next flush is due.
 
-What is not known is taken to be early where a window closes, and late where
-one opens. A flush awaited for too long keeps the window closed for nothing; one that comes
-while we take it for past has journald wait for us.
+Uncertain times count as early where a window closes and as late where it opens. A flush that is expected for too long
+only keeps the window closed. A flush that comes unexpectedly makes journald wait for this service.
 
-The first append after a flush makes the file ONLINE, arms the timer, and within 250 ms shows
-as inotify's IN_MODIFY (journald's coalesced ftruncate). The flush itself is silent, and under
-load the state byte never shows it: an append during journald's fsync takes OFFLINE back before
-it is stored (journal-file.c, OFFLINE_CANCEL), or even stops the thread before its fsync, and
-the flush does not happen at all (measured at 100 messages/s and SyncIntervalSec=10s: 7 timers,
-5 flushes, OFFLINE never seen). The timer begins anew in either case.
+The first append after a flush makes the file ONLINE and arms the timer. Within 250 ms it shows as inotify's IN_MODIFY
+(journald's coalesced ftruncate). The flush itself is silent. Under load the state byte never shows it: an append during
+journald's fsync takes OFFLINE back before it is stored (journal-file.c, OFFLINE_CANCEL). Such an append can even stop
+the thread before its fsync, and then no flush happens (measured at 100 messages/s and SyncIntervalSec=10s: 7 timers, 5
+flushes, OFFLINE never seen). The timer begins anew in either case.
 
-What a flush of a datacow file cannot hide is that its first block lies elsewhere afterwards.
-From the due moment on that is looked at, a few times within a second. The kernel's own
-write-back moves the block, too, 30 s after it was dirtied at the earliest: so a move is a
-flush when one is due, or when it comes sooner after another than that. By the latter a timer
-is found of which nothing is known, as at our start. Somebody's sync(2) moves it at any time,
-but ends the volume's transaction as well, which an fsync does not: a move together with the
-volume's generation tells nothing.
+A flush of a datacow file always moves its first block. So from the due time on the block's place is checked a few times
+within a second. The kernel's own write-back moves the block, too, at the earliest 30 s after it was dirtied. So a move
+counts as a flush if a flush is due, or if it follows another move sooner than that. The second rule finds an unknown
+timer, for example after the start of the service. A sync(2) by any process moves the block at any time, but also ends
+the volume's transaction, which an fsync does not. So a move together with a new generation of the volume is no
+evidence.
 
-The timer runs on CLOCK_MONOTONIC (server_schedule_sync), and so do all times in here; a
-rotation does not stop it, and every sync does (server_sync). So where nothing was found out
-for longer than the timer takes, on a host that is never at rest, one sync asked for settles
-when the next one is due. A file that a killed journald left ONLINE is nobody's to flush: it
-was not changed for longer than its timer takes.
+The timer runs on CLOCK_MONOTONIC (server_schedule_sync), and so do all times here. A rotation does not stop the timer,
+and every sync does (server_sync). If the timer stays unknown for longer than its interval, on a host that always
+writes, one requested sync reveals the next due time. No journald will flush a file that a killed journald left ONLINE;
+such a file has not changed for longer than the timer's interval.
 """
 
 from __future__ import annotations
@@ -37,40 +33,44 @@ from journalkeeper.policy.window import closing_us
 
 MS: Final = 1_000
 COALESCED_US: Final = 400 * MS
-"""How old an append may be that we hear of: journald holds back its IN_MODIFY for 250 ms
-(POST_CHANGE_TIMER_INTERVAL_USEC), the watch for another 100."""
+"""The greatest age of an append when its event arrives:
+
+journald holds back its IN_MODIFY for 250 ms (POST_CHANGE_TIMER_INTERVAL_USEC), the watch for another 100.
+"""
 
 SLACK_US: Final = 250 * MS
-"""By how much sd-event may move a timer to let others fire with it (DEFAULT_ACCURACY_USEC)."""
+"""The longest time by which sd-event delays a timer to let others fire with it (DEFAULT_ACCURACY_USEC)."""
 
 LATE_US: Final = 1_000 * MS
-"""A flush that was not seen this long after it was due was taken back by an append."""
+"""A flush that was not seen this long after its due time was cancelled by an append."""
 
 LOOK_EVERY_US: Final = 50 * MS
 SEARCH_EVERY_US: Final = 1_000 * MS
 RARELY_US: Final = 60_000 * MS
-"""How often to see whether an instance has gone OFFLINE whose timer leaves no window to find; and when to look
-at what was appended where nothing syncs by a timer: the kernel has written it back by then."""
+"""The time between two looks at an instance whose timer leaves no window to find.
+
+It is also the delay before a look at appends that no timer syncs: the kernel has written them back by then.
+"""
 
 KERNEL_EXPIRES_US: Final = 25_000 * MS
-"""Dirty pages are left alone for at least 30 s (vm.dirty_expire_centisecs); 5 s of caution."""
+"""The kernel leaves dirty pages alone for at least 30 s (vm.dirty_expire_centisecs); this is 5 s less, for caution."""
 
 STEPS: Final = 20
-"""Looks at the most, roughly, in the time in which a flush may come."""
+"""The approximate maximum number of looks during the time in which a flush may come."""
 
 ASK_EVERY_US: Final = 3_600_000 * MS
-"""How often a sync may be asked for: it is one flush more."""
+"""The shortest time between two requested syncs, because each is an additional flush."""
 
 
 class Span(NamedTuple):
-    """The earliest and the latest moment at which something was."""
+    """The earliest and the latest moment at which an event can have happened."""
 
     earliest_us: int
     latest_us: int
 
 
 class Generations(NamedTuple):
-    """The volume's generation before and after the first blocks were looked at."""
+    """The volume's generation before and after the look at the first blocks."""
 
     before: int
     after: int
@@ -80,7 +80,7 @@ UNTOLD: Final = Generations(0, 0)
 
 
 class FlushTimer:
-    """What is known of one instance's timer. Pure: the times are arguments.
+    """The state of one instance's sync timer. Pure: times are arguments.
 
     | phase        | state   | since | what else is set           | ends with                                      |
     |--------------|---------|-------|----------------------------|------------------------------------------------|
@@ -93,8 +93,8 @@ class FlushTimer:
     | unknown      | UNKNOWN | None  | _unknown_us, from a look on| a move that is a flush: found;                 |
     |              |         |       |                            | a sync that was asked for: running             |
 
-    Each phase ends with a look that finds nothing unsynced, too: flushed. "Running anew" is unknown where the times
-    are too vague to find the next flush by. `since` is the span in which the timer was started.
+    Each phase also ends with a look that finds nothing unsynced: flushed. "Running anew" becomes unknown if the times
+    are too vague to find the next flush. `since` is the span in which the timer was started.
     """
 
     def __init__(self) -> None:
@@ -105,36 +105,36 @@ class FlushTimer:
         self._online: frozenset[int] = frozenset()
         """The inodes that were unsynced at the last look."""
         self._blocks: dict[int, int] = {}
-        """Where their first blocks lay, of those of which that tells something."""
+        """The places of their first blocks, for files whose place is evidence, by inode."""
         self._generation = 0
-        """The volume's, before the last look."""
+        """The volume's generation before the last look."""
         self._moved_us: int | None = None
-        """When a block was last seen to have moved while the timer was unknown."""
+        """The time when a block was last seen to have moved while the timer was unknown."""
         self._seen: Span | None = None
-        """When the flush came that was seen."""
+        """The span in which the observed flush came."""
         self._unsure = False
-        """What was taken for a flush may have been the sync(2) of somebody."""
+        """True if a sync(2) by another process may have caused the supposed flush."""
         self._unknown_us: int | None = None
-        """When a look first found something unsynced, and nothing of its timer."""
+        """The time when a look first found unsynced files with an unknown timer."""
         self._armed: Span | None = None
-        """When the timer was started that runs on beyond a rotation."""
+        """The start of a timer that keeps running after a rotation."""
         self._appended_us: int | None = None
-        """When an append was reported since the last look began."""
+        """The time of an append that was reported since the last look began."""
         self._unheard = False
-        """A look found the first append before inotify told of it."""
+        """True if a look found the first append before inotify reported it."""
         self._asked_us: int | None = None
-        """When a sync was last asked for."""
+        """The time of the last requested sync."""
         self._untimed_look_us: int | None = None
-        """When to look again where nothing syncs by a timer."""
+        """The time of the next look at an instance without a timer."""
 
     @property
-    def timed(self) -> bool:
-        """Whether this journald flushes by a timer at all."""
+    def has_timer(self) -> bool:
+        """True if this journald flushes by a timer."""
         return self.interval_us not in {0, INFINITY_US}
 
-    def appended(self, now_us: int) -> bool:
-        """Take in an append that inotify reported; True if `next_look_us` is another now."""
-        if not self.timed:
+    def note_append(self, now_us: int) -> bool:
+        """Record an append that inotify reported. Return True if that changes `next_look_us`."""
+        if not self.has_timer:
             first = self._untimed_look_us is None
             if first:
                 self._untimed_look_us = now_us + RARELY_US
@@ -152,12 +152,12 @@ class FlushTimer:
         )
         return True
 
-    def ask(self) -> None:
-        """A look begins: appends that are reported from here on may be newer than what it finds."""
+    def begin_look(self) -> None:
+        """Mark the beginning of a look: appends reported from now on may be newer than its result."""
         self._appended_us = None
 
-    def offline(self, present: frozenset[int], now_us: int) -> bool:
-        """Take in a look that found nothing unsynced in the files `present`; True if that is new."""
+    def note_offline(self, present: frozenset[int], now_us: int) -> bool:
+        """Record a look that found nothing unsynced in the files `present`. Return True if the state changed."""
         news = self.state is not State.OFFLINE
         if self._online:
             # Synced, or rotated away: that does not stop the timer.
@@ -170,10 +170,10 @@ class FlushTimer:
             self._begin(max(now_us, self._appended_us - COALESCED_US), max(now_us, self._appended_us))
         return news
 
-    def online(self, files: dict[int, int | None], now_us: int, volumes: Generations = UNTOLD) -> bool:
-        """Take in a look at unsynced files: inode and where its first block lies, None if that tells nothing.
+    def note_unsynced(self, files: dict[int, int | None], now_us: int, volumes: Generations = UNTOLD) -> bool:
+        """Record a look at unsynced files: the place of the first block by inode, None if the place is no evidence.
 
-        True if a flush is over, or must be taken to have been dropped.
+        Return True if a flush is over or must be assumed to have been cancelled.
         """
         synced, self._generation = volumes.after != self._generation, volumes.before
         blocks = {number: block for number, block in files.items() if block is not None}
@@ -185,19 +185,19 @@ class FlushTimer:
             self._unheard = self.since == Span(before_us, now_us)
             return False
         if self.since is not None:
-            return self._followed(self.since, before_us, now_us, moved=moved, synced=synced)
+            return self._follow(self.since, before_us, now_us, moved=moved, synced=synced)
         if self._unknown_us is None:
             self._unknown_us = now_us
         if moved:
-            self._found(before_us, now_us, synced=synced)
+            self._accept_flush(before_us, now_us, synced=synced)
         return False
 
-    def untimed(self, age_us: int | None, now_us: int) -> bool:
-        """Take in a look at files, the last changed `age_us` ago; True if they have no timer and a look was due.
+    def note_untimed_files(self, age_us: int | None, now_us: int) -> bool:
+        """Record a look at files, the newest change `age_us` ago. Return True if they have no timer and a look was due.
 
         systemd-journal-remote syncs by no timer, and closes its files silently.
         """
-        if self.timed:
+        if self.has_timer:
             return False
         due = self._untimed_look_us is not None and now_us >= self._untimed_look_us
         if due or self._untimed_look_us is None:
@@ -205,36 +205,39 @@ class FlushTimer:
             self._untimed_look_us = now_us + RARELY_US - age_us if fresh and age_us is not None else None
         return due
 
-    def worth_a_sync(self, now_us: int) -> bool:
-        """Whether to ask journald for a sync: nothing else has shown for longer than its timer takes when one is due.
+    def needs_sync(self, now_us: int) -> bool:
+        """Return whether to request a sync, because the timer stayed unknown for longer than its interval.
 
-        Short timers are found by their flushes, and of NOCOW files nothing is to be done in a window.
+        A short timer shows by its flushes. NOCOW files need no window, because there is nothing to do to them.
         """
-        if not self.timed or self.interval_us < KERNEL_EXPIRES_US or not self._blocks or self.since is not None:
+        if not self.has_timer or self.interval_us < KERNEL_EXPIRES_US or not self._blocks or self.since is not None:
             return False
         if self._asked_us is not None and now_us - self._asked_us < ASK_EVERY_US:
             return False
         return self._unknown_us is not None and now_us - self._unknown_us > self.interval_us + LATE_US
 
-    def asked(self, now_us: int) -> None:
-        """journald is being asked for a sync."""
+    def note_request(self, now_us: int) -> None:
+        """Record that a sync is being requested."""
         self._asked_us = now_us
 
-    def synced(self, before_us: int, now_us: int) -> None:
-        """A sync that was asked for at `before_us` stopped the timer, and an append up to `now_us` started it again."""
+    def note_sync(self, before_us: int, now_us: int) -> None:
+        """Record a sync that was requested at `before_us`.
+
+        It stopped the timer, and an append up to `now_us` restarted it.
+        """
         self._armed = None
         self._begin(before_us, now_us)
         self._blocks, self._looked_us = {}, now_us
 
     def _begin(self, earliest_us: int, latest_us: int) -> None:
-        """The first append after a flush; after a rotation the timer may still run from before."""
+        """Start the timer at the first append after a flush. After a rotation the timer may still run from before."""
         self._unheard, self._unknown_us = False, None
         if self._armed is not None and latest_us < self._armed.latest_us + self.interval_us + LATE_US:
             earliest_us = self._armed.earliest_us
         self.state, self.since = State.ONLINE, Span(earliest_us, latest_us)
 
-    def _found(self, before_us: int, now_us: int, *, synced: bool) -> None:
-        """A block moved while no timer was known: take it for a flush if nothing else can have done it."""
+    def _accept_flush(self, before_us: int, now_us: int, *, synced: bool) -> None:
+        """Record a block that moved while the timer was unknown; assume a flush if nothing else can have moved it."""
         soon = self._moved_us is not None and now_us - self._moved_us < KERNEL_EXPIRES_US
         self._moved_us = now_us
         if not synced and (soon or self.interval_us < KERNEL_EXPIRES_US):
@@ -242,15 +245,15 @@ class FlushTimer:
             self.state, self._seen = State.ONLINE, Span(before_us, now_us)
             self.since = Span(before_us - self.interval_us, now_us - self.interval_us)
 
-    def _followed(self, since: Span, before_us: int, now_us: int, *, moved: bool, synced: bool) -> bool:
+    def _follow(self, since: Span, before_us: int, now_us: int, *, moved: bool, synced: bool) -> bool:
         due_us, end_us = since.earliest_us + self.interval_us, since.latest_us + self.interval_us
         if self._unsure and synced:
-            # sync(2) writes first and ends the transaction last: that was no flush.
-            self._unknown()
+            # sync(2) writes first and ends the transaction last, so the move was no flush.
+            self._lose_timer()
             return False
         if now_us < due_us:
             if moved and not synced and self.interval_us < KERNEL_EXPIRES_US:
-                # A message of priority crit, and the timer runs from here; or fsync by another, and it does not.
+                # Either a message of priority crit restarted the timer, or another process called fsync.
                 self.since = Span(since.earliest_us, now_us)
             return False
         if moved:
@@ -263,51 +266,54 @@ class FlushTimer:
         return False
 
     def _restart(self, since: Span, now_us: int) -> bool:
-        """The timer began anew; if that is too vague to find the next flush by, nothing is known."""
+        """Restart the timer at `since`, or make it unknown if that is too vague to find the next flush."""
         self._seen, self._unsure = None, False
         vague = 2 * (since.latest_us - since.earliest_us) > self.interval_us
         if vague or now_us >= since.earliest_us + self.interval_us:
-            self._unknown()
+            self._lose_timer()
             return False
         self.since = since
         return True
 
-    def _unknown(self) -> None:
+    def _lose_timer(self) -> None:
         self.state, self.since, self._seen, self._unsure = State.UNKNOWN, None, None, False
 
-    def moved_by_us(self) -> None:
-        """Where the first blocks lie now says nothing of journald."""
+    def forget_blocks(self) -> None:
+        """Forget the places of the first blocks after a rewrite by this service, which is no evidence of a flush."""
         self._blocks = {}
 
     def may_be_live(self, inode_number: int, age_us: int, now_us: int) -> bool:
-        """Whether a journald will flush this ONLINE file, which was changed `age_us` ago by the wall clock."""
+        """Return whether a journald will flush this ONLINE file, which was changed `age_us` ago by the wall clock."""
         if age_us <= self.interval_us + LATE_US:
             return True
-        # Unless the clock was set: then what we know of the timer counts.
+        # If the clock was set, the age is wrong, and the known timer decides.
         awaited = self.since is not None and now_us < self.since.latest_us + self.interval_us + LATE_US
         return awaited and inode_number in self._online
 
     def closes_us(self, margin_us: int) -> int | None:
-        """Until when work may go on as far as is known; None: nothing is unsynced, or no timer runs."""
-        if self.state is State.OFFLINE or not self.timed:
+        """Return until when work may go on; None if nothing is unsynced or no timer runs, 0 if the timer is unknown."""
+        if self.state is State.OFFLINE or not self.has_timer:
             return None
         return 0 if self.since is None else closing_us(self.since.earliest_us, self.interval_us, margin_us) or 0
 
-    def due(self, margin_us: int, now_us: int) -> bool:
-        """Whether a flush is known to be near, or under way."""
-        if not self.timed or self.since is None:
+    def is_due(self, margin_us: int, now_us: int) -> bool:
+        """Return whether a flush is known to be near or under way."""
+        if not self.has_timer or self.since is None:
             return False
         closes_us = closing_us(self.since.earliest_us, self.interval_us, margin_us)
         return closes_us is not None and now_us >= closes_us
 
     def next_look_us(self, margin_us: int) -> int | None:
-        """When to look again though nothing happened: before a flush is due, and until it was seen."""
-        if not self.timed or self.state is State.OFFLINE:
-            return None if self.timed else self._untimed_look_us
+        """Return when to look again without an event:
+
+        before a flush is due, and until it was seen. None if not needed.
+        """
+        if not self.has_timer or self.state is State.OFFLINE:
+            return None if self.has_timer else self._untimed_look_us
         if closing_us(0, self.interval_us, margin_us) is None:
             return self._looked_us + RARELY_US
         if self.since is None:
-            # NOCOW blocks stay where they are: all that can be seen of such a file is that it is OFFLINE.
+            # NOCOW blocks never move, so the state OFFLINE is the only evidence.
             found_by_looking = min(SEARCH_EVERY_US, self.interval_us // STEPS)
             return self._looked_us + (found_by_looking if self._blocks else max(self.interval_us, RARELY_US))
         due_us, end_us = self.since.earliest_us + self.interval_us, self.since.latest_us + self.interval_us

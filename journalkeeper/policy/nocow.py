@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whether a journal directory gets the attribute C, so that the files made in it are NOCOW.
+"""Decide whether a journal directory gets the attribute C, which makes its new files NOCOW.
 
-NOCOW data has no checksums, so `auto` sets it only where a checksum could not
-have healed anything. Where the volume keeps copies (raid1, raid10, raid1c3, raid1c4, dup) or
-parity (raid5, raid6) only the checksum tells the good one: there files stay datacow, are kept
-whole by defragmenting and rotating, and `auto` says so.
+NOCOW data has no checksums, so `auto` sets the attribute only where a checksum could not help to repair data. On a
+volume with copies (raid1, raid10, raid1c3, raid1c4, dup) or parity (raid5, raid6) only the checksum identifies the good
+copy. There, files stay datacow and are kept whole by defragmentation and rotation, and `auto` reports that.
 
-Nor where snapshots are taken of the journal: each makes all NOCOW data copy-on-write once more, so that
-it is torn like any other (measured: 412 to 2,898 extents and boots of 3.5 to 20.1 s). The evidence is
-FIEMAP's SHARED on a file of that journal, which takes no privilege, and the record of rewrites beside a
-snapshot, for when nothing happens to be shared. It cannot see a snapshot that nothing was written since,
-nor distinguish one from a reflink. Whoever may read a file may reflink it, and every user may read the own
-user-UID.journal: so the journals of users are no evidence.
+`auto` does not set it either where snapshots are taken of the journal. Each snapshot makes all NOCOW data copy-on-write
+once more, so that it fragments like any other (measured: 412 to 2,898 extents and boots of 3.5 to 20.1 s). The evidence
+is the flag SHARED of FIEMAP on a file of that journal, which needs no privilege, and the history of rewrites of shared
+data. A snapshot since which nothing was written is not detected, and a reflink looks like a snapshot. Every user can
+read and thus reflink his own user-UID.journal, so the journals of users are no evidence.
 
-What already is NOCOW stays so, also under `no`: attributes are set by us or left alone.
+A directory that is NOCOW stays NOCOW, also under `no`: the service sets the attribute or leaves it alone.
 """
 
 from __future__ import annotations
@@ -22,16 +20,16 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, Instance, JournalFile, Reason, Skip, Verb, Volume
-from journalkeeper.policy.deferral import tried_before
+from journalkeeper.policy.deferral import postpone_retry
 
 UNWANTED: Final = {
     Reason.REDUNDANT: "its copies can differ unseen",
     Reason.SNAPSHOTS: "each has the data copied on write once more, and there are no checksums",
 }
-"""Why `auto` would rather have datacow files in a directory, and what NOCOW costs there."""
+"""The reasons for which `auto` prefers datacow files in a directory, each with the disadvantage of NOCOW there."""
 
 COMPRESSING: Final = ("compress-force", "compress")
-"""Mount options that NOCOW files are exempt from; ours are compressed as archives."""
+"""Mount options that do not apply to NOCOW files; this service compresses those when they are archives."""
 
 
 def snapshots(instance: Instance, host: Host) -> bool:
@@ -41,23 +39,27 @@ def snapshots(instance: Instance, host: Host) -> bool:
 
 
 def _shows_snapshot(file: JournalFile) -> bool:
-    """Return whether the file is shared, and by no reflink that its own user could make."""
+    """Return whether the file shares data, unless its own user could have made that reflink."""
     return file.extents.shared_bytes > 0 and not file.owner.startswith("user:")
 
 
-def judge(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:
-    """The action to make the directory NOCOW, why it stays datacow, or None where there is nothing to say."""
+def decide(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:
+    """Return the action that makes the directory NOCOW, the reason against it, or None if nothing needs a report."""
     wanted = config.nocow.nocow
     if wanted == "no" or volume is None:
         return None
     doubt = None if wanted == "yes" else _doubt(instance, volume, host)
     if instance.nocow:
         return _already(instance, doubt)
-    return _obstacle(instance, volume, doubt) or refused(instance, host) or _action(instance, volume, wanted)
+    return (
+        _obstacle(instance, volume, doubt)
+        or postpone_failed_change(instance, host)
+        or _action(instance, volume, wanted)
+    )
 
 
 def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str] | None:
-    """Why `auto` would rather have datacow files here."""
+    """Return why `auto` prefers datacow files in this directory, with its detail; None if it does not."""
     if volume.redundant:
         return Reason.REDUNDANT, f"data is {volume.data_profile}"
     if snapshots(instance, host):
@@ -66,12 +68,12 @@ def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str]
 
 
 def makes_nocow(instance: Instance, volume: Volume | None) -> bool:
-    """Whether a file that is made in the directory now is NOCOW."""
+    """Return whether a new file in the directory becomes NOCOW."""
     return instance.nocow or (volume is not None and "nodatacow" in volume.options)
 
 
 def _already(instance: Instance, doubt: tuple[Reason, str] | None) -> Skip | None:
-    """A NOCOW directory is as wanted, except where `auto` would not have made it so."""
+    """Return a skip for a directory that is NOCOW although `auto` would not make it so, otherwise None."""
     if doubt is None:
         return None
     reason, what = doubt
@@ -83,7 +85,7 @@ def _already(instance: Instance, doubt: tuple[Reason, str] | None) -> Skip | Non
 
 
 def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | None) -> Skip | None:
-    """Why this directory is not made NOCOW."""
+    """Return the reason not to make this directory NOCOW, or None."""
     where = instance.directory
     if "nodatacow" in volume.options:
         return Skip(where, Reason.IDEAL, "mounted with nodatacow: new files are NOCOW without an attribute")
@@ -99,9 +101,9 @@ def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | No
     return None
 
 
-def refused(instance: Instance, host: Host) -> Skip | None:
-    """What failed for this directory fails again, until somebody had the time to mend it."""
-    return tried_before(instance.directory, host.refused.get((instance.device, instance.inode)), host.now_us)
+def postpone_failed_change(instance: Instance, host: Host) -> Skip | None:
+    """Postpone an action on this directory that failed less than an hour ago."""
+    return postpone_retry(instance.directory, host.refused.get((instance.device, instance.inode)), host.now_us)
 
 
 def _action(instance: Instance, volume: Volume, wanted: str) -> Action:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From a Host to a Plan: an action or a reason for every file.
+"""Turn a Host into a Plan: an action or a reason for every file.
 
-Every file of the Host appears exactly once, as an action or as a skip.
-What is done first is what brings the most for what it writes, so that a short budget
-is well spent.
+Every file of the Host appears exactly once, as an action or as a skip. Actions with the highest gain per written byte
+come first, so that they get a short budget.
 """
 
 from __future__ import annotations
@@ -18,32 +17,32 @@ from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case, cases
 from journalkeeper.policy.cost import propose
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
-from journalkeeper.policy.directory_actions import directory_actions, rotated_away
+from journalkeeper.policy.directory_actions import directory_actions, map_ended_files
 from journalkeeper.policy.rule_table import first
 from journalkeeper.policy.rules import RULES, vetoes
 
 COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
-"""How many bytes of a device a profile takes for each byte, at the most (mkfs.btrfs(8), PROFILES)."""
+"""The largest number of device bytes that a profile needs for each byte of data (mkfs.btrfs(8), PROFILES)."""
 
 PUTTING_OFF = frozenset({Reason.SETTLING, Reason.IN_USE, Reason.WINDOW_CLOSED})
-"""Vetoes that end: what pays is done then."""
+"""Vetoes that end by themselves. An action that pays is done after that."""
 
 
 def plan(host: Host, request: Request, config: Config) -> Plan:
-    """What to do about each file of `host`, the most rewarding first."""
+    """Return the plan for `host`: an action or a skip for each file and directory, the most rewarding actions first."""
     windows, all_cases = cases(host, request, config)
     actions: list[Action] = []
     skipped: list[Skip] = []
     put_off: list[Action] = []
     for case in all_cases:
-        skip, action = _answer(case)
+        skip, action = _judge_safely(case)
         if skip is not None:
             skipped.append(skip)
         if action is not None:
             (actions if skip is None else put_off).append(action)
     answers = directory_actions([*actions, *put_off], all_cases, windows, host, request=request, config=config)
     of_directories = [answer for answer in answers if isinstance(answer, Action)]
-    ends = rotated_away(of_directories, host.files)
+    ends = map_ended_files(of_directories, host.files)
     skipped = [skip for skip in skipped if ends.get(skip.path) != skip.path]
     skipped += [answer for answer in answers if isinstance(answer, Skip)]
     skipped += [
@@ -58,20 +57,20 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     return Plan(windows, (*of_directories, *affordable), left, syncs=syncs)
 
 
-def _answer(case: Case) -> tuple[Skip | None, Action | None]:
-    """The same as _judged in one file's turn: no file ends the plan of the others."""
-    answer = guarded(partial(_judged, case))
+def _judge_safely(case: Case) -> tuple[Skip | None, Action | None]:
+    """Return the result of _judge, or an INTERNAL_ERROR skip if it raises, so that one file does not end the plan."""
+    answer = guarded(partial(_judge, case))
     if isinstance(answer, InternalError):
         return Skip(case.file.path, Reason.INTERNAL_ERROR, answer.detail), None
     return answer
 
 
-def _judged(case: Case) -> tuple[Skip | None, Action | None]:
-    """Why not to work on one file, and what to do about it: with both, what pays is put off."""
+def _judge(case: Case) -> tuple[Skip | None, Action | None]:
+    """Return the reason not to work on one file, and the action for it. With both, the action is only postponed."""
     proposal = propose(case)
     if isinstance(proposal, Skip):
         veto = first(RULES, case)
-        # Where there is nothing to do anyway nobody waits for a snapshot to go.
+        # A file that needs no work does not wait for the deletion of a snapshot.
         return (proposal if veto is None or veto.reason is Reason.SHARED else veto), None
     against = vetoes(case)
     if against:
@@ -82,12 +81,12 @@ def _judged(case: Case) -> tuple[Skip | None, Action | None]:
 
 
 def _lasts(skip: Skip) -> bool:
-    """Whether a veto that usually ends has no end."""
+    """Return whether a veto of a kind that usually ends has no end."""
     return skip.reason is Reason.IN_USE and skip.until_us is None
 
 
 def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
-    """`made`, the plan for `request`, with the skips marked that --now would end: those that are then work."""
+    """Return `made`, the plan for `request`, with each skip marked that --now would turn into work."""
     if request.now:
         return made
     at_once = plan(host, request._replace(now=True), config)
@@ -96,27 +95,26 @@ def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
 
 
 def _reward(action: Action) -> tuple[float, str]:
-    """Sort key: extents saved for each byte written, most first, then the path."""
+    """Return a sort key: the extents saved per written byte, highest first, then the path."""
     saved = action.extents_before - action.extents_expected
     return (-saved / max(1, action.bytes_to_write), action.path)
 
 
-def available_bytes(volume: Volume) -> int:
-    """What new data can still be stored on `volume`, in bytes of data."""
+def count_available_bytes(volume: Volume) -> int:
+    """Return how many bytes of new data `volume` can still store."""
     return volume.free_bytes + volume.unallocated_bytes // COPIES.get(volume.data_profile, 1)
 
 
 def _afford(actions: list[Action], host: Host, request: Request, config: Config) -> tuple[list[Action], list[Skip]]:
-    """The actions that fit the day's budget and the free space, and why the others don't.
+    """Return the actions that fit the day's budget and the free space, and a skip for each other action.
 
-    Subvolumes have a st_dev each and share the space of their volume. The space of a file's
-    old extents is not counted as free for the next one: btrfs frees it at the transaction's
-    end, which may come after (fs/btrfs/transaction.c).
+    Subvolumes have a st_dev each and share the space of their volume. The space of a file's old extents does not count
+    as free for the next file, because btrfs frees it only at the end of the transaction (fs/btrfs/transaction.c).
     """
     budget = config.budget.bytes_per_day
     left = None if budget is None or ignores_budget(request, budget) else budget - host.written_bytes
     uuids = {volume.device: volume.uuid for volume in host.volumes}
-    room = {volume.uuid: available_bytes(volume) - config.budget.keep_free_bytes for volume in host.volumes}
+    room = {volume.uuid: count_available_bytes(volume) - config.budget.keep_free_bytes for volume in host.volumes}
     chosen: list[Action] = []
     skipped: list[Skip] = []
     for action in actions:

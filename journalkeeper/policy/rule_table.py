@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Running a table of rules: functions of one question, in the order in which they count.
+"""Run a table of rules: functions that each answer the same question, in order of precedence.
 
-A rule answers, or has nothing to say: None.
+A rule returns an answer, or None if it does not apply.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ A = TypeVar("A")
 
 
 def answers(rules: Iterable[Callable[[Q], A | None]], question: Q) -> Iterator[A]:
-    """What the rules answer, in their order."""
+    """Yield the answers of all rules that apply, in table order."""
     return (answer for rule in rules if (answer := rule(question)) is not None)
 
 
 def first(rules: Iterable[Callable[[Q], A | None]], question: Q) -> A | None:
-    """The first rule's answer, which counts; None if none has one."""
+    """Return the answer of the first rule that applies, or None if no rule applies."""
     for rule in rules:
         answer = rule(question)
         if answer is not None:

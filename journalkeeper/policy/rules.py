@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Why a file is left alone: one function a rule, in the order in which they are asked.
+"""The reasons to leave a file alone: one function per rule, in order of precedence.
 
-A veto wins. The first rule's answer counts, so the table
-goes from what we cannot judge (broken, gone, not asked for), over what would do harm
-(journald or a writer is at it, data shared with a snapshot), to what is not worth it.
-Whether the gain pays is cost.py's question; it is asked only of files that pass here.
+A single veto is enough, and the first rule's answer is the one that is reported. The table starts with files that
+cannot be judged (broken, gone, not requested). Rules against harm follow (file still in use, data shared with a
+snapshot), then rules about worth. cost.py decides whether the gain pays, for the files that pass.
 
-A new rule is a function here and its place in RULES. A new reason is a word in model/words.py, its sentence and
-its end in model/reasons.py, and one of LASTING in plan.py if only a change of the file ends it.
+A new rule is a function here and its place in RULES. A new reason is a word in model/words.py, its sentence and its end
+in model/reasons.py, and one of LASTING in plan.py if only a change of the file ends it.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from journalkeeper.model.reasons import describe_gain
 from journalkeeper.model.units import DAY_US, SECOND_US, format_size, format_span
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case
-from journalkeeper.policy.cost import beside_snapshot_bytes
+from journalkeeper.policy.cost import count_second_copy_bytes
 from journalkeeper.policy.deferral import AGAIN_US
-from journalkeeper.policy.gain import fell_short
+from journalkeeper.policy.gain import is_useless_rewrite
 from journalkeeper.policy.rule_table import answers, first
 
 LOOK_AGAIN_US: Final = SECOND_US
-"""The soonest that a file is looked at again that journald still writes."""
+"""The shortest delay before the next look at an archive that journald still writes."""
 
 Rule = Callable[[Case], Skip | None]
 
@@ -35,8 +34,8 @@ def _skip(case: Case, reason: Reason, detail: str) -> Skip:
     return Skip(case.file.path, reason, detail)
 
 
-def not_asked(case: Case) -> Skip | None:
-    """The request or the configuration leaves this kind of file out."""
+def veto_unrequested(case: Case) -> Skip | None:
+    """Veto a file of a kind that the request or the configuration leaves out."""
     active = case.file.kind is Kind.ACTIVE
     if not (case.request.active if active else case.request.archived):
         return _skip(case, Reason.NOT_ASKED, f"{case.file.kind} files were not asked for")
@@ -46,43 +45,46 @@ def not_asked(case: Case) -> Skip | None:
     return None
 
 
-def problem(case: Case) -> Skip | None:
-    """The file could not be judged."""
+def veto_unreadable(case: Case) -> Skip | None:
+    """Veto a file that could not be read or judged."""
     if case.file.problem is None:
         return None
     return _skip(case, case.file.problem, case.file.problem_detail)
 
 
-def not_btrfs(case: Case) -> Skip | None:
-    """There is nothing to mend on another filesystem."""
+def veto_other_filesystem(case: Case) -> Skip | None:
+    """Veto a file on another filesystem, where there is nothing to mend."""
     if case.volume is not None:
         return None
     return _skip(case, Reason.NOT_BTRFS, "the file is on another filesystem")
 
 
-def read_only(case: Case) -> Skip | None:
-    """The volume or this mount of it takes no writes."""
+def veto_read_only(case: Case) -> Skip | None:
+    """Veto a file on a read-only volume or mount."""
     if case.volume is None or "ro" not in case.volume.options:
         return None
     return _skip(case, Reason.READ_ONLY, "the filesystem is read-only, or mounted so for this process")
 
 
-def hard_linked(case: Case) -> Skip | None:
-    """journald makes no second names: somebody else relies on this inode."""
+def veto_hard_links(case: Case) -> Skip | None:
+    """Veto a file with several names: journald makes only one, so another program relies on this inode."""
     if case.file.links == 1:
         return None
     return _skip(case, Reason.HARD_LINKED, f"the file has {case.file.links} names")
 
 
-def foreign_owner(case: Case) -> Skip | None:
-    """journald's files belong to root; only those of systemd-journal-remote belong to somebody else."""
+def veto_foreign_owner(case: Case) -> Skip | None:
+    """Veto a file that root does not own, unless it belongs to systemd-journal-remote."""
     if case.file.uid == 0 or case.file.owner == "remote":
         return None
     return _skip(case, Reason.FOREIGN_OWNER, f"the file belongs to user {case.file.uid}, journald's belong to root")
 
 
-def settling(case: Case) -> Skip | None:
-    """journald renames first, sets state 2 later and copies a NOCOW file last."""
+def veto_settling(case: Case) -> Skip | None:
+    """Veto an archive that changed within its settle time.
+
+    journald renames a file first, sets its state to ARCHIVED later, and copies a NOCOW file last.
+    """
     if not case.at_rest or case.request.now:
         return None
     watch = case.config.watch
@@ -95,11 +97,11 @@ def settling(case: Case) -> Skip | None:
     return Skip(case.file.path, Reason.SETTLING, detail, until_us=case.file.ctime_ns // 1000 + wait_us)
 
 
-def still_written(case: Case) -> Skip | None:
-    """An archive whose state byte is not yet ARCHIVED is still in journald's hands.
+def veto_unfinished_archive(case: Case) -> Skip | None:
+    """Veto an archive whose state byte is not yet ARCHIVED, because journald still writes it.
 
-    journald sets it when all of the file is on the disk, and no event tells of it: it is looked at again, a
-    young one soon. After a day nobody will: its journald was killed before.
+    journald sets the byte when the whole file is on the disk, without an inotify event. So the file is checked again,
+    soon if it is young. After a day the state is final: its journald was killed before it could set the byte.
     """
     if case.file.kind is not Kind.ARCHIVED or case.file.state is State.ARCHIVED:
         return None
@@ -111,36 +113,36 @@ def still_written(case: Case) -> Skip | None:
     return Skip(case.file.path, Reason.IN_USE, detail, until_us=until_us)
 
 
-def rewritten(case: Case) -> Skip | None:
-    """What was rewritten is rewritten again when what came since is alone worth it.
+def veto_repeated_rewrite(case: Case) -> Skip | None:
+    """Veto a second rewrite, unless the file gained enough extents since the last rewrite.
 
-    So an archive is rewritten once, unless it changed, or another compression is asked for by name; an active file is
-    judged by what it has now, unless the last rewrite saved too little.
+    An archive is rewritten again only if it changed or if the request names another compression. An active file is
+    judged by its present extents, unless the last rewrite saved too little.
     """
     past, file = case.past, case.file
     if past is None or past.verb is Verb.ROTATE or case.other_compression:
         return None
-    in_vain = fell_short(past.extents_before, past.extents_expected, past.extents)
+    in_vain = is_useless_rewrite(past.extents_before, past.extents_expected, past.extents)
     changed = (past.size_bytes, past.mtime_ns) != (file.size_bytes, file.mtime_ns)
     judged_anew = changed if case.at_rest else not in_vain
     if judged_anew:
         return None
-    missing = past.extents + _worth(case, past) - file.extents.total
+    missing = past.extents + _count_worthwhile_extents(case, past) - file.extents.total
     if missing <= 0:
-        return None  # of an archive a power cut, or a restored copy, took the rewrite back
+        return None  # a power cut or a restored backup undid the rewrite of this archive
     if not in_vain:
-        # Not when: the words of a reason that lasts are the same at any time.
+        # The sentence names no time, so that a lasting reason reads the same in every look.
         what = f": {past.extents_before} extents became {past.extents}" if past.extents_before else ""
         return _skip(case, Reason.RECORDED, f"rewritten{what}")
     what = describe_gain(past.extents_before, past.extents, past.extents_expected)
     return _skip(case, Reason.NO_GAIN, f"{what}; tried again with {missing} more")
 
 
-def _worth(case: Case, past: Past) -> int:
-    """How many extents have to come for another rewrite to pay.
+def _count_worthwhile_extents(case: Case, past: Past) -> int:
+    """Return how many more extents make another rewrite worthwhile.
 
-    For an archive that is MinExtents=. For an active file it is ExtentsPerMiB= for each MiB that the rewrite in vain
-    wrote: the price at which ranges are rewritten.
+    For an archive that is MinExtents=. For an active file it is ExtentsPerMiB= for each MiB that the last, useless
+    rewrite wrote, which is the price at which ranges are rewritten.
     """
     defrag = case.config.defrag
     if case.at_rest:
@@ -148,43 +150,43 @@ def _worth(case: Case, past: Past) -> int:
     return defrag.extents_per_mib * max(1, -(-past.bytes_written // MIB))
 
 
-def shared(case: Case) -> Skip | None:
-    """A rewrite stores beside a snapshot what that keeps: by itself only a copy that compression makes small.
+def veto_shared_data(case: Case) -> Skip | None:
+    """Veto a rewrite that would store a second copy of data that a snapshot keeps.
 
-    That is at most a quarter (price.EXPECTED_RATIO). Neither a snapshot nor its deletion wakes anybody, so
-    the answer ends by itself.
+    Under AllowUnshare=auto a compressed copy is allowed, because it takes at most a quarter of the space
+    (saving.EXPECTED_RATIO). No event reports that a snapshot was made or deleted, so the veto expires after a day.
     """
     file, kept_bytes = case.file, case.file.extents.shared_bytes
     becomes_small = case.compression is not None and not file.compressed
     if kept_bytes == 0 or case.allow_unshare == "yes" or (case.allow_unshare == "auto" and becomes_small):
         return None
-    again = format_size(beside_snapshot_bytes(file, case.compression))
+    again = format_size(count_second_copy_bytes(file, case.compression))
     detail = f"{again} would be stored beside the {format_size(kept_bytes)} that a snapshot keeps"
     return Skip(file.path, Reason.SHARED, detail, until_us=case.now_us + DAY_US)
 
 
-def window_closed(case: Case) -> Skip | None:
-    """An active file is touched only while no flush is near."""
-    return None if case.at_rest else deferral.window_closed(case.file.path, case.window)
+def veto_closed_window(case: Case) -> Skip | None:
+    """Veto work on an active file while its window is closed."""
+    return None if case.at_rest else deferral.wait_for_window(case.file.path, case.window)
 
 
-FINAL: tuple[Rule, ...] = (problem, not_asked, not_btrfs)
-"""After the answer of one of these no other rule is asked: the others have nothing to go by."""
+FINAL: tuple[Rule, ...] = (veto_unreadable, veto_unrequested, veto_other_filesystem)
+"""If one of these rules applies, the others are not asked, because they lack the facts to answer."""
 
 RULES: tuple[Rule, ...] = (
     *FINAL,
-    read_only,
-    hard_linked,
-    foreign_owner,
-    settling,
-    still_written,
-    rewritten,
-    shared,
-    window_closed,
+    veto_read_only,
+    veto_hard_links,
+    veto_foreign_owner,
+    veto_settling,
+    veto_unfinished_archive,
+    veto_repeated_rewrite,
+    veto_shared_data,
+    veto_closed_window,
 )
 
 
 def vetoes(case: Case) -> list[Skip]:
-    """The first rule's answer, which counts, and those of the rules behind it; none if the file may be worked on."""
+    """Return the answers of all rules that apply, the reported one first; empty if the file may be worked on."""
     final = first(FINAL, case)
     return list(answers(RULES, case)) if final is None else [final]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What an action saves, estimated before it is done: bytes on the disk, and the time of a cold read."""
+"""Estimates of what an action saves: bytes on the disk, and the time of a cold read."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Final
 from journalkeeper.model import Action, JournalFile, Kind
 
 EXPECTED_RATIO: Final = 0.25
-"""What compression leaves of a journal, at the most usual: zstd left 14 and 22% of two
-aged archives (measured), zstd:3 12 to 15% elsewhere (systemd d71ece3)."""
+"""The compressed size of a journal divided by its plain size, a cautious value:
+
+zstd left 14 and 22% of two aged archives (measured), zstd:3 12 to 15% elsewhere (systemd d71ece3).
+"""
 
 READ_IOPS: Final = 150
-"""Reads a second of the slow volumes that extents are counted for: a small cloud volume, a hard disk."""
+"""The reads per second of a slow volume, such as a small cloud volume or a hard disk. Cold reads are priced with it."""
 
 
-def read_seconds_saved(action: Action) -> float:
-    """The time that a cold read of the file takes less at READ_IOPS: one read for each extent."""
+def estimate_read_seconds(action: Action) -> float:
+    """Return how many seconds faster a cold read becomes at READ_IOPS, with one read for each extent."""
     return max(0, action.extents_before - action.extents_expected) / READ_IOPS
 
 
-def disk_bytes_saved(action: Action) -> int:
-    """What the disk gets back: less where a snapshot keeps the old extents.
+def estimate_freed_bytes(action: Action) -> int:
+    """Return the bytes that the disk is expected to get back, less where a snapshot keeps the old extents.
 
-    Where nobody asked the disk, by what the file holds at the least; a torn file often holds twice that.
-    0 for an active file, of which nobody knows what its ranges pin, and for a directory.
+    If the disk was not asked, the estimate uses the least that the file can occupy; a fragmented file often occupies
+    twice that. It is 0 for an active file, because the bytes that its ranges pin are unknown, and for a directory.
     """
     file = action.target
     if not isinstance(file, JournalFile) or file.kind is Kind.ACTIVE:

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""When work on an instance's active files is not in journald's way.
+"""The time window in which work on an instance's active files does not disturb journald.
 
-Closed unless it is known to be open.
+A window is closed unless there is evidence that it is open.
 
-journald arms its sync timer at the first append after a sync, SyncIntervalSec ahead, and
-no later append moves it (systemd, journald-server.c, server_schedule_sync). That append
-also makes the state byte ONLINE, so with `t` the moment of that flip:
+journald arms its sync timer at the first append after a sync, SyncIntervalSec ahead, and later appends do not move it
+(systemd, journald-server.c, server_schedule_sync). That append also makes the state byte ONLINE. With `t` the moment of
+that change:
 
     OFFLINE      open: nothing is dirty. An append makes journald sync in its main thread
-                 first, and that sync writes what we left dirty: one piece at the most.
+                 first, and that sync writes the dirty pages of our last piece, no more.
     ONLINE at t  open until t + SyncIntervalSec - margin: the sync of the flip is over,
                  the next is not due.
     due          closed from there until the flush was seen.
 
-The margin is the configured one plus the slowest piece measured. Where nobody saw the flip
-(one look by a command), the flush is due at any moment until the file has been left alone
-for a whole interval. A window of which the margins leave nothing is too short for any work.
+The margin is the configured one plus the slowest measured piece. If `t` is unknown (a command looks only once), a flush
+may come at any moment until the file was left alone for a whole interval. A window is too short for any work if the
+margins use up the whole interval.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def windows(
 
 
 def at(seen: Window, now_us: int) -> Window:
-    """Return the window `seen` at an earlier moment as it is at `now_us`, if nothing happened since."""
+    """Return the window `seen` at an earlier moment as it is at `now_us`, if no event changed it since."""
     if seen.open and seen.closes_at_us is not None and now_us >= seen.closes_at_us:
         return Window(seen.instance, open=False, closes_at_us=None, reason="flush-due")
     if not seen.open and seen.opens_at_us is not None and now_us >= seen.opens_at_us:
@@ -57,12 +57,12 @@ def at(seen: Window, now_us: int) -> Window:
 def window(  # noqa: PLR0911 - one return for each row of the table above
     instance: Instance, files: Sequence[JournalFile], now_us: int, *, margin_us: int, now: bool
 ) -> Window:
-    """The window of `instance`, whose files are `files`, as seen at `now_us`.
+    """Return the window of `instance` with the files `files`, as of `now_us`.
 
-    `margin_us` is how long before a flush work ends. The reason is one of "now" (asked not
-    to wait), "flushed" (nothing unsynced), "no-timer" (journald syncs at no time of its
-    own), "stale" (unsynced, but nobody writes any more), "online" (open until the flush is
-    near), "flush-due", "too-short", or "unsynced" (nobody knows since when).
+    `margin_us` is the time before a flush at which work stops. The reason is one of "now" (the request does not wait),
+    "flushed" (nothing unsynced), "no-timer" (journald syncs at no time of its own), "stale" (unsynced, but not written
+    for a whole interval), "online" (open until the flush is near), "flush-due", "too-short", or "unsynced" (since an
+    unknown time).
     """
     name, interval_us = instance.name, instance.sync_interval_us
     if now:

@@ -23,7 +23,7 @@ from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import SENTENCES, describe_outcome, describe_saving
 from journalkeeper.model.recorded import Entry
 from journalkeeper.model.units import counted, format_size, spell_size
-from journalkeeper.policy.saving import READ_IOPS, read_seconds_saved
+from journalkeeper.policy.saving import READ_IOPS, estimate_read_seconds
 from journalkeeper.report import charts, svg
 from journalkeeper.report.figure import Figure, Table
 from journalkeeper.report.growth import growth
@@ -224,7 +224,7 @@ def _planned(plan: Plan) -> Table:
             one.reason,
             f"{one.extents_before:,} → {one.extents_expected:,}",
             format_size(one.bytes_to_write),
-            seconds(read_seconds_saved(one)),
+            seconds(estimate_read_seconds(one)),
             one.path,
         )
         for one in plan.actions[:MOST_PLANNED]

@@ -11,7 +11,7 @@ from typing import Final
 
 from journalkeeper.model import Kind, Result, State, Verb
 from journalkeeper.model.units import U64_MAX
-from journalkeeper.policy.saving import disk_bytes_saved, read_seconds_saved
+from journalkeeper.policy.saving import estimate_freed_bytes, estimate_read_seconds
 from journalkeeper.wire.field import (
     COUNT,
     FLAG,
@@ -142,8 +142,8 @@ ACTION: Final[Fields] = (
     Field("reason", REASON),
     Field("ranges", listed(RANGE), get=lambda action: [document(RANGE, part) for part in action.ranges]),
     *rows(COUNT, "bytes_to_write", "extents_before", "extents_expected", "unshared_bytes"),
-    Field("disk_bytes_saved", COUNT, get=disk_bytes_saved),
-    Field("read_seconds_saved", SECONDS, get=lambda action: round(read_seconds_saved(action), 3)),
+    Field("disk_bytes_saved", COUNT, get=estimate_freed_bytes),
+    Field("read_seconds_saved", SECONDS, get=lambda action: round(estimate_read_seconds(action), 3)),
 )
 """What will be done: an Action."""
 

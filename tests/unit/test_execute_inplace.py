@@ -15,7 +15,7 @@ from journalkeeper.btrfs.fiemap import (
 )
 from journalkeeper.execute.inplace import NEAR_BYTES, near, unmoved
 from journalkeeper.model import KIB, Range
-from journalkeeper.policy.gain import fell_short, least_extents
+from journalkeeper.policy.gain import is_useless_rewrite, least_extents
 
 K4, K8, K12 = 4 * KIB, 8 * KIB, 12 * KIB
 PLAIN, ENCODED = 0, FIEMAP_EXTENT_ENCODED
@@ -85,7 +85,7 @@ def test_what_is_at_the_same_place_for_the_same_offset_was_not_moved(
 def test_a_rewrite_falls_short_below_half_of_what_it_should_save(
     before: int, expected: int, after: int, short: bool
 ) -> None:
-    assert fell_short(before, expected, after) is short
+    assert is_useless_rewrite(before, expected, after) is short
 
 
 def test_each_run_of_data_has_extents_of_its_own() -> None:

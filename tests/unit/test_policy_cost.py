@@ -10,8 +10,8 @@ import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.model import KIB, MIB, Action, Kind, Range, Reason, Request, Skip, Verb
-from journalkeeper.policy.cost import dense_ranges, propose
-from journalkeeper.policy.saving import EXPECTED_RATIO, READ_IOPS, disk_bytes_saved, read_seconds_saved
+from journalkeeper.policy.cost import find_dense_ranges, propose
+from journalkeeper.policy.saving import EXPECTED_RATIO, READ_IOPS, estimate_freed_bytes, estimate_read_seconds
 from tests.hosts import case, configured, extents, file
 
 PLAIN = Request(compress="no")
@@ -211,13 +211,13 @@ def test_what_a_rewrite_saves_on_disk(
     )
     one = file(extents=lies, disk_bytes=None if disk_mib is None else disk_mib * MIB, nocow=True)
     config = configured("defrag", allow_unshare=True)
-    assert disk_bytes_saved(action(one, Request(compress=compress), config)) == saved_mib * MIB
+    assert estimate_freed_bytes(action(one, Request(compress=compress), config)) == saved_mib * MIB
 
 
 def test_what_a_rewrite_saves_a_cold_reader() -> None:
     found = action(file(extents=extents(3256)))
-    assert (found.extents_expected, read_seconds_saved(found)) == (256, 3000 / READ_IOPS)
-    assert read_seconds_saved(found._replace(extents_expected=4000)) == 0
+    assert (found.extents_expected, estimate_read_seconds(found)) == (256, 3000 / READ_IOPS)
+    assert estimate_read_seconds(found._replace(extents_expected=4000)) == 0
 
 
 @pytest.mark.parametrize(
@@ -287,16 +287,16 @@ def test_a_mib_that_a_compressing_mount_wrote_has_eight_extents_at_the_least(cou
 
 
 def test_neighbouring_mibs_are_one_range() -> None:
-    assert dense_ranges((16, 17, 0, 18), 16, 4 * MIB) == (Range(0, 2 * MIB, 33), Range(3 * MIB, MIB, 18))
+    assert find_dense_ranges((16, 17, 0, 18), 16, 4 * MIB) == (Range(0, 2 * MIB, 33), Range(3 * MIB, MIB, 18))
 
 
 def test_a_range_ends_with_the_file() -> None:
-    assert dense_ranges((16, 17), 16, MIB + 4 * KIB) == (Range(0, MIB + 4 * KIB, 33),)
+    assert find_dense_ranges((16, 17), 16, MIB + 4 * KIB) == (Range(0, MIB + 4 * KIB, 33),)
 
 
 def test_a_mib_behind_the_end_of_the_file_is_no_range() -> None:
     """The file was cut between the look at its extents and at its size."""
-    assert dense_ranges((16, 17), 16, MIB) == (Range(0, MIB, 16),)
+    assert find_dense_ranges((16, 17), 16, MIB) == (Range(0, MIB, 16),)
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -304,7 +304,7 @@ def test_ranges_cover_just_the_dense_mibs(seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311 - repeatable
     per_mib = tuple(dice.choice((0, 3, 15, 16, 40)) for _ in range(dice.randrange(12)))
     size = len(per_mib) * MIB - dice.randrange(MIB) if per_mib else 0
-    ranges = dense_ranges(per_mib, 16, size)
+    ranges = find_dense_ranges(per_mib, 16, size)
     covered = {mib for part in ranges for mib in range(part.offset // MIB, -(-(part.offset + part.length) // MIB))}
     assert covered == {mib for mib, count in enumerate(per_mib) if count >= 16}
     assert sum(part.extents for part in ranges) == sum(count for count in per_mib if count >= 16)

@@ -35,27 +35,27 @@ def timer(interval_us: int = MINUTES_5) -> FlushTimer:
     return made
 
 
-def offline(made: FlushTimer, at_us: int, *present: int) -> bool:
-    made.ask()
-    return made.offline(frozenset(present or (FILE,)), at_us)
+def note_offline(made: FlushTimer, at_us: int, *present: int) -> bool:
+    made.begin_look()
+    return made.note_offline(frozenset(present or (FILE,)), at_us)
 
 
-def online(made: FlushTimer, at_us: int, block: int | None, file: int = FILE, number: int = 7) -> bool:
-    made.ask()
-    return made.online({file: block}, at_us, Generations(number, number))
+def note_unsynced(made: FlushTimer, at_us: int, block: int | None, file: int = FILE, number: int = 7) -> bool:
+    made.begin_look()
+    return made.note_unsynced({file: block}, at_us, Generations(number, number))
 
 
 def flushed(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> FlushTimer:
     """A timer whose flush is over at `at_us`: nothing is unsynced."""
     made = timer(interval_us)
-    offline(made, at_us)
+    note_offline(made, at_us)
     return made
 
 
 def begun(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> FlushTimer:
     """A timer that was seen to start at `at_us`, within no time."""
     made = flushed(interval_us, at_us)
-    made.appended(at_us)
+    made.note_append(at_us)
     assert made.since == Span(at_us, at_us)
     return made
 
@@ -70,58 +70,58 @@ def test_at_the_start_nothing_is_known() -> None:
 
 def test_finding_nothing_unsynced_is_news_once() -> None:
     made = timer()
-    assert offline(made, 10 * S)
-    assert not offline(made, 20 * S)
+    assert note_offline(made, 10 * S)
+    assert not note_offline(made, 20 * S)
     assert made.closes_us(MARGIN) is None
 
 
 def test_an_append_begins_an_interval_up_to_the_coalescing_earlier() -> None:
     made = flushed(at_us=1000 * S)
-    assert made.appended(1010 * S)
+    assert made.note_append(1010 * S)
     assert made.since == Span(1010 * S - COALESCED_US, 1010 * S)
 
 
 def test_an_append_did_not_come_before_the_look_that_saw_nothing() -> None:
     made = flushed(at_us=1000 * S)
-    made.appended(1000 * S + 1)
+    made.note_append(1000 * S + 1)
     assert made.since == Span(1000 * S, 1000 * S + 1)
 
 
 def test_a_later_append_changes_nothing() -> None:
     made = begun()
-    assert not made.appended(1001 * S)
+    assert not made.note_append(1001 * S)
     assert made.since == Span(1000 * S, 1000 * S)
 
 
 def test_an_append_that_is_heard_while_the_state_is_read_is_not_lost() -> None:
     made = timer()
-    made.ask()
-    made.appended(1000 * S + 50_000)
-    made.offline(frozenset({FILE}), 1000 * S)
+    made.begin_look()
+    made.note_append(1000 * S + 50_000)
+    made.note_offline(frozenset({FILE}), 1000 * S)
     assert made.state is State.ONLINE
     assert made.since == Span(1000 * S, 1000 * S + 50_000)
 
 
 def test_an_append_heard_before_the_look_is_in_what_it_saw() -> None:
     made = timer()
-    made.appended(999 * S)
-    offline(made, 1000 * S)
+    made.note_append(999 * S)
+    note_offline(made, 1000 * S)
     assert made.state is State.OFFLINE
 
 
 def test_a_look_that_is_quicker_than_inotify_is_mended_by_it() -> None:
     made = flushed(at_us=1000 * S)
-    online(made, 2000 * S, block=1)
+    note_unsynced(made, 2000 * S, block=1)
     assert made.since == Span(1000 * S, 2000 * S)
-    assert made.appended(2000 * S + 100_000)
+    assert made.note_append(2000 * S + 100_000)
     assert made.since == Span(2000 * S + 100_000 - COALESCED_US, 2000 * S)
-    assert not made.appended(2010 * S)
+    assert not made.note_append(2010 * S)
     assert made.since.earliest_us > 1999 * S
 
 
 def test_without_inotify_the_append_may_be_as_old_as_the_last_look() -> None:
     made = flushed(at_us=1000 * S)
-    online(made, 1100 * S, block=1)
+    note_unsynced(made, 1100 * S, block=1)
     assert made.closes_us(MARGIN) == 1300 * S - MARGIN
 
 
@@ -135,49 +135,49 @@ def test_the_window_closes_the_margin_before_the_earliest_flush() -> None:
 def test_looks_are_named_before_the_flush_when_it_is_due_and_until_it_was_seen() -> None:
     made = begun(at_us=1000 * S)
     assert made.next_look_us(MARGIN) == 1300 * S - MARGIN
-    online(made, 1300 * S - MARGIN, block=1)
+    note_unsynced(made, 1300 * S - MARGIN, block=1)
     assert made.next_look_us(MARGIN) == 1300 * S
-    online(made, 1300 * S, block=1)
+    note_unsynced(made, 1300 * S, block=1)
     assert made.next_look_us(MARGIN) == 1300 * S + LOOK_EVERY_US
 
 
 def test_a_flush_is_near_from_the_margin_on() -> None:
     made = begun(at_us=1000 * S)
-    assert not made.due(MARGIN, 1300 * S - MARGIN - 1)
-    assert made.due(MARGIN, 1300 * S - MARGIN)
+    assert not made.is_due(MARGIN, 1300 * S - MARGIN - 1)
+    assert made.is_due(MARGIN, 1300 * S - MARGIN)
 
 
 def test_a_due_flush_shows_by_a_moved_block_once_the_timers_slack_is_over() -> None:
     made = begun(at_us=1000 * S)
-    online(made, 1299 * S, block=1)
-    assert not online(made, 1300 * S + 50_000, block=2)
+    note_unsynced(made, 1299 * S, block=1)
+    assert not note_unsynced(made, 1300 * S + 50_000, block=2)
     assert made.next_look_us(MARGIN) == 1300 * S + SLACK_US
-    assert not online(made, 1300 * S + SLACK_US - 1, block=2)
-    assert online(made, 1300 * S + SLACK_US, block=2)
+    assert not note_unsynced(made, 1300 * S + SLACK_US - 1, block=2)
+    assert note_unsynced(made, 1300 * S + SLACK_US, block=2)
     assert made.since == Span(1299 * S, 1300 * S + 50_000)
 
 
 def test_the_kernel_moved_it_first_and_the_flush_came_after() -> None:
     made = begun(at_us=1000 * S)
-    online(made, 1299 * S, block=1)
-    online(made, 1300 * S, block=2)
-    assert not online(made, 1300 * S + SLACK_US, block=3), "it may go on just now"
-    assert online(made, 1300 * S + SLACK_US + LOOK_EVERY_US, block=3)
+    note_unsynced(made, 1299 * S, block=1)
+    note_unsynced(made, 1300 * S, block=2)
+    assert not note_unsynced(made, 1300 * S + SLACK_US, block=3), "it may go on just now"
+    assert note_unsynced(made, 1300 * S + SLACK_US + LOOK_EVERY_US, block=3)
     assert made.since == Span(1299 * S, 1300 * S + SLACK_US)
 
 
 def test_a_flush_that_leaves_it_offline_is_news() -> None:
     made = begun(at_us=1000 * S)
-    assert offline(made, 1300 * S + 50_000)
+    assert note_offline(made, 1300 * S + 50_000)
     assert made.since is None
     assert made.next_look_us(MARGIN) is None
 
 
 def test_a_late_flush_was_taken_back_and_the_timer_began_anew_about_then() -> None:
     made = begun(at_us=1000 * S)
-    online(made, 1299 * S, block=1)
-    assert not online(made, 1300 * S + LATE_US - 1, block=1)
-    assert online(made, 1300 * S + LATE_US, block=1)
+    note_unsynced(made, 1299 * S, block=1)
+    assert not note_unsynced(made, 1300 * S + LATE_US - 1, block=1)
+    assert note_unsynced(made, 1300 * S + LATE_US, block=1)
     assert made.since == Span(1300 * S, 1300 * S + SLACK_US)
 
 
@@ -191,7 +191,7 @@ def test_of_flushes_that_are_never_seen_less_and_less_is_known_until_nothing_is(
         closes_us = made.closes_us(MARGIN)
         assert closes_us is not None
         assert closes_us <= made.since.earliest_us + interval_us - MARGIN
-        intervals += online(made, now_us, block=1)
+        intervals += note_unsynced(made, now_us, block=1)
         if made.since is not None:
             assert made.since.latest_us - made.since.earliest_us in {width_us, width_us + SLACK_US}
     assert intervals == interval_us // 2 // SLACK_US
@@ -200,8 +200,8 @@ def test_of_flushes_that_are_never_seen_less_and_less_is_known_until_nothing_is(
 
 def test_looks_that_came_far_too_late_leave_nothing_known() -> None:
     made = begun(at_us=1000 * S)
-    online(made, 1001 * S, block=1)
-    assert not online(made, 1700 * S, block=1)
+    note_unsynced(made, 1001 * S, block=1)
+    assert not note_unsynced(made, 1700 * S, block=1)
     assert made.state is State.UNKNOWN
 
 
@@ -213,17 +213,17 @@ Step = Callable[[FlushTimer], object]
 
 def seen(at_s: int, block: int, **words: int) -> Step:
     """A look that finds unsynced data."""
-    return lambda made: online(made, at_s * S, block, **words)
+    return lambda made: note_unsynced(made, at_s * S, block, **words)
 
 
 def quiet(at_us: int, *present: int) -> Step:
     """A look that finds none."""
-    return lambda made: offline(made, at_us, *present)
+    return lambda made: note_offline(made, at_us, *present)
 
 
 def heard(at_s: int) -> Step:
     """An append."""
-    return lambda made: made.appended(at_s * S)
+    return lambda made: made.note_append(at_s * S)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def heard(at_s: int) -> Step:
         (MINUTES_5, [seen(1001, 1), quiet(1100 * S), heard(1100)], Span(1100 * S, 1100 * S)),
         (10 * S, [seen(1003, 1, number=7), seen(1004, 2, number=8)], Span(1000 * S, 1000 * S)),
         (10 * S, [seen(1003, 1, file=FILE), seen(1004, 2, file=OTHER)], Span(1000 * S, 1000 * S)),
-        (10 * S, [seen(1003, 1), FlushTimer.moved_by_us, seen(1004, 2)], Span(1000 * S, 1000 * S)),
+        (10 * S, [seen(1003, 1), FlushTimer.forget_blocks, seen(1004, 2)], Span(1000 * S, 1000 * S)),
         (MINUTES_5, [seen(1001, 1), quiet(1100 * S, OTHER), heard(1150)], Span(1000 * S, 1150 * S)),
         (
             MINUTES_5,
@@ -268,12 +268,12 @@ def search(made: FlushTimer, moves: list[int], until_us: int, step_us: int, numb
     """Look every `step_us` from 0; the block is another from each of the moments `moves` on."""
     for at_us in range(0, until_us + 1, step_us):
         number = max((value for when, value in numbers.items() if when <= at_us), default=1)
-        online(made, at_us, block=sum(move <= at_us for move in moves), number=number)
+        note_unsynced(made, at_us, block=sum(move <= at_us for move in moves), number=number)
 
 
 def test_an_unknown_timer_is_searched_for() -> None:
     made = timer()
-    online(made, 10 * S, block=1)
+    note_unsynced(made, 10 * S, block=1)
     assert made.next_look_us(MARGIN) == 10 * S + SEARCH_EVERY_US
 
 
@@ -306,7 +306,7 @@ def test_a_timer_is_found_by_its_flushes(
 def test_a_file_whose_blocks_never_move_is_looked_at_once_an_interval() -> None:
     """NOCOW: all that can be seen of it is that it is OFFLINE."""
     made = timer()
-    online(made, 10 * S, block=None)
+    note_unsynced(made, 10 * S, block=None)
     assert made.next_look_us(MARGIN) == 10 * S + MINUTES_5
 
 
@@ -317,9 +317,9 @@ def test_a_file_whose_blocks_never_move_is_looked_at_once_an_interval() -> None:
 def test_without_a_timer_nothing_is_awaited(interval_us: int) -> None:
     made = flushed(interval_us)
     assert made.next_look_us(MARGIN) is None
-    made.appended(1001 * S)
+    made.note_append(1001 * S)
     assert made.closes_us(MARGIN) is None
-    assert not made.due(MARGIN, 10**15)
+    assert not made.is_due(MARGIN, 10**15)
 
 
 @pytest.mark.parametrize("interval_us", [0, INFINITY_US])
@@ -328,34 +328,34 @@ def test_what_is_appended_without_a_timer_is_looked_at_after_a_minute_and_a_minu
 ) -> None:
     """Else a file of systemd-journal-remote's is looked at when it is new, and never again."""
     made = flushed(interval_us)
-    assert made.appended(1001 * S), "the loop is to sleep for less long"
-    assert not made.appended(1002 * S)
+    assert made.note_append(1001 * S), "the loop is to sleep for less long"
+    assert not made.note_append(1002 * S)
     assert made.next_look_us(MARGIN) == 1061 * S
-    assert not made.untimed(1 * S, 1060 * S)
-    assert made.untimed(1 * S, 1061 * S), "it is still written to, or was not written back"
+    assert not made.note_untimed_files(1 * S, 1060 * S)
+    assert made.note_untimed_files(1 * S, 1061 * S), "it is still written to, or was not written back"
     assert made.next_look_us(MARGIN) == 1120 * S
-    assert made.untimed(60 * S, 1120 * S)
+    assert made.note_untimed_files(60 * S, 1120 * S)
     assert made.next_look_us(MARGIN) is None, "nobody writes, nobody looks"
 
 
 def test_at_the_start_what_was_just_written_without_a_timer_is_looked_at_again() -> None:
     made = timer(0)
-    assert not made.untimed(20 * S, 1000 * S)
+    assert not made.note_untimed_files(20 * S, 1000 * S)
     assert made.next_look_us(MARGIN) == 1040 * S
     other = timer(0)
-    assert not other.untimed(-20 * S, 1000 * S)
+    assert not other.note_untimed_files(-20 * S, 1000 * S)
     assert other.next_look_us(MARGIN) is None, "a change in the future is the clock's"
 
 
 def test_with_a_timer_flushes_tell_all() -> None:
-    assert not flushed().untimed(0, 2000 * S)
+    assert not flushed().note_untimed_files(0, 2000 * S)
 
 
 def test_a_window_that_the_margins_leave_nothing_of_is_only_looked_at_for_its_end() -> None:
     made = begun(2 * MARGIN, 1000 * S)
     assert made.next_look_us(MARGIN) == 1000 * S + RARELY_US
     assert made.closes_us(MARGIN) == 0
-    assert not made.due(MARGIN, 1002 * S)
+    assert not made.is_due(MARGIN, 1002 * S)
     longer = begun(2 * MARGIN + 1, 1000 * S)
     assert longer.closes_us(MARGIN) == 1000 * S + MARGIN + 1
 
@@ -375,7 +375,7 @@ def test_a_change_in_the_future_is_no_old_one() -> None:
 
 def test_a_clock_set_forward_does_not_make_a_followed_file_old() -> None:
     made = begun(at_us=1000 * S)
-    online(made, 1001 * S, block=1)
+    note_unsynced(made, 1001 * S, block=1)
     years_us = 10**14
     assert made.may_be_live(FILE, years_us, now_us=1300 * S + LATE_US - 1)
     assert not made.may_be_live(FILE, years_us, now_us=1300 * S + LATE_US)
@@ -388,7 +388,7 @@ def test_a_clock_set_forward_does_not_make_a_followed_file_old() -> None:
 def unknown(interval_us: int = MINUTES_5, at_us: int = 1000 * S, block: int | None = 5) -> FlushTimer:
     """A timer of which nothing is known at `at_us` but that something is unsynced."""
     made = timer(interval_us)
-    online(made, at_us, block)
+    note_unsynced(made, at_us, block)
     return made
 
 
@@ -409,27 +409,27 @@ def unknown(interval_us: int = MINUTES_5, at_us: int = 1000 * S, block: int | No
 def test_a_sync_is_worth_it_where_nothing_was_learned_for_longer_than_the_timer_takes(
     made: FlushTimer, after_us: int, worth: bool
 ) -> None:
-    assert made.worth_a_sync(1000 * S + after_us) is worth
+    assert made.needs_sync(1000 * S + after_us) is worth
 
 
 def test_a_sync_is_asked_for_once_an_hour_at_the_most() -> None:
     made = unknown()
-    made.asked(2000 * S)
-    assert not made.worth_a_sync(2000 * S + ASK_EVERY_US - 1)
-    assert made.worth_a_sync(2000 * S + ASK_EVERY_US)
+    made.note_request(2000 * S)
+    assert not made.needs_sync(2000 * S + ASK_EVERY_US - 1)
+    assert made.needs_sync(2000 * S + ASK_EVERY_US)
 
 
 def test_after_a_sync_the_timer_began_between_the_question_and_the_answer() -> None:
     made = unknown()
-    made.synced(2000 * S, 2005 * S)
+    made.note_sync(2000 * S, 2005 * S)
     assert made.since == Span(2000 * S, 2005 * S)
     assert made.closes_us(MARGIN) == 2000 * S + MINUTES_5 - MARGIN
-    assert not made.worth_a_sync(2000 * S + ASK_EVERY_US)
+    assert not made.needs_sync(2000 * S + ASK_EVERY_US)
 
 
 def test_what_a_look_after_the_sync_finds_at_rest_is_better_than_a_guess() -> None:
     made = unknown()
-    assert offline(made, 2001 * S)
+    assert note_offline(made, 2001 * S)
     assert made.state is State.OFFLINE
 
 
@@ -458,18 +458,18 @@ def test_whatever_happens_the_timer_is_in_one_of_the_phases(interval_s: int) -> 
         block, generation = block + dice.choice((0, 0, 1)), generation + dice.choice((0, 0, 0, 1))
         match dice.randrange(8):
             case 0:
-                made.appended(now_us)
+                made.note_append(now_us)
             case 1 if dice.random() < 0.2:
-                offline(made, now_us)
-            case 2 if made.worth_a_sync(now_us):
-                made.asked(now_us)
-                made.synced(now_us, now_us + S)
+                note_offline(made, now_us)
+            case 2 if made.needs_sync(now_us):
+                made.note_request(now_us)
+                made.note_sync(now_us, now_us + S)
                 now_us += S
             case 3 if dice.random() < 0.2:
-                made.moved_by_us()
+                made.forget_blocks()
             case _:
-                made.ask()
-                made.online({FILE: block}, now_us, Generations(number, generation))
+                made.begin_look()
+                made.note_unsynced({FILE: block}, now_us, Generations(number, generation))
         assert phase(made) in PHASES
         been.add(PHASES[phase(made)])
     assert been == {*PHASES.values()}

@@ -9,7 +9,7 @@ from journalkeeper.config import Config, Nocow
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Action, Host, Kind, Reason, Refusal, Request, Skip, Verb
 from journalkeeper.model.units import MINUTE_US
-from journalkeeper.policy.nocow import judge
+from journalkeeper.policy.nocow import decide
 from journalkeeper.policy.plan import plan
 from tests.hosts import DEVICE, DIRECTORY, NOW_US, extents, file, host, instance, volume
 from tests.journal_files import archive_name
@@ -25,7 +25,7 @@ def config(word: str) -> Config:
 def answer(word: str, **words: object) -> Action | Skip | None:
     """What is decided of a directory of inode 256 on one volume; `words` for the instance or the volume."""
     of_volume = {key: words.pop(key) for key in ("data_profile", "redundant", "options") if key in words}
-    return judge(instance(inode=256, **words), volume(**of_volume), host(), config(word))
+    return decide(instance(inode=256, **words), volume(**of_volume), host(), config(word))
 
 
 def skip(word: str, **words: object) -> Skip:
@@ -98,7 +98,7 @@ def test_a_mount_that_compresses_is_no_obstacle_and_is_spoken_of(option: str) ->
 def test_what_failed_is_tried_again_after_an_hour(minutes: int, again: bool) -> None:
     when_us = NOW_US - minutes * MINUTE_US
     refused = {(DEVICE, 256): Refusal(when_us, 0, 0, Reason.NOT_TAKEN, "it is not there")}
-    found = judge(instance(inode=256), volume(), host(refused=refused), config("auto"))
+    found = decide(instance(inode=256), volume(), host(refused=refused), config("auto"))
     if again:
         assert isinstance(found, Action)
     else:
@@ -116,11 +116,11 @@ SHARED = file(extents=extents(shared_bytes=4096))
     ids=["archive", "active", "recorded"],
 )
 def test_auto_leaves_a_journal_of_which_snapshots_are_taken_datacow_and_yes_does_not(given: Host) -> None:
-    found = judge(instance(), volume(), given, config("auto"))
+    found = decide(instance(), volume(), given, config("auto"))
     assert isinstance(found, Skip)
     assert (found.path, found.reason) == (DIRECTORY, Reason.SNAPSHOTS)
-    assert isinstance(judge(instance(), volume(), given, config("yes")), Action)
-    warned = judge(instance(nocow=True), volume(), given, config("auto"))
+    assert isinstance(decide(instance(), volume(), given, config("yes")), Action)
+    warned = decide(instance(nocow=True), volume(), given, config("auto"))
     assert isinstance(warned, Skip)
     assert warned.reason is Reason.SNAPSHOTS
     assert "chattr -C" in warned.detail
@@ -129,7 +129,7 @@ def test_auto_leaves_a_journal_of_which_snapshots_are_taken_datacow_and_yes_does
 def test_snapshots_of_another_journal_are_no_evidence() -> None:
     there = "/var/log/journal/b.web"
     given = host(SHARED._replace(path=f"{there}/system.journal"), unshared=frozenset({there}))
-    assert isinstance(judge(instance(), volume(), given, config("auto")), Action)
+    assert isinstance(decide(instance(), volume(), given, config("auto")), Action)
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ def test_a_shared_journal_of_a_user_is_no_evidence_as_its_user_may_reflink_it(na
     kind = classify(name)
     assert kind is not None
     given = host(SHARED._replace(path=path, owner=kind.owner, kind=kind.kind))
-    assert isinstance(judge(instance(), volume(), given, config("auto")), Action)
+    assert isinstance(decide(instance(), volume(), given, config("auto")), Action)
 
 
 def test_a_directory_on_another_filesystem_is_not_spoken_of() -> None:
-    assert judge(instance(), None, host(), config("yes")) is None
+    assert decide(instance(), None, host(), config("yes")) is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from journalkeeper.config import Config
 from journalkeeper.model import GIB, MIB, Action, Host, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Volume
 from journalkeeper.model.units import DAY_US, SECOND_US
 from journalkeeper.policy.deferral import AGAIN_US
-from journalkeeper.policy.plan import available_bytes, plan, with_now
+from journalkeeper.policy.plan import count_available_bytes, plan, with_now
 from journalkeeper.wire.documents import plan_document
 from tests.hosts import DEVICE, DIRECTORY, NOW_US, configured, extents, file, host, instance, known, past, volume
 
@@ -171,7 +171,7 @@ def test_two_subvolumes_share_the_space_of_their_volume() -> None:
     ],
 )
 def test_unallocated_space_is_raw_and_free_space_is_not(profile: str, available: int) -> None:
-    assert available_bytes(volume(data_profile=profile, free_bytes=GIB, unallocated_bytes=12 * GIB)) == available
+    assert count_available_bytes(volume(data_profile=profile, free_bytes=GIB, unallocated_bytes=12 * GIB)) == available
 
 
 # when to look again
@@ -288,7 +288,7 @@ def test_no_plan_spends_more_than_there_is(seed: int) -> None:
     given, request, config = any_host(seed)
     found = plan(given, request, config)
     spent = sum(action.bytes_to_write for action in found.actions)
-    room = max(available_bytes(one) for one in given.volumes) - config.budget.keep_free_bytes
+    room = max(count_available_bytes(one) for one in given.volumes) - config.budget.keep_free_bytes
     assert spent <= max(0, room)
     if not request.now:
         assert spent <= max(0, BUDGET - given.written_bytes)

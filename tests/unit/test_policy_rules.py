@@ -42,13 +42,13 @@ def test_a_file_at_peace_passes_every_rule(kind: Kind) -> None:
 
 @pytest.mark.parametrize("problem", [Reason.BAD_HEADER, Reason.NOT_REGULAR, Reason.NOT_JOURNAL, Reason.UNREADABLE])
 def test_a_problem_is_said_in_its_own_words(problem: Reason) -> None:
-    assert rules.problem(case(file(problem=problem, problem_detail="so it is"))) == Skip(
+    assert rules.veto_unreadable(case(file(problem=problem, problem_detail="so it is"))) == Skip(
         file().path, problem, "so it is"
     )
 
 
 def test_no_problem_is_no_reason() -> None:
-    assert reason(rules.problem, case(file())) is None
+    assert reason(rules.veto_unreadable, case(file())) is None
 
 
 @pytest.mark.parametrize(
@@ -64,22 +64,22 @@ def test_no_problem_is_no_reason() -> None:
 )
 def test_only_the_kind_that_was_asked_for(kind: Kind, active: bool, archived: bool, skipped: bool) -> None:
     expected = Reason.NOT_ASKED if skipped else None
-    assert reason(rules.not_asked, case(file(kind), Request(active=active, archived=archived))) is expected
-    assert reason(rules.not_asked, case(file(kind), None, configured("defrag", active=active, archived=archived))) is (
-        expected
-    )
+    assert reason(rules.veto_unrequested, case(file(kind), Request(active=active, archived=archived))) is expected
+    assert reason(
+        rules.veto_unrequested, case(file(kind), None, configured("defrag", active=active, archived=archived))
+    ) is (expected)
 
 
 def test_the_detail_says_whether_request_or_configuration_left_it_out() -> None:
-    assert "were not asked for" in skip(rules.not_asked, case(file(), Request(archived=False))).detail
+    assert "were not asked for" in skip(rules.veto_unrequested, case(file(), Request(archived=False))).detail
     configuration = case(file(), None, configured("defrag", archived=False))
-    assert "Archived=no" in skip(rules.not_asked, configuration).detail
+    assert "Archived=no" in skip(rules.veto_unrequested, configuration).detail
 
 
 def test_without_a_volume_it_is_not_btrfs() -> None:
-    assert reason(rules.not_btrfs, case(file(), volumes=())) is Reason.NOT_BTRFS
-    assert reason(rules.not_btrfs, case(file(device=41))) is Reason.NOT_BTRFS
-    assert reason(rules.not_btrfs, case(file())) is None
+    assert reason(rules.veto_other_filesystem, case(file(), volumes=())) is Reason.NOT_BTRFS
+    assert reason(rules.veto_other_filesystem, case(file(device=41))) is Reason.NOT_BTRFS
+    assert reason(rules.veto_other_filesystem, case(file())) is None
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_without_a_volume_it_is_not_btrfs() -> None:
 )
 def test_a_read_only_mount_is_left_alone(options: tuple[str, ...], skipped: bool) -> None:
     expected = Reason.READ_ONLY if skipped else None
-    assert reason(rules.read_only, case(file(), volumes=(volume(options=options),))) is expected
+    assert reason(rules.veto_read_only, case(file(), volumes=(volume(options=options),))) is expected
 
 
 @pytest.mark.parametrize(("links", "skipped"), [(1, False), (2, True), (3, True)])
 def test_a_file_of_two_names_is_left_alone(links: int, skipped: bool) -> None:
-    assert reason(rules.hard_linked, case(file(links=links))) is (Reason.HARD_LINKED if skipped else None)
+    assert reason(rules.veto_hard_links, case(file(links=links))) is (Reason.HARD_LINKED if skipped else None)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_file_of_two_names_is_left_alone(links: int, skipped: bool) -> None:
 )
 def test_only_roots_files_and_remote_ones(uid: int, owner: str, skipped: bool) -> None:
     expected = Reason.FOREIGN_OWNER if skipped else None
-    assert reason(rules.foreign_owner, case(file(uid=uid, owner=owner))) is expected
+    assert reason(rules.veto_foreign_owner, case(file(uid=uid, owner=owner))) is expected
 
 
 # what would do harm
@@ -121,8 +121,8 @@ def changed_ago(age_us: int, **words: Any) -> JournalFile:
 @pytest.mark.parametrize(("nocow", "wait_us"), [(False, SETTLE_US), (True, NOCOW_SETTLE_US)], ids=["datacow", "nocow"])
 @pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
 def test_an_archive_settles_for_its_time(kind: Kind, nocow: bool, wait_us: int) -> None:
-    assert reason(rules.settling, case(changed_ago(wait_us, nocow=nocow, kind=kind))) is None
-    assert reason(rules.settling, case(changed_ago(wait_us - 1, nocow=nocow, kind=kind))) is Reason.SETTLING
+    assert reason(rules.veto_settling, case(changed_ago(wait_us, nocow=nocow, kind=kind))) is None
+    assert reason(rules.veto_settling, case(changed_ago(wait_us - 1, nocow=nocow, kind=kind))) is Reason.SETTLING
 
 
 def test_a_nocow_archive_settles_longer() -> None:
@@ -130,29 +130,29 @@ def test_a_nocow_archive_settles_longer() -> None:
 
 
 def test_settling_says_when_it_ends() -> None:
-    assert skip(rules.settling, case(changed_ago(SETTLE_US - 7))).until_us == NOW_US + 7
+    assert skip(rules.veto_settling, case(changed_ago(SETTLE_US - 7))).until_us == NOW_US + 7
 
 
 def test_an_active_file_need_not_settle() -> None:
-    assert reason(rules.settling, case(changed_ago(0, kind=Kind.ACTIVE))) is None
+    assert reason(rules.veto_settling, case(changed_ago(0, kind=Kind.ACTIVE))) is None
 
 
 def test_now_does_not_wait_for_settling() -> None:
-    assert reason(rules.settling, case(changed_ago(0), Request(now=True))) is None
+    assert reason(rules.veto_settling, case(changed_ago(0), Request(now=True))) is None
 
 
 def test_a_change_a_little_in_the_future_settles() -> None:
-    assert reason(rules.settling, case(changed_ago(-SETTLE_US + 1))) is Reason.SETTLING
+    assert reason(rules.veto_settling, case(changed_ago(-SETTLE_US + 1))) is Reason.SETTLING
 
 
 def test_a_clock_set_back_by_a_year_does_not_make_a_file_settle_for_one() -> None:
-    assert reason(rules.settling, case(changed_ago(-365 * 24 * 60 * MINUTE_US))) is None
+    assert reason(rules.veto_settling, case(changed_ago(-365 * 24 * 60 * MINUTE_US))) is None
 
 
 def test_the_configured_settle_time_counts() -> None:
     config = configured("watch", settle_us=5 * SECOND_US)
-    assert reason(rules.settling, case(changed_ago(5 * SECOND_US), None, config)) is None
-    assert reason(rules.settling, case(changed_ago(5 * SECOND_US - 1), None, config)) is Reason.SETTLING
+    assert reason(rules.veto_settling, case(changed_ago(5 * SECOND_US), None, config)) is None
+    assert reason(rules.veto_settling, case(changed_ago(5 * SECOND_US - 1), None, config)) is Reason.SETTLING
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_the_configured_settle_time_counts() -> None:
     ],
 )
 def test_a_file_named_as_an_archive_must_be_one(kind: Kind, state: State, skipped: bool) -> None:
-    assert reason(rules.still_written, case(file(kind, state=state))) is (Reason.IN_USE if skipped else None)
+    assert reason(rules.veto_unfinished_archive, case(file(kind, state=state))) is (Reason.IN_USE if skipped else None)
 
 
 UNCOMPRESSED = configured("defrag", compress="no")
@@ -191,12 +191,12 @@ def test_a_shared_file_is_rewritten_where_only_a_small_copy_comes_to_stand_besid
     kind: Kind, words: dict[str, int], config: Config, *, skipped: bool
 ) -> None:
     one = case(file(kind, extents=extents(**{"shared_bytes": 32 * MIB, **words})), config=config)
-    assert reason(rules.shared, one) is (Reason.SHARED if skipped else None)
+    assert reason(rules.veto_shared_data, one) is (Reason.SHARED if skipped else None)
 
 
 def test_a_shared_file_is_looked_at_again_within_a_day() -> None:
     """Neither a snapshot nor its deletion wakes anybody."""
-    found = skip(rules.shared, case(file(extents=extents(shared_bytes=32 * MIB)), config=UNCOMPRESSED))
+    found = skip(rules.veto_shared_data, case(file(extents=extents(shared_bytes=32 * MIB)), config=UNCOMPRESSED))
     assert found.until_us == NOW_US + 24 * 60 * MINUTE_US
     assert found.detail == "32.0M would be stored beside the 32.0M that a snapshot keeps"
 
@@ -211,25 +211,25 @@ def test_a_request_overrides_allow_unshare(
 ) -> None:
     shared = file(kind, extents=extents(shared_bytes=4 * KIB))
     one = case(shared, Request(allow_unshare=asked), configured("defrag", allow_unshare=configuration))
-    assert reason(rules.shared, one) is (Reason.SHARED if skipped else None)
+    assert reason(rules.veto_shared_data, one) is (Reason.SHARED if skipped else None)
 
 
 def test_an_active_file_waits_for_its_window() -> None:
     online = file(Kind.ACTIVE, state=State.ONLINE, mtime_ns=NOW_US * 1000)
-    assert reason(rules.window_closed, case(online)) is Reason.WINDOW_CLOSED
-    assert reason(rules.window_closed, case(online, Request(now=True))) is None
-    assert reason(rules.window_closed, case(online._replace(state=State.OFFLINE))) is None
+    assert reason(rules.veto_closed_window, case(online)) is Reason.WINDOW_CLOSED
+    assert reason(rules.veto_closed_window, case(online, Request(now=True))) is None
+    assert reason(rules.veto_closed_window, case(online._replace(state=State.OFFLINE))) is None
 
 
 def test_an_archive_needs_no_window() -> None:
     active = file(Kind.ACTIVE, state=State.ONLINE, mtime_ns=NOW_US * 1000)
     _, found = cases(host(file(), active), Request(), Config())
-    assert [reason(rules.window_closed, one) for one in found] == [None, Reason.WINDOW_CLOSED]
+    assert [reason(rules.veto_closed_window, one) for one in found] == [None, Reason.WINDOW_CLOSED]
 
 
 def test_an_active_file_of_no_known_instance_has_no_window() -> None:
     stray = file(Kind.ACTIVE, path="/srv/odd.journal")
-    assert reason(rules.window_closed, case(stray)) is Reason.WINDOW_CLOSED
+    assert reason(rules.veto_closed_window, case(stray)) is Reason.WINDOW_CLOSED
 
 
 def test_the_other_instances_unsynced_file_closes_no_window_of_ours() -> None:
@@ -237,7 +237,7 @@ def test_the_other_instances_unsynced_file_closes_no_window_of_ours() -> None:
     busy = file(Kind.ACTIVE, path=f"{other.directory}/system.journal", state=State.ONLINE, mtime_ns=NOW_US * 1000)
     quiet = file(Kind.ACTIVE)
     _, found = cases(host(busy, quiet, instances=(instance(), other)), Request(), Config())
-    assert [reason(rules.window_closed, one) for one in found] == [Reason.WINDOW_CLOSED, None]
+    assert [reason(rules.veto_closed_window, one) for one in found] == [Reason.WINDOW_CLOSED, None]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_the_other_instances_unsynced_file_closes_no_window_of_ours() -> None:
 )
 def test_an_archive_that_journald_still_writes_is_looked_at_again(age_us: int, settle_us: int, wait_us: int) -> None:
     one = file(state=State.ONLINE, ctime_ns=(NOW_US - age_us) * 1000)
-    found = skip(rules.still_written, case(one, None, configured("watch", settle_us=settle_us)))
+    found = skip(rules.veto_unfinished_archive, case(one, None, configured("watch", settle_us=settle_us)))
     assert found.until_us == NOW_US + wait_us
 
 
@@ -260,12 +260,12 @@ def test_an_archive_that_journald_still_writes_is_looked_at_again(age_us: int, s
 
 def again(one: JournalFile, **words: Any) -> Reason | None:
     """Why a file is not rewritten again that was rewritten so."""
-    return reason(rules.rewritten, case(one, past=known(one, **words)))
+    return reason(rules.veto_repeated_rewrite, case(one, past=known(one, **words)))
 
 
 def test_an_archive_is_rewritten_once() -> None:
     assert again(file()) is Reason.RECORDED
-    assert reason(rules.rewritten, case(file())) is None
+    assert reason(rules.veto_repeated_rewrite, case(file())) is None
 
 
 @pytest.mark.parametrize("change", [{"size_bytes": 1}, {"mtime_ns": 1}])
@@ -321,7 +321,7 @@ def test_a_rewrite_that_a_power_cut_took_back_is_judged_anew(more: int, why: Rea
 
 @pytest.mark.parametrize("key", [(41, 300), (40, 301)])
 def test_anothers_past_is_not_this_files(key: tuple[int, int]) -> None:
-    assert reason(rules.rewritten, case(file(), past={key: past(file())})) is None
+    assert reason(rules.veto_repeated_rewrite, case(file(), past={key: past(file())})) is None
 
 
 MIN_EXTENTS = Config().defrag.min_extents
