@@ -32,8 +32,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Ask the service."""
     with context.needed() as service:
         service.pause(args.span)
+    output = context.output
+    if output.json != "off":
+        output.document({"paused": True, "span_us": args.span or None})
+        return 0
     until = f"for {format_span(args.span)}" if args.span else "until `journalkeeper resume`"
-    context.output.lines([f"The service does no work of its own {until}."], paged=False)
+    output.lines([f"The service does no work of its own {until}."], paged=False)
     return 0
 
 

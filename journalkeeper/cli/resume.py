@@ -28,5 +28,8 @@ def run(_: argparse.Namespace, context: Context) -> int:
     """Ask the service."""
     with context.needed() as service:
         service.resume()
-    context.output.lines(["The service is at work."], paged=False)
+    if context.output.json != "off":
+        context.output.document({"paused": False})
+    else:
+        context.output.lines(["The service is at work."], paged=False)
     return 0

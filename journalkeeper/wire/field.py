@@ -63,6 +63,7 @@ COUNT: Final = Type({"type": "integer", "minimum": 0}, "t")
 NUMBER: Final = COUNT._replace(signature="u")
 SECONDS: Final = Type({"type": "number", "minimum": 0}, "d")
 TIME: Final = Type({"type": "integer", "description": "Microseconds since 1970."}, "t")
+SPAN: Final = Type({"type": "integer", "minimum": 0, "description": "Microseconds of a span."}, "t")
 OWNER: Final = Type({"type": "string", "pattern": "^(system|remote|user:[0-9]+)$"}, "s", str)
 OPTIONS: Final = Type({"type": "object"}, "a{sv}")
 REASON: Final = Type(

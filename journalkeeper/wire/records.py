@@ -20,6 +20,7 @@ from journalkeeper.wire.field import (
     OWNER,
     REASON,
     SECONDS,
+    SPAN,
     TEXT,
     TEXTS,
     TIME,
@@ -309,7 +310,7 @@ MANAGER: Final[Fields] = (
     ),
     Field(
         "intake_delay_p99_us",
-        nullable(COUNT),
+        nullable(SPAN),
         "IntakeDelayP99USec",
         "How long messages wait for journald: the 99th percentile of the newest ones that the service saw, in"
         " microseconds; 0 while none is known.",

@@ -10,8 +10,10 @@ from journalkeeper.wire import records
 from journalkeeper.wire.field import (
     COUNT,
     FLAG,
+    OPTIONS,
     REASON,
     SECONDS,
+    SPAN,
     TEXT,
     TEXTS,
     TIME,
@@ -53,22 +55,23 @@ PRICE: Final[Fields] = (
     Field("pinned_bytes", nullable(COUNT)),
 )
 
-RETENTION: Final[Fields] = (
+KEPT: Final[Fields] = (
     *rows(COUNT, "files", "size_bytes", "allocated_bytes"),
     Field("disk_bytes", nullable(COUNT)),
     *rows(nullable(TIME), "oldest_us", "newest_us"),
     Field("max_use_bytes", described(nullable(COUNT), "What journald lets its files take now; 0: no limit.")),
-    *rows(COUNT, "max_files", "max_retention_us"),
-    Field("full_span_us", described(nullable(COUNT), "How long a history would fit max_use_bytes at this rate.")),
+    Field("max_files", COUNT),
+    Field("max_retention_us", SPAN),
+    Field("full_span_us", described(nullable(SPAN), "Microseconds of history that fit max_use_bytes at this rate.")),
     Field("binding", nullable(TEXT)),
 )
 
 DIRECTORY: Final[Fields] = (
     *rows(TEXT, "directory", "instance", "namespace", "storage"),
     *rows(FLAG, "nocow", "rotatable"),
-    Field("sync_interval_us", COUNT),
+    Field("sync_interval_us", SPAN),
     Field("window", nullable(nested(records.WINDOW))),
-    Field("retention", nested(RETENTION)),
+    Field("retention", nested(KEPT)),
     Field("decision", nullable(nested(DECISION))),
 )
 
@@ -99,12 +102,14 @@ FINDING: Final[Fields] = (
     Field("remedy", described(TEXTS, "Commands for a shell.")),
 )
 
+MOMENT: Final = described(COUNT, "Microseconds since 1970.")
+
 JOURNAL_READ: Final[Fields] = (
     Field("entries", COUNT),
-    Field("oldest_us", nullable(COUNT)),
+    Field("oldest_us", nullable(MOMENT)),
     Field("complete", described(FLAG, "Whether these are all entries that are kept.")),
     Field("events", described(COUNT, "Entries of PID 1 and journald about boots, losses and deaths.")),
-    Field("events_oldest_us", nullable(COUNT)),
+    Field("events_oldest_us", nullable(MOMENT)),
     Field("events_complete", FLAG),
 )
 
@@ -151,6 +156,67 @@ CONFIG: Final[Fields] = (
     Field("values", listed((*rows(TEXT, "section", "key", "value"), Field("default", FLAG)))),
 )
 
+SETTING: Final[Fields] = (
+    *rows(COUNT, "target_bytes", "limit_bytes"),
+    Field("binds", TEXT),
+    Field("bytes_per_day", COUNT),
+    Field("ratio", described(SECONDS, "How many times smaller the archives are on the disk.")),
+    Field("kept_us", SPAN),
+    *rows(COUNT, "disk_bytes", "proposed_use_bytes", "proposed_files", "max_file_bytes"),
+    Field("proposed_us", SPAN),
+    Field("proposed_disk_bytes", COUNT),
+    Field("proposed_binds", TEXT),
+    Field("applied", FLAG),
+)
+"""What the journal keeps and could keep: a report.retention.Retention."""
+
+CHANGE: Final[Fields] = (Field("file", TEXT), Field("changed", FLAG))
+
+STATISTICS: Final[Fields] = (
+    Field("count", COUNT),
+    Field("total_s", SECONDS),
+    *rows(nullable(SECONDS), "mean_s", "p50_s", "p90_s", "p99_s", "p99_9_s", "worst_s"),
+)
+
+SERIES: Final[Fields] = (
+    Field("name", TEXT),
+    Field("labels", _by_name(TEXT, "Further words.")),
+    *STATISTICS,
+    Field("call", described(nullable(nested(STATISTICS)), "Of the calls' own time, where waits count from a plan.")),
+    Field("buckets", listed((Field("from_s", SECONDS), Field("count", COUNT)))),
+    Field("unobserved", listed(rows(TIME, "from_us", "to_us"))),
+)
+
+PROBE: Final[Fields] = (
+    Field("probe", Type({"enum": ["intake", "syslog", "fsync", "stream"]})),
+    Field("version", TEXT),
+    Field("began_us", TIME),
+    Field("options", described(OPTIONS, "The options that only this probe has.")),
+    Field("series", listed(SERIES)),
+    *rows(TEXTS, "notes", "faults", "losses"),
+    Field("verdict", TEXT),
+)
+
+STRATEGY: Final[Fields] = (
+    Field("strategy", TEXT),
+    *rows(SECONDS, "flush_s", "wait_s", "last_s", "read_s"),
+    *rows(COUNT, "extents", "active_extents", "disk_bytes", "written_bytes"),
+    Field("checksummed", FLAG),
+)
+"""What one strategy came to: a probe.compare.Row."""
+
+LAB: Final[Fields] = (
+    Field("directory", TEXT),
+    Field("iops", described(nullable(COUNT), "null: not limited.")),
+    Field("flushes", COUNT),
+    Field("strategies", listed(STRATEGY)),
+)
+
+PAUSE: Final[Fields] = (
+    Field("paused", FLAG),
+    Field("span_us", described(nullable(SPAN), "Microseconds until the pause ends; null: at the next resume.")),
+)
+
 PLACES: Final[Fields] = (Field("directories", listed(DIRECTORY)), NOT_LOOKED_AT)
 DEFRAG: Final[Fields] = (Field("outcomes", listed(records.OUTCOME)), Field("totals", nested(records.SUM)))
 HISTORY: Final[Fields] = (Field("outcomes", listed(records.ENTRY)), Field("samples", listed(records.SAMPLE)))
@@ -168,6 +234,11 @@ ANSWERS: Final[dict[str, tuple[str, Type]]] = {
     ),
     "report": ("The page that was written. ", nested(REPORT)),
     "doctor": ("", nested(DOCTOR)),
+    "retention": ("How long a history fits the same bytes. ", nested(CHANGE, SETTING)),
+    "probe": ("What was measured. ", nested(PROBE)),
+    "lab": ("Each strategy on that disk. ", nested(LAB)),
+    "pause": ("What was asked of the service. ", nested(PAUSE)),
+    "resume": ("What was asked of the service. ", nested((PAUSE[0],))),
     "check-config": ("The configuration, and what is wrong in it. ", nested(CONFIG)),
 }
 """What each command answers, in words and as a type."""

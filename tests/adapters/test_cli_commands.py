@@ -40,6 +40,8 @@ from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from tests import hosts
 from tests.adapters.command import Typed
+from tests.answers import check
+from tests.evidence import STORAGE, archives, evidence, limits, look
 from tests.hosts import configured
 
 FILE = hosts.file(
@@ -643,6 +645,14 @@ def test_status_with_a_bad_configuration_says_so_and_what_else_it_knows(
     said = typed("status")
     assert (said.status, said.err) == (1, "")
     assert said.out.startswith("Act: a bad line. Try: journalkeeper check-config\n")
+
+
+def test_retention_answers_what_its_schema_says(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = evidence(look=look(*archives(), instances=(limits(),)), storage=STORAGE)
+    monkeypatch.setattr("journalkeeper.cli.retention.gathered", lambda *_: storage)
+    document = typed("retention", "-j").document
+    check("retention", document)
+    assert document["changed"] is False
 
 
 def test_check_config_shows_every_value_of_a_right_file(typed: Typed, tmp_path: Path) -> None:

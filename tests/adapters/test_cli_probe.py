@@ -24,6 +24,7 @@ from journalkeeper.probe.intake import Intake
 from journalkeeper.report.distribution import Limit, Series
 from tests.adapters.command import Says, Typed
 from tests.adapters.pages import PAGES, make
+from tests.answers import check
 
 SECOND = 1_000_000
 FLUSHED = "Time spent on flushing to /var/log/journal/0123 is 1s for 5 entries."
@@ -292,6 +293,7 @@ def test_a_journal_becomes_text_and_json(says: Says, typed: Typed, tmp_path: Pat
 def test_a_document_has_the_keys_that_the_page_describes(says: Says, typed: Typed, tmp_path: Path) -> None:
     says(entry(SECOND))
     document = typed("probe", "intake", "-j").document
+    check("probe", document)
     page = (make(tmp_path / "made") / PAGES[0]).read_text()
     paragraph = page[page.index("\n.B probe\n") : page.index("\n.B check-config\n")].replace("\\-", "-")
     keys = {*document, *document["series"][0], *document["series"][0]["buckets"][0], "from_us", "to_us"}

@@ -28,6 +28,7 @@ from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import disk_bytes, extents
 from tests import bus as buses
 from tests.adapters.pages import commands, make
+from tests.answers import check
 from tests.btrfs.journals import log_until_online
 from tests.bus import PrivateBus
 from tests.daemon import PROGRAM, environment
@@ -412,6 +413,15 @@ def test_a_pause_and_its_end(make_host: Callable[..., Host]) -> None:
     assert eventually(lambda: state() == "paused")
     assert host.does("status").stdout.startswith("Act: The service is paused. Try: journalkeeper resume\n")
     assert host.does("resume").returncode == 0
+    assert eventually(lambda: state() != "paused")
+    for words, answer in (
+        (("pause", "2h"), {"paused": True, "span_us": 7_200_000_000}),
+        (("pause",), {"paused": True, "span_us": None}),
+        (("resume",), {"paused": False}),
+    ):
+        document = json.loads(host.does(*words, "-j").stdout)
+        check(words[0], document)
+        assert document == answer
     assert eventually(lambda: state() != "paused")
     assert host.does("status").stdout.startswith("OK: ")
     refused = host.does("pause", nobody=True)

@@ -18,7 +18,7 @@ from journalkeeper.cli import program
 from journalkeeper.model import MIB, Stretch
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from journalkeeper.wire import schemas
+from tests.answers import check
 from tests.daemon import journalkeeper
 from tests.journal_files import PAGE
 from tests.nobody import as_nobody
@@ -29,25 +29,6 @@ MakeFile = Callable[..., int]
 
 
 # the schemas
-
-
-def strict(schema: Any) -> Any:
-    """The schema with nothing allowed that it does not name: keys are added to both."""
-    if isinstance(schema, list):
-        return [strict(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {key: strict(value) for key, value in schema.items()}
-    if "properties" in closed and isinstance(closed.get("required"), list):
-        closed.setdefault("additionalProperties", False)
-    return closed
-
-
-def check(name: str, document: object) -> None:
-    """Raises: ValidationError."""
-    schema = strict(schemas.schema(name))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.Draft202012Validator(schema).validate(document)
 
 
 class Commands:

@@ -17,6 +17,7 @@ import pytest
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.compare import BOOT_MESSAGES, STRATEGIES
 from journalkeeper.probe.scratch_volume import PREFIX, ScratchVolume
+from tests.answers import check
 from tests.btrfs.test_try import settled_traces
 
 pytestmark = pytest.mark.root
@@ -31,6 +32,7 @@ def test_each_strategy_has_its_effect(tmp_path: Path) -> None:
     done = subprocess.run(command(tmp_path, "--extents=800", "-j"), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
+    check("lab", found)
     rows = {row["strategy"]: row for row in found["strategies"]}
     assert list(rows) == [strategy.name for strategy in STRATEGIES]
     assert (found["directory"], found["iops"]) == (str(tmp_path), 150)

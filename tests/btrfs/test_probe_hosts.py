@@ -27,6 +27,7 @@ from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.compare import STRATEGIES, Strategy, measure_wait_s
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.report.distribution import Limit
+from tests.answers import check
 from tests.bench.figures import REPOSITORY
 from tests.btrfs.test_probe_truths import at_bed, ended
 from tests.patience import PATIENCE_S, eventually
@@ -288,6 +289,7 @@ def test_ctrl_c_shows_what_there_is(started: Callable[..., subprocess.Popen[byte
 def test_a_starved_journald_keeps_senders_waiting_and_nothing_is_lost(tmp_path: Path) -> None:
     words = ("syslog", "--starve=10%", "--rate=200", "--seconds=1", "--size=8192", f"--directory={tmp_path}", "-j")
     out = subprocess.check_output([sys.executable, "-m", "journalkeeper", "probe", *words], cwd=REPOSITORY)
+    check("probe", json.loads(out))
     sent, taken = json.loads(out)["series"]
     assert sent["count"] == taken["count"] == 200
     assert taken["worst_s"] > 0.05  # of slots of 100 ms 90 are spent asleep
@@ -355,6 +357,7 @@ def test_fsync_measures_alone_and_beside_a_writer_and_compares(
     words = ["probe", "fsync", "--seconds=0.3", "--rate=20", "-D", str(bed.directory)]
     assert run([*words, "-j"]) == 0
     before = capsys.readouterr().out
+    check("probe", json.loads(before))
     names = ["fsync alone", "fsync, writer 5% busy", "fsync, writer 20% busy"]
     assert [(one["name"], one["count"]) for one in json.loads(before)["series"]] == [(name, 6) for name in names]
     (tmp_path / "before").write_text(before)

@@ -20,6 +20,7 @@ import pytest
 from journalkeeper.model import GIB
 from journalkeeper.model.units import parse_size
 from tests.adapters.test_units import EXPOSURE
+from tests.answers import check
 from tests.guest.host import Guest
 from tests.guest.steps import CHECKOUT, INSTALL, archive, eventually, extents, history, install, property_of
 
@@ -146,6 +147,7 @@ def test_journald_keeps_as_much_as_fits_the_same_bytes_and_what_it_kept_before(g
     os.utime(oldest, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert eventually(lambda: guest.run("journalkeeper", "retention", check=False).returncode == 0)
     document = json.loads(guest.run("journalkeeper", "retention", "-j").stdout)
+    check("retention", document)
     assert document["proposed_use_bytes"] > 2 * document["limit_bytes"]
     said = guest.run("journalkeeper", "retention", "--apply").stdout
     assert "systemctl restart systemd-journald" in " ".join(said.split())

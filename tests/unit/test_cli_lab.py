@@ -15,6 +15,7 @@ from journalkeeper.cli.progress import ProgressLine
 from journalkeeper.probe import bed, compare
 from journalkeeper.probe.compare import STRATEGIES, Compared, Row
 from journalkeeper.probe.scratch_volume import ScratchVolume
+from tests.answers import check
 
 WORST = Row("btrfsmaintenance", 123.456, 99.9, 99.9, 1234.5, 123_456, 9, 10 << 30, 1 << 40, checksummed=True)
 
@@ -83,6 +84,12 @@ def test_the_table_fits_80_columns_and_names_the_best_with_checksums() -> None:
     assert "with NOCOW, 1.00 s; of those with checksums with keeper, 2.00 s." in said
     assert "A message waits for at most 2.50 s untouched, 0.25 s without journald's fsync." in said
     assert "250 flushes of 40 messages each in 4 days, on /srv, 150 IOPS." in said
+
+
+def test_the_document_is_what_its_schema_says() -> None:
+    document = lab._document("/srv", Compared(250, (WORST,), 0))
+    check("lab", document)
+    assert (document["iops"], len(WORST._fields)) == (None, 10)
 
 
 def test_without_a_limit_nothing_is_ranked() -> None:

@@ -16,6 +16,8 @@ from journalkeeper.model.progress import Progress
 from journalkeeper.model.recorded import Run, Sample, Totals
 from journalkeeper.model.run import Report
 from journalkeeper.model.waiting import Wait
+from journalkeeper.probe import compare
+from journalkeeper.report.retention import Retention
 from journalkeeper.wire import records, schemas
 from journalkeeper.wire.documents import job_document, job_report
 from journalkeeper.wire.field import (
@@ -65,6 +67,34 @@ def test_a_published_member_of_an_interface_stays(name: str) -> None:
     )
     assert [member for member in new if member in old] == list(old)
     assert {member: new[member] for member in old} == old
+
+
+SPANS = frozenset(
+    {
+        *("full_span_us", "intake_delay_p99_us", "kept_us", "max_retention_us", "proposed_us", "span_us"),
+        "sync_interval_us",
+    }
+)
+
+
+def keys_of(schema: Any) -> list[tuple[str, Any]]:
+    """Every key that a schema has at any depth, with its own schema."""
+    inside = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else []
+    own = schema.get("properties", {}) if isinstance(schema, dict) else {}
+    return [*own.items(), *(found for one in inside for found in keys_of(one))]
+
+
+@pytest.mark.parametrize("command", schemas.ANSWERS)
+def test_a_moment_counts_from_1970_and_a_span_does_not(command: str) -> None:
+    for key, schema in keys_of(schemas.schema(command)):
+        if key.endswith("_us"):
+            assert "icroseconds" in schema["description"], key
+            assert ("since 1970" in schema["description"]) == (key not in SPANS), key
+
+
+@pytest.mark.parametrize(("fields", "record"), [(schemas.SETTING, Retention), (schemas.STRATEGY, compare.Row)])
+def test_a_schema_has_the_fields_of_its_record(fields: Fields, record: Any) -> None:
+    assert tuple(row.key for row in fields) == record._fields
 
 
 SHIPPED = nested((Field("path", TEXT), Field("size", COUNT))).schema
