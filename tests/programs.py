@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import NamedTuple, Self
 
 from journalkeeper.gather.journal import journal
-from journalkeeper.health.buffering import bursts, judged_stream
+from journalkeeper.health.buffering import bursts, judge_stream
 from journalkeeper.health.evidence import Journal
 from journalkeeper.probe.bed import PrivateJournald
 from tests.patience import PATIENCE_S
@@ -92,7 +92,7 @@ class Talkers:
             entries = journal(os.fspath(self._journald.directory), 200_000, (), ours=False)
             assert isinstance(entries, Journal)
             found = {
-                one.unit.removesuffix(".service"): Said(len(bursts(one.lines)) - 1, judged_stream(one) is not None)
+                one.unit.removesuffix(".service"): Said(len(bursts(one.lines)) - 1, judge_stream(one) is not None)
                 for one in entries.streams
             }
             if len(found) == sum(self._kinds.values()) and enough(found):

@@ -11,7 +11,7 @@ from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.health.evidence import DOCTOR_ENTRIES, Evidence, Hung, Journal, Unknown, Wanted
-from journalkeeper.health.finding import Finding, Severity, Verdict, judged
+from journalkeeper.health.finding import Finding, Severity, Verdict, judge
 from journalkeeper.health.rules import RULES
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Look, judge, and say it."""
     wanted = Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US)
     evidence = gathered(context, wanted)
-    verdict = judged(evidence, DOCTOR_RULES)
+    verdict = judge(evidence, DOCTOR_RULES)
     if context.output.json != "off":
         context.output.document(document(verdict, evidence.journal))
     else:

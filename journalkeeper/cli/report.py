@@ -11,7 +11,7 @@ from journalkeeper.cli.doctor import DOCTOR_RULES, gathered
 from journalkeeper.cli.text import shown
 from journalkeeper.execute.whole_file import open_directory, write_whole
 from journalkeeper.health.evidence import REPORT_ENTRIES, Wanted
-from journalkeeper.health.finding import judged
+from journalkeeper.health.finding import judge
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.units import format_size
 from journalkeeper.report.page import page
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     path = os.path.abspath(args.output)
     refuse(path, force=args.force)
     evidence = gathered(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
-    text = page(evidence, judged(evidence, DOCTOR_RULES), os.uname().nodename)
+    text = page(evidence, judge(evidence, DOCTOR_RULES), os.uname().nodename)
     write_whole(WRITE, path, text, mode=MODE, replace=args.force)
     size, output = len(text.encode()), context.output
     if output.json != "off":

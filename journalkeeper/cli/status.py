@@ -17,7 +17,7 @@ from journalkeeper.cli.table import wrapped
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import shown_time
 from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown
-from journalkeeper.health.finding import Verdict, judged
+from journalkeeper.health.finding import Verdict, judge
 from journalkeeper.health.service_rules import HEALTH, present
 from journalkeeper.health.verdict import describe_files
 from journalkeeper.model import Host
@@ -138,7 +138,7 @@ def _look(context: Context, service: Manager | Hung | Unknown | None) -> _Status
         look = Look(Host(context.now_us, (), (), (), {}, 0), elsewhere) if elsewhere else UNASKED
         evidence = evidence._replace(look=look, units=units())
     evidence = evidence._replace(present=present(evidence))
-    return _Status(record, written_bytes, evidence, judged(evidence, HEALTH))
+    return _Status(record, written_bytes, evidence, judge(evidence, HEALTH))
 
 
 def _describe_ok(evidence: Evidence) -> str:

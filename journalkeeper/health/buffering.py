@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs whose standard output reaches the journal a block at a time, in any language.
+"""Detect programs, in any language, whose standard output reaches the journal in blocks.
 
-A C library buffers what goes to a socket in blocks of the socket's st_blksize, 4,096 bytes, and writes a block when it
-is full, cut wherever that is; Python gathers up to 8,192 bytes of whole lines. So lines come in bursts, and each burst
-is a multiple of 4,096 bytes, more or less by one line. journald takes a line's time when it reads it: all lines of a
-burst look as young as its last.
+A C library buffers its output to a socket in blocks of the socket's st_blksize, 4,096 bytes. It writes a block when it
+is full, even in the middle of a line. Python gathers up to 8,192 bytes of whole lines. So lines come in bursts, and
+each burst is a multiple of 4,096 bytes, give or take one line. journald stamps a line with the time when it reads it,
+so all lines of a burst have nearly the time of its last line.
 
-That a burst happens to have such a size is the more likely the longer its lines are: of lines of L bytes one in 2048/L
-has. So many bursts in a row are asked for that one stream in a thousand would pass by chance.
+A burst can have such a size by chance, and more easily with longer lines: about one burst in 2048/L with lines of L
+bytes. So the rule requires enough bursts in a row that only one stream in a thousand would pass by chance.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from shlex import quote
 from typing import Final, NamedTuple
 
 from journalkeeper.health.evidence import Evidence, Line, Process, Stream
-from journalkeeper.health.finding import Facts, Finding, Severity, known, named
+from journalkeeper.health.finding import Facts, Finding, Severity, list_names, require
 from journalkeeper.model.units import SECOND_US, format_span
 
 BLOCK: Final = 4096
 GAP_US: Final = SECOND_US
-"""Lines that are less apart are of one burst."""
+"""Lines closer together than this belong to one burst."""
 
 BURSTS: Final = 3
 CHANCE: Final = 1 / 1000
-"""How often a program that does not buffer may look as if it did, by the sizes of its bursts alone."""
+"""The acceptable probability that a program that does not buffer is reported, by the sizes of its bursts alone."""
 
 LONGEST: Final = BLOCK // 8
-"""With lines of more than this nothing can be told: every fourth burst fits, or more."""
+"""Bursts with longer lines are no evidence: at least every fourth would fit by chance."""
 
 
 class Buffered(NamedTuple):
-    """A stream that is buffered: how many bursts in a row fit, and the time from one to the next in the mean."""
+    """A stream that is buffered: the number of fitting bursts in a row, and the mean time from one to the next."""
 
     stream: Stream
     bursts: int
@@ -43,7 +43,7 @@ class Buffered(NamedTuple):
 
 
 class Burst(NamedTuple):
-    """Lines that came together; `size` in bytes with their newlines, None where one of them is not known."""
+    """Lines that came together; `size` in bytes with their newlines, None if a line's length is unknown."""
 
     first_us: int
     last_us: int
@@ -55,15 +55,16 @@ class Burst(NamedTuple):
 
 def buffered(evidence: Evidence) -> Finding | None:
     """A program's standard output reaches the journal in blocks: its messages come late, and all with one time."""
-    journal = known(evidence.journal)
-    found = [one for one in map(judged_stream, journal.streams) if one is not None]
+    journal = require(evidence.journal)
+    found = [one for one in map(judge_stream, journal.streams) if one is not None]
     if not found:
         return None
     worst = max(found, key=lambda one: one.interval_us)
     names = [one.stream.unit or one.stream.program for one in found]
     sentence = (
-        f"{named(names)} writes its messages in blocks, {format_span(worst.interval_us, 100_000)} apart: they come that"
-        " late, bear the time of the last of them, and are lost with the process."
+        f"{list_names(names)} writes its messages in blocks, {format_span(worst.interval_us, 100_000)} apart: they"
+        " arrive that"
+        " late, all with the time of the last one, and are lost if the process dies."
     )
     facts: Facts = {
         "units": names,
@@ -74,15 +75,15 @@ def buffered(evidence: Evidence) -> Finding | None:
     return Finding("buffered", Severity.ADVICE, facts, sentence, tuple(_remedy(found[0])))
 
 
-def judged_stream(stream: Stream) -> Buffered | None:
-    """What shows that a stream is buffered, None where nothing does."""
-    if stream.process is not None and unbuffered_python(stream.process):
+def judge_stream(stream: Stream) -> Buffered | None:
+    """Return the evidence that a stream is buffered, or None."""
+    if stream.process is not None and is_unbuffered_python(stream.process):
         return None
     run: list[Burst] = []
     best: list[Burst] = []
     for burst in bursts(stream.lines):
         run = [*run, burst] if fits(burst) else []
-        if len(run) >= needed(run) and len(run) >= len(best):
+        if len(run) >= count_needed_bursts(run) and len(run) >= len(best):
             best = run
         elif len(run) >= BURSTS - 1 and burst.unended and sum(one.size or 0 for one in run) % BLOCK == 0:
             best = best or run  # the stream ended within a line, at a block's end
@@ -92,7 +93,7 @@ def judged_stream(stream: Stream) -> Buffered | None:
 
 
 def bursts(lines: Sequence[Line]) -> list[Burst]:
-    """The lines by bursts, the oldest first."""
+    """Return the lines grouped by bursts, the oldest first."""
     found: list[Burst] = []
     start = 0
     gaps = [number for number, (one, other) in enumerate(pairwise(lines), 1) if other.when_us - one.when_us >= GAP_US]
@@ -116,21 +117,21 @@ def _burst(lines: Sequence[Line]) -> Burst:
 
 
 def fits(burst: Burst) -> bool:
-    """Whether a burst is a multiple of a block, by one line more or less, and came at once."""
+    """Return whether a burst came at once and has the size of whole blocks, give or take one line."""
     if burst.size is None or burst.lines < 2 or burst.longest > LONGEST or burst.last_us - burst.first_us >= GAP_US:
         return False
     blocks = round(burst.size / BLOCK)
     return blocks > 0 and abs(burst.size - blocks * BLOCK) <= burst.longest
 
 
-def needed(run: Sequence[Burst]) -> int:
-    """How many bursts in a row have to fit, by the longest line among them."""
+def count_needed_bursts(run: Sequence[Burst]) -> int:
+    """Return how many fitting bursts in a row are required, which depends on the longest line among them."""
     longest = max((burst.longest for burst in run), default=1)
     return max(BURSTS, ceil(log(CHANCE) / log(min(2 * longest, BLOCK // 4) / BLOCK)))
 
 
-def unbuffered_python(process: Process) -> bool:
-    """Whether this is Python that was told not to buffer, by -u before its script or by PYTHONUNBUFFERED."""
+def is_unbuffered_python(process: Process) -> bool:
+    """Return whether the process is a Python with buffering turned off, by -u or by PYTHONUNBUFFERED."""
     if not process.exe.rpartition("/")[2].startswith("python"):
         return False
     if process.python_unbuffered:
@@ -147,7 +148,7 @@ def unbuffered_python(process: Process) -> bool:
 
 
 def _remedy(found: Buffered) -> list[str]:
-    """How to have the first of them write each line at once."""
+    """Return the command that makes the first stream's program write each line at once."""
     process, unit = found.stream.process, quote(found.stream.unit or "UNIT")
     program = process.exe.rpartition("/")[2] if process is not None else found.stream.program
     if program.startswith("python"):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All that doctor, explain and report know of a host, as data.
+"""The evidence about a host that doctor, explain and report judge, as plain data.
 
-A part that could not be looked at is an `Unknown` with the reason, never an empty value: nothing that was
-not looked at counts as healthy. Names and messages are those of the journal and the disk, unescaped: who
-writes them to a terminal or a page escapes them.
+A part that could not be collected is an `Unknown` with the reason, never an empty value, so that it does not count as
+healthy. Names and messages are those of the journal and the disk, unescaped. Code that writes them to a terminal or a
+page escapes them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ REPORT_ENTRIES: Final = 200_000
 
 
 class Unknown(NamedTuple):
-    """A part that could not be looked at; `why` is a sentence without its full stop.
+    """A part that could not be collected; `why` is a sentence without its full stop.
 
-    With `needs_root` the kernel refused the look, and root could make it.
+    `needs_root` is True if the kernel refused access that root would have.
     """
 
     why: str
@@ -48,12 +48,12 @@ class Failure(NamedTuple):
 
 
 class Present(NamedTuple):
-    """The state of the work on this host now, as the service knows it, or as the record shows it without a service.
+    """The present state of the service's work, from the service itself or, if it does not run, from the history.
 
-    `looked` is False until the first look is over. `problem` is why the last run as a whole failed. `busy` says what
-    another process holds that runs need, since `busy_since_us`; `busy_limit_us` is how long that is normal.
-    `configuration` is why the running configuration is not the one on disk. `closed` are the instances whose window
-    can never open, with files that wait for it.
+    `looked` is False until the first look is over. `problem` is why the last run as a whole failed. `busy` names what
+    another process has held since `busy_since_us` and runs need; up to `busy_limit_us` that is normal. `configuration`
+    is why the running configuration is not the one on disk. `closed` are the instances with waiting files whose window
+    can never open.
     """
 
     looked: bool = True
@@ -73,9 +73,9 @@ class Present(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is to be looked at: `directory` is that of -D, None for this host's own.
+    """The parts of the evidence to collect. `directory` is the argument of -D, None for this host's own journal.
 
-    `entries` are read of the journal, the newest; 0 leaves it out. `since_us` is how far back the record is read.
+    `entries` is how many of the newest journal entries are read, 0 for none. `since_us` is where the history starts.
     """
 
     directory: str | None = None
@@ -85,9 +85,9 @@ class Wanted(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What the engine saw: `host` with the record's past, `foreign` the directories that are not on btrfs.
+    """The result of the engine's look: `host` with the history of its files, `foreign` the directories not on btrfs.
 
-    `leftovers` are the temporary files that a killed run of ours left behind.
+    `leftovers` are the temporary files that a killed run left behind.
     """
 
     host: Host
@@ -96,11 +96,11 @@ class Look(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What the record holds of the time that was asked for, each part the oldest first.
+    """The contents of the history for the requested time, each part the oldest first.
 
-    `counters` are the totals since the installation. `first_us` is the oldest row of `entries`,
-    `samples` and `totals`, None if there is none. `ignored` has a sentence on each table with rows that could not be
-    understood. `unshared` are the directories in which something was rewritten beside a snapshot, as in a plan.
+    `counters` are the totals since the installation. `first_us` is the time of the oldest row of `entries`, `samples`
+    and `totals`, None if there is none. `ignored` has a sentence on each table with unreadable rows. `unshared` are the
+    directories in which shared data was rewritten, as in a plan.
     """
 
     first_us: int | None
@@ -115,11 +115,11 @@ class Recorded(NamedTuple):
 
 
 class Boot(NamedTuple):
-    """One boot that the journal still tells of.
+    """One boot that the journal still has entries of.
 
-    `first_us` is the time of its first entry that was read. `userspace_us` and `finished_us` are None where
-    its "Startup finished" message is missing. `flush_us` is how long systemd-journal-flush.service took, by the times
-    of its two messages, `said_flush_us` what journald itself says of its part of it, for `flushed_entries`.
+    `first_us` is the time of its first entry that was read. `userspace_us` and `finished_us` are None if its "Startup
+    finished" message is missing. `flush_us` is how long systemd-journal-flush.service took, by the times of its two
+    messages. `said_flush_us` is the time that journald itself logs for the flush of `flushed_entries`.
     """
 
     boot_id: str
@@ -132,7 +132,7 @@ class Boot(NamedTuple):
 
     @property
     def waited_us(self) -> int | None:
-        """How long it waited for the flush: the unit's time, else what journald itself says."""
+        """The time that the boot waited for the flush: the unit's time, else the time that journald logged."""
         return self.said_flush_us if self.flush_us is None else self.flush_us
 
 
@@ -161,9 +161,9 @@ class Ended(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line of a program's standard output; `length` in bytes without its newline, None where it is not known.
+    """One line of a program's standard output; `length` in bytes without its newline, None if unknown.
 
-    `unended`: no newline came, the stream ended (_LINE_BREAK=eof).
+    `unended` is True if the stream ended before a newline (_LINE_BREAK=eof).
     """
 
     when_us: int
@@ -181,9 +181,9 @@ class Process(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """One program's standard output as the journal has it, its lines the oldest first.
+    """One program's standard output in the journal, the oldest line first.
 
-    `process` is None where it has ended or cannot be looked at.
+    `process` is None if it has ended or cannot be read.
     """
 
     unit: str
@@ -193,11 +193,11 @@ class Stream(NamedTuple):
 
 
 class Journal(NamedTuple):
-    """What the journal tells of itself, each part the oldest first.
+    """The evidence from the journal's own entries, each part the oldest first.
 
-    `intake` and `streams` are of the newest `entries` entries, which begin at `oldest_us`; `complete` says that
-    these are all entries that are kept. The other parts are of the newest `events` entries of their kinds,
-    `events_complete` in the same sense.
+    `intake` and `streams` cover the newest `entries` entries, which begin at `oldest_us`. `complete` is True if these
+    are all the entries in the journal. The other parts cover the newest `events` entries of their kinds, and
+    `events_complete` means the same for them.
     """
 
     entries: int
@@ -229,8 +229,10 @@ class Unit(NamedTuple):
 
 
 class System(NamedTuple):
-    """The machine that this runs on: uname(2)'s release and version, systemd's version, and the length of a
-    datagram socket's queue, None where the kernel does not tell."""
+    """This machine: uname(2)'s release and version, systemd's version, and a datagram socket's queue length.
+
+    `max_dgram_qlen` is None if the kernel does not show it.
+    """
 
     kernel: str
     build: str
@@ -239,9 +241,12 @@ class System(NamedTuple):
 
 
 class Storage(NamedTuple):
-    """Where the main journald of this machine writes: its Storage=, whether /var/log/journal is there, and
-    whether it has moved to /var in this boot. `retention_bytes` is what our drop-in wants the journal to really take,
-    None where there is none."""
+    """The storage of this machine's main journald:
+
+    its Storage=, whether /var/log/journal exists, and whether journald moved there in this boot.
+
+    `retention_bytes` is the disk usage that our drop-in aims at, None without a drop-in.
+    """
 
     storage: str
     persistent_directory: bool
@@ -250,10 +255,10 @@ class Storage(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """One look at a host at `now_us`.
+    """The evidence about a host at `now_us`.
 
-    `config` is the configuration that the plan was made with, `config_error` what is wrong with the one on disk.
-    `service` is the running service, None where it is not on the bus.
+    `config` is the configuration that the plan was made with, `config_error` the error in the one on disk. `service` is
+    the running service, None if it is not on the bus.
     """
 
     now_us: int

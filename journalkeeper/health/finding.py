@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a rule says: a finding, nothing, or that it could not look."""
+"""The answers of the health rules: a finding, None if all is well, or Unknown if the rule lacks its evidence."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from journalkeeper.health.evidence import Evidence, Unknown
 from journalkeeper.model.manager import Manager
 
 LISTED = 3
-"""How many names a sentence has room for."""
+"""The number of names that a sentence lists."""
 
 NAME_CHARACTERS = 60
-"""How long a name in a sentence may be: one of 10 kB would hide the rest."""
+"""The greatest length of a name in a sentence: a name of 10 kB would hide the rest."""
 
 TRY: Final = " Try: "
-"""Comes before the command in a line."""
+"""The text between a sentence and its command in a line."""
 
 Fact = int | float | str | list[str] | None
 Facts = dict[str, Fact]
 
 
 class Severity(StrEnum):
-    """How much it matters: something is wrong, or something could be better or may go wrong."""
+    """The severity of a finding: PROBLEM if something is wrong, ADVICE if something could be better or may go wrong."""
 
     PROBLEM = "problem"
     ADVICE = "advice"
 
 
 class Finding(NamedTuple):
-    """What a rule found: `word` is the rule's, `facts` what it was found by, units in their names.
+    """A condition that a rule found: `word` names the rule, and `facts` are its evidence, with units in their names.
 
-    `sentence` says in one sentence what is so and why it matters; `remedy` are commands for a shell, a line each.
+    `sentence` describes the condition and its effect; `remedy` are shell commands, one per line.
     """
 
     word: str
@@ -44,7 +44,7 @@ class Finding(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The sentence with its first command, for a line that has to say it all."""
+        """The sentence with its first command, for output with a single line per finding."""
         return f"{self.sentence}{TRY}{self.remedy[0]}" if self.remedy else self.sentence
 
 
@@ -53,8 +53,11 @@ Rule = Callable[[Evidence], Finding | Unknown | None]
 
 
 class Verdict(NamedTuple):
-    """What all rules say: findings, problems first, the words of the rules that found nothing, and of those that could
-    not look, with why."""
+    """The answers of all rules.
+
+    `findings` has the problems first. `passed` are the words of the rules that found nothing, `unknown` the words of
+    the rules that lacked evidence, each with the reason.
+    """
 
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
@@ -62,7 +65,7 @@ class Verdict(NamedTuple):
 
     @property
     def problems(self) -> list[Finding]:
-        """The findings that somebody has to act on."""
+        """The findings that need action."""
         return [finding for finding in self.findings if finding.severity is Severity.PROBLEM]
 
     @property
@@ -86,22 +89,25 @@ class Verdict(NamedTuple):
 
 
 class UnknownPartError(Exception):
-    """A rule needs a part of the evidence that could not be looked at."""
+    """A rule needs a part of the evidence that is Unknown."""
 
     def __init__(self, part: Unknown) -> None:
         super().__init__(part.why)
         self.part = part
 
 
-def known(part: T | Unknown) -> T:
-    """A part without which a rule has nothing to say. Raises: UnknownPartError."""
+def require(part: T | Unknown) -> T:
+    """Return `part`, which a rule cannot do without. Raises: UnknownPartError if it is Unknown."""
     if isinstance(part, Unknown):
         raise UnknownPartError(part)
     return part
 
 
 def answer(rule: Rule, evidence: Evidence) -> Finding | Unknown | None:
-    """What a rule says, or said in the running service; where it needs a part that is unknown, that part."""
+    """Return the answer of `rule`, or the Unknown part of the evidence that it lacks.
+
+    A problem that the running service reports about itself takes precedence over the rule.
+    """
     service = evidence.service
     reasons = (service.health_reasons or ()) if isinstance(service, Manager) and service.health == "act" else ()
     for reason in reasons:
@@ -116,12 +122,12 @@ def answer(rule: Rule, evidence: Evidence) -> Finding | Unknown | None:
 
 
 def word(rule: Rule) -> str:
-    """The fixed word of a rule: its function's name."""
+    """Return the fixed word of a rule: its function's name, with hyphens."""
     return rule.__name__.replace("_", "-")
 
 
-def judged(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
-    """What `rules` say of the evidence."""
+def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
+    """Ask every one of `rules` about the evidence and return their answers, sorted."""
     findings: list[Finding] = []
     passed: list[str] = []
     unknown: list[tuple[str, Unknown]] = []
@@ -137,15 +143,15 @@ def judged(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
     return Verdict(tuple(findings), tuple(passed), tuple(unknown))
 
 
-def named(names: Iterable[str]) -> str:
-    """The first names in words: "a, b, c and 4 more"."""
-    known = [short(name) for name in names]
+def list_names(names: Iterable[str]) -> str:
+    """Return the first names as words: "a, b, c and 4 more"."""
+    known = [shorten(name) for name in names]
     rest = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
     return ", ".join(known[:LISTED]) + rest
 
 
-def short(name: str) -> str:
-    """A name that fits a sentence, cut in its middle: its end tells files apart."""
+def shorten(name: str) -> str:
+    """Return a name that fits a sentence. A long one is cut in its middle, because the ends distinguish files."""
     if len(name) <= NAME_CHARACTERS:
         return name
     half = (NAME_CHARACTERS - 1) // 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long messages waited for journald, of those that bear the time at which they were sent."""
+"""The time that messages waited for journald, from messages that carry the time when they were sent."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.health.evidence import Evidence, Intake, Unknown
-from journalkeeper.health.finding import Facts, Finding, Severity, known, named
+from journalkeeper.health.finding import Facts, Finding, Severity, list_names, require
 from journalkeeper.model.units import counted, format_span, quantile
 
 ENOUGH: Final = 100
-"""With fewer messages one in a hundred is none."""
+"""A smaller number of messages has no meaningful 99th percentile."""
 
 LATE_US: Final = 500_000
-"""Loggers that wait so long at every hundredth message feel it; a flush every five minutes alone does not do that."""
+"""Programs that log notice a wait of this length at every hundredth message; one flush every five minutes does not
+cause it.
+"""
 
 STALLED_US: Final = 3_000_000
-"""An ordinary flush at 500 IOPS kept loggers for 0.8 to 2.3 s (measured)."""
+"""A wait beyond that of an ordinary flush, which took 0.8 to 2.3 s at 500 IOPS (measured)."""
 
 WORST_UNITS: Final = 3
 
 
 class Waits(NamedTuple):
-    """How long `messages` waited: one in a hundred longer than `p99_us`, one `worst_us`; and the units that waited
-    longest at one time, with that time."""
+    """The waits of `messages` messages: 99 of 100 waited at most `p99_us`, the longest `worst_us`.
+
+    `worst_units` are the units with the longest single waits, each with that wait.
+    """
 
     messages: int
     p99_us: int
@@ -32,8 +36,8 @@ class Waits(NamedTuple):
     worst_units: tuple[tuple[str, int], ...]
 
 
-def waited(intake: Sequence[Intake]) -> Waits | None:
-    """What is to be said of these messages, None of none."""
+def summarize_waits(intake: Sequence[Intake]) -> Waits | None:
+    """Return the statistics of these messages, or None if there are none."""
     if not intake:
         return None
     longest: dict[str, int] = {}
@@ -46,17 +50,17 @@ def waited(intake: Sequence[Intake]) -> Waits | None:
 
 def waits(evidence: Evidence) -> Finding | Unknown | None:
     """Messages wait long for journald, and with them, once its queue is full, the programs that send them."""
-    journal = known(evidence.journal)
-    found = waited(journal.intake)
+    journal = require(evidence.journal)
+    found = summarize_waits(journal.intake)
     if found is None or found.messages < ENOUGH:
         messages = counted(0 if found is None else found.messages, "message")
-        return Unknown(f"only {messages} of those that are kept bear the time at which they were sent")
+        return Unknown(f"only {messages} in the journal carry the time when they were sent")
     if found.p99_us < LATE_US and found.worst_us < STALLED_US:
         return None
     units = [f"{unit or 'no unit'} {format_span(us, 1000)}" for unit, us in found.worst_units]
     sentence = (
-        f"Of {found.messages:,} messages one in a hundred waited {format_span(found.p99_us, 1000)} or more for"
-        f" journald, one {format_span(found.worst_us, 1000)}; longest {named(units)}."
+        f"Intake delay p99 {format_span(found.p99_us, 1000)}, worst {format_span(found.worst_us, 1000)}, of"
+        f" {found.messages:,} messages; longest: {list_names(units)}."
     )
     facts: Facts = {
         "messages": found.messages,

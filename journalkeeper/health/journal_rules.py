@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Rules about what the journal tells of itself: lost messages, a journald that died, boots that waited for it."""
+"""Rules on journald's own messages: lost messages, a journald that ended by itself, boots that waited for it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from shlex import quote
 from typing import Final
 
 from journalkeeper.health.evidence import Boot, Evidence, Journal, Unknown
-from journalkeeper.health.finding import Facts, Finding, Severity, known, named
+from journalkeeper.health.finding import Facts, Finding, Severity, list_names, require
 from journalkeeper.health.service_rules import is_up
 from journalkeeper.model.units import DAY_US, SECOND_US, counted, format_span
 
 RECENT_US: Final = 7 * DAY_US
-"""What was longer ago is over, or happens again."""
+"""Older events are ignored: they are over, or they happen again."""
 
 KERNEL: Final = "kernel"
-"""Whose messages are missed where they are not a unit's."""
+"""The unit name for missed kernel messages."""
 
 JOURNALD: Final = "systemd-journald"
 
@@ -27,21 +27,21 @@ BOOTS: Final = 5
 SLOW_BOOTS: Final = 3
 SLOW_SHARE: Final = 0.2
 SLOW_US: Final = SECOND_US
-"""A flush of less than a second is nobody's wait, whatever its share of a short boot."""
+"""A flush of less than a second does not delay a boot noticeably, whatever its share of the boot."""
 
 
 def dropped(evidence: Evidence) -> Finding | Unknown | None:
     """Messages never reached the journal: a unit's rate limit, or a kernel buffer that was overwritten."""
-    journal = known(evidence.journal)
+    journal = require(evidence.journal)
     lost: Counter[str] = Counter()
     for one in journal.dropped:
         if one.when_us >= evidence.now_us - RECENT_US:
             lost[one.unit] += one.messages
     if not lost:
-        return _cut_short(evidence, journal)
+        return _check_reach(evidence, journal)
     worst = lost.most_common()
     units = [f"{unit} {number:,}" for unit, number in worst]
-    sentence = f"{counted(lost.total(), 'message')} of the last week never reached the journal: {named(units)}."
+    sentence = f"{counted(lost.total(), 'message')} of the last week never reached the journal: {list_names(units)}."
     remedy = [
         f"systemctl edit {quote(unit)}   # [Service] LogRateLimitBurst={max(10_000, 2 * number)}"
         for unit, number in worst[:3]
@@ -58,23 +58,23 @@ def dropped(evidence: Evidence) -> Finding | Unknown | None:
 
 
 def journald_ended(evidence: Evidence) -> Finding | Unknown | None:
-    """journald died or was killed, by its watchdog for one: what it had not written is lost."""
+    """journald crashed or was killed, for example by its watchdog: messages that it had not written are lost."""
     journal, units = evidence.journal, evidence.units
     ended = [] if isinstance(journal, Unknown) else journal.ended
     recent = [one for one in ended if one.when_us >= evidence.now_us - RECENT_US]
     journalds = [] if isinstance(units, Unknown) else [unit for unit in units if unit.name.startswith(JOURNALD)]
     restarts = sum(unit.restarts for unit in journalds)
     if not recent and not restarts:
-        journal = known(journal)
-        known(units)
-        return _cut_short(evidence, journal)
+        journal = require(journal)
+        require(units)
+        return _check_reach(evidence, journal)
     results = sorted({one.result for one in recent} | {unit.result for unit in journalds if unit.result != "success"})
     number = max(len(recent), restarts)
-    why = f" ({named(results)})" if results else ""
+    why = f" ({list_names(results)})" if results else ""
     times = "once" if number == 1 else f"{number} times"
     sentence = (
-        f"journald ended by itself {times} {'in the last week' if recent else 'in this boot'}{why}: what it had not"
-        " written is lost, and everybody who logs waited."
+        f"journald ended by itself {times} {'in the last week' if recent else 'in this boot'}{why}: messages"
+        " that it had not written are lost, and programs that log had to wait."
     )
     remedy = ("journalctl -u systemd-journald -p warning --since=-7d", "coredumpctl info systemd-journald")
     facts: Facts = {"ended": number, "results": results, "restarts_this_boot": restarts}
@@ -83,11 +83,11 @@ def journald_ended(evidence: Evidence) -> Finding | Unknown | None:
 
 def slow_boot(evidence: Evidence) -> Finding | Unknown | None:
     """Boots since the installation wait for the journal: its flush takes more than a fifth of them."""
-    journal, counters = known(evidence.journal), known(evidence.record).counters
+    journal, counters = require(evidence.journal), require(evidence.record).counters
     since_us = None if counters is None else counters.since_us
     boots = [boot for boot in journal.boots if since_us is not None and boot.first_us >= since_us]
     timed = [boot for boot in boots if boot.userspace_us and boot.waited_us is not None][-BOOTS:]
-    slow = [boot for boot in timed if _waited_for_flush(boot)]
+    slow = [boot for boot in timed if _is_slow(boot)]
     if len(slow) < SLOW_BOOTS:
         if len(timed) < SLOW_BOOTS:
             return Unknown(f"only {counted(len(timed), 'boot')} since the installation can be timed")
@@ -110,13 +110,13 @@ def slow_boot(evidence: Evidence) -> Finding | Unknown | None:
     return Finding("slow-boot", Severity.PROBLEM, facts, sentence, (remedy,))
 
 
-def _waited_for_flush(boot: Boot) -> bool:
+def _is_slow(boot: Boot) -> bool:
     flush_us, userspace_us = boot.waited_us or 0, boot.userspace_us or 0
     return flush_us >= SLOW_US and flush_us > SLOW_SHARE * userspace_us
 
 
-def _cut_short(evidence: Evidence, journal: Journal) -> Unknown | None:
-    """Unknown where the entries that were read do not reach back as far as what is asked for."""
+def _check_reach(evidence: Evidence, journal: Journal) -> Unknown | None:
+    """Return Unknown if the entries that were read do not cover the time since RECENT_US, otherwise None."""
     oldest_us = journal.events_oldest_us
     if journal.events_complete or oldest_us is None or oldest_us <= evidence.now_us - RECENT_US:
         return None

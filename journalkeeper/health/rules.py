@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every rule of doctor, in the order in which they are listed. A rule's docstring is its meaning in the man page."""
+"""Every rule of doctor, in the order of its output. The docstring of a rule is its description in the man page."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Evidence, Failure, Hung, Look, Present, Unit, Unknown
-from journalkeeper.health.finding import Facts, Finding, Rule, Severity, known, named
+from journalkeeper.health.finding import Facts, Finding, Rule, Severity, list_names, require
 from journalkeeper.model import Result
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted, format_span
@@ -56,20 +56,20 @@ def has_btrfs(look: Look | Unknown) -> bool:
 
 def bad_configuration(evidence: Evidence) -> Finding | None:
     """The configuration on disk is wrong, or is not the one that runs."""
-    wrong = evidence.config_error or known(evidence.present).configuration
+    wrong = evidence.config_error or require(evidence.present).configuration
     if not wrong:
         return None
     return _problem("bad-configuration", {"problem": wrong}, f"{wrong}.", "journalkeeper check-config")
 
 
 def keeper_down(evidence: Evidence) -> Finding | None:
-    """Nothing keeps the journal in order: the service does not run, nor does the timer that stands in for it."""
+    """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order."""
     if isinstance(evidence.service, Manager | Hung) or not has_btrfs(evidence.look):
         return None
     recent = _ran_recently(evidence)
     if isinstance(evidence.units, Unknown) and recent:
         return None
-    units = known(evidence.units)
+    units = require(evidence.units)
     service, timer = _unit(units, SERVICE), _unit(units, TIMER)
     facts: Facts = {"state": service.active, "sub_state": service.sub, "result": service.result}
     if is_up(units):
@@ -101,7 +101,7 @@ def _ran_recently(evidence: Evidence) -> bool:
 
 def keeper_hung(evidence: Evidence) -> Finding | None:
     """The service has its name on the bus and does not answer."""
-    service = known(evidence.service)
+    service = require(evidence.service)
     if not isinstance(service, Hung):
         return None
     return _problem("keeper-hung", {"error": service.why}, f"{service.why}.", RESTART)
@@ -109,7 +109,7 @@ def keeper_hung(evidence: Evidence) -> Finding | None:
 
 def keeper_old(evidence: Evidence) -> Finding | None:
     """The running service is of another version than the installed program."""
-    service = known(evidence.service)
+    service = require(evidence.service)
     if not isinstance(service, Manager) or service.version in {None, __version__}:
         return None
     sentence = f"The running service is still version {service.version}, and {__version__} is installed."
@@ -118,7 +118,7 @@ def keeper_old(evidence: Evidence) -> Finding | None:
 
 def keeper_failing(evidence: Evidence) -> Finding | Unknown | None:
     """The last run as a whole failed."""
-    present = known(evidence.present)
+    present = require(evidence.present)
     if present.problem:
         return _problem("keeper-failing", {"problem": present.problem}, f"{present.problem}.", LOG)
     return None if present.looked else Unknown("the first look runs")
@@ -126,7 +126,7 @@ def keeper_failing(evidence: Evidence) -> Finding | Unknown | None:
 
 def record_locked(evidence: Evidence) -> Finding | None:
     """Another process holds the record for more than a minute, or the lock of a run for more than an hour."""
-    present = known(evidence.present)
+    present = require(evidence.present)
     held_us = evidence.now_us - present.busy_since_us
     if not present.busy or held_us <= present.busy_limit_us:
         return None
@@ -134,30 +134,30 @@ def record_locked(evidence: Evidence) -> Finding | None:
 
 
 def record_unwritten(evidence: Evidence) -> Finding | None:
-    """What was done could not be recorded."""
-    why = known(evidence.present).unrecorded
+    """The history of actions could not be written."""
+    why = require(evidence.present).unrecorded
     return _problem("record-unwritten", {"error": why}, f"{why}.", "df -h /var/lib/journalkeeper") if why else None
 
 
 def directory_unwatched(evidence: Evidence) -> Finding | None:
-    """A directory that is there is not watched."""
-    why = known(evidence.present).unwatched
+    """A journal directory exists and is not watched."""
+    why = require(evidence.present).unwatched
     return _problem("directory-unwatched", {"error": why}, f"{why}.", LOG) if why else None
 
 
 def directory_unwritable(evidence: Evidence) -> Finding | None:
     """The service may not write to a journal directory."""
-    paths = known(evidence.present).unwritable
+    paths = require(evidence.present).unwritable
     if not paths:
         return None
-    sentence = f"{named(paths)} is not writable to the service."
+    sentence = f"{list_names(paths)} is not writable to the service."
     remedy = f"systemctl edit journalkeeper.service   # [Service] ReadWritePaths={quote(paths[0])}"
     return _problem("directory-unwritable", {"directories": list(paths)}, sentence, remedy)
 
 
 def limit_reached(evidence: Evidence) -> Finding | None:
     """A directory has more journal files than the service looks at."""
-    limits = known(evidence.present).limits
+    limits = require(evidence.present).limits
     if not limits:
         return None
     return _problem(
@@ -167,47 +167,49 @@ def limit_reached(evidence: Evidence) -> Finding | None:
 
 def files_failing(evidence: Evidence) -> Finding | None:
     """The last action on a file failed, or the file cannot be looked at."""
-    failures = known(evidence.present).failures
+    failures = require(evidence.present).failures
     if not failures:
         return None
     first = failures[0]
     rest = f" and {counted(len(failures) - 1, 'more file')}" if len(failures) > 1 else ""
-    sentence = f"{named([first.path])}{rest} failed: {first.detail or first.reason}."
+    sentence = f"{list_names([first.path])}{rest} failed: {first.detail or first.reason}."
     facts: Facts = {"files": [one.path for one in failures], "reasons": sorted({one.reason for one in failures})}
     return _problem("files-failing", facts, sentence, "journalkeeper history --since=-7d")
 
 
 def keeper_starved(evidence: Evidence) -> Finding | None:
     """Files with work that pays have waited for more than a day: a budget, a busy disk, a window that never opens."""
-    waits = long(known(evidence.present).waiting, evidence.now_us)
+    waits = long(require(evidence.present).waiting, evidence.now_us)
     if not waits:
         return None
     oldest_us = evidence.now_us - waits[0].since_us
     reasons = sorted({wait.reason for wait in waits})
     have = f"{counted(len(waits), 'file')} {'has' if len(waits) == 1 else 'have'} waited"
-    sentence = f"{have} for {format_span(oldest_us // DAY_US * DAY_US)}: {named(reasons)}."
+    sentence = f"{have} for {format_span(oldest_us // DAY_US * DAY_US)}: {list_names(reasons)}."
     facts: Facts = {"files": len(waits), "oldest_us": oldest_us, "reasons": reasons}
     return _problem("keeper-starved", facts, sentence, "journalkeeper plan", "journalkeeper defrag --now")
 
 
 def window_closed(evidence: Evidence) -> Finding | None:
     """A file waits for a window that can never open."""
-    closed = known(evidence.present).closed
+    closed = require(evidence.present).closed
     if not closed:
         return None
-    sentence = f"SyncIntervalSec= of {named(closed)} is too short for work between two flushes, and files wait for it."
+    sentence = (
+        f"SyncIntervalSec= of {list_names(closed)} is too short for work between two flushes, and files wait for it."
+    )
     return _problem("window-closed", {"instances": list(closed)}, sentence, "journalkeeper plan")
 
 
 def keeper_paused(evidence: Evidence) -> Finding | None:
     """The service is paused."""
-    if not known(evidence.present).paused:
+    if not require(evidence.present).paused:
         return None
     return _problem("keeper-paused", {"paused": "yes"}, "The service is paused.", "journalkeeper resume")
 
 
 OUTSIDE: Final[tuple[Rule, ...]] = (keeper_down, keeper_hung, keeper_old)
-"""What only an observer outside of the service can see."""
+"""Rules on states that only an observer outside of the service can see."""
 
 INSIDE: Final[tuple[Rule, ...]] = (
     bad_configuration,
@@ -224,11 +226,11 @@ INSIDE: Final[tuple[Rule, ...]] = (
 )
 
 HEALTH: Final[tuple[Rule, ...]] = (INSIDE[0], *OUTSIDE, *INSIDE[1:])
-"""The order is that of the reasons: the first one is the headline of `status`."""
+"""All rules on the service. The first finding in this order is the headline of `status`."""
 
 
 def present(evidence: Evidence) -> Present | Unknown:
-    """Return the state of the work now: a running service has judged it itself, else the record shows it."""
+    """Return the present state of the work, as a running service judges it, else as the history shows it."""
     service, record = evidence.service, evidence.record
     if isinstance(service, Manager):
         return Present(looked=service.health != "unknown")

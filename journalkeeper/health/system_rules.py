@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from journalkeeper.health.evidence import Evidence, Unknown
-from journalkeeper.health.finding import Facts, Finding, Severity, known
+from journalkeeper.health.finding import Facts, Finding, Severity, require
 
 ZEROING: Final = frozenset({252, 253})
 """systemd versions whose copy of a NOCOW archive can hold zeros: systemd #24150 and #31222."""
@@ -16,19 +16,19 @@ LOOPING: Final = re.compile(r"\b5\.16\.([0-4])(?![0-9])")
 """Kernels in which a defragmentation could loop for ever."""
 
 BUILT: Final = re.compile(r"\b\d+\.\d+\.\d+\b")
-"""A kernel's version in what uname(1) -v says: Debian's release has its ABI instead, as in 5.16.0-6-amd64."""
+"""A kernel's version in the output of uname -v: Debian's release contains its ABI instead, as in 5.16.0-6-amd64."""
 
 QUEUE: Final = 512
-"""What PID 1 sets net.unix.max_dgram_qlen to on a host (systemd, bump_unix_max_dgram_qlen())."""
+"""The value of net.unix.max_dgram_qlen that PID 1 sets on a host (systemd, bump_unix_max_dgram_qlen())."""
 
 
 def faulty_systemd(evidence: Evidence) -> Finding | Unknown | None:
     """This version of systemd can archive a NOCOW file as zeros."""
-    version = known(known(evidence.system).systemd)
+    version = require(require(evidence.system).systemd)
     major = re.match(r"\d+", version)
     if major is None:
         return Unknown(f"systemd's version {version!r} is not understood")
-    if int(major[0]) not in ZEROING or not any(one.nocow for one in known(evidence.look).host.instances):
+    if int(major[0]) not in ZEROING or not any(one.nocow for one in require(evidence.look).host.instances):
         return None
     sentence = (
         f"systemd {version} copies a NOCOW file when it archives it, and after a crash at that moment the copy"
@@ -40,7 +40,7 @@ def faulty_systemd(evidence: Evidence) -> Finding | Unknown | None:
 
 def faulty_kernel(evidence: Evidence) -> Finding | None:
     """In this kernel a defragmentation can loop for ever."""
-    system = known(evidence.system)
+    system = require(evidence.system)
     built = BUILT.search(system.build)
     version = system.kernel if built is None else built[0]
     if not LOOPING.match(version):
@@ -52,9 +52,9 @@ def faulty_kernel(evidence: Evidence) -> Finding | None:
 
 def short_queue(evidence: Evidence) -> Finding | Unknown | None:
     """The queue of journald's sockets is short: loggers block while journald waits for the disk."""
-    system = known(evidence.system)
+    system = require(evidence.system)
     if system.max_dgram_qlen is None:
-        return Unknown("the kernel does not tell net.unix.max_dgram_qlen")
+        return Unknown("the kernel does not show net.unix.max_dgram_qlen")
     if system.max_dgram_qlen >= QUEUE:
         return None
     sentence = (

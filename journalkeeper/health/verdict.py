@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the service tells of its health: the evidence that a run leaves, the verdict on it, and the words for it."""
+"""The service's verdict on itself: the evidence that a run leaves, the judgement, and its wording."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from journalkeeper.health.evidence import Evidence, Failure, Present
-from journalkeeper.health.finding import Verdict, judged
+from journalkeeper.health.finding import Verdict, judge
 from journalkeeper.health.service_rules import INSIDE
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip
 from journalkeeper.model.units import counted, format_span
@@ -16,7 +16,7 @@ from journalkeeper.model.waiting import Wait
 from journalkeeper.policy.deferral import PASSING
 
 UNSEEN: Final = frozenset({Reason.IO_ERROR, Reason.INTERNAL_ERROR})
-"""Why a file was left alone, where something is wrong with the disk or with us."""
+"""Reasons to skip a file that point to a fault of the disk or a bug in journalkeeper."""
 
 WAITS: Final = {
     Reason.WINDOW_CLOSED: "for journald's next flush",
@@ -24,12 +24,12 @@ WAITS: Final = {
     Reason.PRESSURE: "until the disk is less busy",
     Reason.FREE_SPACE: "for free disk space",
 }
-"""What ends a wait, in words."""
+"""The words for the end of a wait, by reason."""
 
 
 def judge_present(present: Present, now_us: int) -> Verdict:
     """Return the verdict of the service on itself."""
-    return judged(Evidence(now_us, present=present), INSIDE)
+    return judge(Evidence(now_us, present=present), INSIDE)
 
 
 def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence[Wait] = ()) -> Present:

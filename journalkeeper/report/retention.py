@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.health.evidence import Evidence, Unknown
-from journalkeeper.health.finding import Facts, Finding, Severity, known
+from journalkeeper.health.finding import Facts, Finding, Severity, require
 from journalkeeper.model import MIB, Instance, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_size, format_span
 
@@ -66,7 +66,7 @@ class Retention(NamedTuple):
 
 def history(evidence: Evidence) -> Finding | None:
     """Compacted archives leave room for a longer history, which journald does not use: it counts uncompressed bytes."""
-    found = known(retention(evidence))
+    found = require(retention(evidence))
     if found.applied or found.gain < WORTH:
         return None
     facts: Facts = {

@@ -18,7 +18,7 @@ import pytest
 from journalkeeper.cli import program
 from journalkeeper.gather.journal import journal
 from journalkeeper.health.evidence import Journal
-from journalkeeper.health.intake import waited
+from journalkeeper.health.intake import summarize_waits
 from journalkeeper.journald import layout
 from journalkeeper.model import MIB
 from journalkeeper.probe.bed import Bed
@@ -170,7 +170,7 @@ def test_p99_is_that_of_a_count_by_hand_of_10000_messages(bed: Bed) -> None:
     bed.journald.sync()
     found_journal = journal(str(bed.directory), 50_000, (), ours=False)
     assert isinstance(found_journal, Journal)
-    found = waited(found_journal.intake)
+    found = summarize_waits(found_journal.intake)
     assert found is not None
     waits = sorted(by_hand(bed.directory))
     assert found.messages == len(waits) >= 10_050

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.health.buffering import BLOCK, Burst, bursts, fits, judged_stream, unbuffered_python
+from journalkeeper.health.buffering import BLOCK, Burst, bursts, fits, is_unbuffered_python, judge_stream
 from journalkeeper.health.evidence import Line, Process, Unknown
 from journalkeeper.health.finding import Finding
 from journalkeeper.health.rules import RULES
@@ -62,7 +62,7 @@ def whole_lines(lengths: Sequence[int]) -> Iterator[list[int]]:
 @pytest.mark.parametrize("written", [cut_anywhere, whole_lines])
 def test_blocks_are_found_within_four_bursts(written: object, seed: int) -> None:
     parts = list(written(texts(600, seed=seed)))[:4]  # type: ignore[operator] # one of two functions
-    found = judged_stream(stream(*in_bursts(parts)))
+    found = judge_stream(stream(*in_bursts(parts)))
     assert found is not None
     assert found.bursts >= 3
     assert found.interval_us == 4 * SECOND_US
@@ -72,9 +72,9 @@ def test_blocks_are_found_within_four_bursts(written: object, seed: int) -> None
 def test_lines_that_come_one_by_one_are_no_blocks(seed: int) -> None:
     lengths = texts(2000, seed=seed)
     lines = [Line(NOW_US + n * SECOND_US // 20, length) for n, length in enumerate(lengths)]
-    assert judged_stream(stream(*lines)) is None
+    assert judge_stream(stream(*lines)) is None
     slow = [Line(NOW_US + n * 3 * SECOND_US, length) for n, length in enumerate(lengths)]
-    assert judged_stream(stream(*slow)) is None
+    assert judge_stream(stream(*slow)) is None
 
 
 def test_reports_of_any_size_are_hardly_ever_taken_for_blocks() -> None:
@@ -82,7 +82,7 @@ def test_reports_of_any_size_are_hardly_ever_taken_for_blocks() -> None:
     for seed in range(500):
         chosen = drawn(seed)
         parts = [texts(chosen.randint(20, 200), 40, 120, seed * 100 + n) for n in range(12)]
-        taken += judged_stream(stream(*in_bursts(parts))) is not None
+        taken += judge_stream(stream(*in_bursts(parts))) is not None
     assert taken <= 5  # ten places for three in a row, one in a thousand each
 
 
@@ -93,19 +93,19 @@ def blocks(number: int, *, length: int = 63) -> list[list[int]]:
 
 @pytest.mark.parametrize(("number", "found"), [(2, False), (3, True)])
 def test_three_bursts_in_a_row_are_needed(number: int, *, found: bool) -> None:
-    assert (judged_stream(stream(*in_bursts(blocks(number)))) is not None) is found
+    assert (judge_stream(stream(*in_bursts(blocks(number)))) is not None) is found
     broken = [*blocks(2), [63] * 20, *blocks(2)]
-    assert judged_stream(stream(*in_bursts(broken))) is None
+    assert judge_stream(stream(*in_bursts(broken))) is None
 
 
 @pytest.mark.parametrize(("length", "needed"), [(63, 3), (255, 4), (511, 5)])
 def test_more_bursts_are_needed_the_longer_the_lines_are(length: int, needed: int) -> None:
-    assert judged_stream(stream(*in_bursts(blocks(needed - 1, length=length)))) is None
-    assert judged_stream(stream(*in_bursts(blocks(needed, length=length)))) is not None
+    assert judge_stream(stream(*in_bursts(blocks(needed - 1, length=length)))) is None
+    assert judge_stream(stream(*in_bursts(blocks(needed, length=length)))) is not None
 
 
 def test_nothing_is_said_of_very_long_lines() -> None:
-    assert judged_stream(stream(*in_bursts(blocks(50, length=1023)))) is None
+    assert judge_stream(stream(*in_bursts(blocks(50, length=1023)))) is None
 
 
 @pytest.mark.parametrize(
@@ -137,17 +137,17 @@ def test_a_burst_ends_where_nothing_comes_for_a_second(gap_us: int, found: int) 
 def test_a_stream_that_ended_within_a_line_at_a_blocks_end_needs_one_burst_less() -> None:
     parts = in_bursts(blocks(2))
     last = parts[-1]._replace(length=64, unended=True)  # 64 bytes without a newline
-    assert judged_stream(stream(*parts[:-1], last)) is not None
+    assert judge_stream(stream(*parts[:-1], last)) is not None
     odd = parts[-1]._replace(length=60, unended=True)
-    assert judged_stream(stream(*parts[:-1], odd)) is None
+    assert judge_stream(stream(*parts[:-1], odd)) is None
 
 
 def test_a_line_of_unknown_length_makes_its_burst_unknown() -> None:
     parts = in_bursts(blocks(4))
     parts[5] = parts[5]._replace(length=None)
-    assert judged_stream(stream(*parts)) is not None  # the other three
+    assert judge_stream(stream(*parts)) is not None  # the other three
     parts[70] = parts[70]._replace(length=None)
-    assert judged_stream(stream(*parts)) is None
+    assert judge_stream(stream(*parts)) is None
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_a_line_of_unknown_length_makes_its_burst_unknown() -> None:
 )
 def test_python_that_was_told_not_to_buffer_is_known(argv: str, *, environment: bool, unbuffered: bool) -> None:
     process = Process(1, "/usr/bin/python3.11", tuple(argv.split()), environment)
-    assert unbuffered_python(process) is unbuffered
-    found = judged_stream(stream(*in_bursts(blocks(5)), process=process))
+    assert is_unbuffered_python(process) is unbuffered
+    found = judge_stream(stream(*in_bursts(blocks(5)), process=process))
     assert (found is None) is unbuffered
 
 
 def test_another_programs_u_says_nothing() -> None:
-    assert not unbuffered_python(Process(1, "/usr/bin/sort", ("sort", "-u"), python_unbuffered=True))
+    assert not is_unbuffered_python(Process(1, "/usr/bin/sort", ("sort", "-u"), python_unbuffered=True))
 
 
 def answer(*streams: object) -> Finding | Unknown | None:

@@ -23,7 +23,7 @@ from journalkeeper.health.evidence import (
     Unit,
     Unknown,
 )
-from journalkeeper.health.finding import Finding, Severity, judged, named, word
+from journalkeeper.health.finding import Finding, Severity, judge, list_names, word
 from journalkeeper.health.rules import RULES
 from journalkeeper.model import GIB, MIB, JournalFile, Kind, Reason
 from journalkeeper.model.manager import Manager
@@ -284,7 +284,7 @@ NOT_MADE: list[tuple[str, Evidence]] = [
 
 
 def test_a_healthy_host_passes_every_check() -> None:
-    verdict = judged(evidence(), RULES)
+    verdict = judge(evidence(), RULES)
     assert (verdict.findings, verdict.unknown) == ((), ())
     assert verdict.passed == tuple(WORDS)
 
@@ -311,7 +311,7 @@ def test_what_could_not_be_looked_at_is_unknown(rule: str, given: Evidence) -> N
 
 def test_of_nothing_that_could_not_be_looked_at_a_check_passes() -> None:
     parts = ("look", "plan", "config", "record", "journal", "units", "system", "storage", "service", "present")
-    verdict = judged(evidence(**dict.fromkeys(parts, UNSEEN)), RULES)
+    verdict = judge(evidence(**dict.fromkeys(parts, UNSEEN)), RULES)
     assert (verdict.findings, verdict.passed) == ((), ())
     assert {part.why for _, part in verdict.unknown} == {"not looked at"}
 
@@ -327,7 +327,7 @@ def test_extents_are_told_of_all_files_together_with_where_they_are() -> None:
     here = file(extents=extents(180), path="/j/small.journal")
     found = finding("fragmented", evidence(look=look(*files, here), **UNKEPT))
     assert found.sentence == (
-        "2 files lie in 5,000 extents where 2 would do; `journalkeeper plan` shows what would be done about each."
+        "2 files lie in 5,000 extents where 2 would do; `journalkeeper plan` shows the action for each."
     )
     assert found.facts == {
         "files": [files[1].path, files[0].path],
@@ -342,7 +342,7 @@ def test_extents_are_told_of_all_files_together_with_where_they_are() -> None:
 
 def test_a_running_service_is_asked_and_not_judged_a_second_time() -> None:
     said = ["files-failing: /j/a failed: I/O error. Try: journalkeeper history --since=-7d"]
-    found = judged(evidence(service=Manager(health="act", health_reasons=said)), RULES)
+    found = judge(evidence(service=Manager(health="act", health_reasons=said)), RULES)
     assert (found.health, found.reasons) == ("act", said)
     assert found.problems[0].remedy == ("journalkeeper history --since=-7d",)
 
@@ -364,7 +364,7 @@ def test_a_slow_boot_is_not_mended_by_what_runs() -> None:
 
 
 def test_problems_come_first() -> None:
-    verdict = judged(runs(look(file(problem=Reason.BAD_HEADER)), max_dgram_qlen=10), RULES)
+    verdict = judge(runs(look(file(problem=Reason.BAD_HEADER)), max_dgram_qlen=10), RULES)
     assert [finding.word for finding in verdict.findings] == ["damaged", "short-queue"]
 
 
@@ -403,7 +403,7 @@ def test_a_hostile_name_is_cut_and_quoted() -> None:
     found = finding("dropped", read(dropped=(Dropped(NOW_US, name, 1),)))
     assert len(found.sentence) < 300
     assert f"'{name}'" in found.remedy[0]
-    assert named(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+    assert list_names(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
 
 
 def test_directories_are_quoted_in_remedies() -> None:

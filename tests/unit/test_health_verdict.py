@@ -8,7 +8,7 @@ import pytest
 from journalkeeper import __version__
 from journalkeeper.cli.status import _describe_ok
 from journalkeeper.health.evidence import Evidence, Failure, Hung, Present, Unit, Unknown
-from journalkeeper.health.finding import judged
+from journalkeeper.health.finding import judge
 from journalkeeper.health.service_rules import HEALTH, present
 from journalkeeper.health.verdict import describe_files, describe_waits, judge_present, present_after_run
 from journalkeeper.model import Plan, Reason, Result, Skip, Window
@@ -65,7 +65,7 @@ UNREAD = Unknown("only root may read the record", needs_root=True)
 )
 def test_the_headline_of_status(evidence: Evidence, headline: str) -> None:
     evidence = evidence._replace(present=present(evidence))
-    found = judged(evidence, HEALTH)
+    found = judge(evidence, HEALTH)
     assert found.headline(_describe_ok(evidence)).startswith(headline)
     assert found.health == {"OK": "ok", "Ac": "act", "Un": "unknown"}[headline[:2]]
     assert (found.reasons == []) == (found.health == "ok")
@@ -75,7 +75,7 @@ def test_what_the_service_says_comes_back_over_the_bus() -> None:
     here = Present(failures=(Failure("/j/a", "io-error", "EIO"),), unwritable=("/j",))
     own = judge_present(here, NOW_US)
     live = LIVE._replace(health=own.health, health_reasons=own.reasons)
-    seen = judged(WELL._replace(service=live, present=Present()), HEALTH)
+    seen = judge(WELL._replace(service=live, present=Present()), HEALTH)
     assert (seen.health, seen.reasons, seen.headline("")) == (own.health, own.reasons, own.headline(""))
     assert [one.word for one in seen.problems] == ["directory-unwritable", "files-failing"]
 
