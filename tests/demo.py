@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from journalkeeper.probe import bed as beds
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.compare import age_untouched, slow_s
+from journalkeeper.probe.compare import age_until, slow_s
 from journalkeeper.probe.scratch_volume import disk_bytes, drop_caches, extents, raise_on_signals
 
 MIB = 1 << 20
@@ -79,7 +79,7 @@ def age(bed: Bed, wanted: int) -> Path:
             sys.stdout.write(f"\r  {what} ")
             sys.stdout.flush()
 
-    flushes, count = age_untouched(bed, wanted, tell), extents(bed.journald.active)
+    flushes, count = age_until(bed, wanted, tell), extents(bed.journald.active)
     archive = bed.journald.rotate()
     # journald keeps an archive mapped for some time, and mapped pages are not dropped from memory
     bed.journald.stop()

@@ -134,4 +134,4 @@ def test_as_a_user_a_root_test_says_what_it_needs(session: Session) -> None:
         "import conftest\nconftest.os.geteuid = lambda: 1000\n@pytest.mark.root\ndef test_it(): pass\n", "-rs"
     )
     assert done.returncode == 0
-    assert "only root may set up loop devices" in done.stdout
+    assert "loop devices and mounts need root" in done.stdout

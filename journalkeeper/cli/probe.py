@@ -185,7 +185,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup(1) leaves it
             signal.signal(number, signal.default_int_handler)
-    steps = importlib.import_module(f"journalkeeper.probe.{probe.name}").measured(args)
+    steps = importlib.import_module(f"journalkeeper.probe.{probe.name}").measure(args)
     found = next(steps)
     try:
         for _ in steps:

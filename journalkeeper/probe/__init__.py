@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Measurements of one's own host: a question each, answered with every value that was seen.
+"""Measurements of the host: each probe answers one question with every value that it saw.
 
-A probe is a module with `measured(asked)`, a generator that yields one Measurement as it begins and
-again as that grows. What it starts, makes or stops is undone when it ends or is closed, and after a
-SIGKILL by a watcher.
+A probe is a module with `measure(asked)`, a generator that yields one Measurement at its start and again as the
+measurement grows. All that a probe starts, makes or stops is undone when the generator ends or is closed, and after a
+SIGKILL by a child process.
 """

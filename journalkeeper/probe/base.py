@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the probes share: samples on a schedule, what undoes them, and the journald that they ask.
+"""The parts that all probes share: schedules, samples, cleanup, and the journald that is measured.
 
-Whatever would outlive us is undone by a child that waits for our end: the same child, whether the
-block ends, raises, or the process is killed.
+A child process undoes all that would outlive this process. The child waits for the end of its stdin, so the cleanup is
+the same whether the block ends, raises, or the process is killed.
 """
 
 from __future__ import annotations
@@ -26,34 +26,36 @@ from journalkeeper.probe import bed
 from journalkeeper.report.distribution import Limit, Series, shown, verdict
 
 NAME = "journalkeeper-"
-"""What probes make is called so, with our process id behind it."""
+"""The prefix of the names of all that probes make; our process id follows."""
 
 PATIENCE_S = 10.0
 SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for root only
 
 
 STEP_NS, SLEW = 10_000_000, 0.001
-"""The clock was set where it moved by more than STEP_NS, and more than adjtime(3) moves it in that time."""
+"""The clock was set if it moved by more than STEP_NS, and by more than adjtime(3) would move it in that time."""
 
 
 def wall_ns() -> int:
-    """Return what must be added to CLOCK_MONOTONIC now to get CLOCK_REALTIME."""
+    """Return CLOCK_REALTIME minus CLOCK_MONOTONIC, in nanoseconds."""
     return time.time_ns() - time.monotonic_ns()
 
 
 class WallClock(NamedTuple):
-    """CLOCK_REALTIME beside CLOCK_BOOTTIME, which nobody can set and which goes on in a suspended machine."""
+    """A reading of CLOCK_REALTIME and of CLOCK_BOOTTIME, which cannot be set and runs on while the machine is
+    suspended.
+    """
 
     real_ns: int
     boot_ns: int
 
     @classmethod
     def read(cls) -> WallClock:
-        """Return what both clocks show now."""
+        """Return the present reading of both clocks."""
         return cls(time.time_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME))
 
     def step_ns(self, later: WallClock) -> int:
-        """Return by how much the wall clock was set between two readings; 0 if it was not, or only slewed."""
+        """Return by how much the wall clock was set between two readings; 0 if it was only slewed or not set."""
         passed_ns = later.boot_ns - self.boot_ns
         moved_ns = later.real_ns - self.real_ns - passed_ns
         return moved_ns if abs(moved_ns) > STEP_NS + SLEW * passed_ns else 0
@@ -61,11 +63,12 @@ class WallClock(NamedTuple):
 
 @dataclass
 class Measurement:
-    """What a probe has seen so far.
+    """The values and notes that a probe has collected so far.
 
-    `columns` are the words of its table. `faults` say why the figures cannot be trusted, `losses` which
-    messages did not arrive: both fail the measurement. `judged` selects the series of the usual verdict,
-    `own_verdict` replaces it. `wall_ns` added to the clock of the series is the time since 1970.
+    `columns` are the heads of its table. `faults` are reasons why the figures cannot be trusted, and `losses` are
+    sentences about messages that did not arrive: either fails the measurement. `judged` selects the series for the
+    usual verdict, and `own_verdict` replaces that verdict. `wall_ns` plus the clock of the series is the time since
+    1970.
     """
 
     series: list[Series]
@@ -79,7 +82,7 @@ class Measurement:
     own_verdict: Callable[[Limit], str] | None = None
 
     def verdict(self, limit: Limit) -> str:
-        """Return the losses, and a sentence about the longest wait."""
+        """Return the losses, and a sentence that compares the longest wait with `limit`."""
         said = self.own_verdict or (lambda limit: verdict(list(filter(self.judged, self.series)), limit))
         return " ".join([*self.losses, said(limit)])
 
@@ -91,14 +94,14 @@ class Measurement:
 
 
 class ProcessorTime:
-    """How much processor time processes take while something is measured."""
+    """The processor time that processes use during a measurement."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
         self._first_and_last_s: dict[int, tuple[float, float]] = {}
 
     def look(self, pid: int) -> None:
-        """Read what a process has used so far, unless it has ended."""
+        """Read the processor time that a process has used so far, unless the process has ended."""
         try:
             times = psutil.Process(pid).cpu_times()
         except psutil.Error:
@@ -108,7 +111,10 @@ class ProcessorTime:
         self._first_and_last_s[pid] = (first_s, used_s)
 
     def note(self, journald: int) -> str:
-        """Return the shares of journald and of the other processes, from the first look at each to this one."""
+        """Return a sentence with the processor shares of journald and of all other processes.
+
+        Each share is measured from the first `look` at the process.
+        """
         for pid in list(self._first_and_last_s):
             self.look(pid)
         length_s = time.monotonic() - self._began_s
@@ -119,11 +125,11 @@ class ProcessorTime:
 
 
 Steps: TypeAlias = Generator[Measurement, None, None]
-"""The measurement, a sample or a moment later each time."""
+"""The generator of a probe: it yields the same Measurement again after each sample or moment."""
 
 
 def schedule(rate: float, count: int) -> Iterator[int]:
-    """The planned moments (CLOCK_MONOTONIC), each as soon as it has come; who is late is not spared one."""
+    """Yield each planned time (CLOCK_MONOTONIC, ns) when it has come; a late caller gets the missed times at once."""
     began_ns = time.monotonic_ns()
     for number in range(count):
         planned_ns = began_ns + int(number * 1e9 / rate)
@@ -133,7 +139,7 @@ def schedule(rate: float, count: int) -> Iterator[int]:
 
 
 def sample(series: Series, planned_ns: Iterable[int], call: Callable[[], object]) -> Iterator[None]:
-    """Time one call for each planned moment."""
+    """Add the time of one call of `call` to `series` for each planned time."""
     for planned in planned_ns:
         began_ns = time.monotonic_ns()
         call()
@@ -142,7 +148,7 @@ def sample(series: Series, planned_ns: Iterable[int], call: Callable[[], object]
 
 
 class Lines:
-    """The whole lines that have come from a descriptor."""
+    """A reader of whole lines from a file descriptor."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -150,7 +156,10 @@ class Lines:
         self._rest = b""
 
     def take(self) -> list[bytes]:
-        """Those since the last time. Raises: OSError; BlockingIOError."""
+        """Return the whole lines that came since the last call.
+
+        Raises: OSError; BlockingIOError.
+        """
         chunk = os.read(self.fd, 1 << 20)
         self.ended = not chunk
         *lines, self._rest = (self._rest + chunk).split(b"\n")
@@ -158,12 +167,12 @@ class Lines:
 
 
 @contextmanager
-def at_the_end(*argv: str) -> Iterator[int]:
-    """Have a child undo something when the block ends or this process does, however that is.
+def undo_at_end(*argv: str) -> Iterator[int]:
+    """Run a child that undoes something when the block ends or this process dies. Yield the child's process id.
 
-    The command prepares, says "ready", and undoes when its stdin ends. The child's process id is given.
+    The command prepares, prints "ready", and undoes its work when its stdin ends.
 
-    Raises: KeeperError with what it said if it does not get ready.
+    Raises: KeeperError with the command's error message if it does not print "ready".
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as child:
@@ -172,24 +181,24 @@ def at_the_end(*argv: str) -> Iterator[int]:
         yield child.pid
 
 
-def leftovers(directory: str) -> list[str]:
-    """What runs of this program that are no more have left in a directory."""
+def find_leftovers(directory: str) -> list[str]:
+    """Return the paths in a directory that dead processes of this program left there."""
     found = [(re.fullmatch(rf"\.{NAME}(\d+)\D*", name), name) for name in os.listdir(directory)]
     return [f"{directory}/{name}" for match, name in found if match and not os.path.exists(f"/proc/{match[1]}")]
 
 
 @contextmanager
 def scratch(directory: str, name: str = "") -> Iterator[str]:
-    """A directory of our own in `directory`, gone at the end, as is what dead runs left there.
+    """Make a directory of our own in `directory` and remove it at the end. First remove those of dead processes.
 
-    Raises: FileError, also for what goes wrong in it meanwhile; KeeperError for root below a directory of a user's.
+    Raises: FileError, also for an OSError in the block; KeeperError if root would work below a directory of a user.
     """
     try:
         require_root_only(directory)
-        for path in leftovers(directory):
+        for path in find_leftovers(directory):
             shutil.rmtree(path)
         path = f"{directory}/.{NAME}{os.getpid()}{name}"
-        with at_the_end("sh", "-c", 'echo ready; read -r _; rm -rf "$1"', "sh", path):
+        with undo_at_end("sh", "-c", 'echo ready; read -r _; rm -rf "$1"', "sh", path):
             os.mkdir(path, 0o700)
             yield path
     except OSError as error:
@@ -197,7 +206,9 @@ def scratch(directory: str, name: str = "") -> Iterator[str]:
 
 
 class Target(NamedTuple):
-    """The journald that is asked: where its sockets are, its process, and the words that read its journal."""
+    """The journald that is measured: the directory of its sockets, its process id, and the command that reads its
+    journal.
+    """
 
     sockets: Path
     pid: int
@@ -205,7 +216,7 @@ class Target(NamedTuple):
 
 
 def host_journald() -> int:
-    """The process id of the host's main journald.
+    """Return the process id of the host's main journald.
 
     Raises: KeeperError if there is none.
     """
@@ -219,18 +230,18 @@ def host_journald() -> int:
                 return pid
         except (FileNotFoundError, ProcessLookupError):
             continue
-    raise KeeperError("no systemd-journald runs here; `journalkeeper probe syslog` starts one of its own")
+    raise KeeperError("no systemd-journald runs here: `journalkeeper probe syslog` starts a private one")
 
 
 @contextmanager
 def target(*, host: bool, directory: str | None) -> Iterator[Target]:
-    """The host's journald, or one of our own with its files in `directory`, which is gone at the end.
+    """Yield the host's journald, or start a private one with its files in a temporary directory below `directory`.
 
-    Raises: KeeperError where there is none, or none can be started.
+    Raises: KeeperError if the host has no journald, or a private one cannot be started.
     """
     if host:
         if not os.path.exists("/dev/log"):
-            raise KeeperError("/dev/log: no such socket; without --host a private journald is asked")
+            raise KeeperError("/dev/log: no such socket; leave out --host to measure a private journald")
         yield Target(Path("/run/systemd/journal"), host_journald(), ("journalctl",))
         return
     with scratch(directory or SCRATCH) as place, ExitStack() as stack:

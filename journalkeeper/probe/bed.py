@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A test bed: a scratch btrfs, and a private systemd-journald that writes on it in namespaces of its own.
+"""A test bed: a scratch btrfs, and a private systemd-journald that writes on it in its own namespaces.
 
-The host's own journald, /run and /var/log/journal are never touched. journald ends before its volume goes.
+The host's journald, /run and /var/log/journal are never touched. journald ends before its volume is unmounted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .scratch_volume import ScratchVolume, own_mounts, run
 JOURNALD = ("/usr/lib/systemd/systemd-journald", "/lib/systemd/systemd-journald")
 OFFLINE, ONLINE, ARCHIVED = 0, 1, 2
 ENTRIES_OFFSET = 152
-"""Of n_entries in struct Header (systemd, journal-def.h)."""
+"""The offset of n_entries in struct Header (systemd, journal-def.h)."""
 
 SETTINGS = (
     "Storage=persistent",
@@ -49,9 +49,9 @@ SIGNAL_ROTATE = signal.SIGUSR2
 
 ENTER = """
 set -e
-[ "$PPID" = "$1" ]  # who started us may have ended before the kernel knew that we go with it
+[ "$PPID" = "$1" ]  # our parent may have ended before setpriv(1) asked for its death signal
 shift
-# as process 1 sets it on a host; a new network namespace has 10, at which senders block that would not there
+# as process 1 sets it on a host: with the 10 of a new network namespace, senders block that would not on a host
 # a container has /proc/sys read-only
 qlen=/proc/sys/net/unix/max_dgram_qlen
 { echo 512 >$qlen; } 2>/dev/null || { mount -o remount,bind,rw /proc/sys && echo 512 >$qlen; }
@@ -71,14 +71,14 @@ exec "$@"
 
 
 DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
-"""The kernel ends journald when the thread that started it ends, however that ended."""
+"""A command prefix: the kernel kills journald when the thread that started it ends."""
 
 
 def messages(seed: int = 1) -> Iterator[dict[str, str]]:
-    """Yield the fields of journal entries as a web service logs them, without end and the same at every run.
+    """Yield the fields of journal entries like those of a web service, endlessly; the same seed gives the same entries.
 
-    What ages a journal is not bytes but old pages patched everywhere, so some fields are new in every
-    message and some come back after a thousand others. MESSAGE is always among them.
+    A journal fragments because old pages are patched everywhere, not because of bytes. So some fields are new in every
+    message, and some return after a thousand others. MESSAGE is always present.
     """
     dice = random.Random(seed)  # noqa: S311 (repeatable is the point, and nothing is secret)
     while True:
@@ -99,26 +99,26 @@ def messages(seed: int = 1) -> Iterator[dict[str, str]]:
 
 
 def program() -> str | None:
-    """Where systemd-journald is on this machine; None if it is not."""
+    """Return the path of systemd-journald on this machine; None if it is not installed."""
     return next((path for path in JOURNALD if os.access(path, os.X_OK)), None)
 
 
 def missing_for_journald() -> str | None:
-    """Why no private journald can be started here, in one line; None if it can."""
+    """Return one line that states why no private journald can be started here; None if it can."""
     if os.geteuid() != 0:
-        return "only root may give journald a namespace of its own"
+        return "a private journald needs root: run with sudo"
     if program() is None:
         return "systemd-journald is not installed (package systemd)"
     for tool in ("unshare", "setpriv"):
         if shutil.which(tool) is None:
             return f"{tool} is not installed (package util-linux)"
     if machine_id() is None:
-        return "/etc/machine-id holds no id; `systemd-machine-id-setup` makes one"
+        return "/etc/machine-id contains no id: run systemd-machine-id-setup"
     return None
 
 
 def machine_id() -> str | None:
-    """This machine's id; None if it has none yet."""
+    """Return this machine's id; None if it has none yet."""
     try:
         text = Path("/etc/machine-id").read_text().strip()
     except FileNotFoundError:
@@ -127,7 +127,7 @@ def machine_id() -> str | None:
 
 
 def _number(path: Path, offset: int, length: int) -> int:
-    """A number in a file's header; 0 while journald is still making the file."""
+    """Return an unsigned little-endian number from a file; 0 if the file does not exist yet."""
     try:
         with path.open("rb") as file:
             return int.from_bytes(os.pread(file.fileno(), length, offset), "little")
@@ -136,13 +136,12 @@ def _number(path: Path, offset: int, length: int) -> int:
 
 
 class PrivateJournald:
-    """systemd-journald writing to `directory`/<machine-id>.
+    """A systemd-journald that writes to `directory`/<machine-id>.
 
-    `sync_interval` and `settings` are words of journald.conf(5), `wrapper` a command to
-    run it under, as strace. Messages go to its sockets through /proc/PID/root, so the
-    caller needs no namespace of its own.
+    `sync_interval` and `settings` are as in journald.conf(5); `wrapper` is a command that runs journald, such as
+    strace. Messages go to its sockets through /proc/PID/root, so the caller needs no namespace of its own.
 
-    Raises: RuntimeError if there is no journald on this machine or it does not come up.
+    Raises: RuntimeError if this machine has no journald or it does not start.
     """
 
     def __init__(
@@ -173,12 +172,12 @@ class PrivateJournald:
 
     @property
     def active(self) -> Path:
-        """The file that journald writes now."""
+        """The path of the file that journald writes now."""
         return self.journal / "system.journal"
 
     @property
     def pid(self) -> int:
-        """journald's process id.
+        """The process id of journald.
 
         Raises: RuntimeError if it is not running.
         """
@@ -188,18 +187,18 @@ class PrivateJournald:
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """The words that run a command where journald lives: its mounts, and the root that we have ourselves.
+        """The command prefix that runs a command with journald's mounts and our own root directory.
 
-        Without --root nsenter leaves a chroot, to which the mounts' own root is what is outside.
+        Without --root, nsenter would leave a chroot, because the root of the mounts is outside of it.
         """
         return ("nsenter", f"--target={self.pid}", "--mount", "--root", "--wdns=/", "--")
 
     def start(self, *, flushed: bool = True) -> None:
         """Start journald and wait for its socket.
 
-        Unless `flushed` it keeps what is logged in its /run until `flush`.
+        Unless `flushed`, journald keeps its entries in its own /run until `flush`.
 
-        Raises: RuntimeError if it does not come up in 20 s.
+        Raises: RuntimeError if it does not start within 20 s.
         """
         self.journal.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "SYSTEMD_LOG_TARGET": "console", "SYSTEMD_LOG_LEVEL": "warning"}
@@ -223,9 +222,9 @@ class PrivateJournald:
         if self.process is None or self.process.poll() is not None:
             self._complaints.seek(0)
             words = self._complaints.read().decode(errors="replace").strip()
-            raise RuntimeError(f"private journald: it ended as it started: {words or 'without a word'}")
+            raise RuntimeError(f"private journald: it ended as it started: {words or 'no message'}")
         root = Path(f"/proc/{self.process.pid}/root/run/systemd")
-        # the process is in the host's namespace at first: never mistake the host's socket for ours
+        # the process starts in the host's namespace: never mistake the host's socket for ours
         if not (root / "journald.conf.d/lab.conf").exists():
             return False
         if not self.wrapper and not self._takes_signals():
@@ -240,15 +239,15 @@ class PrivateJournald:
         return True
 
     def _takes_signals(self) -> bool:
-        """Whether journald has blocked its signals, to read them: before, which its socket may be, each one ends it."""
+        """Return whether journald has blocked its signals in order to read them; until then any signal would end it."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
         return bool(int(mask, 16) >> (SIGNAL_ROTATE - 1) & 1)
 
     def log(self, message: str, **fields: str) -> None:
-        """Send one message by the native protocol; blocks as any logger would.
+        """Send one message with the native protocol; block like any logger.
 
-        Raises: RuntimeError if journald is not running, OSError if it died.
+        Raises: RuntimeError if journald is not running; OSError if it died.
         """
         if self._socket is None:
             raise RuntimeError("the private journald is not running")
@@ -259,13 +258,13 @@ class PrivateJournald:
         self._socket.send(body)
 
     def sync(self) -> None:
-        """Make journald sync its files and wait until the active one is no longer ONLINE.
+        """Make journald sync its files and wait until the active file is no longer ONLINE.
 
-        A message that it takes in after the signal leaves the file ONLINE: then it is asked again.
+        A message that arrives after the signal leaves the file ONLINE; then the signal is sent again.
         """
         asked_s = -AGAIN_S
 
-        def synced() -> bool:
+        def is_synced() -> bool:
             nonlocal asked_s
             if time.monotonic() - asked_s >= AGAIN_S:
                 os.kill(self.pid, SIGNAL_SYNC)
@@ -273,20 +272,20 @@ class PrivateJournald:
                 return False
             return self.state() != ONLINE
 
-        self._wait(synced, "journald did not sync")
+        self._wait(is_synced, "journald did not sync")
 
     def state(self) -> int:
-        """The state byte of the active file; OFFLINE while journald is still making one."""
+        """Return the state byte of the active file; OFFLINE if the file does not exist yet."""
         return _number(self.active, STATE_OFFSET, 1)
 
     def entries(self) -> int:
-        """How many entries the active file has; 0 while journald is still making one."""
+        """Return the number of entries in the active file; 0 if the file does not exist yet."""
         return _number(self.active, ENTRIES_OFFSET, 8)
 
     def age(self, flushes: int, messages: int = 40, *, syncs: bool = True) -> None:
-        """Let the active file live through `flushes` real flushes of `messages` messages each.
+        """Log `messages` messages and make journald flush them, `flushes` times.
 
-        Unless it `syncs`, journald is not told to flush, and takes the same messages.
+        With `syncs=False` the same messages are logged, but journald is not asked to flush.
         """
         for _ in range(flushes):
             self._log(messages)
@@ -304,7 +303,7 @@ class PrivateJournald:
         os.kill(self.pid, SIGNAL_ROTATE)
         fresh: list[Path] = []
 
-        def archived() -> bool:
+        def is_archived() -> bool:
             fresh[:] = [
                 path
                 for path in set(self.journal.iterdir()) - before
@@ -314,30 +313,30 @@ class PrivateJournald:
                 return False
             return _number(fresh[0], STATE_OFFSET, 1) == ARCHIVED
 
-        self._wait(archived, "journald did not rotate")
+        self._wait(is_archived, "journald did not rotate")
         return fresh[0]
 
     @property
     def runtime(self) -> Path:
-        """The runtime journal of a journald that was started by `boot`, as seen from here."""
+        """The path, outside of its namespace, of the runtime journal of a journald that `boot` started."""
         return Path(f"/proc/{self.pid}/root/run/log/journal", self.machine_id, "system.journal")
 
     def boot(self, messages: int) -> None:
-        """Start journald as it is before a boot's flush, with `messages` messages in the runtime journal."""
+        """Start journald in the state before a boot's flush, with `messages` messages in the runtime journal."""
         self.start(flushed=False)
         self._log(messages)
         self._wait(lambda: _number(self.runtime, ENTRIES_OFFSET, 8) >= messages, "journald did not take the messages")
 
     def flush(self) -> None:
-        """Have journald move its runtime journal to `directory`, as systemd-journal-flush.service does in a boot."""
+        """Make journald move its runtime journal to `directory`, as systemd-journal-flush.service does at boot."""
         run(*self.inside, "journalctl", "--flush")
 
     def kill(self) -> None:
-        """End journald as a power cut would: what it had not synced stays ONLINE."""
+        """Kill journald, as a power cut would: unsynced files stay ONLINE."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End journald cleanly."""
+        """Stop journald cleanly."""
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:
@@ -372,19 +371,19 @@ class PrivateJournald:
 
 
 class Bed(NamedTuple):
-    """The volume, and the journald whose directory is the volume's root."""
+    """A scratch volume, and the journald that writes to the volume's root."""
 
     volume: ScratchVolume
     journald: PrivateJournald
 
     @property
     def directory(self) -> Path:
-        """What `journalkeeper -D` is given."""
+        """The directory for `journalkeeper -D`."""
         return self.journald.directory
 
 
 def missing() -> str | None:
-    """Why no bed can be made here, in one line; None if it can."""
+    """Return one line that states why no bed can be made here; None if it can."""
     return scratch_volume.missing() or missing_for_journald()
 
 
@@ -392,7 +391,7 @@ def missing() -> str | None:
 def bed(
     *settings: str, size: str = "1G", sync_interval: str = "5min", options: str = "", parent: str | None = None
 ) -> Iterator[Bed]:
-    """Make a bed of `settings` (journald.conf(5)) on a volume of `size`, mounted with `options`."""
+    """Yield a bed with `settings` (journald.conf(5)) on a volume of `size` that is mounted with `options`."""
     with (
         ScratchVolume(size, options=options, parent=parent) as scratch,
         PrivateJournald(scratch.mountpoint, sync_interval=sync_interval, settings=settings) as daemon,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One journal aged under each of several strategies, on scratch volumes on one disk, and what each costs.
+"""Age a journal under each of several strategies, on scratch volumes on one disk, and measure the costs.
 
-All strategies live through the same messages and the same flushes. What is timed is timed cold: the
-volume is mounted anew and its image is dropped from the page cache.
+All strategies get the same messages and the same flushes. All times are those of cold reads: the volume is mounted anew
+and its image is dropped from the page cache.
 """
 
 from __future__ import annotations
@@ -27,47 +27,49 @@ SETTINGS: Final = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE: Final = "8G"
 DAYS: Final = 4
 FLUSHES_A_STEP: Final = 2 * DAYS
-"""Between two commits of the filesystem's transaction, which autodefrag acts at."""
+"""The number of flushes between two commits of the filesystem's transaction, which trigger autodefrag."""
 
 DEFAULT_IOPS: Final = 150
-"""What a small cloud volume or a 7200-rpm disk does: an SSD's times are too short to tell strategies apart."""
+"""The rate of a small cloud volume or a 7200-rpm disk: on an SSD, times are too short to compare strategies."""
 
 LOAD_RATE, UNSYNCED = 50, 400
 ARRIVAL_S: Final = 60
 BOOT_MESSAGES: Final = 1700
-"""Logged before the flush of a boot: 2 MiB of journal objects."""
+"""The number of messages before the flush of a boot: 2 MiB of journal objects."""
 
 INSIDE: Final = "/var/log/journal"
 KEEPER_CONF: Final = "[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n"
-"""Checksums stay, and no other load of this machine puts the work off."""
+"""Checksums stay, and other load on this machine does not delay the work."""
 
 PACKAGE: Final = os.fspath(Path(__file__).parents[2])
 Act = Callable[[Bed], None]
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def _nothing(_: Bed) -> None:
-    """A strategy that leaves the files alone."""
+    """Leave the files alone."""
 
 
 def _defragment(place: Bed) -> None:
-    """btrfs-progs, at the active file."""
+    """Defragment the active file with btrfs-progs."""
     run("btrfs", "filesystem", "defragment", "-f", place.journald.active)
 
 
 def _btrfsmaintenance(place: Bed) -> None:
-    """What btrfs-defrag.sh of btrfsmaintenance 0.5 runs for each path of BTRFS_DEFRAG_PATHS."""
+    """Run the command of btrfs-defrag.sh (btrfsmaintenance 0.5) for a path of BTRFS_DEFRAG_PATHS."""
     words = ("find", place.directory, "-xdev", "-size", "+1M", "-type", "f", "-exec")
     run(*words, "btrfs", "filesystem", "defragment", "-t", "32m", "-f", "{}", ";")
 
 
 def _rotate(place: Bed) -> None:
-    """journalctl --rotate."""
+    """Rotate, as journalctl --rotate does."""
     place.journald.rotate()
 
 
 def _keeper(*words: str) -> Act:
-    """journalkeeper(1) where journald lives, with a record of its own."""
+    """Return an act that runs `journalkeeper defrag` with `words` in journald's namespace, with its own state
+    directory.
+    """
 
     def act(place: Bed) -> None:
         state = place.volume.base / "state"
@@ -85,11 +87,11 @@ def _keeper(*words: str) -> Act:
 
 
 class Strategy(NamedTuple):
-    """What a host does about its journal.
+    """A way in which a host treats its journal.
 
-    It acts `by_day` between the flushes, as a service does, `at_noon` by a timer once a day, and `at_night`
-    before each shutdown. Unless journald `syncs` its files it is never told to, and its timer is set to a day:
-    what loggers wait for then is not an fsync of journald's.
+    `by_day` runs between the flushes, as a service does, `at_noon` once a day by a timer, and `at_night` before each
+    shutdown. With `syncs=False`, journald is never asked to sync and its timer is set to a day, so that loggers wait
+    for no fsync of journald.
     """
 
     name: str
@@ -114,12 +116,12 @@ STRATEGIES: Final = (
 
 
 class Row(NamedTuple):
-    """What one strategy came to.
+    """The measurements of one strategy.
 
-    `flush_s` is what a boot after the last day waits for, `last_s` a reader of the newest ten entries in the
-    evening before, `read_s` one of all entries; extents and disk bytes are those of all journal files then.
-    `active_extents` are those that the boot finds in the file that it opens. `written_bytes` is what the
-    volume's device was given in all days. `wait_s` is the longest time that a message waited for journald
+    `flush_s` is the time of the boot flush after the last day. `last_s` is that of a read of the newest ten entries on
+    the last evening, `read_s` that of a read of all entries. `extents` and `disk_bytes` are those of all journal files
+    on that evening. `active_extents` counts the extents of the file that the boot opens. `written_bytes` is the number
+    of bytes written to the volume's device on all days. `wait_s` is the longest time that a message waited for journald
     after that boot, under a steady load with a flush, while the strategy acted.
     """
 
@@ -136,25 +138,25 @@ class Row(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """All rows, how many flushes of 40 messages each strategy lived through, and the limit; 0 is none."""
+    """All rows, the number of flushes of 40 messages that each strategy got, and the IOPS limit (0 means none)."""
 
     flushes: int
     rows: tuple[Row, ...]
     iops: int
 
 
-def compare(directory: str, wanted: int, iops: int | None, tell: Tell) -> Compared:
-    """Age a journal under each strategy, by as many flushes as give an untouched file `wanted` extents.
+def compare(directory: str, wanted: int, iops: int | None, report: Report) -> Compared:
+    """Age a journal under each strategy, with as many flushes as give an untouched file `wanted` extents.
 
-    `iops` limits the device while something is timed. 0 does not, and None limits it to DEFAULT_IOPS where
-    the kernel can. `tell` is called with what is done.
+    `iops` limits the device during each timed step; 0 means no limit, and None means DEFAULT_IOPS where the kernel can
+    limit. `report` receives the name of each step.
 
-    Raises: RuntimeError with the words of the tool that failed.
+    Raises: RuntimeError with the error message of the tool that failed.
     """
     flushes = 0
     rows = []
     for number, strategy in enumerate(STRATEGIES, 1):
-        says = functools.partial(_say, tell, f"{number}/{len(STRATEGIES)} {strategy.name}")
+        report_step = functools.partial(_report, report, f"{number}/{len(STRATEGIES)} {strategy.name}")
         interval = "5min" if strategy.syncs else "1d"
         with bed(*SETTINGS, size=SIZE, options=strategy.options, parent=directory, sync_interval=interval) as place:
             if strategy.nocow:
@@ -162,17 +164,17 @@ def compare(directory: str, wanted: int, iops: int | None, tell: Tell) -> Compar
                 place.journald.rotate().unlink()
             if not flushes:
                 iops = _find_limit(place.volume, iops)
-                flushes = age_untouched(place, wanted, says)
+                flushes = age_until(place, wanted, report_step)
             else:
-                _live(place, strategy, flushes, says)
-            rows.append(_measure(place, strategy, iops or 0, says))
+                _live(place, strategy, flushes, report_step)
+            rows.append(_measure(place, strategy, iops or 0, report_step))
     return Compared(flushes, tuple(rows), iops or 0)
 
 
 def _find_limit(volume: ScratchVolume, iops: int | None) -> int:
-    """Return the limit that holds: the one that was asked for, else the default or none.
+    """Return the limit in IOPS: the requested one, else the default, or 0 if this kernel cannot limit.
 
-    Raises: RuntimeError if one was asked for and this kernel cannot limit.
+    Raises: RuntimeError if a limit was requested and this kernel cannot limit.
     """
     if iops == 0:
         return 0
@@ -186,30 +188,32 @@ def _find_limit(volume: ScratchVolume, iops: int | None) -> int:
     return iops or DEFAULT_IOPS
 
 
-def _say(tell: Tell, name: str, what: str) -> None:
-    tell(f"{name}: {what}")
+def _report(report: Report, name: str, what: str) -> None:
+    report(f"{name}: {what}")
 
 
-def age_untouched(place: Bed, wanted: int, tell: Tell) -> int:
-    """Flush until the active file has `wanted` extents; how many flushes, so many that days have equally many."""
+def age_until(place: Bed, wanted: int, report: Report) -> int:
+    """Flush until the active file has `wanted` extents, and return the number of flushes, which is a multiple of the
+    days.
+    """
     flushes = count = 0
     while count < wanted:
         _flush(place, FLUSHES_A_STEP)
         flushes += FLUSHES_A_STEP
         count = extents(place.journald.active)
-        tell(f"{flushes} flushes, {count} of {wanted} extents")
+        report(f"{flushes} flushes, {count} of {wanted} extents")
     return flushes
 
 
-def _live(place: Bed, strategy: Strategy, flushes: int, tell: Tell) -> None:
-    """Let the journal live through as many flushes, and the strategy act, until the last evening."""
+def _live(place: Bed, strategy: Strategy, flushes: int, report: Report) -> None:
+    """Run `flushes` flushes over DAYS days, with the strategy's acts between them, until the last evening."""
     half = flushes // (2 * DAYS)
     for number in range(2 * DAYS):
         if number:
-            tell("acting")
+            report("acting")
             (strategy.at_noon if number % 2 else strategy.at_night)(place)
         for done in range(0, half, FLUSHES_A_STEP):
-            tell(f"{number * half + done} of {flushes} flushes")
+            report(f"{number * half + done} of {flushes} flushes")
             _flush(place, min(FLUSHES_A_STEP, half - done), syncs=strategy.syncs)
             strategy.by_day(place)
 
@@ -219,10 +223,10 @@ def _flush(place: Bed, flushes: int, *, syncs: bool = True) -> None:
     run("btrfs", "filesystem", "sync", place.volume.mountpoint)
 
 
-def _measure(place: Bed, strategy: Strategy, iops: int, tell: Tell) -> Row:
-    """Read in the evening of the last day, and boot after its night.
+def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
+    """Time the reads on the last evening, then run the last night's act, and time the boot.
 
-    The flush of a boot is the last: it patches so many old pages that the file is another one afterwards.
+    The boot's flush comes last, because it patches so many old pages that it changes the file.
     """
     volume, journald = place.volume, place.journald
     journald.stop()
@@ -234,35 +238,34 @@ def _measure(place: Bed, strategy: Strategy, iops: int, tell: Tell) -> Row:
             used += disk.read_disk_bytes(file.fileno()) or 0
             nocow |= inode.is_nocow(file.fileno())
     read = ("journalctl", "--quiet", "--no-pager", "-D", os.fspath(journald.journal))
-    tell("reading the newest ten entries")
+    report("reading the newest ten entries")
     last_s = _cold_s(volume, iops, lambda: run(*read, "--lines=10"))
-    tell("reading all entries")
+    report("reading all entries")
     read_s = _cold_s(volume, iops, lambda: subprocess.run(read, stdout=subprocess.DEVNULL, check=True))
     journald.start()
     strategy.at_night(place)
     journald.stop()
     found = extents(journald.active, sync=True)
     volume.remount()
-    written = volume.written_bytes()
-    tell("the flush of a boot")
+    written = volume.count_written_bytes()
+    report("the flush of a boot")
     journald.boot(BOOT_MESSAGES)
     flush_s = slow_s(volume, iops, journald.flush)
-    tell("a load while it acts")
+    report("a load while the strategy acts")
     wait_s = measure_wait_s(place, strategy, iops)
     return Row(strategy.name, flush_s, wait_s, last_s, read_s, counted, found, used, written, not nocow)
 
 
 def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
-    """Return how long the slowest of a load's messages waited for journald, by the journal's own times.
+    """Return the longest time in seconds that a message of a load waited for journald, by the journal's own times.
 
-    LOAD_RATE messages are logged a second, after UNSYNCED ones that are not timed. After a second journald
-    is told to sync its files, unless the strategy is to have no fsync; then the strategy acts, and the load
-    goes on for two seconds more.
+    LOAD_RATE messages are logged per second, after UNSYNCED untimed ones. After a second, journald is asked to sync its
+    files, unless the strategy has no fsync. Then the strategy acts, and the load continues for two seconds.
 
-    Raises: RuntimeError if a message does not come to the journal.
+    Raises: RuntimeError if a message does not arrive in the journal.
     """
     journald = place.journald
-    run("btrfs", "filesystem", "sync", place.volume.mountpoint)  # what the boot left is no part of the load
+    run("btrfs", "filesystem", "sync", place.volume.mountpoint)  # dirty data of the boot is no part of the load
     journald.age(1, messages=UNSYNCED, syncs=False)
     stop = threading.Event()
     sent = 0
@@ -297,17 +300,20 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
         if len(waits_us) == sent:
             return max(waits_us) / 1e6
         time.sleep(0.1)
-    raise RuntimeError(f"{sent - len(waits_us)} of {sent} messages did not come to the journal")
+    raise RuntimeError(f"{sent - len(waits_us)} of {sent} messages did not arrive in the journal")
 
 
 def _cold_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
-    """The seconds of `work` with nothing of the volume in memory."""
+    """Return the duration of `work` in seconds, with nothing of the volume in memory."""
     volume.remount()
     return slow_s(volume, iops, work)
 
 
 def slow_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
-    """The seconds of `work` with the device limited to `iops` if not 0, journalctl itself being in memory."""
+    """Return the duration of `work` in seconds, with the device limited to `iops` unless 0.
+
+    journalctl's program is read into memory first.
+    """
     run("journalctl", "--version")
     if iops:
         volume.throttle(iops)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long an fsync takes where the journal is: alone, and beside a writer elsewhere on the volume.
+"""The duration of an fsync in the journal's directory: alone, and while another file on the volume is written.
 
-The file that is synced has a name and is where the journal is, NOCOW as new files are there: btrfs
-logs no inode without a name, so the fsync of one looks cheap.
+The synced file has a name, and is NOCOW if new files in that directory are. btrfs logs no inode without a name, so the
+fsync of an unnamed file would look cheap.
 """
 
 from __future__ import annotations
@@ -25,23 +25,25 @@ from journalkeeper.report.distribution import Series
 
 BLOCK: Final = b"x" * 4096
 BUSY: Final = (0.0, 0.05, 0.20)
-"""Shares of the time in which the writer keeps the volume at work: measured after one another."""
+"""The shares of the time in which the writer is busy; they are measured one after another."""
 
 CHUNK: Final = b"y" * (64 << 10)
 LENGTH: Final = 16 << 20
 
 
 def journal_directory(asked: Namespace) -> str:
-    """Where journald writes: this machine's directory in the journal that is named, or that itself."""
+    """Return the directory that journald writes to: this machine's directory in the chosen journal, or the journal
+    itself.
+    """
     directory = str(asked.directory or "/var/log/journal")
     own = f"{directory}/{machine_id()}"
     return own if os.path.isdir(own) else directory
 
 
-def measured(asked: Namespace) -> Steps:
-    """Sync a file of ours as `asked` says, or with --who watch whoever syncs."""
+def measure(asked: Namespace) -> Steps:
+    """Time the fsyncs of a file of our own, or watch the fsyncs of all processes if `asked` requests that."""
     if asked.who is not None:
-        yield from who.measured(asked)
+        yield from who.measure(asked)
         return
     with (
         scratch(journal_directory(asked)) as place,
@@ -50,13 +52,13 @@ def measured(asked: Namespace) -> Steps:
         names = [f"fsync, writer {share:.0%} busy" if share else "fsync alone" for share in BUSY]
         found = Measurement([Series(name, planned=True) for name in names])
         fd = file.fileno()
-        _synced(fd)  # the first one logs the new directory, too
+        _write_and_sync(fd)  # the first one logs the new directory, too
         found.notes.append(f"{place}: {_kind(fd)}, {len(BLOCK)} bytes and an fsync at a time")
         yield found
         for share, series in zip(BUSY, found.series, strict=True):
             count, began_s = max(1, round(asked.rate * asked.seconds)), time.monotonic()
             with writer(f"{place}/written", share) as took_s:
-                for _ in sample(series, schedule(asked.rate, count), lambda: _synced(fd)):
+                for _ in sample(series, schedule(asked.rate, count), lambda: _write_and_sync(fd)):
                     yield found
                 if share:
                     busy = sum(took_s) / (time.monotonic() - began_s)
@@ -71,14 +73,14 @@ def _kind(fd: int) -> str:
     return "NOCOW" if inode.is_nocow(fd) else "datacow"
 
 
-def _synced(fd: int) -> None:
+def _write_and_sync(fd: int) -> None:
     os.pwrite(fd, BLOCK, 0)
     os.fsync(fd)
 
 
 @contextmanager
 def writer(path: str, share: float) -> Iterator[list[float]]:
-    """Write and sync another file, and rest, so that it is at work for a share of the time: what each write took.
+    """Write and sync another file so that this takes `share` of the time. Yield the list of the duration of each write.
 
     Raises: OSError (ENOSPC) at the end.
     """

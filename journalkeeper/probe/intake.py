@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long messages waited for journald, by the journal itself: it is read, and nothing is changed.
+"""The time that messages waited for journald, from the journal's own timestamps. Nothing is changed.
 
-An entry from /dev/log or the native socket bears the kernel's time of its datagram
-(_SOURCE_REALTIME_TIMESTAMP) beside that at which journald took it (__REALTIME_TIMESTAMP).
+An entry from /dev/log or the native socket has the kernel's time of its datagram (_SOURCE_REALTIME_TIMESTAMP) and the
+time at which journald received it (__REALTIME_TIMESTAMP).
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ CRIT: Final = 2
 STEP_US: Final = STEP_NS // 1000
 
 STALL_NS: Final = 100_000_000
-"""Waits from here on are looked into: IntakeDelayMaxSec= by default."""
+"""The shortest wait that is reported with its cause: the default of IntakeDelayMaxSec=."""
 
 STALLS_SHOWN: Final = 10
 MOMENT_S: Final = 0.2
 NOT_SEEN: Final = (
-    "Not seen: what units write to stdout (journald keeps no time of it), how long a sender waited before "
-    "the kernel took its datagram, and stalls in which nobody logged: one of S seconds shows within 10% "
-    "where 10/S messages a second are logged."
+    "Not measured: lines that units write to stdout (journald stores no time for them), the wait of a sender before "
+    "the kernel accepted its datagram, and stalls without messages. A stall of S seconds shows within 10% "
+    "if 10/S messages per second are logged."
 )
 
 
 class Intake:
-    """Takes in entries one after the other, in the order in which journald took them."""
+    """The waits of journal entries, which are added in the order in which journald received them."""
 
     def __init__(self) -> None:
         self.all = Series("all")
         self.units: dict[str, Series] = {}
         self.crits_us: list[int] = []
         self.flushes_us: list[tuple[int, int]] = []
-        """When journald's flushes to /var began and ended."""
+        """The start and end of each of journald's flushes to /var."""
         self.unclear = self.clock_steps = self.dropped = 0
         self._clock = ("", 0, 0)
         self._doubtful_us = 0
 
     def take(self, entry: Mapping[str, Any]) -> None:
-        """Take in one entry; a wait across which the clock was set is not counted."""
+        """Add one entry. A wait during which the clock was set is not counted."""
         taken_us = int(entry["__REALTIME_TIMESTAMP"])
         known = self._watch_clock(entry["_BOOT_ID"], taken_us, int(entry["__MONOTONIC_TIMESTAMP"]))
         if entry.get("PRIORITY", "6") <= str(CRIT):
@@ -75,7 +75,7 @@ class Intake:
             series.add((taken_us - wait) * 1000, wait * 1000)
 
     def _watch_clock(self, boot: str, taken_us: int, monotonic_us: int) -> bool:
-        """Look whether the clock was set since the entry before; False if that is not known."""
+        """Record whether the clock was set since the last entry. Return False after a new boot, which hides that."""
         before, offset_us, then_us = self._clock
         self._clock = (boot, taken_us - monotonic_us, monotonic_us)
         if boot != before:
@@ -87,7 +87,7 @@ class Intake:
         return True
 
     def describe_stalls(self, rotations_us: list[int]) -> Iterator[str]:
-        """Yield the longest stalls in the order of time, each with its cause."""
+        """Yield one line for each of the longest stalls in order of time, with its cause."""
         found = sorted(stalls(self.all, STALL_NS), key=lambda one: one[0] - one[1])[:STALLS_SHOWN]
         for began_ns, ended_ns in sorted(found):
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began_ns // 10**9))
@@ -95,7 +95,7 @@ class Intake:
             yield f"stall of {span(ended_ns - began_ns)} at {when}: {cause}"
 
     def _find_cause(self, began_us: int, ended_us: int, rotations_us: list[int]) -> str:
-        """Return what journald began right before a stall, or was at for at least half of it."""
+        """Return the action that journald began right before a stall, or that took at least half of it."""
         overlaps = (min(ended_us, ended) - max(began_us, began) for began, ended in self.flushes_us)
         if any(overlap * 2 >= ended_us - began_us for overlap in overlaps):
             return "boot flush"
@@ -107,7 +107,7 @@ class Intake:
         return "a sync, the disk, or journald did not run"
 
     def describe_clock(self) -> Iterator[str]:
-        """Yield how often the clock was set, and how many entries were left out for it."""
+        """Yield how often the clock was set, and how many entries were left out because of it."""
         if self.clock_steps:
             yield f"The clock was set {counted(self.clock_steps, 'time')} meanwhile."
         if self.unclear:
@@ -115,7 +115,7 @@ class Intake:
 
 
 def rotations_us(directory: str) -> list[int]:
-    """When each system journal's first entry was logged, which is when the one before it was archived."""
+    """Return the times of rotations: those of the first entries of all system journals but the oldest."""
     found = []
     for place, _, names in os.walk(directory):
         for name in names:
@@ -128,8 +128,8 @@ def rotations_us(directory: str) -> list[int]:
     return sorted(found)[1:]  # before the first there was nothing to archive
 
 
-def measured(asked: Namespace) -> Steps:
-    """Read the journal that `asked` names."""
+def measure(asked: Namespace) -> Steps:
+    """Measure the intake delay of the entries that `asked` selects."""
     options = [f"--since={asked.since}"] if asked.since else []
     options += ["--boot"] if asked.boot else []
     options += ["--follow", *([] if asked.since or asked.boot else ["--lines=0"])] if asked.follow else []

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A scratch btrfs in a file, mounted through a loop device and gone afterwards.
+"""A scratch btrfs in a file that is mounted through a loop device.
 
-Whatever was mounted here is unmounted here, also after an error. The
-loop devices go by themselves (autoclear) when the last of us and the mount has gone,
-so that even SIGKILL in a mount namespace of our own leaves nothing behind.
+Each mount made here is unmounted here, also after an error. The kernel detaches the loop devices (autoclear) when our
+last descriptor and the mount are gone. So even SIGKILL leaves nothing behind if the program has its own mount
+namespace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Self
 
 PREFIX = "journalkeeper-lab-"
-"""Every scratch volume's directory begins so: who looks for leftovers looks for this."""
+"""The prefix of the directory of every scratch volume, by which leftovers can be found."""
 
 TOOLS = {
     "mkfs.btrfs": "btrfs-progs",
@@ -37,7 +37,7 @@ TOOLS = {
     "filefrag": "e2fsprogs",
 }
 ISOLATED = "JOURNALKEEPER_LAB_ISOLATED"
-"""The id of the process that `isolate` has put into a mount namespace of its own."""
+"""The environment variable with the id of the process that `isolate` moved to its own mount namespace."""
 
 SECTOR_BYTES = 512
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -47,9 +47,9 @@ DISKS = {"single": 1, "dup": 1, "raid1": 2, "raid10": 4}
 
 
 def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
-    """Run a command and return what it printed.
+    """Run a command and return its standard output.
 
-    Raises: RuntimeError with the command's own words if it fails.
+    Raises: RuntimeError with the command's error message if it fails.
     """
     done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode != 0:
@@ -63,10 +63,11 @@ def _works(*argv: str) -> bool:
 
 
 def own_mounts() -> tuple[str, ...] | None:
-    """The words that run a command in a mount namespace of its own; None if they would be heard outside.
+    """Return the command prefix that gives a command its own mount namespace; None if its mounts would spread to
+    others.
 
-    In a chroot "/" is no mount point, and then its propagation cannot be changed: that
-    is fine unless it is shared, which every mount made below would show.
+    In a chroot, "/" is not a mount point, so its propagation cannot be changed. That is harmless unless a mount is
+    shared, because new mounts would then appear outside.
     Source: mount_namespaces(7), unshare(1).
     """
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
@@ -78,12 +79,12 @@ def own_mounts() -> tuple[str, ...] | None:
 
 
 def isolate() -> None:
-    """Start this program again, as this process, in a mount namespace of its own; return where that was done.
+    """Execute this program again, in the same process, in its own mount namespace; return if that is already so.
 
-    A namespace that another process makes meanwhile would have a copy of our mounts, and what
-    we unmount would stay mounted there. After SIGKILL the mounts go with the last process.
+    Otherwise, a namespace that another process makes meanwhile would copy our mounts and keep them mounted. After
+    SIGKILL, the mounts vanish with the last process.
 
-    Raises: RuntimeError in a chroot that shares its mounts, which `missing` says beforehand.
+    Raises: RuntimeError in a chroot that shares its mounts, which `missing` reports beforehand.
     """
     if os.environ.pop(ISOLATED, None) == str(os.getpid()):
         return
@@ -96,15 +97,15 @@ def isolate() -> None:
 
 
 def raise_on_signals() -> None:
-    """Let every signal that ends a command unmount and remove everything on the way out, once.
+    """Make every signal that would end the command raise KeyboardInterrupt once, so that all is unmounted and removed.
 
-    It raises KeyboardInterrupt with the signal's number; further ones wait until that is done.
+    The exception has the signal's number; later signals are ignored.
     """
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         for other in INTERRUPTS:
             signal.signal(other, signal.SIG_IGN)
-        # no word here: a handler may run in the middle of a write, and files are not re-entrant
+        # no message here: a handler may run in the middle of a write, and files are not re-entrant
         raise KeyboardInterrupt(number)
 
     for number in INTERRUPTS:
@@ -113,17 +114,17 @@ def raise_on_signals() -> None:
 
 
 def missing() -> str | None:
-    """Why no scratch volume can be made here, in one line; None if it can."""
+    """Return one line that states why no scratch volume can be made here; None if it can."""
     if os.geteuid() != 0:
-        return "only root may set up loop devices and mount them"
+        return "loop devices and mounts need root: run with sudo"
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             return f"{tool} is not installed (package {package})"
-    return _refused()
+    return _find_denial()
 
 
-def _refused() -> str | None:
-    """What the kernel or a container keeps from root here."""
+def _find_denial() -> str | None:
+    """Return one line that states which operation the kernel or a container denies to root; None if all work."""
     if "\tbtrfs\n" not in Path("/proc/filesystems").read_text() and not _works("modprobe", "btrfs"):
         return "this kernel has no btrfs"
     alone = own_mounts()
@@ -137,13 +138,12 @@ def _refused() -> str | None:
 
 
 class ScratchVolume:
-    """A btrfs of `size` (as truncate(1) takes it) under a temporary directory.
+    """A btrfs of `size` (as in truncate(1)) in a temporary directory.
 
-    As a context manager it unmounts and removes everything on the way out.
-    `profile` is mkfs.btrfs's data profile; raid1 makes a second image, raid10 four.
-    `image` is copied instead of making a new filesystem; it keeps its UUID, so mount
-    one of the two at a time. `base` is a directory of the caller's: a filesystem that is
-    in it already is used as it is, and both are still there after `close`.
+    As a context manager, it unmounts and removes everything at the end. `profile` is mkfs.btrfs's data profile; raid1
+    makes two images, raid10 four. `image` is copied instead of making a new filesystem. The copy has the same UUID, so
+    mount only one of the two at a time. `base` is a directory of the caller: a filesystem in it is reused, and both are
+    kept by `close`.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class ScratchVolume:
                 run("chattr", "+C", self.base)  # the image inherits it: its own extents are not what is measured
             if self.images[-1].exists():
                 for path in self.images:
-                    _require_detached(path)
+                    _await_detachment(path)
             elif image is None:
                 for path in self.images:
                     run("truncate", "-s", size, path)
@@ -181,14 +181,14 @@ class ScratchVolume:
                 self._attach(path)
             if len(self.devices) > 1:
                 run("btrfs", "device", "scan", *self.devices)
-            self._counted_before = self._counted_bytes()
+            self._counted_before = self._read_counter()
             self.mount()
         except BaseException:
             self.close()
             raise
 
     def _attach(self, image: Path) -> None:
-        """Set up a loop device that lives as long as we hold it open or it is mounted.
+        """Set up a loop device that lives while we hold it open or it is mounted.
 
         Detaching a device in use marks it LO_FLAGS_AUTOCLEAR (Source: losetup(8), --detach).
         """
@@ -214,8 +214,8 @@ class ScratchVolume:
         run(*words, self.device, self.mountpoint)
 
     def unmount(self) -> None:
-        """Unmount, trying for five seconds while somebody still holds a file."""
-        if not os.path.ismount(self.mountpoint):  # also what a command mounted that a signal interrupted
+        """Unmount; retry for five seconds while a process holds a file open, then unmount lazily."""
+        if not os.path.ismount(self.mountpoint):  # true also for the mount of an interrupted command
             return
         for attempt in range(25):
             try:
@@ -227,7 +227,7 @@ class ScratchVolume:
                 time.sleep(0.2)
 
     def remount(self) -> None:
-        """Unmount and mount again: neither the volume nor its images are in the page cache then.
+        """Unmount and mount again, so that neither the volume nor its images are in the page cache.
 
         Raises: RuntimeError if the volume is mounted in another mount namespace, too.
         """
@@ -240,11 +240,11 @@ class ScratchVolume:
         self.mount()
 
     def await_release(self, timeout_s: float = 30) -> None:
-        """Wait until the volume is mounted nowhere, in no mount namespace.
+        """Wait until the volume is not mounted in any mount namespace.
 
         An exclusive open of its device fails while it is mounted (open(2), O_EXCL without O_CREAT).
 
-        Raises: RuntimeError if it still is after `timeout_s`.
+        Raises: RuntimeError if the volume is still mounted after `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -256,15 +256,15 @@ class ScratchVolume:
                     raise
             if time.monotonic() > deadline:
                 raise RuntimeError(
-                    f"{self.device} is still mounted in another mount namespace, one made by `unshare --mount` "
-                    "meanwhile? Run this under `unshare --mount` itself, and nobody copies its mounts"
+                    f"{self.device} is still mounted in another mount namespace, perhaps one made by `unshare --mount` "
+                    "meanwhile: run this command under `unshare --mount`, so that no process copies its mounts"
                 )
             time.sleep(0.01)
 
     def throttle(self, iops: int) -> None:
-        """Limit reads and writes of the device to `iops` a second each; 0 lifts the limit.
+        """Limit the device to `iops` reads and `iops` writes per second; 0 removes the limit.
 
-        Raises: RuntimeError where the kernel offers neither blkio nor io.max.
+        Raises: RuntimeError if the kernel has neither blkio nor io.max.
         """
         status = os.stat(self.device)
         number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
@@ -280,16 +280,18 @@ class ScratchVolume:
             (own / "io.max").write_text(f"{number} riops={value} wiops={value}\n")
         self._throttled = iops > 0
 
-    def written_bytes(self) -> int:
-        """What was written to the first device since the volume was first mounted."""
-        return self._counted_bytes() - self._counted_before
+    def count_written_bytes(self) -> int:
+        """Return the number of bytes written to the first device since the volume was first mounted."""
+        return self._read_counter() - self._counted_before
 
-    def _counted_bytes(self) -> int:
-        """A loop device that was another's before goes on counting (Documentation/block/stat.rst)."""
+    def _read_counter(self) -> int:
+        """Return the device's counter of written bytes, which includes those of earlier users
+        (Documentation/block/stat.rst).
+        """
         return int(Path("/sys/class/block", Path(self.device).name, "stat").read_text().split()[6]) * SECTOR_BYTES
 
     def close(self) -> None:
-        """Unmount, detach, remove; each step also when the one before it failed."""
+        """Unmount, detach and remove; each step runs even if the one before failed."""
         if not self.base.exists():
             return
         with ExitStack() as steps:
@@ -301,7 +303,7 @@ class ScratchVolume:
                 steps.callback(self.throttle, 0)
 
     def _release(self) -> None:
-        """Let go of the loop devices: the kernel clears each at its last close."""
+        """Close the loop devices; the kernel clears each at its last close."""
         while self._held:
             os.close(self._held.pop())
         self.devices.clear()
@@ -313,8 +315,8 @@ class ScratchVolume:
         self.close()
 
 
-def _require_detached(image: Path, timeout_s: float = 10) -> None:
-    """Wait until no loop device uses `image`: two mounts of one image destroy its filesystem.
+def _await_detachment(image: Path, timeout_s: float = 10) -> None:
+    """Wait until no loop device uses `image`, because two mounts of one image destroy its filesystem.
 
     Raises: RuntimeError if a loop device still uses it after `timeout_s`.
     """
@@ -326,13 +328,15 @@ def _require_detached(image: Path, timeout_s: float = 10) -> None:
 
 
 def drop_caches() -> None:
-    """Write dirty pages back and empty the page cache: the next read is a cold one."""
+    """Write dirty pages back and empty the page cache, so that the next read is cold."""
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3\n")
 
 
 def disk_bytes(*paths: str | os.PathLike[str]) -> int:
-    """What compsize(8) calls the disk usage of files or trees, shared extents once, in bytes; 0 while it has none."""
+    """Return the disk usage of files or trees by compsize(8), in bytes, shared extents counted once; 0 if nothing is
+    stored.
+    """
     try:
         lines = run("compsize", "-b", *paths).splitlines()
     except RuntimeError as error:
@@ -343,15 +347,15 @@ def disk_bytes(*paths: str | os.PathLike[str]) -> int:
 
 
 def filefrag(*paths: str | os.PathLike[str], sync: bool = False) -> list[int]:
-    """filefrag(8)'s count of each file's extents.
+    """Return the number of extents of each file by filefrag(8).
 
-    Without `sync` those of data that is on the disk; with it dirty pages are written first, which is a
-    flush that journald did not choose.
+    Only data on the disk is counted. With `sync`, dirty pages are written first, which adds a flush that journald did
+    not choose.
     """
     words = ("filefrag", "-s") if sync else ("filefrag",)
     return [int(found) for found in re.findall(r": (\d+) extents? found", run(*words, *paths))]
 
 
 def extents(path: str | os.PathLike[str], *, sync: bool = False) -> int:
-    """filefrag(8)'s count of one file's extents, as `filefrag`."""
+    """Return the number of extents of one file, as `filefrag`."""
     return filefrag(path, sync=sync)[0]

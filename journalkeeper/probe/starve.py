@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Let a process run for so much of each tenth of a second only, as cpulimit(1) does.
+"""Stop and continue a process in turn, so that it runs for only a part of each tenth of a second, as cpulimit(1) does.
 
     python -m journalkeeper.probe.starve PID PERCENT
 
-Until stdin ends, which it does with whoever started this: then the process goes on, whatever happened.
+It ends with its stdin, which ends with its parent process; then the process runs on in any case.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SLOT_S: Final = 0.1
 
 
 def starve(pid: int, percent: float) -> None:
-    """Stop and continue it until stdin ends, or it does."""
-    process = os.pidfd_open(pid)  # and never another process of that number
+    """Let process `pid` run for `percent` of the time until stdin or the process ends."""
+    process = os.pidfd_open(pid)  # a signal can never reach a new process with the same id
     runs_s = SLOT_S * percent / 100
-    print("ready", flush=True)  # noqa: T201 - who started us waits for it
+    print("ready", flush=True)  # noqa: T201 - the parent waits for it
     try:
         while True:
             for number, length_s in ((signal.SIGSTOP, SLOT_S - runs_s), (signal.SIGCONT, runs_s)):

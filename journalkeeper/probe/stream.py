@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""When a program's lines come to who follows them: by journald's stdout socket, and by a file.
+"""The delay of a program's lines on the way to a reader: through journald's stdout socket, and through a file.
 
-Each line of our own programs bears the time at which the program wrote it, so what it kept back is told
-apart from what journald waits before it tells readers of new entries. Of a user's command it is seen how
-many lines journald got at once: journald gives the lines of one read one time. All times are
-CLOCK_MONOTONIC, which nobody can set.
+Each line of our own programs contains the time at which the program wrote it. So the delay by the program's buffer can
+be separated from journald's delay before it notifies readers. For a user's command, only the number of lines per read
+is known, because journald gives all lines of one read the same time. All times are CLOCK_MONOTONIC, which cannot be
+set.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ for n in range(count):
 PRODUCERS: Final = {"python -u": (sys.executable, "-u", "-c", PYTHON), "python": (sys.executable, "-c", PYTHON)}
 MOMENT_S: Final = 0.1
 QUIET_S: Final = 1.0
-"""After a command has ended, no more of its lines come when none came for so long."""
+"""A command that has ended is read until no line has come for this long."""
 
 BURST_GAP_NS: Final = 10_000_000
 COLUMNS: Final = ("program", "way", "rate", "gap", "lost", "p50", "p99", "worst")
@@ -56,19 +56,19 @@ class Way:
         self.numbers: set[int] = set()
 
     def take(self, message: str, ended_ns: int) -> None:
-        """Take in one line, unless it is not one of ours or was read before."""
+        """Add one line, unless it was not written by our program or was already read."""
         stamp, number, *_ = [*message.split(" ", 2), "", ""]
         if stamp.isdecimal() and number.isdecimal() and int(number) not in self.numbers:
             self.numbers.add(int(number))
             self.read.add(int(stamp), ended_ns - int(stamp))
 
     def take_line(self, line: bytes, read_ns: int) -> None:
-        """Take in one line of a file."""
+        """Add one line of a file."""
         self.take(line.decode(errors="replace"), read_ns)
 
 
 class Program:
-    """A program whose stdout is a journald's: its lines as journald took them and as a reader got them."""
+    """A program with a journald's stdout socket as its stdout: its lines as journald and as a reader received them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -77,16 +77,16 @@ class Program:
         self.file = Way(name, "file")
         self.reader = Series(f"{name}, journald to reader", {"program": name, "way": "journald to reader"})
         self.taken: list[tuple[int, int]] = []
-        """When journald took each line, and the line's bytes."""
+        """For each line, the time at which journald received it, and its size in bytes."""
 
     def take_entry(self, message: str, taken_ns: int, read_ns: int) -> None:
-        """Take in one line that a reader got from journald."""
+        """Add one line that a reader got from journald."""
         self.journald.take(message, taken_ns)
         self.reader.add(taken_ns, read_ns - taken_ns)
         self.taken.append((taken_ns, len(message.encode()) + 1))
 
     def find_largest_burst(self) -> list[int]:
-        """Return the sizes of the lines of the burst with the most lines: journald reads one in several pieces."""
+        """Return the sizes of the lines in the burst with the most lines; journald reads a burst in several pieces."""
         best: list[int] = []
         sizes: list[int] = []
         before_ns = 0
@@ -97,9 +97,9 @@ class Program:
         return best
 
     def describe_buffering(self, limit: Limit) -> str:
-        """Return a sentence if lines came later than `limit` because the program kept them back; else ""."""
+        """Return a sentence if the program's buffer delayed lines for longer than `limit`; else ""."""
         if not self.taken:
-            return f"{self.name} wrote no line, or keeps them back: {REMEDY}."
+            return f"{self.name} wrote no line, or buffers its lines: {REMEDY}."
         stamped = self.journald.read.took_ns
         late_ns = max(stamped) if stamped else largest_gap(taken_ns for taken_ns, _ in self.taken)
         if late_ns <= limit.ns:
@@ -113,14 +113,14 @@ class Program:
         return f"{self.name} pauses for up to {shown(late_ns)}: {at_once}. If it has lines before that, {REMEDY}."
 
 
-def measured(asked: Namespace) -> Steps:
-    """Have the programs write to a journald and to files, and follow them."""
+def measure(asked: Namespace) -> Steps:
+    """Let programs write to a journald and to files, and time their lines."""
     with target(host=asked.host, directory=asked.directory) as where:
         yield from (run_command if asked.argv else at)(where, asked)
 
 
 def at(where: Target, asked: Namespace) -> Steps:
-    """Measure our own programs at one journald."""
+    """Measure our own programs with one journald."""
     count = max(1, round(asked.rate * asked.seconds))
     stamp_bytes = len(f"{time.monotonic_ns()} 000000 \n")
     words = (str(count), str(1 / asked.rate), str(max(0, asked.size - stamp_bytes)))
@@ -135,7 +135,7 @@ def at(where: Target, asked: Namespace) -> Steps:
             _follow(["tail", "--follow", "--lines=+1", f"{place}/{one.name}"], one.file.take_line, ready, stack)
         _follow_journald(where, programs, ready, stack)
         producers = [
-            _started([*PRODUCERS[one.name], *words], stack, output)
+            _start([*PRODUCERS[one.name], *words], stack, output)
             for one, file in zip(programs, outputs, strict=True)
             for output in (_stream(where, one.tag, stack), file.fileno())
         ]
@@ -156,11 +156,11 @@ def at(where: Target, asked: Namespace) -> Steps:
                 lost = count - len(way.numbers)
                 way.read.labels["lost"] = str(lost) if complete else "-"
                 if complete and lost:
-                    found.losses.append(f"{way.read.name}: {lost} of {count} lines did not come.")
+                    found.losses.append(f"{way.read.name}: {lost} of {count} lines did not arrive.")
 
 
 def run_command(where: Target, asked: Namespace) -> Steps:
-    """Measure a command of the user's, until it ends or for as long as was asked."""
+    """Measure a user's command until it ends or for the requested time."""
     program = Program(escaped(os.path.basename(asked.argv[0])))
     found = _measurement([program.reader], [program])
     yield found
@@ -201,7 +201,7 @@ def _measurement(rows: list[Series], programs: list[Program]) -> Measurement:
 
 
 def _label(series: Series) -> None:
-    """Put into the row what is no percentile."""
+    """Add the rate and the largest gap of a series to its row."""
     ends = [began + took for began, took in zip(series.began_ns, series.took_ns, strict=True)]
     span_s = (max(ends) - min(ends)) / 1e9 if ends else 0.0
     series.labels["rate"] = f"{(len(ends) - 1) / span_s:.1f}/s" if span_s else "-"
@@ -209,7 +209,7 @@ def _label(series: Series) -> None:
 
 
 def _read(ready: selectors.BaseSelector) -> bool:
-    """Hand over the lines that have come; whether there were any."""
+    """Pass all lines that have come to their takers. Return whether there were any."""
     some = False
     for key, _ in ready.select(MOMENT_S):
         lines, take = key.data
@@ -223,9 +223,9 @@ def _read(ready: selectors.BaseSelector) -> bool:
 
 
 def _follow_journald(where: Target, programs: list[Program], ready: selectors.BaseSelector, stack: ExitStack) -> None:
-    """Follow the journal for the programs' lines, and wait until the reader has begun: a line of ours has come.
+    """Follow the journal for the programs' lines, and wait until the reader shows a first line of our own.
 
-    Raises: KeeperError if none comes.
+    Raises: KeeperError if no line comes.
     """
     began_ns = time.monotonic_ns()
     by_tag = {one.tag: one for one in programs}
@@ -237,7 +237,7 @@ def _follow_journald(where: Target, programs: list[Program], ready: selectors.Ba
         entry = plain(line)
         taken_ns, identifier = int(entry["__MONOTONIC_TIMESTAMP"]) * 1000, entry["SYSLOG_IDENTIFIER"]
         if taken_ns < began_ns - 1000:
-            return  # of a process that had our number before; the journal's times are rounded down
+            return  # by an earlier process with our id; the journal's times are rounded down
         began = began or identifier == tag
         if identifier in by_tag:
             by_tag[identifier].take_entry(entry.get("MESSAGE", ""), taken_ns, read_ns)
@@ -257,14 +257,14 @@ def _follow_journald(where: Target, programs: list[Program], ready: selectors.Ba
 def _follow(
     words: list[str], take: Callable[[bytes, int], None], ready: selectors.BaseSelector, stack: ExitStack
 ) -> None:
-    """Have each line that a command writes taken when it has come."""
-    reader = _started(words, stack)
+    """Run a command and have `take` called with each line that it writes."""
+    reader = _start(words, stack)
     lines = Lines(reader.stdout.fileno() if reader.stdout else -1)
     ready.register(lines.fd, selectors.EVENT_READ, (lines, take))
 
 
-def _started(words: list[str], stack: ExitStack, output: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-    """A command that ends with the stack; one of Python's keeps lines back as it does by default."""
+def _start(words: list[str], stack: ExitStack, output: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+    """Start a command that is killed when the stack ends. A Python program in it buffers its output as by default."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     process = subprocess.Popen(words, stdout=output, stdin=subprocess.DEVNULL, env=environment)
     stack.enter_context(process)
@@ -273,7 +273,7 @@ def _started(words: list[str], stack: ExitStack, output: int = subprocess.PIPE) 
 
 
 def _stream(where: Target, identifier: str, stack: ExitStack) -> int:
-    """A program's stdout as journald takes it: sd_journal_stream_fd(3), at any journald's socket."""
+    """Connect a program's stdout to journald, as sd_journal_stream_fd(3) does, at any journald's socket."""
     channel = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     channel.connect(os.fspath(where.sockets / "stdout"))
     channel.shutdown(socket.SHUT_RD)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long a program waits in syslog(3), which sends a blocking datagram to /dev/log.
+"""The time that a program waits in syslog(3), which sends a blocking datagram to /dev/log.
 
-As glibc does it: the default SO_SNDBUF, and one new connection where the old one is refused.
+The probe does as glibc: default SO_SNDBUF, and one new connection if the old one is refused.
 """
 
 from __future__ import annotations
@@ -28,56 +28,56 @@ from journalkeeper.probe.base import (
     ProcessorTime,
     Steps,
     Target,
-    at_the_end,
     sample,
     schedule,
     target,
+    undo_at_end,
 )
 from journalkeeper.report.distribution import Series
 
 IDENTIFIER: Final = "journalkeeper-probe"
 ARRIVALS_PAUSE_S: Final = 0.2
 MICROSECOND_NS: Final = 1000
-"""The journal's times are rounded down to it."""
+"""The resolution of the journal's times, which are rounded down."""
 
 
 class Logger:
-    """glibc's syslog(3) at a socket."""
+    """A client of the syslog socket that behaves as glibc's syslog(3)."""
 
     def __init__(self, path: Path) -> None:
         self._path = os.fspath(path)
-        self._socket = self._connected()
+        self._socket = self._connect()
 
-    def _connected(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.send_buffer_bytes = channel.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         channel.connect(self._path)
         return channel
 
     def send(self, datagram: bytes) -> None:
-        """Send it, and wait while the queue is full."""
+        """Send a datagram, and wait while the queue is full."""
         try:
             self._socket.send(datagram)
         except ConnectionError:
             self.close()
-            self._socket = self._connected()
+            self._socket = self._connect()
             self._socket.send(datagram)
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._socket.close()
 
 
 def datagram(size_bytes: int, number: int = 0) -> bytes:
-    """A message as syslog(3) sends it, of so many bytes, with its number."""
+    """Return a syslog(3) message of `size_bytes` that contains `number`."""
     head = f"<14>{time.strftime('%b %e %T')} {IDENTIFIER}[{os.getpid()}]: {number:08d} "
     return head.ljust(size_bytes, "x").encode()
 
 
-def allowed(asked: Namespace) -> int:
-    """How many messages to send: on the host at most half of what journald takes from one unit.
+def count_messages(asked: Namespace) -> int:
+    """Return the number of messages to send: on the host, at most half of journald's rate limit for one unit.
 
-    Raises: UsageError.
+    Raises: UsageError if the host's limit would be exceeded.
     """
     count = sys.maxsize if asked.flat_out else max(1, round(asked.rate * asked.seconds))
     limit = conf.rate_limit()
@@ -89,22 +89,22 @@ def allowed(asked: Namespace) -> int:
     if min(count, asked.rate * limit.interval_us / 1e6) > half:
         raise UsageError(
             f"--host: at most {half} messages in {format_span(limit.interval_us)}, half of RateLimitBurst= "
-            "in journald.conf(5), or others of the session lose theirs; lower --rate or --seconds"
+            "in journald.conf(5); with more, other programs of the session lose messages. Lower --rate or --seconds"
         )
     return count
 
 
-def measured(asked: Namespace) -> Steps:
-    """Log as `asked` says to the journald that it names."""
+def measure(asked: Namespace) -> Steps:
+    """Log to the chosen journald at the requested rate, and time each call."""
     if asked.host and asked.starve is not None:
-        raise UsageError("--starve is not for the host's journald; leave out --host")
-    count = allowed(asked)
+        raise UsageError("--starve works only with a private journald: leave out --host")
+    count = count_messages(asked)
     with target(host=asked.host, directory=asked.directory) as where:
         yield from at(where, asked, count)
 
 
 def at(where: Target, asked: Namespace, count: int) -> Steps:
-    """Measure at one journald, in CLOCK_MONOTONIC at both ends."""
+    """Measure one journald, with CLOCK_MONOTONIC for both ends."""
     sent, taken = (Series(f"until {end}", planned=not asked.flat_out) for end in ("sent", "journald took it"))
     found = Measurement([sent, taken])
     yield found
@@ -114,11 +114,11 @@ def at(where: Target, asked: Namespace, count: int) -> Steps:
     planned = _flat_out(asked.seconds, count) if asked.flat_out else schedule(asked.rate, count)
     words = (sys.executable, "-m", "journalkeeper.probe.starve", str(where.pid), str(asked.starve))
     try:
-        with nullcontext() if asked.starve is None else at_the_end(*words):
+        with nullcontext() if asked.starve is None else undo_at_end(*words):
             for _ in sample(sent, planned, lambda: logger.send(datagram(asked.size, len(sent.took_ns)))):
                 yield found
     except OSError as error:
-        found.faults.append(f"journald ended meanwhile ({error.strerror}): what was sent before is shown")
+        found.faults.append(f"journald ended meanwhile ({error.strerror}): only the messages before that are shown")
     finally:
         found.notes.append(used.note(where.pid))
         begins = sent.begins_ns()
@@ -129,7 +129,7 @@ def at(where: Target, asked: Namespace, count: int) -> Steps:
             f"max_dgram_qlen {_qlen(where)}, SO_SNDBUF {logger.send_buffer_bytes}; {asked.size} bytes a message"
         )
         if lost := len(sent.began_ns) - len(taken.began_ns):
-            found.losses.append(f"{lost} of {len(sent.began_ns)} messages did not come to the journal.")
+            found.losses.append(f"{lost} of {len(sent.began_ns)} messages did not arrive in the journal.")
         logger.close()
 
 
@@ -139,16 +139,16 @@ def _flat_out(seconds: float, count: int) -> Iterator[int]:
 
 
 def _qlen(where: Target) -> str:
-    """The sysctl of the network namespace in which journald made its socket."""
+    """Return max_dgram_qlen of the network namespace in which journald made its socket."""
     words = ["nsenter", f"--target={where.pid}", "--net", "cat", "/proc/sys/net/unix/max_dgram_qlen"]
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "?"
 
 
 def find_arrivals(where: Target, found: Measurement) -> dict[int, int]:
-    """Return when journald took our messages (CLOCK_MONOTONIC), by their numbers.
+    """Return the time (CLOCK_MONOTONIC, ns) at which journald received each message, by the message's number.
 
-    It waits until all have come, or none has come for PATIENCE_S. No time of the wall clock is compared: it
-    may have been set since the messages were sent.
+    Wait until all have arrived, or none has for PATIENCE_S. Wall clock times are not compared, because the clock may
+    have been set since the messages were sent.
     """
     sent = found.series[0].began_ns
     words = [*where.journalctl, "--quiet", "--output=json", "--all", "--output-fields=MESSAGE"]
@@ -170,5 +170,5 @@ def find_arrivals(where: Target, found: Measurement) -> dict[int, int]:
 
 
 def boot_id() -> str:
-    """Return the id of this boot as the journal has it."""
+    """Return the id of this boot in the journal's form."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")

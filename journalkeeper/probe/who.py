@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who syncs which file, and how long each call takes: by tracefs, in an instance of our own.
+"""A trace of the processes that sync files and of the duration of each call, from our own tracefs instance.
 
-Counts are exact or said to be not: what the kernel had no room for is counted.
+Counts are exact, or a fault reports how many events the kernel dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from journalkeeper.journald import opening
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import counted
-from journalkeeper.probe.base import NAME, Lines, Measurement, Steps, at_the_end
+from journalkeeper.probe.base import NAME, Lines, Measurement, Steps, undo_at_end
 from journalkeeper.probe.scratch_volume import own_mounts
 from journalkeeper.report.distribution import Limit, Series
 from journalkeeper.report.distribution import shown as span
@@ -33,7 +33,7 @@ EVENTS: Final = (
     "btrfs/btrfs_sync_file",
 )
 BUFFER_KIB: Final = 1024
-"""For each processor: some 10,000 events."""
+"""The buffer size for each processor: some 10,000 events."""
 
 PREPARE: Final = """
 set -e
@@ -49,7 +49,7 @@ while [ -d "$1/instances/$2" ] && ! rmdir "$1/instances/$2"; do sleep 0.1; done
 """
 
 LINE: Final = re.compile(r"\s*(.*)-(\d+) +\( *([\d-]+)\) \[\d+\] \S+ +(\d+)\.(\d{6}): (.*)", re.DOTALL)
-"""A thread's name, its id, its process, seconds and microseconds, and what it does (options/record-tgid)."""
+"""A thread's name, its id, its process, seconds and microseconds, and the event (options/record-tgid)."""
 
 UNKNOWN: Final = "<...>"
 ENTER: Final = re.compile(rf"sys_({'|'.join(CALLS)})\((?:fd: (0x[0-9a-f]+|[0-9a-f]+))?")
@@ -58,17 +58,18 @@ SYNC_FILE: Final = re.compile(r"btrfs_sync_file: (?P<fsid>\S+): root=(?P<root>\d
 
 COLUMNS: Final = ("process", "call", "count", "mean", "worst", "total", "share")
 JOURNALD: Final = "systemd-journal"
-"""Whose main thread keeps all loggers waiting; its thread "journal-offline" only those who touch the same pages."""
+"""The main thread's name: all loggers wait for it. Its thread "journal-offline" delays only writers of the same pages.
+"""
 
 HOSTS_PROCESSES: Final = "pid:[4026531836]"
-"""The first PID namespace, in whose numbers a trace names processes (PROC_PID_INIT_INO, linux/proc_ns.h)."""
+"""The first PID namespace; a trace names processes by their ids in it (PROC_PID_INIT_INO, linux/proc_ns.h)."""
 
 LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")
 INSTEAD: Final = "; instead: strace -c -f -p PID"
 
 
 class Under(NamedTuple):
-    """A call that has begun: which, when, in which process, and the file as far as it is known."""
+    """A call that has begun: its name, time, process and thread, and the file as far as it is known."""
 
     call: str
     began_us: int
@@ -79,7 +80,7 @@ class Under(NamedTuple):
 
 
 class Callers:
-    """Takes in the lines of a trace: who called what, and for how long."""
+    """The calls in a trace, by process, thread, call and file."""
 
     def __init__(self) -> None:
         self.found: list[Series] = []
@@ -91,9 +92,9 @@ class Callers:
         self._volumes = _volumes()
 
     def take(self, line: str) -> None:
-        """One line, or a part of one: a thread's name may have line breaks in it."""
+        """Add one line of the trace, or a part of a line: a thread's name may contain line breaks."""
         if line.startswith("CPU:"):
-            return  # events that were lost, which are counted elsewhere
+            return  # lost events are counted by _count_lost_events
         line = self.unread + line
         match = LINE.match(line)
         self.unread = f"{line}\n" if match is None and line else ""
@@ -104,7 +105,7 @@ class Callers:
         if enter := ENTER.match(what):
             self._under[tid] = self.begin((thread, tid, group), now_us, *enter.groups())
         elif (sync := SYNC_FILE.match(what)) and tid in self._under:
-            self._under[tid] = self._named(self._under[tid], sync)
+            self._under[tid] = self._resolve_file(self._under[tid], sync)
         elif EXIT.match(what) and tid in self._under:
             call = self._under.pop(tid)
             self.add(call, now_us - call.began_us)
@@ -130,7 +131,7 @@ class Callers:
         return Under(call, now_us, self._processes.get(group, thread), thread, file, number)
 
     def add(self, call: Under, took_us: int) -> None:
-        """Add one call to the row of its process, thread, kind and file."""
+        """Add one call to the row of its process, thread, call and file."""
         key = (call.process, call.thread, call.call, call.file)
         if key not in self._series:
             words = dict(zip(("process", "thread", "call", "file"), map(shown, key), strict=True))
@@ -139,7 +140,9 @@ class Callers:
         self._series[key].add(call.began_us * 1000, took_us * 1000)
 
     def finish(self, now_us: int, length_us: int) -> int:
-        """Count the calls that have not returned until now, and set each row's share. Return how many there were."""
+        """Count the calls that have not returned by `now_us`, set each row's share, and return the number of those
+        calls.
+        """
         open_calls = list(self._under.values())
         for call in open_calls:
             self.add(call, max(0, now_us - call.began_us))
@@ -147,10 +150,10 @@ class Callers:
             series.labels["share"] = f"{sum(series.took_ns) / 1000 / length_us:.1%}"
         return len(open_calls)
 
-    def _named(self, call: Under, sync: re.Match[str]) -> Under:
-        """The call with the file that btrfs says: its inode is right also where the descriptor was closed at once.
+    def _resolve_file(self, call: Under, sync: re.Match[str]) -> Under:
+        """Return the call with the file that btrfs names. Its inode is right even if the descriptor was closed at once.
 
-        What /proc said is taken where it leads to that inode from here too, or has no name any more.
+        The name from /proc is kept if it leads to that inode from here, too, or if the inode has no name any more.
         """
         number = int(sync["ino"])
         key = (sync["fsid"], sync["root"], number)
@@ -166,7 +169,7 @@ class Callers:
             except OSError:
                 continue  # deleted, or the volume was unmounted
             path = f"{point.rstrip('/')}/{name}" if points.get(tree) == point else f"?/{name}"
-            if path.startswith("?") or _is_at(path, number):  # a name stays found for a while after it was deleted
+            if path.startswith("?") or _is_at(path, number):  # a lookup finds a name for a while after its deletion
                 return call._replace(file=path)
         return call._replace(file=self._names.get(key, f"? (inode {number})"))
 
@@ -179,7 +182,7 @@ def _is_at(path: str, number: int) -> bool:
 
 
 def _volumes() -> dict[str, dict[int, str]]:
-    """The mount points of each btrfs, by the subvolume that is seen there whole."""
+    """Return the mount points of each btrfs by its fsid and the subvolume that is mounted there as a whole."""
     found: dict[str, dict[int, str]] = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, kind = line.partition(" - ")
@@ -191,28 +194,28 @@ def _volumes() -> dict[str, dict[int, str]]:
                 if os.fstat(fd).st_ino == inode.FIRST_FREE_OBJECTID:
                     found.setdefault(volume.fs_info(fd)[0], {})[inode.find_subvolume_id(fd)] = point
         except OSError:
-            continue  # a file that is mounted on a file, or it was unmounted
+            continue  # a file is mounted on a file, or the volume was unmounted
     return found
 
 
 @contextmanager
 def instance() -> Iterator[Path]:
-    """Make a trace instance of our own, in a mount namespace that has a tracefs, and remove it at the end.
+    """Make our own trace instance, in a mount namespace with a tracefs, and remove it at the end.
 
-    Its name has the number of our PID namespace before our process id, so that processes of the same
-    number in different namespaces have different instances.
+    Its name contains the number of our PID namespace and our process id, so that equal process ids in different
+    namespaces do not collide.
 
-    Raises: KeeperError with the reason where there can be none.
+    Raises: KeeperError with the reason if no instance can be made.
     """
     processes = os.readlink("/proc/self/ns/pid")
     if processes != HOSTS_PROCESSES:
         raise KeeperError(
-            f"cannot trace in a container: a trace has the host's process ids. Run it on the host{INSTEAD}"
+            f"cannot trace in a container, because a trace has the host's process ids: run it on the host{INSTEAD}"
         )
     name = f"{NAME}{processes.strip('pid:[]')}-{os.getpid()}"
     alone = () if os.path.isdir(f"{TRACEFS}/instances") else own_mounts() or ()
     try:
-        with at_the_end(*alone, "sh", "-c", PREPARE, "sh", TRACEFS, name) as child:
+        with undo_at_end(*alone, "sh", "-c", PREPARE, "sh", TRACEFS, name) as child:
             yield Path(f"/proc/{child}/root{TRACEFS}/instances/{name}")
     except OSError as error:
         locked = LOCKDOWN.exists() and "[none]" not in LOCKDOWN.read_text()
@@ -220,22 +223,24 @@ def instance() -> Iterator[Path]:
         raise KeeperError(f"cannot trace: {why}{INSTEAD}") from error
 
 
-def measured(asked: Namespace) -> Steps:
-    """Watch for as long as `asked.who` says."""
+def measure(asked: Namespace) -> Steps:
+    """Watch the sync calls of all processes for the requested time."""
     callers = Callers()
     found = Measurement(callers.found, COLUMNS)
     length_us = round(asked.who * 1e6)
     found.own_verdict = lambda limit: describe(callers.found, length_us, limit)
     with ExitStack() as stack:
         place = stack.enter_context(instance())
-        pipe = _opened(place, stack)
+        pipe = _open_pipe(place, stack)
         began_us = time.monotonic_ns() // 1000
         try:
             yield from _trace(place, pipe, asked.who, callers, found)
         finally:
             length_us = min(length_us, time.monotonic_ns() // 1000 - began_us)
             if number := callers.finish(began_us + length_us, length_us):
-                found.notes.append(f"{number} of the calls had not returned at the end: they count until then.")
+                found.notes.append(
+                    f"{number} of the calls had not returned at the end: their time until then is counted."
+                )
 
 
 def describe(rows: list[Series], length_us: int, limit: Limit) -> str:
@@ -264,8 +269,8 @@ def _count(rows: list[Series]) -> str:
     return counted(sum(len(row.took_ns) for row in rows), "call")
 
 
-def _opened(place: Path, stack: ExitStack) -> int:
-    """The instance's pipe, with the events on.
+def _open_pipe(place: Path, stack: ExitStack) -> int:
+    """Enable the events and return the descriptor of the instance's pipe.
 
     Raises: OSError; EPERM under lockdown.
     """
@@ -298,11 +303,11 @@ def _trace(place: Path, pipe: int, length_s: float, callers: Callers, found: Mea
                     break
                 select.select([pipe], [], [], min(0.1, max(0.0, until_s - time.monotonic())))
     finally:
-        if lost := _lost(place) + bool(callers.unread):
+        if lost := _count_lost_events(place) + bool(callers.unread):
             found.faults.append(f"{lost} events were lost: the counts are too low")
 
 
-def _lost(place: Path) -> int:
-    """How many events the buffers of all processors had no room for (Documentation/trace/ftrace.rst)."""
+def _count_lost_events(place: Path) -> int:
+    """Return the number of events that the buffers of all processors dropped (Documentation/trace/ftrace.rst)."""
     text = "".join(path.read_text() for path in place.glob("per_cpu/cpu*/stats"))
     return sum(map(int, re.findall(r"^(?:overrun|dropped events): (\d+)$", text, re.MULTILINE)))

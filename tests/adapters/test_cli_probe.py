@@ -103,10 +103,10 @@ def test_on_a_host_at_most_half_of_what_journald_takes_is_sent(
     monkeypatch.setattr(files, "assignments", lambda *_, **__: assignments)
     asked = parse(["probe", "syslog", "--host", *words.split()])
     if allowed:
-        assert syslog.allowed(asked) == (5 if asked.flat_out else round(asked.rate * asked.seconds))
+        assert syslog.count_messages(asked) == (5 if asked.flat_out else round(asked.rate * asked.seconds))
         return
     with pytest.raises(UsageError, match="at most 5000 messages in 30s, half of RateLimitBurst="):
-        syslog.allowed(asked)
+        syslog.count_messages(asked)
 
 
 def test_the_hosts_journald_is_never_starved(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:

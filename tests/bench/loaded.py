@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.history.record import Record
 from journalkeeper.journald.journalctl import plain, wait_us
-from journalkeeper.probe.base import at_the_end
+from journalkeeper.probe.base import undo_at_end
 from journalkeeper.probe.bed import Bed, bed
 from journalkeeper.probe.scratch_volume import extents
 from tests.bench.archive import slowed
@@ -117,7 +117,7 @@ def live(asked: Namespace, beside: Beside, *, ready: Beside = alone, rest: bool 
     with flushing(asked.interval) as place:
         _aged(place, asked.extents, nocow)
         base, active = place.volume.base, place.journald.active
-        before_bytes = place.volume.written_bytes()
+        before_bytes = place.volume.count_written_bytes()
         with ExitStack() as stack:
             stack.enter_context(ready(place))
             first = extents(active)
@@ -133,7 +133,7 @@ def live(asked: Namespace, beside: Beside, *, ready: Beside = alone, rest: bool 
             else:
                 place.journald.sync()
             last = extents(active)
-        device_bytes = place.volume.written_bytes() - before_bytes
+        device_bytes = place.volume.count_written_bytes() - before_bytes
         ours = base / "ours"
         return Life(
             first, [count for _, count in seen], last,
@@ -163,7 +163,7 @@ def _aged(place: Bed, wanted: int, nocow: bool | None) -> None:
 
 def _starved(place: Bed, asked: Namespace) -> AbstractContextManager[object]:
     percent = getattr(asked, "starve", None)
-    return at_the_end(*STARVE, str(place.journald.pid), str(percent)) if percent else nullcontext()
+    return undo_at_end(*STARVE, str(place.journald.pid), str(percent)) if percent else nullcontext()
 
 
 def _after_the_last_flush(place: Bed, interval_s: float) -> None:

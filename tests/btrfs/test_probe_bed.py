@@ -98,11 +98,11 @@ def test_a_volume_that_is_mounted_elsewhere_too_is_not_taken_for_cold() -> None:
 
 def test_what_was_written_is_counted_from_the_first_mount() -> None:
     with ScratchVolume() as volume:
-        before = volume.written_bytes()
+        before = volume.count_written_bytes()
         (volume.mountpoint / "file").write_bytes(os.urandom(4 << 20))
         os.sync()
         assert before < 1 << 20
-        assert 4 << 20 <= volume.written_bytes() < 8 << 20
+        assert 4 << 20 <= volume.count_written_bytes() < 8 << 20
 
 
 def test_a_copied_image_has_the_same_files() -> None:

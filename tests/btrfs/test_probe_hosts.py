@@ -64,7 +64,7 @@ def instances() -> list[str]:
 
 def watched(during: Callable[[], object]) -> Measurement:
     """What is seen while something is done, and for a moment more."""
-    steps = who.measured(Namespace(who=60))
+    steps = who.measure(Namespace(who=60))
     found = next(steps)
     thread = threading.Thread(target=during)
     thread.start()
@@ -122,7 +122,7 @@ def test_events_for_which_there_was_no_room_are_counted_and_fail_the_count(
 ) -> None:
     monkeypatch.setattr(who, "BUFFER_KIB", 4)
     fd = os.open(place / "file", os.O_RDWR | os.O_CREAT)
-    steps = who.measured(Namespace(who=0.1))
+    steps = who.measure(Namespace(who=0.1))
     next(steps)
     for _ in range(2000):
         os.fdatasync(fd)
@@ -141,7 +141,7 @@ def test_a_dead_runs_instance_is_removed_and_one_of_another_pid_namespace_is_lef
     same_number = f"{base.NAME}{ANOTHERS}-{os.getpid()}"
     script = 'mount -t tracefs t "$1"; cd "$1/instances"; shift; mkdir "$@"; echo ready; read -r _; rmdir "$@" || :'
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", who.TRACEFS]
-    with base.at_the_end(*words, dead, foreign, same_number):
+    with base.undo_at_end(*words, dead, foreign, same_number):
         with who.instance() as ours:
             seen = set(instances())
             assert ours.name == f"{base.NAME}{OURS}-{os.getpid()}"
@@ -154,7 +154,7 @@ def test_in_another_pid_namespace_the_real_reason_is_said() -> None:
     words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "journalkeeper", "probe", "fsync"]
     done = subprocess.run([*words, "--who=1"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "cannot trace in a container: a trace has the host's process ids. Run it on the host" in done.stderr
+    assert "cannot trace in a container, because a trace has the host's process ids: run it on the host" in done.stderr
 
 
 CALLER = """
@@ -206,7 +206,7 @@ os.fsync(fd)
 """
     bed.volume.throttle(10)
     with subprocess.Popen([sys.executable, "-c", program, file], stdout=subprocess.PIPE) as process:
-        steps = who.measured(Namespace(who=1.0))
+        steps = who.measure(Namespace(who=1.0))
         next(steps)
         found = ended(steps)
         bed.volume.throttle(0)
@@ -302,7 +302,7 @@ def test_a_journald_that_dies_is_said_and_what_was_sent_before_is_shown(bed: Bed
         if number == 50:
             bed.journald.kill()
     (fault,) = found.faults
-    assert re.fullmatch(r"journald ended meanwhile \(.+\): what was sent before is shown", fault)
+    assert re.fullmatch(r"journald ended meanwhile \(.+\): only the messages before that are shown", fault)
     assert len(found.series[0].began_ns) == 51
 
 
@@ -312,7 +312,7 @@ def test_a_full_volume_ends_the_fsync_probe_with_its_reason_and_without_its_file
     volume = make_volume("128M")
 
     def fill_and_go_on() -> None:
-        steps = fsync.measured(Namespace(directory=str(volume.mountpoint), rate=100, seconds=1, who=None))
+        steps = fsync.measure(Namespace(directory=str(volume.mountpoint), rate=100, seconds=1, who=None))
         next(steps)
         subprocess.run(
             ["dd", "if=/dev/zero", f"of={volume.mountpoint}/rest", "bs=1M", "conv=fsync"],
@@ -404,7 +404,7 @@ def test_a_clock_that_was_set_by_an_hour_makes_no_wait_longer(bed: Bed, probe: s
 def test_messages_that_do_not_come_are_counted_and_said(make_bed: Callable[..., Bed]) -> None:
     found = ended(syslog.at(at_bed(make_bed("MaxLevelStore=warning")), asked(), 50))
     assert [len(series.took_ns) for series in found.series] == [50, 0]
-    assert found.losses == ["50 of 50 messages did not come to the journal."]
+    assert found.losses == ["50 of 50 messages did not arrive in the journal."]
     assert found.verdict(Limit(60 * 10**9, "X=")).startswith(found.losses[0])
 
 
@@ -438,7 +438,7 @@ def test_a_programs_own_buffer_is_not_taken_for_journalds_delay(bed: Bed) -> Non
     ("program", "status", "lines", "says"),
     [
         ("print('one', flush=True); print('two', flush=True)", 0, 2, "A reader has a line at most "),
-        ("import sys, time; time.sleep(0.1); sys.exit(3)", 3, 0, "wrote no line, or keeps them back"),
+        ("import sys, time; time.sleep(0.1); sys.exit(3)", 3, 0, "wrote no line, or buffers its lines"),
         (
             "import time; out = open(1, 'w', 8192)\n"
             "for n in range(80): print('x' * 200, file=out, flush=n % 20 == 19); time.sleep(0.05)",

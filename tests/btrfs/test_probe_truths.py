@@ -121,7 +121,7 @@ def intakes_worst(place: Bed) -> Truth:
     """The journal's own longest wait is how long journald was stopped."""
     stop = stopped(place, 100)
     wall = stop.found.wall_ns
-    found = ended(intake.measured(Namespace(directory=str(place.directory), since=None, boot=False, follow=False)))
+    found = ended(intake.measure(Namespace(directory=str(place.directory), since=None, boot=False, follow=False)))
     begins, waits = found.series[0].began_ns, found.series[0].waits_ns()
     worst = max(wait for at, wait in zip(begins, waits, strict=True) if stop.began_ns <= at - wall <= stop.ended_ns)
     return Truth(worst, stop.length_ns, worst >= stop.ended_ns - first_after(stop) - MS)
@@ -175,7 +175,7 @@ def _capacity(place: Bed) -> int:
 def _fsyncs(place: Path, monkeyed: Callable[[Measurement], None], seconds: float, rate: float) -> Series:
     """The first part of the fsync probe, alone on the volume."""
     asked = Namespace(directory=str(place), rate=rate, seconds=seconds, who=None)
-    steps = fsync.measured(asked)
+    steps = fsync.measure(asked)
     found = next(steps)
     for _ in itertools.takewhile(lambda found: not found.series[1].began_ns, steps):
         monkeyed(found)

@@ -57,7 +57,7 @@ def test_a_user_is_told_what_only_root_may(place: object, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     reason = volume.missing() if place is volume else bed.missing_for_journald()
     assert reason is not None
-    assert reason.startswith("only root may ")
+    assert reason.endswith("root: run with sudo")
 
 
 @pytest.mark.usefixtures("as_root")
