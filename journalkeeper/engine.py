@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """One run: observe, plan, execute, record.
 
-Data flows one way: one look, one plan made from it, one outcome for each action, recorded before the next
-action begins. `plan` is `run` stopped before anything is touched. A file that changed since the look gets the
+Data flows one way: one look, one plan made from it, and one outcome for each action, which is recorded before the next
+action begins. `plan` is a `run` that stops before it touches a file. A file that changed since the look gets the
 outcome `changed` and waits for the next plan.
 """
 
@@ -51,19 +51,19 @@ from journalkeeper.policy.window import next_flush_us, windows
 
 DAEMON: Final = "daemon"
 SNAPSHOTS_US: Final = 30 * DAY_US
-"""For how long a rewrite beside a snapshot is evidence that snapshots are taken of a journal: some are, each month."""
+"""How long a rewrite of shared data counts as evidence that snapshots are taken of a journal: some are monthly."""
 
 DAY_S: Final = 24 * 60 * 60.0
 
 
 @dataclass
 class Memory:
-    """All that outlives a run: it is handed over whole when the configuration is read again.
+    """The state that outlives a run. A new engine takes it over as a whole when the configuration is read again.
 
     `observer` has a row for each file, which holds as long as the file's device, inode, size, mtime and ctime are the
-    same and no run of ours has rewritten it. `failures` are the last failed actions by (device, inode), `waiting`
-    the files that wait by path (None before the first run), `seen` is the last look. `newest_run` is the newest run
-    in the history: another process may have added one. `notices` are still to be reported.
+    same and no run has rewritten the file. `failures` are the last failed actions by (device, inode). `waiting` are the
+    waiting files by path, None before the first run. `seen` is the last look. `newest_run` is the newest run in the
+    history: another process may have added one. `notices` are still to be reported.
     """
 
     observer: Observer
@@ -79,12 +79,12 @@ class Memory:
 
 
 class Engine:
-    """Runs over some journal directories.
+    """Runs over a set of journal directories.
 
-    `directories` stands in for Directories= of `config`, `state_directory` for
-    $STATE_DIRECTORY or /var/lib/journalkeeper; journald's configuration is read below `root`.
-    With `disk_bytes` each look also asks what a file really occupies, which only root may. With `follows` each
-    look is at every file, because flush times that are learned from some files only would be wrong.
+    `directories` replaces Directories= of `config`, and `state_directory` replaces $STATE_DIRECTORY or
+    /var/lib/journalkeeper. journald's configuration is read below `root`. With `disk_bytes` each look also measures the
+    disk usage of each file, which needs root. With `follows` each look covers every file, because flush times that are
+    learned from some files only would be wrong.
     """
 
     def __init__(
@@ -107,37 +107,37 @@ class Engine:
             self._publisher = Publisher(config, self.state_directory)
 
     def take_over(self, before: Engine) -> None:
-        """Continue with the memory of `before`, whose configuration was another."""
+        """Continue with the memory of `before`, an engine with another configuration."""
         self.memory = before.memory
 
     def has_configuration_of(self, other: Engine) -> bool:
-        """Return whether both engines work by the same values."""
+        """Return whether both engines have the same configuration and directories."""
         return (self._config, self.directories) == (other._config, other.directories)
 
     @property
     def settle_us(self) -> int:
-        """How long an archive is left alone."""
+        """How long an archive is left alone after a change."""
         return self._config.watch.settle_us
 
     def publish_health(self, *, healthy: bool | None) -> None:
-        """Write the verdict into the metrics, None if it is not known. A run reports what bars the file."""
+        """Write the verdict into the metrics, None if it is unknown. An error is left for the next run to report."""
         if self._publisher is not None:
             run_bookkeeping(partial(self._publisher.judged, healthy=healthy))
 
-    def _there(self, *, watching: bool) -> tuple[str, ...]:
-        """The directories to look into: who watches takes one that is not there for empty."""
+    def _list_directories(self, *, watching: bool) -> tuple[str, ...]:
+        """Return the directories to look into. A missing directory counts as empty if `watching`."""
         return tuple(filter(os.path.isdir, self.directories)) if watching else self.directories
 
-    def missing(self) -> list[str]:
-        """The directories that are not there."""
+    def list_missing_directories(self) -> list[str]:
+        """Return the configured directories that do not exist."""
         return [directory for directory in self.directories if not os.path.isdir(directory)]
 
     def status(self, host: Host, plan: Plan, outcomes: tuple[Outcome, ...]) -> Status:
-        """The numbers of a run."""
+        """Return the numbers of a run."""
         return status(host, plan, outcomes, self._config)
 
     def look(self, request: Request) -> Host:
-        """One look at the files of `request`; without the record, which not every reader of journals may read.
+        """Look once at the files of `request`, without the history, which some readers of journals may not read.
 
         Raises: NotBtrfsError; FileError for a directory; NeedsRootError if no file may be read.
         """
@@ -145,26 +145,27 @@ class Engine:
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
     def plan(self, request: Request) -> Plan:
-        """What `run` would do now; journald is not asked for a sync for it.
+        """Return the plan that `run` would carry out now. It requests no sync from journald.
 
-        Raises: as `look`; NeedsRootError, KeeperError for a record that cannot be read.
+        Raises: as `look`; NeedsRootError; KeeperError if the history cannot be read.
         """
-        return self.judged(request)[1]
+        return self.look_and_plan(request)[1]
 
-    def judged(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
-        """The plan with the host that it is for, as seen and as recorded.
+    def look_and_plan(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
+        """Return the host with its history, and the plan for it.
 
-        Unless the disks are watched, for LOOK_S, the plan knows of no pressure. Raises: as `plan`.
+        With `watch_disks` it measures for LOOK_S how busy the disks are; otherwise the plan ignores the load. Raises:
+        as `plan`.
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
-            seen = self._see(request, self._there(watching=self._follows))
-            host, planned = self._planned(self._host(seen, record), request, marked=True, watch_disks=watch_disks)
+            seen = self._see(request, self._list_directories(watching=self._follows))
+            host, planned = self._plan(self._make_host(seen, record), request, marked=True, watch_disks=watch_disks)
             return host, planned._replace(notices=record.ignored)
 
-    def _planned(self, host: Host, request: Request, *, marked: bool, watch_disks: bool = True) -> tuple[Host, Plan]:
-        """What to do about `host`, and the same host with how busy its disks are where work depends on that.
+    def _plan(self, host: Host, request: Request, *, marked: bool, watch_disks: bool = True) -> tuple[Host, Plan]:
+        """Return the plan for `host`, and `host` with the load of its disks if work depends on that.
 
-        `marked`, for people: with what --now would do as well.
+        With `marked` each skip shows whether --now would end it.
         """
         chosen = plan(host, request, self._config)
         watched = watch_disks and not request.now and self._config.window.pressure_max_percent < 100
@@ -185,25 +186,25 @@ class Engine:
         origin: str = "defrag",
         on_outcome: Callable[[Outcome], None] = lambda _: None,
     ) -> Report:
-        """Plan and do it, until it is done or `stop` says so between two pieces.
+        """Look, plan, and carry out the plan, until it is done or `stop` returns True between two pieces.
 
-        An `origin` of "daemon" takes directories that are not there for empty, leaves no trace of
-        a run that had nothing to do, and keeps the extent counts, once an hour where they changed.
+        With `origin` "daemon" a missing directory counts as empty, a run without work leaves no row in the history, and
+        changed extent counts are recorded once an hour.
 
-        Raises: as `look`; BusyError while another run is on; KeeperError where no record can be kept.
+        Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be written.
         """
         began = time.monotonic()
         watching = origin == DAEMON
-        publisher = self._publisher_for(request)
+        publisher = self._choose_publisher(request)
         with ExitStack() as stack:
             if publisher is not None:
                 stack.push(publisher.left)
             lock = stack.enter_context(state.lock(self.state_directory))
-            record, notices = self._opened_record(stack)
-            self._forget_what_others_did(record)
-            seen = self._see(request, self._there(watching=watching or self._follows))
-            host, chosen = self._planned(self._host(seen, record), request, marked=not watching)
-            stopped = _either(stop, lock)
+            record, notices = self._open_history(stack)
+            self._forget_files_of_other_runs(record)
+            seen = self._see(request, self._list_directories(watching=watching or self._follows))
+            host, chosen = self._plan(self._make_host(seen, record), request, marked=not watching)
+            stopped = _stop_on_either(stop, lock)
             worker = Runner(self._config, self.memory.flushes, self.memory.piece_times, hurry=request.now, stop=stopped)
             notices += [*worker.clean(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching:
@@ -218,30 +219,31 @@ class Engine:
                     unrecorded += record_outcome(record, run, seen.volumes, action.target.device, done)
                     on_outcome(done.outcome)
                 unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
-            notices += self._looked_back(record, host, (chosen, outcomes), whole=not request.paths, rarely=watching)
+            notices += self._finish_run(record, host, (chosen, outcomes), whole=not request.paths, rarely=watching)
             if publisher is not None:
                 notices += run_bookkeeping(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
-            counters = _counters(record)
+            counters = _read_counters(record)
         waiting = tuple(self.memory.waiting.values()) if self.memory.waiting and watching else ()
         written = sum(outcome.bytes_written for outcome in outcomes)
         took_s, said = time.monotonic() - began, (*notices, *unrecorded)
         return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
 
-    def _publisher_for(self, request: Request) -> Publisher | None:
-        """None of some files only, or when the host goes down: somebody waits, and nobody asks any more."""
+    def _choose_publisher(self, request: Request) -> Publisher | None:
+        """Return the publisher of the metrics, or None for a run over named files or at a shutdown."""
         return None if request.paths or request.ending else self._publisher
 
-    def _forget_what_others_did(self, record: Record) -> None:
-        """Another process may have worked on files since our last run."""
+    def _forget_files_of_other_runs(self, record: Record) -> None:
+        """Forget the rows of files that another process worked on since the last run of this engine."""
         known, self.memory.newest_run = self.memory.newest_run, record.find_newest_run()
         if known is not None and known != self.memory.newest_run:
             # every run in a new history is new
             self.memory.observer.forget(record.list_paths_since_run(known if known < self.memory.newest_run else 0))
 
-    def _wait(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
-        """Know since when files wait; the record, of which each commit costs 14 I/Os, keeps waits of an hour.
+    def _update_waits(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
+        """Update since when files wait, and store waits of more than an hour in the history.
 
-        A run over some files tells only which of them do not wait any more.
+        Shorter waits are not stored, because each commit costs 14 I/Os. A run over named files only ends the waits of
+        files that it finished.
         """
         now = now_us()
         before = record.waiting() if self.memory.waiting is None or not self._follows else self.memory.waiting
@@ -252,32 +254,32 @@ class Engine:
             self.memory.waiting = {path: wait for path, wait in before.items() if path not in done}
         record.wait((one for one in self.memory.waiting.values() if now - one.since_us >= HOUR_US), now_us=now)
 
-    def _opened_record(self, stack: ExitStack) -> tuple[Record, list[str]]:
-        """The record, which `stack` closes, and what is to be said: one that was there must be there still."""
+    def _open_history(self, stack: ExitStack) -> tuple[Record, list[str]]:
+        """Open the history until `stack` ends. Return it with the notices, among them one if it was removed."""
         removed = self.memory.history_seen and not os.path.lexists(os.path.join(self.state_directory, NAME))
         record = stack.enter_context(Record(self.state_directory))
         self.memory.history_seen = True
         if removed:
             self.memory.notices.append(f"{record.path}: the history was removed, and a new one was started")
         notices = list(self.memory.notices)
-        stack.push(partial(self._closing, record))
+        stack.push(partial(self._keep_notices, record))
         return record, notices
 
-    def _closing(self, record: Record, _: object, error: BaseException | None, __: object) -> None:
+    def _keep_notices(self, record: Record, _: object, error: BaseException | None, __: object) -> None:
         """Keep the notice about a lost history for the next run if this run failed."""
         lost = [] if error is None else [*self.memory.notices, *describe_replacement(record)]
         self.memory.notices = list(dict.fromkeys(lost))
 
-    def _looked_back(
+    def _finish_run(
         self, record: Record, host: Host, done: tuple[Plan, list[Outcome]], *, whole: bool, rarely: bool
     ) -> list[str]:
-        """Bring the record to order, and what is to be said beside the outcomes of a run over all files, or not."""
-        said = run_bookkeeping(partial(self._wait, record, *done, whole=whole))
+        """Store waiting files, prune the history, and return the notices for the report."""
+        said = run_bookkeeping(partial(self._update_waits, record, *done, whole=whole))
         said += run_bookkeeping(lambda: self._prune(record, host, whole=whole, rarely=rarely))
         return [*said, *record.ignored, *describe_replacement(record)]
 
     def _prune(self, record: Record, host: Host, *, whole: bool, rarely: bool) -> None:
-        """Forget what is old, not of `host`: after each run that somebody asked for, once a day where nobody did."""
+        """Delete old rows and failures of files that are gone. The service does so once a day, other runs each time."""
         history = self._config.history
         if not rarely or time.monotonic() - self.memory.pruned_s >= DAY_S:
             self.memory.pruned_s = time.monotonic()
@@ -292,7 +294,7 @@ class Engine:
         """Look at the files of `request`. The service's paths come from the bus, so it follows no links."""
         now = now_us()
         if request.paths and self._follows:
-            everything = self._timed(self.memory.observer.look(directories, now_us=now))
+            everything = self._add_timing(self.memory.observer.look(directories, now_us=now))
             known = {one.directory: one for one in everything.instances}
             some = self.memory.observer.look_at(request.paths, now_us=now)
             volumes = {volume.device: volume for volume in (*self.memory.seen.volumes, *some.volumes)}
@@ -301,15 +303,15 @@ class Engine:
             )  # a subvolume below may be named
             return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
         if request.paths:
-            return self._timed(self.memory.observer.look_at(map(resolved, request.paths), now_us=now))
+            return self._add_timing(self.memory.observer.look_at(map(resolved, request.paths), now_us=now))
         seen = self.memory.observer.look(directories, now_us=now)
         if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
             where = " and ".join(directories)
             raise NeedsRootError(f"the journal files in {where} may be read by root and the group systemd-journal only")
-        return self._timed(seen)
+        return self._add_timing(seen)
 
-    def _timed(self, seen: Seen) -> Seen:
-        """The same with what is known of each instance's flushes and of our pieces there."""
+    def _add_timing(self, seen: Seen) -> Seen:
+        """Add to `seen` the flush times and the slowest piece of each instance, and keep the result."""
         instances = self.memory.flushes.look(seen.instances, seen.files)
         longest_us = self.memory.piece_times.longest_us
         self.memory.seen = seen._replace(
@@ -317,8 +319,8 @@ class Engine:
         )
         return self.memory.seen
 
-    def flush_passed(self) -> bool:
-        """Whether a flush was found to be over, now or since this was asked last: time for a run."""
+    def has_flush_passed(self) -> bool:
+        """Return whether a flush was found to be over since the last call, which is the time for a run."""
         self.memory.flushes.look_again()
         return self.memory.flushes.passed()
 
@@ -332,15 +334,15 @@ class Engine:
         return tuple(found.values()), next_flush_us(instances)
 
     def next_whole_look_us(self) -> int:
-        """When a run of the service looks at everything though nothing happened, by CLOCK_REALTIME."""
+        """Return when a run of the service looks at every file without an event, by CLOCK_REALTIME."""
         return self.memory.observer.opens_shared_us
 
     def next_flush_look_us(self) -> int | None:
-        """When to ask `flush_passed`, by CLOCK_MONOTONIC; None: not before something happens."""
+        """Return when to call `has_flush_passed` next, by CLOCK_MONOTONIC; None if an event must come first."""
         return self.memory.flushes.next_look_us(self._config.window.margin_us + self.memory.piece_times.longest_us())
 
-    def _past(self, seen: Seen, record: Record) -> dict[tuple[int, int], Past]:
-        """The last rewrite of each file."""
+    def _find_past(self, seen: Seen, record: Record) -> dict[tuple[int, int], Past]:
+        """Return the last rewrite of each file."""
         past: dict[tuple[int, int], Past] = {}
         for volume in seen.volumes:
             here = [file.inode for file in seen.files if file.device == volume.device]
@@ -348,7 +350,7 @@ class Engine:
             past |= {(volume.device, inode): row for inode, row in known.items()}
         return past
 
-    def _host(self, seen: Seen, record: Record) -> Host:
+    def _make_host(self, seen: Seen, record: Record) -> Host:
         now = now_us()
         written = record.sum_written_bytes(now - DAY_US, now)
         return Host(
@@ -356,7 +358,7 @@ class Engine:
             files=seen.files,
             instances=seen.instances,
             volumes=seen.volumes,
-            past=self._past(seen, record),
+            past=self._find_past(seen, record),
             written_bytes=written,
             refused=dict(self.memory.failures),
             rotations=record.count_rotations(now - DAY_US, now),
@@ -364,7 +366,7 @@ class Engine:
         )
 
 
-def _counters(record: Record) -> Counters | None:
+def _read_counters(record: Record) -> Counters | None:
     """Return the totals, or None if they cannot be read."""
     try:
         return record.counters()
@@ -372,11 +374,11 @@ def _counters(record: Record) -> Counters | None:
         return None
 
 
-def _either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:
-    """Whether to stop: also once the lock's file is gone, and another run may have begun."""
+def _stop_on_either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:
+    """Return a function that also stops the run when the lock's file is gone, since another run may have begun."""
     return lambda: stop() or not lock.is_held()
 
 
 def now_us() -> int:
-    """CLOCK_REALTIME in microseconds."""
+    """Return CLOCK_REALTIME in microseconds."""
     return time.time_ns() // 1000

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple, Self
 
-from journalkeeper.gather.journal import journal
+from journalkeeper.gather.journal import read_journal
 from journalkeeper.health.buffering import bursts, judge_stream
 from journalkeeper.health.evidence import Journal
 from journalkeeper.probe.bed import PrivateJournald
@@ -89,7 +89,7 @@ class Talkers:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             time.sleep(1)  # it is never synced: the next line makes it ONLINE at once
-            entries = journal(os.fspath(self._journald.directory), 200_000, (), ours=False)
+            entries = read_journal(os.fspath(self._journald.directory), 200_000, (), ours=False)
             assert isinstance(entries, Journal)
             found = {
                 one.unit.removesuffix(".service"): Said(len(bursts(one.lines)) - 1, judge_stream(one) is not None)

@@ -128,7 +128,7 @@ def _plan(asked: Request, context: Context) -> tuple[dict[str, Decision] | Unkno
     try:
         service = context.service(asked)
         if service is None:
-            written = plan_document(context.engine().judged(asked, watch_disks=False)[1])
+            written = plan_document(context.engine().look_and_plan(asked, watch_disks=False)[1])
         else:
             with service:
                 written = service.plan(asked)

@@ -123,7 +123,7 @@ def _show(context: Context, status: _Status, *, again: bool = False) -> None:
 def _look(context: Context, service: Manager | Hung | Unknown | None) -> _Status:
     """Gather the evidence: from the service, the configuration, the record, and PID 1 where no service answers."""
     record, written_bytes = _read(context)
-    unread = Unknown("only root may read the record: sudo journalkeeper status", needs_root=True)
+    unread = Unknown("only root may read the history: sudo journalkeeper status", needs_root=True)
     evidence = Evidence(context.now_us, record=record or unread, service=service)
     if not context.means_service():
         return _Status(record, written_bytes, evidence, None)

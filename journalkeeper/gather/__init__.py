@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Gathers the evidence that doctor, explain and report are made of. It changes nothing."""
+"""Collect the evidence that the health rules judge."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All parts of the evidence, each looked at where it is.
+"""Collect all parts of the evidence.
 
-What cannot be looked at becomes an `Unknown` in its part, and the others are looked at all the same; only a
-journalctl that breaks off ends the whole, because half an answer looks like a whole one.
+A part that cannot be read becomes an `Unknown`, and the others are still collected. Only a journalctl that fails midway
+ends the whole, because half of its output looks like a complete one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from journalkeeper.bus.unit_states import units
 from journalkeeper.config import Config
 from journalkeeper.gather import machine
-from journalkeeper.gather.journal import journal
+from journalkeeper.gather.journal import read_journal
 from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown, Wanted
 from journalkeeper.health.service_rules import present
 from journalkeeper.history.record import NAME, Record
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from journalkeeper.engine import Engine
 
 SNAPSHOTS_US: Final = 30 * DAY_US
-"""As long as in a plan: a rewrite beside a snapshot is evidence that snapshots are taken of a journal."""
+"""The same as in a plan: how long a rewrite of shared data is evidence that snapshots are taken of a journal."""
 
 ELSEWHERE: Final = Unknown("-D names a journal that this machine's journald does not write")
 
@@ -42,13 +42,13 @@ def gather(
     now_us: int,
     service: Manager | Hung | Unknown | None = None,
 ) -> Evidence:
-    """All that is wanted. Raises: KeeperError if journalctl breaks off."""
-    record = recorded(state_directory, wanted, now_us)
-    look, plan = _looked(engine, wanted, record, now_us)
+    """Collect the parts of the evidence that `wanted` names. Raises: KeeperError if journalctl fails midway."""
+    record = read_history(state_directory, wanted, now_us)
+    look, plan = _look(engine, wanted, record, now_us)
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
     namespaces = tuple(one.namespace for one in instances if one.namespace)
-    found = journal(wanted.directory, wanted.entries, namespaces, ours=ours) if wanted.entries else UNASKED
+    found = read_journal(wanted.directory, wanted.entries, namespaces, ours=ours) if wanted.entries else UNASKED
     evidence = Evidence(
         now_us=now_us,
         look=look,
@@ -57,21 +57,21 @@ def gather(
         record=record,
         journal=found,
         units=units(namespaces) if ours else ELSEWHERE,
-        system=machine.system() if ours else ELSEWHERE,
-        storage=machine.storage() if ours else ELSEWHERE,
+        system=machine.read_system() if ours else ELSEWHERE,
+        storage=machine.read_storage() if ours else ELSEWHERE,
         service=service if ours else ELSEWHERE,
     )
     return evidence._replace(present=present(evidence))
 
 
-def _looked(
+def _look(
     engine: Engine, wanted: Wanted, record: Recorded | Unknown, now_us: int
 ) -> tuple[Look | Unknown, Plan | Unknown]:
-    """What the engine sees, and its plan where that is wanted."""
+    """Return the engine's look, and its plan if one is wanted."""
     plan: Plan | Unknown = UNASKED
     try:
         if wanted.plan and not isinstance(record, Unknown):
-            host, plan = engine.judged(Request(upkeep=True))
+            host, plan = engine.look_and_plan(Request(upkeep=True))
         else:
             unshared = frozenset[str]() if isinstance(record, Unknown) else record.unshared
             host = engine.look(Request())._replace(unshared=unshared)
@@ -84,23 +84,23 @@ def _looked(
         plan = record
     here = {one.directory for one in host.instances}
     foreign = tuple(file.path for file in host.files if file.problem is Reason.NOT_BTRFS and file.path not in here)
-    return Look(host, tuple(path for path in foreign if os.path.isdir(path)), _leftovers(host)), plan
+    return Look(host, tuple(path for path in foreign if os.path.isdir(path)), _find_leftovers(host)), plan
 
 
-def _leftovers(host: Host) -> tuple[str, ...]:
-    """The temporary files of ours that are there."""
+def _find_leftovers(host: Host) -> tuple[str, ...]:
+    """Return the paths of this program's temporary files in the journal directories."""
     found: list[str] = []
     for one in host.instances:
         try:
             with opening.directory(one.directory) as fd:
                 found += [f"{one.directory}/{name}" for name in layout.listing(fd).leftovers]
         except (FileError, OSError):
-            continue  # it could be opened a moment ago; its files then say what is wrong
+            continue  # it could be opened a moment ago; the problems of its files are reported instead
     return tuple(found)
 
 
-def recorded(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | Unknown:
-    """What the record says of the wanted time and directory."""
+def read_history(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | Unknown:
+    """Return the rows of the history for the wanted time and directory."""
     try:
         os.stat(os.path.join(state_directory, NAME))
         with closing(Record(state_directory, read_only=True)) as record:
@@ -121,8 +121,8 @@ def recorded(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | Un
                 ignored=record.ignored,
             )
     except FileNotFoundError:
-        return Unknown(f"there is no record in {state_directory}: journalkeeper has not run here")
+        return Unknown(f"there is no history in {state_directory}: journalkeeper has not run here")
     except PermissionError:
-        return Unknown(f"{state_directory}: only root may read the record", needs_root=True)
+        return Unknown(f"{state_directory}: only root may read the history", needs_root=True)
     except KeeperError as error:
         return Unknown(str(error))

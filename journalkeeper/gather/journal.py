@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the journal tells of itself: two readings, of the newest entries of all kinds, and of the events that findings
-are about, which are few and reach further back.
+"""Read the evidence from the journal in two passes:
 
-Only what the journal vouches for is believed: fields that begin with an underscore, and what PID 1 and journald say.
+its newest entries of all kinds, and the rarer events that findings are about, which reach further back.
+
+Only trusted entries count: fields that begin with an underscore, and messages of PID 1 and journald.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from journalkeeper.model.units import parse_span_us
 
 STARTUP_FINISHED: Final = "b07a249cd024414a82dd00cd181378ff"
 STARTUP_IN_CONTAINER: Final = "eed00a68ffd84e31882105fd973abdd1"
-"""A user's manager says so too, but only the system's has PID 1."""
+"""A user's manager logs it too, but only the system's manager has PID 1."""
 
 UNIT_STARTING: Final = "7d4958e842da4a758f6c1cdc7b36dcc5"
 UNIT_STARTED: Final = "39f53479d3a045ac8e11786248231fbf"
@@ -44,22 +45,22 @@ ENTRY_FIELDS: Final = (
     *("_STREAM_ID", "_LINE_BREAK", "_PID", "_EXE"),
 )
 STEP_US: Final = 100_000
-"""By more than this from one entry to the next the clock was set, not slewed."""
+"""A larger jump between the clocks of two entries means that the clock was set, not slewed."""
 
 AFTER_STEP_US: Final = 30_000_000
-"""For so long after the clock was set an entry may have been sent before."""
+"""For this long after the clock was set, an entry may have been sent before."""
 
 
-def journal(directory: str | None, most: int, namespaces: Sequence[str], *, ours: bool) -> Journal | Unknown:
-    """The journal of this host, or that in `directory`; processes are looked up where it is `ours`.
+def read_journal(directory: str | None, most: int, namespaces: Sequence[str], *, ours: bool) -> Journal | Unknown:
+    """Read the journal of this host, or the one in `directory`; look up running processes if the journal is `ours`.
 
-    Raises: KeeperError if journalctl breaks off; NeedsRootError where nothing in `directory` may be read.
+    Raises: KeeperError if journalctl fails midway; NeedsRootError if nothing in `directory` may be read.
     """
     try:
         if not sees_all(directory):
             return Unknown("the whole journal may be read by root and the group systemd-journal only", needs_root=True)
-        events = _events(entries(EVENT_FIELDS, _event_matches(namespaces), most=most, directory=directory), most)
-        return _newest(entries(ENTRY_FIELDS, (), most=most, directory=directory), most, events, ours=ours)
+        events = _read_events(entries(EVENT_FIELDS, _event_matches(namespaces), most=most, directory=directory), most)
+        return _read_newest(entries(ENTRY_FIELDS, (), most=most, directory=directory), most, events, ours=ours)
     except NeedsRootError as error:
         if directory is not None:
             raise
@@ -69,7 +70,9 @@ def journal(directory: str | None, most: int, namespaces: Sequence[str], *, ours
 
 
 def _event_matches(namespaces: Sequence[str]) -> list[str]:
-    """What PID 1 says of boots, of the flush and of journald, and all that journald itself says."""
+    """Return journalctl's matches for PID 1's messages on boots, the flush and journald, and for journald's own
+    messages.
+    """
     journalds = [JOURNALD, *(f"systemd-journald@{name}.service" for name in namespaces)]
     return [
         *("_PID=1", f"MESSAGE_ID={STARTUP_FINISHED}", f"MESSAGE_ID={STARTUP_IN_CONTAINER}", "+"),
@@ -79,8 +82,8 @@ def _event_matches(namespaces: Sequence[str]) -> list[str]:
     ]
 
 
-def _events(found: Iterator[Entry], most: int) -> Journal:
-    """The parts of a Journal that the events make."""
+def _read_events(found: Iterator[Entry], most: int) -> Journal:
+    """Return a Journal with the parts that come from events."""
     boots: dict[str, Boot] = {}
     starting: dict[str, int] = {}
     dropped: list[Dropped] = []
@@ -91,7 +94,7 @@ def _events(found: Iterator[Entry], most: int) -> Journal:
         boot_id = text(entry.get("_BOOT_ID"))
         boot = boots.setdefault(boot_id, Boot(boot_id, when_us))
         if text(entry.get("_TRANSPORT")) == "driver":
-            dropped += _dropped(entry, when_us, kind)
+            dropped += _find_lost_messages(entry, when_us, kind)
             said = FLUSHED.match(text(entry.get("MESSAGE")))
             if said is not None and boot.said_flush_us is None:
                 boots[boot_id] = boot._replace(said_flush_us=_span_us(said[1]), flushed_entries=int(said[2]))
@@ -117,8 +120,8 @@ def _events(found: Iterator[Entry], most: int) -> Journal:
     )
 
 
-def _dropped(entry: Entry, when_us: int, kind: str) -> list[Dropped]:
-    """What journald says that it did not take."""
+def _find_lost_messages(entry: Entry, when_us: int, kind: str) -> list[Dropped]:
+    """Return the messages that journald reports as lost in this entry."""
     said = text(entry.get("MESSAGE"))
     if kind == JOURNAL_MISSED and (missed := MISSED.match(said)):
         return [Dropped(when_us, "kernel", int(missed[1]))]
@@ -137,14 +140,14 @@ def _span_us(said: str) -> int | None:
 
 
 class _Output(NamedTuple):
-    """A stream in the making: the fields of its first entry, and its lines."""
+    """A stream under construction: the fields of its first entry, and its lines."""
 
     entry: Entry
     lines: list[Line]
 
 
-def _newest(found: Iterator[Entry], most: int, events: Journal, *, ours: bool) -> Journal:
-    """`events` with what the newest entries tell."""
+def _read_newest(found: Iterator[Entry], most: int, events: Journal, *, ours: bool) -> Journal:
+    """Return `events` with the parts that come from the newest entries."""
     number_of, oldest_us = 0, None
     taken: list[tuple[Intake, int, str]] = []
     outputs: dict[tuple[str, str], _Output] = {}
@@ -165,15 +168,15 @@ def _newest(found: Iterator[Entry], most: int, events: Journal, *, ours: bool) -
         entries=number_of,
         oldest_us=oldest_us,
         complete=number_of < most,
-        intake=tuple(_steady(taken)),
-        streams=tuple(_stream(output, boot_id) for output in outputs.values()),
+        intake=tuple(_leave_out_clock_steps(taken)),
+        streams=tuple(_make_stream(output, boot_id) for output in outputs.values()),
     )
 
 
-def _steady(taken: list[tuple[Intake, int, str]]) -> list[Intake]:
-    """The waits, the oldest first, but for those that setting the clock made or may have made.
+def _leave_out_clock_steps(taken: list[tuple[Intake, int, str]]) -> list[Intake]:
+    """Return the waits, the oldest first, without those that a change of the clock made or may have made.
 
-    Each is with the distance of the two clocks when it was taken, and its boot.
+    Each element of `taken` has the distance of the two clocks at its entry, and its boot.
     """
     kept: list[Intake] = []
     before: tuple[int, str] | None = None
@@ -189,26 +192,26 @@ def _steady(taken: list[tuple[Intake, int, str]]) -> list[Intake]:
     return kept
 
 
-def _stream(output: _Output, boot_id: str) -> Stream:
+def _make_stream(output: _Output, boot_id: str) -> Stream:
     entry = output.entry
     here = boot_id and text(entry.get("_BOOT_ID")) == boot_id
     return Stream(
         unit=text(entry.get("_SYSTEMD_UNIT")),
         program=os.path.basename(text(entry.get("_EXE"))) or text(entry.get("SYSLOG_IDENTIFIER")),
         lines=tuple(reversed(output.lines)),
-        process=_process(number(entry.get("_PID")), text(entry.get("_EXE"))) if here else None,
+        process=_find_process(number(entry.get("_PID")), text(entry.get("_EXE"))) if here else None,
     )
 
 
-def _process(pid: int | None, exe: str) -> Process | None:
-    """The process that wrote, if it still runs and may be looked at."""
+def _find_process(pid: int | None, exe: str) -> Process | None:
+    """Return the process that wrote the stream, or None if it ended or cannot be read."""
     try:
         if pid is None or os.readlink(f"/proc/{pid}/exe") != exe:
             return None
         words = _words(f"/proc/{pid}/cmdline")
         environment = _words(f"/proc/{pid}/environ")
     except OSError:
-        return None  # it has ended, or belongs to somebody else: the lines alone tell, then
+        return None  # it has ended or belongs to another user: the lines are the only evidence
     unbuffered = any(word.startswith("PYTHONUNBUFFERED=") and not word.endswith("=") for word in environment)
     return Process(pid, exe, tuple(words), unbuffered)
 
@@ -224,10 +227,10 @@ def _boot_id() -> str:
 
 
 def _when_us(entry: Entry) -> int:
-    """When journald took an entry."""
+    """Return when journald received the entry."""
     return number(entry.get("__REALTIME_TIMESTAMP")) or 0
 
 
 def _sent_us(entry: Entry) -> int:
-    """When it was sent, else when it was taken."""
+    """Return when the entry was sent, or when it was received if that is unknown."""
     return _when_us(entry) - (wait_us(entry) or 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the machine says of itself: versions, the length of a queue, where its journald writes."""
+"""Read facts about the machine: versions, the length of a socket's queue, the storage of its journald."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from journalkeeper.report.retention import target_in
 
 QLEN: Final = "/proc/sys/net/unix/max_dgram_qlen"
 RETENTION: Final = "/etc/systemd/journald.conf.d/60-journalkeeper-retention.conf"
-"""The drop-in of `journalkeeper retention --apply`."""
+"""The drop-in that `journalkeeper retention --apply` writes."""
 
 
-def system() -> System:
-    """The kernel's and systemd's versions, and the queue's length."""
+def read_system() -> System:
+    """Read the kernel's and systemd's versions, and the queue's length."""
     name = os.uname()
-    return System(name.release, name.version, _systemd(), _queue())
+    return System(name.release, name.version, _read_systemd_version(), _read_queue_length())
 
 
-def _systemd() -> str | Unknown:
-    """systemd's version as its package has it; Source: --version, "systemd 252 (252.39-1~deb12u2)"."""
+def _read_systemd_version() -> str | Unknown:
+    """Return the version of systemd's package; Source: --version, "systemd 252 (252.39-1~deb12u2)"."""
     try:
         said = subprocess.run(["journalctl", "--version"], capture_output=True, text=True, check=False, timeout=30)
     except OSError as error:
         return Unknown(f"journalctl cannot be run: {error.strerror}")
     found = re.match(r"systemd (\d+)(?: \((\d[^)]*)\))?", said.stdout)
     if found is None:
-        return Unknown(f"journalctl --version says {said.stdout[:80]!r}")
+        return Unknown(f"journalctl --version printed an unknown form: {said.stdout[:80]!r}")
     return found[2] or found[1]
 
 
-def _queue() -> int | None:
+def _read_queue_length() -> int | None:
     try:
         with open(QLEN, encoding="ascii") as file:
             return int(file.read())
     except (OSError, ValueError):
-        return None  # the rule says that it is not known
+        return None  # the rule reports that it is unknown
 
 
-def storage() -> Storage | Unknown:
-    """Where the main journald writes."""
+def read_storage() -> Storage | Unknown:
+    """Read the storage of the main journald."""
     if not os.path.exists(control.socket_path()):
         return Unknown("no journald runs here")
     try:
         settings = conf.settings()
-        target = retention_bytes()
+        target = read_retention_bytes()
     except (FileError, OSError) as error:
         return Unknown(str(error))
     return Storage(
@@ -61,8 +61,8 @@ def storage() -> Storage | Unknown:
     )
 
 
-def retention_bytes() -> int | None:
-    """What our drop-in for journald wants the journal to really take, None without one. Raises: OSError."""
+def read_retention_bytes() -> int | None:
+    """Return the disk usage that our drop-in for journald aims at, or None without a drop-in. Raises: OSError."""
     try:
         with open(RETENTION, encoding="utf-8", errors="replace") as file:
             return target_in(file.read(4096))

@@ -217,7 +217,7 @@ class Daemon:
     def _flush_passed(self) -> bool:
         """Look at the flush timers, in the worker."""
         began_s = time.thread_time()
-        passed = self._reloader.engine.flush_passed()
+        passed = self._reloader.engine.has_flush_passed()
         self._flush_looks.spend(time.thread_time() - began_s, time.monotonic())
         self._post_windows()
         return passed
@@ -291,7 +291,7 @@ class Daemon:
         self._log.run(engine, report)
         self._reloader.compare()
         self._mailbox.post(self._found(engine, report))
-        passed = engine.flush_passed()
+        passed = engine.has_flush_passed()
         self._post_windows()
         if passed:
             return 0.0
@@ -310,7 +310,7 @@ class Daemon:
             unrecorded="; ".join(report.unrecorded),
         )
         p99_us = quantile(sorted(self._intake_delays.look(host.files)), 990)
-        return Looked(found, tuple(sorted(engine.missing())), p99_us, present, report.counters)
+        return Looked(found, tuple(sorted(engine.list_missing_directories())), p99_us, present, report.counters)
 
     def _failed(self, error: KeeperError | OSError) -> float:
         """The whole cycle came to nothing: try again, each time later; a run of somebody else's is no failure."""

@@ -40,7 +40,7 @@ class RunLog:
             elif skip.reason is Reason.INTERNAL_ERROR:
                 what = f"{skip.path}: left alone until it changes ({skip.reason}) {skip.detail}"
                 self._daily.log(skip.path, ERROR, what, same=skip.reason)
-        waiting = sorted(engine.missing())
+        waiting = sorted(engine.list_missing_directories())
         if waiting:
             self._daily.log("waiting", INFO, f"waiting for {' and '.join(waiting)} to appear")
         elif self._daily.clear("waiting"):

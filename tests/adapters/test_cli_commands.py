@@ -83,9 +83,9 @@ class FakeEngine(Engine):
         return Host(0, self.files, (), (), {}, 0)
 
     def plan(self, request: Request) -> Plan:
-        return self.judged(request)[1]
+        return self.look_and_plan(request)[1]
 
-    def judged(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
+    def look_and_plan(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
         return self.look(request), self.answer
 
     def run(

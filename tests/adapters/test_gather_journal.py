@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.gather import journal as gathering
-from journalkeeper.gather.journal import journal
+from journalkeeper.gather.journal import read_journal
 from journalkeeper.health.evidence import Dropped, Ended, Intake, Journal, Line, Unknown
 from journalkeeper.journald.journalctl import JournalctlError, entries
 from journalkeeper.model.errors import NeedsRootError
@@ -38,7 +38,7 @@ def sent(back_s: float, wait_s: float, **fields: Any) -> dict[str, Any]:
 
 
 def read(*, most: int = 100, ours: bool = False) -> Journal:
-    found = journal(None, most, (), ours=ours)
+    found = read_journal(None, most, (), ours=ours)
     assert isinstance(found, Journal)
     return found
 
@@ -199,7 +199,7 @@ def test_a_part_of_the_journal_is_not_taken_for_the_whole(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     says(entry(1), stderr=stderr)
-    assert isinstance(journal(None, 10, (), ours=True), Journal) is whole
+    assert isinstance(read_journal(None, 10, (), ours=True), Journal) is whole
 
 
 INSUFFICIENT = "No journal files were opened due to insufficient permissions.\n"
@@ -216,9 +216,9 @@ def test_a_reader_without_the_right_is_told(
     says(end="exit 1", stderr=stderr)
     if directory is not None:
         with pytest.raises(NeedsRootError):
-            journal(directory, 10, (), ours=True)
+            read_journal(directory, 10, (), ours=True)
         return
-    found = journal(None, 10, (), ours=True)
+    found = read_journal(None, 10, (), ours=True)
     assert isinstance(found, Unknown)
     assert "systemd-journal" in found.why or "Permission denied" in found.why
 
@@ -235,7 +235,7 @@ def test_root_whom_the_kernel_refuses_is_not_told_to_be_root(
 
 def test_without_a_journalctl_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = journal(None, 10, (), ours=True)
+    found = read_journal(None, 10, (), ours=True)
     assert isinstance(found, Unknown)
     assert "cannot be run" in found.why
 

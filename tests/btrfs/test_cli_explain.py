@@ -234,7 +234,7 @@ def test_a_page_without_a_record_says_what_it_does_not_know(commands: Commands, 
     fresh = Commands(commands.directory, tmp_path / "none")
     done = fresh("report", "-D", commands.directory, "-o", page)
     assert done.returncode == 0, done.stderr
-    assert "Unknown: there is no record" in page.read_text()
+    assert "Unknown: there is no history" in page.read_text()
 
 
 def test_a_read_only_directory_is_told_as_well(commands: Commands, tmp_path: Path) -> None:

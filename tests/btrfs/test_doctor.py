@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.cli import program
-from journalkeeper.gather.journal import journal
+from journalkeeper.gather.journal import read_journal
 from journalkeeper.health.evidence import Journal
 from journalkeeper.health.intake import summarize_waits
 from journalkeeper.journald import layout
@@ -168,7 +168,7 @@ def test_p99_is_that_of_a_count_by_hand_of_10000_messages(bed: Bed) -> None:
             os.kill(bed.journald.pid, signal.SIGCONT)
         bed.journald.log(f"message {number}")
     bed.journald.sync()
-    found_journal = journal(str(bed.directory), 50_000, (), ours=False)
+    found_journal = read_journal(str(bed.directory), 50_000, (), ours=False)
     assert isinstance(found_journal, Journal)
     found = summarize_waits(found_journal.intake)
     assert found is not None

@@ -57,7 +57,7 @@ def test_only_a_run_makes_journald_sync(engine: Engine, monkeypatch: pytest.Monk
     engine.look(NOW)
     go(engine, stop=lambda: True)
     assert asked == []
-    assert engine.flush_passed(), "it is still time for a plan"
+    assert engine.has_flush_passed(), "it is still time for a plan"
     go(engine)
     assert asked
 

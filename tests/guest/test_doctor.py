@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.cli import program
-from journalkeeper.gather.journal import journal
+from journalkeeper.gather.journal import read_journal
 from journalkeeper.health.evidence import Journal
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.guest.conftest import require_guest
@@ -55,7 +55,7 @@ def test_a_host_on_two_mirrored_disks_has_no_problem_and_is_advised(capsys: pyte
 
 def test_a_boot_takes_as_long_as_systemd_says(guest: Guest) -> None:
     guest.run("journalctl", "--sync")
-    found = journal(str(guest.journal.parent), 10_000, (), ours=False)
+    found = read_journal(str(guest.journal.parent), 10_000, (), ours=False)
     assert isinstance(found, Journal)
     boot = found.boots[-1]
     assert boot.userspace_us is not None

@@ -28,7 +28,7 @@ WELL = Evidence(NOW_US, record=recorded(last_run=RUN), units=UNITS, service=LIVE
 BY_HAND = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inactive", "dead", "disabled"),))
 STOPPED = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inactive", "dead", "enabled"),))
 BROKEN = STOPPED._replace(units=(Unit("journalkeeper.service", "failed", "failed", "enabled", "exit-code"),))
-UNREAD = Unknown("only root may read the record", needs_root=True)
+UNREAD = Unknown("only root may read the history", needs_root=True)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ UNREAD = Unknown("only root may read the record", needs_root=True)
         (BY_HAND._replace(record=WAITING), "Act: 1 file has waited for 2d: budget. Try: journalkeeper plan"),
         (BY_HAND._replace(record=UNREAD), "Act: journalkeeper.service is installed and not enabled"),
         (STOPPED._replace(units=UNITS[:1]), "Act: journalkeeper.service runs and is not on the system bus."),
-        (STOPPED._replace(units=Unknown("no bus"), record=UNREAD), "Unknown: only root may read the record."),
+        (STOPPED._replace(units=Unknown("no bus"), record=UNREAD), "Unknown: only root may read the history."),
         (STOPPED._replace(look=look(foreign=("/j",), instances=())), "OK: /j is not on btrfs; there is nothing to do."),
     ],
 )
