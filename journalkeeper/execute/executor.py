@@ -126,7 +126,7 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
         try:
             turn.expected = work(held, action, pace)
         finally:
-            turn.after = _after(held)
+            turn.after = _after(held, replacing=action.action is Verb.REWRITE)
     if pace.ended is not None:
         raise Refused(pace.ended, "ended between two pieces")
     was, became = turn.before.extents, turn.after.extents
@@ -163,12 +163,31 @@ def _before(fd: int, file: JournalFile) -> Found:
     return Found(file.inode, file.size_bytes, file.mtime_ns, file.extents.total, file.disk_bytes)
 
 
-def _after(held: VerifiedFile) -> Found:
-    """The file as it is now, whatever journald renamed it to meanwhile; after an exchange what has taken its name."""
-    if os.fstat(held.fd).st_nlink:
-        return _found(held.fd, held.file.kind)
-    with opening.opened(held.name, held.dir_fd) as fd:
-        return _found(fd, held.file.kind)
+def _after(held: VerifiedFile, *, replacing: bool) -> Found:
+    """Measure the file as it is now, after an exchange the one that has taken its name.
+
+    Raises: Refused if the path no longer leads to the file, as after the deletion of its subvolume.
+    """
+    if replacing and not os.fstat(held.fd).st_nlink:
+        with opening.opened(held.name, held.dir_fd) as fd:
+            found = _found(fd, held.file.kind)
+    else:
+        found = _found(held.fd, held.file.kind)
+    if not _is_reachable(held, found.inode):
+        raise Refused(Reason.VANISHED, "the name no longer leads to the file")
+    return found
+
+
+def _is_reachable(held: VerifiedFile, inode: int) -> bool:
+    """Return whether the path leads to the file. journald may rename an active file within its directory."""
+    try:
+        if held.file.kind is Kind.ACTIVE:
+            there = os.stat(os.path.dirname(held.file.path))
+            return os.fstat(held.fd).st_nlink > 0 and os.path.samestat(there, os.fstat(held.dir_fd))
+        there = os.lstat(held.file.path)
+    except FileNotFoundError:
+        return False
+    return (there.st_dev, there.st_ino) == (held.status.st_dev, inode)
 
 
 def _found(fd: int, kind: Kind) -> Found:

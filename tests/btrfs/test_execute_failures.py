@@ -155,6 +155,7 @@ def test_whatever_call_fails_the_original_stays(
     """Faked: each call that can fail, failing once the file is held."""
     path = put(place, journal_bytes, nocow=True)
     os.setxattr(path, "user.comment", b"x")
+    os.chown(path, 0, 1)  # not the group that a new file in the directory gets
     before, what = bearing(path), action(path)
 
     def fail(*_: Any, **__: Any) -> None:

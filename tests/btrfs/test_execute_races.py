@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs import rename
-from journalkeeper.model import MIB, Reason, Result, Verb
-from journalkeeper.model.run import Done
+from journalkeeper.execute import executor
+from journalkeeper.model import MIB, Kind, Reason, Result, Verb
+from journalkeeper.model.run import Done, Found
 from journalkeeper.probe.bed import ONLINE, SIGNAL_SYNC, Bed
-from journalkeeper.probe.scratch_volume import run
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import FORMS, action, bearing, do, extents, how, is_nocow, look, planned
 from tests.journal_files import MAGIC, OLD_NS, archive_name, put
 from tests.patience import eventually
@@ -51,6 +52,12 @@ def exchanged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
         return do(what)
 
     return work
+
+
+def another_file(path: Path) -> None:
+    """A copy of the file takes its name."""
+    put(path.parent, path.read_bytes(), "copy", torn=False)
+    path.with_name("copy").rename(path)
 
 
 def vacuum(path: Path) -> None:
@@ -92,6 +99,40 @@ def test_vacuum_removes_the_file_while_it_is_worked_on(place: Path, journal_byte
     done = do(action(path), tell=at_first_piece(lambda: vacuum(path)), chunk_bytes=MIB)
     assert how(done) == (Result.SKIPPED, Reason.VANISHED)
     assert list(place.iterdir()) == []
+
+
+def delete_subvolume(path: Path) -> None:
+    run("btrfs", "subvolume", "delete", path.parent)
+
+
+def move(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("name", ["system.journal", archive_name()])
+@pytest.mark.parametrize("remove", [Path.unlink, delete_subvolume, move, another_file])
+def test_a_file_that_is_gone_before_it_is_measured_is_not_called_done(
+    make_volume: Callable[..., ScratchVolume],
+    journal_bytes: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    remove: Change,
+    name: str,
+) -> None:
+    """The data of a file in a deleted subvolume can still be written and measured by a descriptor."""
+    place = make_volume("512M").mountpoint / "journal"
+    run("btrfs", "subvolume", "create", place)
+    path = put(place, journal_bytes, name)
+    what, real = action(path), executor._found
+    looks = iter(range(9))
+
+    def found(fd: int, kind: Kind) -> Found:
+        if next(looks) == (0 if kind is Kind.ARCHIVED else 1):
+            remove(path)
+        return real(fd, kind)
+
+    monkeypatch.setattr(executor, "_found", found)
+    renamed = name == "system.journal" and remove is move
+    assert how(do(what)) == ((Result.DONE, what.reason) if renamed else (Result.SKIPPED, Reason.VANISHED))
 
 
 def append(path: Path) -> None:
