@@ -92,7 +92,9 @@ def lines(story: Story, width: int, *, ascii_only: bool = False) -> list[str]:
     known = [("File", _what(file)), ("Size", _size(story)), ("Extents", _extents(file))]
     rows = [("Price", _price(story)), *[("Pinned", text) for text in _pinned(story)]]
     rows += [("Past", text) for text in past(story)]
-    rows += [("Decided", text) for text in decision_lines(story.decided, story.window, story.now_us)]
+    priced = not isinstance(story.disk_read_s, Unknown)
+    decided = decision_lines(story.decided, story.window, story.now_us, priced=priced)
+    rows += [("Decided", text) for text in decided]
     blocks = [[shown(file.path)], facts(known, room), [*chart, *key], facts(rows, room)]
     return [line for block in blocks if block for line in ("", *block)][1:]
 
@@ -132,9 +134,9 @@ def _extents(file: JournalFile) -> str:
 
 
 def _price(story: Story) -> str:
-    slow = f"{seconds(slow_read_s(story.file))} on a disk of {READ_IOPS} reads a second"
     if isinstance(story.disk_read_s, Unknown):
-        return f"a cold read takes {slow}; on this disk {UNKNOWN}: {shown(story.disk_read_s.why)}"
+        return f"{UNKNOWN}: {shown(story.disk_read_s.why)}"
+    slow = f"{seconds(slow_read_s(story.file))} on a disk of {READ_IOPS} reads a second"
     return f"a cold read takes {seconds(story.disk_read_s)} on this disk, by a sample that was just read; {slow}"
 
 
@@ -169,8 +171,10 @@ def _done(entry: Entry) -> str:
     return f"{said}, by {shown(entry.origin)}" if entry.origin else said
 
 
-def decision_lines(decided: Decision | Unknown | None, window: Window | None, now_us: int) -> list[str]:
-    """What the plan decides, why, and when that can change."""
+def decision_lines(
+    decided: Decision | Unknown | None, window: Window | None, now_us: int, *, priced: bool = False
+) -> list[str]:
+    """Return what the plan decides, why, and when that can change; with the price on a slow disk if `priced`."""
     if isinstance(decided, Unknown):
         return [f"{UNKNOWN}: {shown(decided.why)}"]
     if decided is None:
@@ -180,9 +184,10 @@ def decision_lines(decided: Decision | Unknown | None, window: Window | None, no
         if decided.extents_before or decided.bytes_to_write:
             said[0] += (
                 f": {decided.extents_before:,} to about {counted(decided.extents_expected, 'extent')},"
-                f" {format_size(decided.bytes_to_write)} to write; saves {seconds(decided.read_seconds_saved)} of a"
-                f" cold read at {READ_IOPS} reads a second"
+                f" {format_size(decided.bytes_to_write)} to write"
             )
+            if priced:
+                said[0] += f"; saves {seconds(decided.read_seconds_saved)} of a cold read at {READ_IOPS} reads a second"
         if decided.disk_bytes_saved:  # 0 where it is not known before
             said[0] += f" and about {format_size(decided.disk_bytes_saved)} on disk"
     else:

@@ -35,9 +35,13 @@ def test_the_price_is_that_of_this_disk_before_that_of_a_slow_one() -> None:
     assert "a cold read takes 2.5s on this disk, by a sample that was just read; 39.9s on a disk of 150 reads" in said(
         a_story()
     )
-    assert "a cold read takes 39.9s on a disk of 150 reads a second; on this disk unknown: only root may ask" in said(
-        a_story(disk_read_s=WHY)
-    )
+    assert "saves 39.6s of a cold read at 150 reads a second" in said(a_story())
+
+
+def test_without_a_measurement_no_price_of_another_disk_is_shown() -> None:
+    text = said(a_story(disk_read_s=WHY))
+    assert "unknown: only root may ask" in text
+    assert "reads a second" not in text
 
 
 def test_each_part_that_could_not_be_looked_at_is_unknown_and_the_rest_is_told() -> None:
