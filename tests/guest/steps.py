@@ -7,18 +7,22 @@ Nothing here knows what is expected; that is said in the tests.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from journalkeeper.model.units import DAY_US
 from tests import patience
 from tests.guest.host import Guest
 
 CHECKOUT = Path(__file__).parent.parent.parent
 SOURCE = "/opt/source"
 INSTALL = f"{SOURCE}/configs/install"
+HEAD_REALTIME = 184
+"""Where a journal file's header has its head_entry_realtime."""
 
 eventually = partial(patience.eventually, pause_s=0.2)
 """As `patience.eventually`: each look at a guest starts a process there."""
@@ -69,3 +73,18 @@ def archive(guest: Guest) -> str:
         lambda: "State: ARCHIVED" in guest.shell(f"journalctl --header --file='/var/log/journal/*/{made}'")
     )
     return made
+
+
+def _head_us(path: Path) -> int:
+    with path.open("rb") as file:
+        return int.from_bytes(os.pread(file.fileno(), 8, HEAD_REALTIME), "little")
+
+
+def date_back(guest: Guest) -> None:
+    """Make the oldest archive begin two days earlier: set its head_entry_realtime, and leave its times."""
+    oldest = min(guest.journal.glob("system@*.journal"), key=_head_us)
+    times = oldest.stat()
+    with oldest.open("r+b") as file:
+        file.seek(HEAD_REALTIME)
+        file.write((_head_us(oldest) - 2 * DAY_US).to_bytes(8, "little"))
+    os.utime(oldest, ns=(times.st_atime_ns, times.st_mtime_ns))

@@ -22,7 +22,7 @@ from journalkeeper.model.units import parse_size
 from tests.adapters.test_units import EXPOSURE
 from tests.answers import check
 from tests.guest.host import Guest
-from tests.guest.steps import CHECKOUT, INSTALL, archive, eventually, extents, history, install, property_of
+from tests.guest.steps import CHECKOUT, INSTALL, archive, date_back, eventually, extents, history, install, property_of
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 
@@ -136,15 +136,8 @@ def test_journald_keeps_as_much_as_fits_the_same_bytes_and_what_it_kept_before(g
         return str(re.findall(r"max ([\d.]+[GM])", guest.run(*said).stdout)[0])
 
     before = limit()
-    # a journal of less than a day shows no rate: the oldest archive gets an older head_entry_realtime
-    oldest = min(guest.journal.glob("system@*.journal"))
-    times = oldest.stat()
-    with oldest.open("r+b") as file:
-        file.seek(184)
-        head_us = int.from_bytes(file.read(8), "little")
-        file.seek(184)
-        file.write((head_us - 2 * 86_400_000_000).to_bytes(8, "little"))
-    os.utime(oldest, ns=(times.st_atime_ns, times.st_mtime_ns))
+    # a journal of less than a day shows no rate
+    date_back(guest)
     assert eventually(lambda: guest.run("journalkeeper", "retention", check=False).returncode == 0)
     document = json.loads(guest.run("journalkeeper", "retention", "-j").stdout)
     check("retention", document)
