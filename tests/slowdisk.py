@@ -259,7 +259,7 @@ def served(module: str, image: Path, *words: str) -> Iterator[Control]:
         try:
             yield Control(process.stdin, process.stdout)
         finally:
-            for _ in range(50):  # a loop device lets go of it a moment after its last user
+            for _ in range(300):  # a loop device lets go of it a moment after its last user
                 if subprocess.run(["umount", image], capture_output=True, check=False).returncode == 0:
                     break
                 time.sleep(0.1)

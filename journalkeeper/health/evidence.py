@@ -53,7 +53,7 @@ class Present(NamedTuple):
     `looked` is False until the first look is over. `problem` is why the last run as a whole failed. `busy` names what
     another process has held since `busy_since_us` and runs need; up to `busy_limit_us` that is normal. `configuration`
     is why the running configuration is not the one on disk. `closed` are the instances with waiting files whose window
-    can never open.
+    can never open. `lacking_space` are files that wait for free space.
     """
 
     looked: bool = True
@@ -69,6 +69,7 @@ class Present(NamedTuple):
     failures: tuple[Failure, ...] = ()
     waiting: tuple[Wait, ...] = ()
     closed: tuple[str, ...] = ()
+    lacking_space: tuple[Failure, ...] = ()
     paused: bool = False
 
 

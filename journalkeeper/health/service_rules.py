@@ -7,6 +7,7 @@ observer outside adds the rules on a service that is stopped, failed, hung or of
 
 from __future__ import annotations
 
+from posixpath import dirname
 from shlex import quote
 from typing import Final
 
@@ -177,6 +178,19 @@ def files_failing(evidence: Evidence) -> Finding | None:
     return _problem("files-failing", facts, sentence, "journalkeeper history --since=-7d")
 
 
+def volume_full(evidence: Evidence) -> Finding | None:
+    """The volume has too little free space for an action that pays."""
+    present = require(evidence.present)
+    failing = {one.path for one in present.failures}
+    lacking = [one for one in present.lacking_space if one.path not in failing]
+    if not lacking:
+        return None
+    count = counted(len(lacking), "file")
+    sentence = f"The volume has too little free space to rewrite {count}: {lacking[0].detail} for {lacking[0].path}."
+    facts: Facts = {"files": [one.path for one in lacking]}
+    return _problem("volume-full", facts, sentence, f"btrfs filesystem usage {quote(dirname(lacking[0].path))}")
+
+
 def keeper_starved(evidence: Evidence) -> Finding | None:
     """Files with work that pays have waited for more than a day: a budget, a busy disk, a window that never opens."""
     waits = long(require(evidence.present).waiting, evidence.now_us)
@@ -220,6 +234,7 @@ INSIDE: Final[tuple[Rule, ...]] = (
     directory_unwritable,
     limit_reached,
     files_failing,
+    volume_full,
     keeper_starved,
     window_closed,
     keeper_paused,

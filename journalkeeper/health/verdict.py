@@ -34,7 +34,8 @@ def judge_present(present: Present, now_us: int) -> Verdict:
 
 def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence[Wait] = ()) -> Present:
     """Return the state of the work as a run over everything leaves it."""
-    unseen = [Failure(skip.path, skip.reason, skip.detail) for skip in plan.skipped if skip.reason in UNSEEN]
+    skipped = [(skip, Failure(skip.path, skip.reason, skip.detail)) for skip in plan.skipped]
+    unseen = [failure for skip, failure in skipped if skip.reason in UNSEEN]
     failed = [Failure(one.path, one.reason, one.detail) for one in outcomes if has_failed(one)]
     failures = {one.path: one for one in (*unseen, *failed)}
     short = {window.instance for window in plan.windows if window.reason == "too-short"}
@@ -42,9 +43,14 @@ def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence
     return Present(
         limits=tuple(f"{skip.path}: {skip.detail}" for skip in plan.skipped if skip.reason is Reason.TOO_MANY),
         failures=tuple(failures.values()),
+        lacking_space=tuple(failure for skip, failure in skipped if _lacks_space(skip)),
         waiting=tuple(waiting),
         closed=tuple(sorted(short)) if put_off else (),
     )
+
+
+def _lacks_space(skip: Skip) -> bool:
+    return skip.puts_off and skip.reason is Reason.FREE_SPACE
 
 
 def has_failed(outcome: Outcome) -> bool:

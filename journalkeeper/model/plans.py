@@ -26,13 +26,17 @@ class Past(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A try that failed or was refused, and what the file looked like: `reason` and `detail` are the outcome's."""
+    """An action that failed or was refused `tries` times in a row, and what the file looked like at the last try.
+
+    `reason` and `detail` are those of the last outcome.
+    """
 
     when_us: int
     size_bytes: int
     mtime_ns: int
     reason: Reason
     detail: str
+    tries: int = 1
 
 
 class Request(NamedTuple):

@@ -16,7 +16,16 @@ from journalkeeper.model.units import HOUR_US, MINUTE_US, format_span
 from journalkeeper.policy.case import Case
 
 AGAIN_US: Final = HOUR_US
-"""The delay before an action is retried that failed, was refused, or lacked space or budget: such causes last."""
+"""The delay before an action is retried that failed, was refused, or lacked budget: such causes last."""
+
+OUTAGES: Final = frozenset({Reason.IO_ERROR, Reason.FREE_SPACE, Reason.READ_ONLY})
+"""Reasons of failures that end when an admin mends the volume."""
+
+OUTAGE_US: Final = MINUTE_US
+"""The delay after the first failure in an outage. It doubles with each further failure, up to AGAIN_US."""
+
+SPACE_US: Final = 10 * MINUTE_US
+"""The delay before free space is looked for again: no event announces it."""
 
 PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE}) | {
     *(Reason.VANISHED, Reason.CHANGED, Reason.SHARED)
@@ -48,15 +57,24 @@ def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: O
         refused.pop(key, None)
     elif outcome.reason not in PASSING and outcome.reason is not Reason.NO_GAIN:  # the history stores NO_GAIN
         seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
-        refused[key] = Refusal(now_us, *seen, outcome.reason, outcome.detail or outcome.reason)
+        tries = refused[key].tries + 1 if key in refused else 1
+        refused[key] = Refusal(now_us, *seen, outcome.reason, outcome.detail or outcome.reason, tries)
+
+
+def get_retry_delay_us(reason: Reason, tries: int = 1) -> int:
+    """Return the delay after failure number `tries` for `reason` until the action is due again."""
+    return min(AGAIN_US, OUTAGE_US << min(tries - 1, 10)) if reason in OUTAGES else AGAIN_US
 
 
 def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
-    """Postpone an action on `path` that failed less than AGAIN_US ago."""
-    if last is None or not 0 <= now_us - last.when_us < AGAIN_US:
+    """Postpone an action on `path` that failed a short time ago."""
+    if last is None:
+        return None
+    delay_us = get_retry_delay_us(last.reason, last.tries)
+    if not 0 <= now_us - last.when_us < delay_us:
         return None
     detail = f"tried {format_span(now_us - last.when_us)} ago: {last.detail}"
-    return Skip(path, last.reason, detail, until_us=last.when_us + AGAIN_US)
+    return Skip(path, last.reason, detail, until_us=last.when_us + delay_us)
 
 
 def wait_for_window(path: str, window: Window) -> Skip | None:

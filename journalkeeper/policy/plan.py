@@ -16,7 +16,7 @@ from journalkeeper.model.units import format_size
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case, cases
 from journalkeeper.policy.cost import propose
-from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
+from journalkeeper.policy.deferral import AGAIN_US, SPACE_US, ignores_budget
 from journalkeeper.policy.directory_actions import directory_actions, map_ended_files
 from journalkeeper.policy.rule_table import first
 from journalkeeper.policy.rules import RULES, vetoes
@@ -121,7 +121,7 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
         need, uuid = action.bytes_to_write, uuids[action.target.device]
         if need > room[uuid]:
             space = f"{format_size(need)} are needed, {format_size(max(0, room[uuid]))} are to spare"
-            skipped.append(Skip(action.path, Reason.FREE_SPACE, space, host.now_us + AGAIN_US, puts_off=True))
+            skipped.append(Skip(action.path, Reason.FREE_SPACE, space, host.now_us + SPACE_US, puts_off=True))
         elif budget == 0 and not ignores_budget(request, budget):
             skipped.append(Skip(action.path, Reason.BUDGET, "BytesPerDay=0: nothing is rewritten"))
         elif left is not None and need > left:

@@ -32,7 +32,7 @@ from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import HOUR_US, MINUTE_US, quantile
 from journalkeeper.observe.intake_delays import IntakeDelays
-from journalkeeper.policy.deferral import AGAIN_US, PASSING
+from journalkeeper.policy.deferral import PASSING, get_retry_delay_us
 from journalkeeper.service.api import Api
 from journalkeeper.service.backoff import RETRY_S, Backoff, CpuShare
 from journalkeeper.service.daily_log import DailyLog, Mistakes, Say
@@ -61,6 +61,10 @@ up to 250 ms after its last append."""
 
 SOON_S: Final = 0.1
 """The least time between two cycles that only the clock asked for."""
+
+STUCK_S: Final = 60.0
+"""A run that neither ends nor finishes a piece for so long waits for a disk that does not answer. Reading a piece of
+32 MiB with 5,000 extents takes 33 s at 150 IOPS."""
 
 T = TypeVar("T")
 
@@ -101,6 +105,7 @@ class Daemon:
         self._retry, self._watch_retry = Backoff(), Backoff()
         self._looks, self._flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
         self._work_began_cpu_s: float | None = None
+        self._alive_s: float | None = None
         self._watch_problem = ""
         self._flushes_looked: FlushesLooked | None = None
         self._read_only_at_start = frozenset(read_only_mounts(self._reloader.engine.directories))
@@ -260,9 +265,11 @@ class Daemon:
                 "it ends now, and systemd starts it again"
             )
         began_s, self._work_began_cpu_s = time.thread_time(), None
+        self._alive_s = time.monotonic() if self.cycles else None  # nobody knows how long the first look takes
         try:
             return self._run_engine()
         finally:
+            self._alive_s = None
             # Rewriting files is wanted, and bounded by the budget; looking is not, but for the first time.
             ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
             if self.cycles > 1:
@@ -326,6 +333,7 @@ class Daemon:
     def _progress(self, progress: Progress) -> None:
         if self._work_began_cpu_s is None:
             self._work_began_cpu_s = time.thread_time()
+        self._alive_s = time.monotonic()
         self._notify.status(f"working on {progress.path}")
         self._mailbox.post(Began())
 
@@ -350,7 +358,14 @@ class Daemon:
     async def _feed_watchdog(self) -> None:
         while self._notify.watchdog_s is not None:
             self._notify.alive()
+            self._notice_a_hang()
             await asyncio.sleep(self._notify.watchdog_s)
+
+    def _notice_a_hang(self) -> None:
+        """Judge a run that shows no sign of life as failed; the end of the run judges it again."""
+        alive_s = self._alive_s
+        if alive_s is not None and time.monotonic() - alive_s > STUCK_S:
+            self._take(Failed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
 
 
 def _earliest(*moments_s: float | None) -> float | None:
@@ -371,4 +386,4 @@ def _again_s(outcome: Outcome) -> float:
     """Return after how many seconds an action that was not done is due again."""
     if outcome.reason is Reason.CHANGED:
         return CHANGED_S
-    return RETRY_S if outcome.reason in PASSING else AGAIN_US / 1e6
+    return RETRY_S if outcome.reason in PASSING else get_retry_delay_us(outcome.reason) / 1e6

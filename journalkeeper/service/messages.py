@@ -82,7 +82,9 @@ def after(state: Snapshot, message: Message) -> Snapshot:
                 failures.append(Failure(outcome.path, outcome.reason, outcome.detail))
             done = outcome.result is Result.DONE
             tally = state.tally.add(outcome, when_us) if done else state.tally
-            return state._replace(tally=tally, present=state.present._replace(failures=tuple(failures)))
+            lacking = tuple(one for one in state.present.lacking_space if one.path != outcome.path)
+            present = state.present._replace(failures=tuple(failures), lacking_space=lacking)
+            return state._replace(tally=tally, present=present)
         case Progressed():
             return state
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A volume that hangs, fails, fills, loses its quota or is unmounted under the service and under `defrag`.
 
-    sudo python -m tests.trust.outages                          # 60 points, 20 minutes
+    sudo python -m tests.trust.outages                          # 60 points, 40 minutes
     sudo python -m tests.trust.outages --points 6 --hang 3
     sudo python -m tests.trust.outages --seed 7 --only 12       # one point again
 
@@ -9,6 +9,7 @@ Each point is a volume on a disk of ours (tests/slowdisk.py) with a real journal
 archives that the subject works on; while it works, the fault strikes, lasts, and is mended. What was on
 the disk before must be there afterwards: each archive with all that it bears, each message that was archived,
 and of the active file where the fault itself does not have journald destroy it.
+The verdict of the service must not be OK while the fault lasts, if it can notice it, and must be OK afterwards.
 The service must live or end with a sentence, hear SIGTERM, feed its watchdog, give each outcome a reason, and
 do a new archive once the volume is back; a last `defrag --now` must leave no archive torn.
 """
@@ -35,6 +36,7 @@ from journalkeeper.history.record import Record
 from journalkeeper.model import Reason, Result
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import run
+from journalkeeper.service.daemon import STUCK_S
 from tests.bench.figures import Option
 from tests.btrfs.journals import QUICK, Bearing, bearing, extents
 from tests.daemon import environment
@@ -65,6 +67,13 @@ WATCHDOG_S = 2.0
 """Half of it is how often the service feeds its watchdog."""
 
 PATIENCE_S = 120.0
+
+VERDICT_S = 240.0
+"""The service tries again a minute after the first failure in an outage, and two minutes after the second one."""
+
+HANG_NOTICED_S = STUCK_S + WATCHDOG_S
+"""A shorter hang cannot be told from a slow disk."""
+
 SETTINGS = ("SystemMaxFileSize=64M", "SystemMaxUse=600M", "SystemKeepFree=0")
 
 
@@ -311,12 +320,16 @@ class Subject:
         """The fault, and then a new archive; by a service started anew if the first one ended."""
         place, point = self.place, self.point
         with self.service() as service:
+            before = len(service.said)
             place.add(ARCHIVES)
             place.disk.set_iops(IOPS)
-            self.wait(lambda: any(line.startswith("STATUS=working") for line in service.said), "it did not begin")
+            self.wait(
+                lambda: any(line.startswith("STATUS=working") for line in service.said[before:]), "it did not begin"
+            )
             time.sleep(point.delay_s)
             with broken(place, point.fault, service):
                 self._endure(service)
+                self._await_bad_verdict(service)
                 if point.record_inside and point.fault in ERRORS:
                     self._stop(service)  # it keeps its record's volume in use: what mends that is a reboot
             place.disk.set_iops(0)
@@ -324,9 +337,35 @@ class Subject:
             self._judge(service)
             if service.status is None:
                 self._at_work_again(began_s)
+                self._await_good_verdict(service)
         if service.status is not None and not self.outage_s:
-            with self.service():
+            with self.service() as again:
                 self._at_work_again(began_s)
+                self._await_good_verdict(again)
+
+    def _await_bad_verdict(self, service: Quiet) -> None:
+        """Wait until the service reports the outage, unless it ends, or has no work in which it could notice it."""
+        point = self.point
+        if point.stop_s is not None or (point.fault is Fault.HANG and point.lasts_s < HANG_NOTICED_S):
+            return
+        self.wait(
+            lambda: service.status is not None or service.verdict == "Act" or not self._undone(service),
+            f"its verdict was {service.headline!r} while the outage lasted",
+        )
+
+    def _undone(self, service: Quiet) -> set[str]:
+        """Return the archives that the log does not report as done: the disk itself may not answer."""
+        log = "\n".join(service.lines)
+        return {
+            name
+            for name in self.place.borne
+            if not re.search(rf"(compressed|rewrote|rewritten) {re.escape(name)}", log)
+        }
+
+    def _await_good_verdict(self, service: Quiet) -> None:
+        self.wait(lambda: service.verdict == "OK", "its verdict was not OK after the outage", VERDICT_S)
+        if service.verdict != "OK":
+            self.unclean.append(service.headline)
 
     def _endure(self, service: Quiet) -> None:
         """What happens while the fault lasts."""

@@ -29,6 +29,7 @@ from tests.patience import PATIENCE_S
 CHECKOUT = Path(__file__).parents[2]
 ALIVE = "WATCHDOG=1"
 WATCHDOG_S = 1.0
+VERDICT = re.compile("(OK|Act|Unknown): ")
 
 
 def listener(said: list[str]) -> Say:
@@ -157,6 +158,17 @@ class Quiet:
     def looked(self) -> bool:
         """Whether it has looked once, and has said what there is or what it waits for."""
         return any(line.startswith("STATUS=") for line in self.said)
+
+    @property
+    def headline(self) -> str:
+        """The last verdict with its sentence; "" before the first one."""
+        lines = (line.removeprefix("STATUS=") for line in reversed(self.said))
+        return next((line for line in lines if VERDICT.match(line)), "")
+
+    @property
+    def verdict(self) -> str:
+        """The last verdict in one word: OK, Act or Unknown."""
+        return self.headline.partition(":")[0]
 
     def files(self) -> int | None:
         """How many files it said it has seen at its last look."""

@@ -7,7 +7,8 @@
 journald flushes each second instead of each five minutes. At once, by a seed: load, rotations and vacuum,
 snapshots and their deletion, callers on a private bus (jobs, plans, pauses, who never reads, who may not),
 hostile names and sizes in remote/, and reloads, every other one with a wrong configuration. Figures are taken
-every few seconds; those of the last third may not lie above those of the third before it.
+every few seconds; those of the last third may not lie above those of the third before it. At the end the
+configuration is right, the hostile files are gone, and the verdict must become OK.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import signal
 import statistics
 import sys
@@ -37,6 +39,7 @@ from tests.btrfs.journals import QUICK
 from tests.bus import PrivateBus, RawClient, raw_call
 from tests.daemon import Daemon
 from tests.journal_files import archive_name
+from tests.patience import eventually
 from tests.repeated import repeated
 from tests.trust import table
 from tests.trust.claims import find_false_claims, read_claims
@@ -61,6 +64,9 @@ LEAST = 10
 """Figures in each third: half a minute."""
 
 STOP_S = 45.0
+VERDICT_S = 120.0
+"""The service tries again a minute after the first failure."""
+
 OUTAGE_S = 20.0
 """A caller who waits longer was not served."""
 
@@ -248,6 +254,19 @@ def lost(place: Bed, sent: int, rotations: int) -> list[str]:
     return found + verify_failures(journal)
 
 
+def doubt_verdict(soak: Soak) -> list[str]:
+    """Return the verdict if it does not become OK once the configuration is right and the hostile files are gone."""
+    daemon = soak.daemon
+    if daemon.process.poll() is not None:
+        return []
+    shutil.rmtree(soak.place.volume.mountpoint / "remote", ignore_errors=True)
+    daemon.reload(CONFIG)
+    soak.bus.call(names.BUS_NAME, "Resume")
+    soak.bus.call(names.BUS_NAME, "Rescan")
+    well = eventually(lambda: daemon.status.startswith("OK: "), VERDICT_S)
+    return [] if well else [f"the verdict at the end was {daemon.status!r}"]
+
+
 def soak(seed: int, minutes: float) -> tuple[Row, list[Figures]]:
     """Do it; the verdict, and the figures."""
     with ExitStack() as stack:
@@ -263,7 +282,7 @@ def soak(seed: int, minutes: float) -> tuple[Row, list[Figures]]:
                 figures.append(taken(going, state, began_s))
                 if len(figures) % 10 == 0:
                     table.say(str(figures[-1]))
-        unclean = going.troubles + growth(figures)
+        unclean = going.troubles + growth(figures) + doubt_verdict(going)
         if going.slowest_s > OUTAGE_S:
             unclean.append(f"a caller waited for {going.slowest_s:.1f} s")
         ended_s = time.monotonic()

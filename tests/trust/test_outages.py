@@ -19,6 +19,8 @@ from tests.trust.outages import Fault, Place, Point, attempt, points
     [
         Point(0, Fault.HANG, defrag=False, record_inside=True, delay_s=0.3, lasts_s=2.5, stop_s=0.5),
         Point(1, Fault.WRITE_ERRORS, defrag=False, record_inside=False, delay_s=0.3, lasts_s=1.0, stop_s=None),
+        Point(2, Fault.FULL, defrag=False, record_inside=True, delay_s=0.3, lasts_s=1.0, stop_s=None),
+        Point(3, Fault.UNMOUNT, defrag=False, record_inside=False, delay_s=0.3, lasts_s=1.0, stop_s=None),
     ],
     ids=str,
 )

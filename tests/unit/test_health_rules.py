@@ -92,6 +92,9 @@ def down(**states: str) -> Evidence:
     return evidence(units=units(**states), service=None)
 
 
+LACKING = Failure("/j/a", "free-space", "8 MiB are needed, 0 are to spare")
+
+
 def waiting(days: float) -> tuple[Wait, ...]:
     return (Wait("/a.journal", NOW_US - round(days * DAY_US), "budget"),)
 
@@ -190,6 +193,7 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("limit-reached", PROBLEM, now(limits=("too many",))),
     ("files-failing", PROBLEM, now(failures=(Failure("/j/a", "io-error", ""),))),
     ("keeper-starved", PROBLEM, now(waiting=waiting(1.1))),
+    ("volume-full", PROBLEM, now(lacking_space=(LACKING,))),
     ("window-closed", PROBLEM, now(closed=("m",))),
     ("keeper-paused", PROBLEM, now(paused=True)),
 ]
@@ -251,6 +255,7 @@ PASSED: list[tuple[str, Evidence]] = [
     ("keeper-down", evidence(units=units(service="failed/failed/enabled"))),
     ("record-locked", now(busy="held", busy_since_us=NOW_US - MINUTE_US, busy_limit_us=MINUTE_US)),
     ("keeper-starved", now(waiting=waiting(1))),
+    ("volume-full", now(lacking_space=(LACKING,), failures=(LACKING,))),
 ]
 
 NOT_MADE: list[tuple[str, Evidence]] = [

@@ -115,6 +115,7 @@ TOO_SHORT = Window("m", open=False, closes_at_us=None, reason="too-short")
         (Plan((), (), ()), (BAD._replace(reason=Reason.CHANGED),), []),
         (Plan((), (), (Skip("/j/a", Reason.IO_ERROR, "EIO"),)), (), ["files-failing"]),
         (Plan((), (), (Skip("/j/a", Reason.READ_ONLY, ""),)), (), []),
+        (Plan((), (), (Skip("/j/a", Reason.FREE_SPACE, "8 MiB are needed", puts_off=True),)), (), ["volume-full"]),
         (Plan((), (), (Skip("/j", Reason.TOO_MANY, "9 more"),)), (), ["limit-reached"]),
         (Plan((TOO_SHORT,), (), (SHUT,)), (), ["window-closed"]),
         (Plan((TOO_SHORT,), (), ()), (), []),

@@ -22,7 +22,16 @@ from journalkeeper.model import (
     State,
     Verb,
 )
-from journalkeeper.policy.deferral import AGAIN_US, MAINTENANCE_US, PASSING, PRESSURE_US, remember
+from journalkeeper.model.units import MINUTE_US
+from journalkeeper.policy.deferral import (
+    AGAIN_US,
+    MAINTENANCE_US,
+    PASSING,
+    PRESSURE_US,
+    SPACE_US,
+    get_retry_delay_us,
+    remember,
+)
 from journalkeeper.policy.plan import plan
 from tests.hosts import NOW_US, configured, extents, file, host, instance, outcome, volume
 
@@ -64,6 +73,24 @@ def test_with_nothing_against_it_it_is_done() -> None:
 )
 def test_what_was_refused_is_tried_again_after_an_hour(age_us: int, expected: tuple[Reason, int] | None) -> None:
     assert reason(planned(refused=refusal(age_us))) == expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "tries", "minutes"),
+    [
+        (Reason.IO_ERROR, 1, 1),
+        (Reason.FREE_SPACE, 1, 1),
+        (Reason.READ_ONLY, 2, 2),
+        (Reason.IO_ERROR, 6, 32),
+        (Reason.IO_ERROR, 7, 60),
+        (Reason.IO_ERROR, 1000, 60),
+        (Reason.MISMATCH, 1, 60),
+    ],
+)
+def test_a_failure_in_an_outage_is_tried_again_within_minutes(reason: Reason, tries: int, minutes: int) -> None:
+    assert get_retry_delay_us(reason, tries) == minutes * MINUTE_US
+    found = planned(refused=refusal(0, reason=reason, tries=tries))
+    assert found.wake_at_us == NOW_US + minutes * MINUTE_US
 
 
 def test_what_lacks_a_right_is_not_tried_again_while_the_file_and_its_owner_are_the_same() -> None:
@@ -108,7 +135,7 @@ def test_what_came_to_nothing_is_remembered_until_it_is_done(target: JournalFile
     seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
     for reason in (Reason.NOT_TAKEN, Reason.IO_ERROR, Reason.INTERNAL_ERROR):
         (last,) = tried(target, Result.FAILED, reason).values()
-        assert last == (NOW_US, *seen, reason, "why")
+        assert last == (NOW_US, *seen, reason, "why", 2)
     assert tried(target, Result.DONE, Reason.CHEAPER) == {}
 
 
@@ -166,6 +193,8 @@ def test_nobody_wakes_for_a_file_that_is_whole() -> None:
     assert planned(WHOLE, volumes=(volume(maintenance="scrub", busy_percent=100),)).wake_at_us is None
 
 
-@pytest.mark.parametrize("words", [{"written_bytes": 1 << 40}, {"volumes": (volume(free_bytes=0),)}])
-def test_what_budget_or_space_lacks_for_is_thought_of_again(words: dict[str, Any]) -> None:
-    assert planned(**words).wake_at_us == NOW_US + AGAIN_US
+@pytest.mark.parametrize(
+    ("words", "wait_us"), [({"written_bytes": 1 << 40}, AGAIN_US), ({"volumes": (volume(free_bytes=0),)}, SPACE_US)]
+)
+def test_what_budget_or_space_lacks_for_is_thought_of_again(words: dict[str, Any], wait_us: int) -> None:
+    assert planned(**words).wake_at_us == NOW_US + wait_us

@@ -57,6 +57,7 @@ def looked(found: Findings, *failures: Failure) -> Snapshot:
         ),
         (CALM, FileDone(BAD, 5), with_present(failures=(FAILURE,))),
         (with_present(failures=(FAILURE,)), FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
+        (with_present(lacking_space=(FAILURE,)), FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
         (with_present(failures=(FAILURE,)), Looked(FOUND, (), 7, Present()), looked(FOUND)),
         (with_present(failures=(FAILURE,)), Looked(REFUSED, (), 7, Present()), looked(REFUSED, FAILURE)),
         (CALM, FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
