@@ -36,7 +36,7 @@ examples:
   journalkeeper doctor -D /mnt/var/log/journal  what another host's disk tells
 
 exit status:
-  0 it ran, whatever it found; 1 with --check there is a problem, or journalctl broke off; 2 wrong usage"""
+  0 it ran, whatever it found; 1 with --check there is a problem, or journalctl failed; 2 wrong usage"""
 
 DOCTOR_RULES: Final = (*RULES, history)
 """The rules of health, and the proposal of `retention`."""

@@ -99,7 +99,7 @@ def _story(file: JournalFile, host: Host, context: Context) -> Story:
 def _lies(path: str) -> tuple[tuple[Stretch, ...], int | Unknown, float | None]:
     """Return how the file lies, the bytes that it pins, and how long a cold read of it takes."""
     parent, _, name = path.rpartition("/")
-    with opening.directory(parent or "/") as dir_fd, opening.opened(name, dir_fd) as fd:
+    with opening.open_directory(parent or "/") as dir_fd, opening.hold_open(name, dir_fd) as fd:
         pinned = disk.read_pinned_bytes(fd)
         parts = placement.list_stretches(fd, sync=False)
         return parts, Unknown("only root may ask") if pinned is None else pinned, estimate_cold_read_s(fd)

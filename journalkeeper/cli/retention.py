@@ -99,7 +99,7 @@ def _applied(found: Retention, evidence: Evidence) -> bool:
     except OSError as error:
         raise FileError.wrap(WRITE, RETENTION, error) from error
     write_whole(WRITE, RETENTION, text, mode=MODE)
-    use = conf.settings().system_max_use_bytes
+    use = conf.read_settings().system_max_use_bytes
     if use != found.proposed_use_bytes:
         raise KeeperError(
             f"{RETENTION} is written, but a file after it says SystemMaxUse={use};"

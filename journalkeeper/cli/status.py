@@ -161,9 +161,9 @@ def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
     from journalkeeper.journald import layout, opening  # noqa: PLC0415 - takes pydantic, and is seldom needed
 
     for top in tops:
-        for path in [place.path for place in layout.directories(top)] or [os.path.realpath(top)]:
+        for path in [place.path for place in layout.find_directories(top)] or [os.path.realpath(top)]:
             try:
-                with opening.directory(path) as fd:
+                with opening.open_directory(path) as fd:
                     require_btrfs(fd, path)
             except NotBtrfsError:
                 continue

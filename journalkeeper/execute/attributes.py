@@ -21,7 +21,7 @@ def set_nocow(instance: Instance) -> None:
     Raises: Refused if it is no longer the directory that the plan saw, or asks for compression;
         Failed; OSError: EPERM not its owner, or immutable; EROFS.
     """
-    with opening.directory(instance.directory) as fd:
+    with opening.open_directory(instance.directory) as fd:
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) != (instance.device, instance.inode):
             raise Refused(Reason.CHANGED, "the name now leads to another directory")

@@ -169,7 +169,7 @@ def _after(held: VerifiedFile, *, replacing: bool) -> Found:
     Raises: Refused if the path no longer leads to the file, as after the deletion of its subvolume.
     """
     if replacing and not os.fstat(held.fd).st_nlink:
-        with opening.opened(held.name, held.dir_fd) as fd:
+        with opening.hold_open(held.name, held.dir_fd) as fd:
             found = _found(fd, held.file.kind)
     else:
         found = _found(held.fd, held.file.kind)

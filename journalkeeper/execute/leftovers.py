@@ -28,7 +28,7 @@ def remove(paths: Iterable[str]) -> list[str]:
         if not is_leftover(name) and classify(name) is None:
             raise ValueError(f"{path} is not a temporary file of ours")
         try:
-            with opening.directory(directory) as fd:
+            with opening.open_directory(directory) as fd:
                 what = _unlink(name, fd) if is_leftover(name) else _follow(name, fd)
         except FileNotFoundError:
             continue
@@ -45,6 +45,6 @@ def _unlink(name: str, directory: int) -> str:
 
 
 def _follow(name: str, directory: int) -> str:
-    with opening.opened(name, directory) as fd:
+    with opening.hold_open(name, directory) as fd:
         moved = mtime_note.follow(fd)
     return "its time was moved by a killed run, put back" if moved else "a note left by a killed run, removed"

@@ -42,7 +42,7 @@ def rotate(target: Rotation, reason: Reason) -> Found:
     instance, file = target
     with hold(file, moving=False) as held:
         if reason is Reason.BORN_DATACOW:
-            with opening.directory(instance.directory) as fd:
+            with opening.open_directory(instance.directory) as fd:
                 if not inode.is_nocow(fd) and "nodatacow" not in read_mount_options(fd):
                     raise Refused(Reason.CHANGED, "the directory is not NOCOW: a new file would be datacow, too")
         if not control.can_be_asked(instance.directory, instance.namespace):
@@ -69,7 +69,11 @@ def rotate(target: Rotation, reason: Reason) -> Found:
 def _wait_until_finished(archive: int) -> None:
     """Wait a moment for journald to have synced what it archived, and has marked so, or removed."""
     deadline_s = time.monotonic() + FINISHED_S
-    while header.state(archive) is not State.ARCHIVED and os.fstat(archive).st_nlink and time.monotonic() < deadline_s:
+    while (
+        header.read_state(archive) is not State.ARCHIVED
+        and os.fstat(archive).st_nlink
+        and time.monotonic() < deadline_s
+    ):
         time.sleep(LOOK_S)
 
 

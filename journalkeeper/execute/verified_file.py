@@ -95,7 +95,7 @@ def _same(fd: int, file: JournalFile, *, replacing: bool, moving: bool) -> os.st
         return status
     if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
         raise Refused(Reason.CHANGED, "the file was written to since it was looked at")
-    if file.kind is Kind.ARCHIVED and header.state(fd) is not State.ARCHIVED:
+    if file.kind is Kind.ARCHIVED and header.read_state(fd) is not State.ARCHIVED:
         raise Refused(Reason.IN_USE, "the file's state is no longer archived")
     if being_written(fd) and (replacing or not only_kept_open(file)):
         raise Refused(Reason.IN_USE, "a program has the file open for writing")

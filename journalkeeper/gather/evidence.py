@@ -92,8 +92,8 @@ def _find_leftovers(host: Host) -> tuple[str, ...]:
     found: list[str] = []
     for one in host.instances:
         try:
-            with opening.directory(one.directory) as fd:
-                found += [f"{one.directory}/{name}" for name in layout.listing(fd).leftovers]
+            with opening.open_directory(one.directory) as fd:
+                found += [f"{one.directory}/{name}" for name in layout.list_directory(fd).leftovers]
         except (FileError, OSError):
             continue  # it could be opened a moment ago; the problems of its files are reported instead
     return tuple(found)

@@ -14,7 +14,16 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.health.evidence import Boot, Dropped, Ended, Intake, Journal, Line, Process, Stream, Unknown
-from journalkeeper.journald.journalctl import FLUSHED, Entry, entries, length, number, sees_all, text, wait_us
+from journalkeeper.journald.journalctl import (
+    FLUSHED,
+    Entry,
+    can_see_all,
+    compute_wait_us,
+    count_bytes,
+    decode_text,
+    parse_number,
+    read_entries,
+)
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.units import parse_span_us
 
@@ -57,10 +66,12 @@ def read_journal(directory: str | None, most: int, namespaces: Sequence[str], *,
     Raises: KeeperError if journalctl fails midway; NeedsRootError if nothing in `directory` may be read.
     """
     try:
-        if not sees_all(directory):
+        if not can_see_all(directory):
             return Unknown("the whole journal may be read by root and the group systemd-journal only", needs_root=True)
-        events = _read_events(entries(EVENT_FIELDS, _event_matches(namespaces), most=most, directory=directory), most)
-        return _read_newest(entries(ENTRY_FIELDS, (), most=most, directory=directory), most, events, ours=ours)
+        events = _read_events(
+            read_entries(EVENT_FIELDS, _event_matches(namespaces), most=most, directory=directory), most
+        )
+        return _read_newest(read_entries(ENTRY_FIELDS, (), most=most, directory=directory), most, events, ours=ours)
     except NeedsRootError as error:
         if directory is not None:
             raise
@@ -90,23 +101,23 @@ def _read_events(found: Iterator[Entry], most: int) -> Journal:
     ended: list[Ended] = []
     rows = list(found)
     for entry in reversed(rows):
-        when_us, kind = _when_us(entry), text(entry.get("MESSAGE_ID"))
-        boot_id = text(entry.get("_BOOT_ID"))
+        when_us, kind = _when_us(entry), decode_text(entry.get("MESSAGE_ID"))
+        boot_id = decode_text(entry.get("_BOOT_ID"))
         boot = boots.setdefault(boot_id, Boot(boot_id, when_us))
-        if text(entry.get("_TRANSPORT")) == "driver":
+        if decode_text(entry.get("_TRANSPORT")) == "driver":
             dropped += _find_lost_messages(entry, when_us, kind)
-            said = FLUSHED.match(text(entry.get("MESSAGE")))
+            said = FLUSHED.match(decode_text(entry.get("MESSAGE")))
             if said is not None and boot.said_flush_us is None:
                 boots[boot_id] = boot._replace(said_flush_us=_span_us(said[1]), flushed_entries=int(said[2]))
         elif kind in {STARTUP_FINISHED, STARTUP_IN_CONTAINER} and boot.userspace_us is None:
-            boots[boot_id] = boot._replace(userspace_us=number(entry.get("USERSPACE_USEC")), finished_us=when_us)
+            boots[boot_id] = boot._replace(userspace_us=parse_number(entry.get("USERSPACE_USEC")), finished_us=when_us)
         elif kind == UNIT_STARTING:
             starting[boot_id] = _sent_us(entry)
         elif kind == UNIT_STARTED and boot.flush_us is None and boot_id in starting:
             took_us = _sent_us(entry) - starting[boot_id]
             boots[boot_id] = boot._replace(flush_us=took_us if took_us >= 0 else None)  # the clock was set back
         elif kind == UNIT_FAILURE_RESULT:
-            ended.append(Ended(when_us, text(entry.get("UNIT")), text(entry.get("UNIT_RESULT"))))
+            ended.append(Ended(when_us, decode_text(entry.get("UNIT")), decode_text(entry.get("UNIT_RESULT"))))
     return Journal(
         entries=0,
         oldest_us=None,
@@ -122,12 +133,12 @@ def _read_events(found: Iterator[Entry], most: int) -> Journal:
 
 def _find_lost_messages(entry: Entry, when_us: int, kind: str) -> list[Dropped]:
     """Return the messages that journald reports as lost in this entry."""
-    said = text(entry.get("MESSAGE"))
+    said = decode_text(entry.get("MESSAGE"))
     if kind == JOURNAL_MISSED and (missed := MISSED.match(said)):
         return [Dropped(when_us, "kernel", int(missed[1]))]
     if kind == JOURNAL_DROPPED and (suppressed := SUPPRESSED.match(said)):
-        counted = number(entry.get("N_DROPPED"))
-        unit = text(entry.get("OBJECT_SYSTEMD_UNIT")) or suppressed[2].rpartition("/")[2]
+        counted = parse_number(entry.get("N_DROPPED"))
+        unit = decode_text(entry.get("OBJECT_SYSTEMD_UNIT")) or suppressed[2].rpartition("/")[2]
         return [Dropped(when_us, unit, int(suppressed[1]) if counted is None else counted)]
     return []
 
@@ -153,16 +164,16 @@ def _read_newest(found: Iterator[Entry], most: int, events: Journal, *, ours: bo
     outputs: dict[tuple[str, str], _Output] = {}
     for entry in found:
         number_of, oldest_us = number_of + 1, _when_us(entry)
-        transport = text(entry.get("_TRANSPORT"))
+        transport = decode_text(entry.get("_TRANSPORT"))
         if transport == "stdout":
-            stream = text(entry.get("_STREAM_ID")) or text(entry.get("_PID"))
-            output = outputs.setdefault((text(entry.get("_BOOT_ID")), stream), _Output(entry, []))
-            unended = text(entry.get("_LINE_BREAK")) == "eof"
-            output.lines.append(Line(oldest_us, length(entry.get("MESSAGE")), unended))
-        elif transport in {"syslog", "journal"} and (wait := wait_us(entry)) is not None:
-            unit = text(entry.get("_SYSTEMD_UNIT")) or text(entry.get("SYSLOG_IDENTIFIER"))
-            offset_us = oldest_us - (number(entry.get("__MONOTONIC_TIMESTAMP")) or 0)
-            taken.append((Intake(oldest_us, wait, unit), offset_us, text(entry.get("_BOOT_ID"))))
+            stream = decode_text(entry.get("_STREAM_ID")) or decode_text(entry.get("_PID"))
+            output = outputs.setdefault((decode_text(entry.get("_BOOT_ID")), stream), _Output(entry, []))
+            unended = decode_text(entry.get("_LINE_BREAK")) == "eof"
+            output.lines.append(Line(oldest_us, count_bytes(entry.get("MESSAGE")), unended))
+        elif transport in {"syslog", "journal"} and (wait := compute_wait_us(entry)) is not None:
+            unit = decode_text(entry.get("_SYSTEMD_UNIT")) or decode_text(entry.get("SYSLOG_IDENTIFIER"))
+            offset_us = oldest_us - (parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0)
+            taken.append((Intake(oldest_us, wait, unit), offset_us, decode_text(entry.get("_BOOT_ID"))))
     boot_id = _boot_id() if ours else ""
     return events._replace(
         entries=number_of,
@@ -194,12 +205,12 @@ def _leave_out_clock_steps(taken: list[tuple[Intake, int, str]]) -> list[Intake]
 
 def _make_stream(output: _Output, boot_id: str) -> Stream:
     entry = output.entry
-    here = boot_id and text(entry.get("_BOOT_ID")) == boot_id
+    here = boot_id and decode_text(entry.get("_BOOT_ID")) == boot_id
     return Stream(
-        unit=text(entry.get("_SYSTEMD_UNIT")),
-        program=os.path.basename(text(entry.get("_EXE"))) or text(entry.get("SYSLOG_IDENTIFIER")),
+        unit=decode_text(entry.get("_SYSTEMD_UNIT")),
+        program=os.path.basename(decode_text(entry.get("_EXE"))) or decode_text(entry.get("SYSLOG_IDENTIFIER")),
         lines=tuple(reversed(output.lines)),
-        process=_find_process(number(entry.get("_PID")), text(entry.get("_EXE"))) if here else None,
+        process=_find_process(parse_number(entry.get("_PID")), decode_text(entry.get("_EXE"))) if here else None,
     )
 
 
@@ -228,9 +239,9 @@ def _boot_id() -> str:
 
 def _when_us(entry: Entry) -> int:
     """Return when journald received the entry."""
-    return number(entry.get("__REALTIME_TIMESTAMP")) or 0
+    return parse_number(entry.get("__REALTIME_TIMESTAMP")) or 0
 
 
 def _sent_us(entry: Entry) -> int:
     """Return when the entry was sent, or when it was received if that is unknown."""
-    return _when_us(entry) - (wait_us(entry) or 0)
+    return _when_us(entry) - (compute_wait_us(entry) or 0)

@@ -46,10 +46,10 @@ def _read_queue_length() -> int | None:
 
 def read_storage() -> Storage | Unknown:
     """Read the storage of the main journald."""
-    if not os.path.exists(control.socket_path()):
+    if not os.path.exists(control.get_socket_path()):
         return Unknown("no journald runs here")
     try:
-        settings = conf.settings()
+        settings = conf.read_settings()
         target = read_retention_bytes()
     except (FileError, OSError) as error:
         return Unknown(str(error))

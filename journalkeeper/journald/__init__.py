@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""File names, headers, directories and settings as journald has them.
+"""journald's file names, file headers, directories, settings and calls.
 
-All knowledge of systemd-journald's formats is in here; nothing here
-writes, and nothing here knows btrfs.
+Only this package knows systemd-journald's formats. It writes no file and does not know btrfs.
 """

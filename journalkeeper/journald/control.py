@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a running journald does when it is asked to.
+"""Calls to a running journald: rotate and synchronize.
 
-Only the journald that writes the directory in question is asked. Whoever was
-given another machine's journal, or a copy, must never make the journald of this host rotate.
+Only the journald that writes the given directory is called. A copy of a journal, or another machine's journal, must
+never make this host's journald rotate.
 
-Source: systemd 252 to 262, src/journal/journald-varlink.c (until 257 in journald-server.c);
-varlink.org: messages are JSON objects, each ended by a zero byte.
+Source: systemd 252 to 262, src/journal/journald-varlink.c (until 257 in journald-server.c); varlink.org: messages are
+JSON objects, each followed by a zero byte.
 """
 
 from __future__ import annotations
@@ -23,59 +23,59 @@ from journalkeeper.model.errors import FileError, KeeperError
 
 RUNTIME: Final = "/run/systemd/journal"
 TIMEOUT_S: Final = 30.0
-"""The longest that journald was measured to be busy with one file, 5,992 extents at 150 IOPS, is 25 s."""
+"""More than the longest time, 25 s, that journald was measured to be busy with one file (5,992 extents at 150 IOPS)."""
 
 ANSWER_BYTES: Final = 1 << 16
 PEER: Final = struct.Struct("=3i")
-"""struct ucred: pid, uid, gid of who listens; pid 0 and uid 65534 if outside of our namespaces (unix(7))."""
+"""struct ucred: pid, uid and gid of the listener; pid 0 and uid 65534 if it is outside of our namespaces (unix(7))."""
 
 
-def socket_path(namespace: str = "") -> str:
-    """Where the journald of `namespace`, "" the main one, takes calls."""
-    return f"{_runtime(namespace)}/io.systemd.journal"
+def get_socket_path(namespace: str = "") -> str:
+    """Return the path of the socket on which the journald of `namespace` ("": the main one) takes calls."""
+    return f"{_get_runtime(namespace)}/io.systemd.journal"
 
 
-def _runtime(namespace: str) -> str:
+def _get_runtime(namespace: str) -> str:
     return f"{RUNTIME}.{namespace}" if namespace else RUNTIME
 
 
 def can_be_asked(directory: str, namespace: str = "") -> bool:
-    """Whether a journald that takes our calls writes `directory`, as far as can be seen without calling it.
+    """Return whether a journald that takes our calls seems to write `directory`. The check makes no call.
 
-    So it is if this is the very directory that /var/log/journal/ID[.NAMESPACE] leads to here,
-    ID being this machine's, if there is a socket, and if the main journald was told to write
-    to /var at all: at the begin of a boot, and after the end of one, it writes to /run.
+    `directory` must be the same directory as /var/log/journal/ID[.NAMESPACE], where ID is this machine's id. The socket
+    must exist. The main journald must have been flushed to /var; early and late in a boot it writes to /run.
+
     Source: system_journal_open(), server_flushed_flag_is_set(), server_relinquish_var().
     """
-    name = f"{layout.machine_id()}.{namespace}" if namespace else layout.machine_id()
+    name = f"{layout.read_machine_id()}.{namespace}" if namespace else layout.read_machine_id()
     try:
         own = os.stat(f"{layout.TOP}/{name}")
         if not name or not os.path.samestat(os.stat(directory, follow_symlinks=False), own):
             return False
         if not namespace:
             os.stat(f"{RUNTIME}/flushed")
-        return stat.S_ISSOCK(os.stat(socket_path(namespace)).st_mode)
+        return stat.S_ISSOCK(os.stat(get_socket_path(namespace)).st_mode)
     except OSError:
-        return False  # whatever keeps us from looking there keeps us from asking
+        return False  # without access to these places, the call would fail, too
 
 
 def rotate(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
-    """Have journald archive all files of `namespace` and begin new ones; it vacuums, too. Returns when it has.
+    """Make journald archive all files of `namespace`, begin new files and vacuum. Wait until it has finished.
 
-    A namespace's journald that ended for want of work is started by the call, where its socket unit stays
-    (not with 252).
+    If a namespace's journald ended for lack of work and its socket unit still exists, the call starts it (not with
+    252).
 
-    Raises: FileError: ENOENT no such journald, ECONNREFUSED it is not running, EACCES not root;
-        KeeperError where it answers with an error, not at all in `timeout_s` (it may rotate
-        all the same), or is not of this machine or container.
+    Raises: FileError: ENOENT no such journald, ECONNREFUSED it is not running, EACCES not root; KeeperError if journald
+    answers with an error, does not answer within `timeout_s` (it may still rotate), or is not of this machine or
+    container.
     """
     _call("rotate", "Rotate", namespace, timeout_s)
 
 
 def synchronize(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
-    """Have journald begin to sync all files of `namespace`, which stops its timer until the next message.
+    """Make journald start to sync all files of `namespace`. This stops its sync timer until the next message.
 
-    It also logs that it was asked to.
+    journald also logs the request.
 
     Raises: as `rotate`.
     """
@@ -83,8 +83,8 @@ def synchronize(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
 
 
 def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
-    """One call without parameters, as `rotate` says; `what` is the word for it in errors."""
-    path = socket_path(namespace)
+    """Call `method` without parameters and check the answer; `what` is the verb for error messages."""
+    path = get_socket_path(namespace)
     call = json.dumps({"method": f"io.systemd.Journal.{method}", "parameters": {}}).encode() + b"\0"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as channel:
@@ -92,22 +92,22 @@ def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
             channel.connect(path)
             pid, uid, _ = PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
             if pid == 0 or uid != 0:
-                raise KeeperError(f"{path}: whoever listens there is not this machine's journald")
+                raise KeeperError(f"{path}: the listener is not this machine's journald")
             channel.sendall(call)
-            answer = json.loads(_received(channel, time.monotonic() + timeout_s))
+            answer = json.loads(_receive(channel, time.monotonic() + timeout_s))
     except TimeoutError as error:
-        raise KeeperError(f"{path}: journald did not answer in {timeout_s:g} s; it may {what} yet") from error
+        raise KeeperError(f"{path}: journald did not answer within {timeout_s:g} s; it may still {what}") from error
     except OSError as error:
         raise FileError.wrap(f"ask journald to {what}", path, error) from error
     except ValueError as error:
-        raise KeeperError(f"{path}: journald did not answer with an object of JSON") from error
+        raise KeeperError(f"{path}: journald's answer is not a JSON object") from error
     if not isinstance(answer, dict) or "error" in answer:
         why = answer.get("error") if isinstance(answer, dict) else answer
-        raise KeeperError(f"{path}: journald does not {what}: {why}")
+        raise KeeperError(f"{path}: journald refused to {what}: {why}")
 
 
-def _received(channel: socket.socket, deadline_s: float) -> bytes:
-    """One message, without its zero byte."""
+def _receive(channel: socket.socket, deadline_s: float) -> bytes:
+    """Return one message without its zero byte."""
     answer = b""
     while b"\0" not in answer and len(answer) < ANSWER_BYTES:
         left_s = deadline_s - time.monotonic()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The newest entries of a journal file: their numbers, and when they were sent and taken.
+"""The newest entries of a journal file, with their numbers and times.
 
-All is read by pread(2). libsystemd maps the file instead, and where the disk gives an error for a
-page of a mapping, or somebody cuts the file short, the kernel ends the whole process by SIGBUS.
-Source: systemd 252 to 257, src/libsystemd/sd-journal/journal-def.h; the entry arrays are a chain
-in which each one lies behind the one before it (journal-file.c, link_entry_into_array()).
+All reads use pread(2). libsystemd maps the file instead; if the disk returns an error for a mapped page, or a process
+truncates the file, the kernel kills the reader with SIGBUS.
+
+Source: systemd 252 to 257, src/libsystemd/sd-journal/journal-def.h; the entry arrays are a chain in which each array
+lies behind the one before it (journal-file.c, link_entry_into_array()).
 """
 
 from __future__ import annotations
@@ -22,42 +23,44 @@ HEADER: Final = struct.Struct("<8sII136xQ16xQ")
 
 COMPACT: Final = 1 << 4
 OBJECT: Final = struct.Struct("<BB6xQ")
-"""Of each object: its type, its flags (of data: how it is compressed), its size with this."""
+"""The header of each object: its type, its flags (for data: the compression), and its size including this header."""
 
 DATA, ENTRY, ENTRY_ARRAY = 1, 3, 6
 ARRAY: Final = struct.Struct("<BB6xQQ")
-"""Of an entry array: its object, the offset of the next one; the items follow."""
+"""The beginning of an entry array: its object header and the offset of the next array. The items follow."""
 
 ENTRY_BYTES: Final = 64
 TIMES: Final = struct.Struct("<QQ")
-"""Of an entry, behind its object: seqnum, realtime. Its items begin at ENTRY_BYTES."""
+"""The seqnum and realtime of an entry, after its object header. Its items begin at ENTRY_BYTES."""
 
 ITEM, COMPACT_ITEM = struct.Struct("<Q8x"), struct.Struct("<I")
-"""Of an entry: where the object of one field is."""
+"""An item of an entry: the offset of the object that holds one field."""
 
 DATA_BYTES: Final = 64
 COMPACT_DATA_BYTES: Final = 72
 SOURCE: Final = b"_SOURCE_REALTIME_TIMESTAMP="
 SOURCE_BYTES: Final = len(SOURCE) + len(str(U64_MAX))
 MOST_ARRAYS: Final = 64
-"""Each is twice as long as all before it together."""
+"""The longest chain of arrays that is followed. Each array is twice as long as all arrays before it together."""
 
 MOST_ENTRY_BYTES: Final = 1 << 15
-"""More than an entry of 1,000 fields has; what is beyond is not read."""
+"""The largest part of an entry that is read, enough for 1,000 fields."""
 
 
 class Entry(NamedTuple):
-    """One entry: its number, when journald took it, and when it was sent, None if nobody says."""
+    """One entry: its number, when journald received it, and when it was sent (None if the entry does not contain
+    it).
+    """
 
     seqnum: int
     realtime_us: int
     source_us: int | None
 
 
-def newest(fd: int, behind: int, most: int) -> list[Entry]:
-    """At most so many of the entries with a number above `behind`, the newest first.
+def read_newest(fd: int, behind: int, most: int) -> list[Entry]:
+    """Return at most `most` of the entries with a number above `behind`, the newest first.
 
-    Raises: ValueError: what is there is no journal, or cannot be; OSError as pread(2).
+    Raises: ValueError: the file is not a valid journal; OSError as pread(2).
     """
     magic, _, flags, count, first = HEADER.unpack(_read(fd, HEADER.size, 0))
     if magic != MAGIC:
@@ -65,23 +68,23 @@ def newest(fd: int, behind: int, most: int) -> list[Entry]:
     compact = bool(flags & COMPACT)
     times: dict[int, int | None] = {}
     found: list[Entry] = []
-    for offset in _newest_offsets(fd, first, count, most, compact=compact):
-        entry = _entry(fd, offset, times, compact=compact)
+    for offset in _find_newest_offsets(fd, first, count, most, compact=compact):
+        entry = _read_entry(fd, offset, times, compact=compact)
         if entry.seqnum <= behind:
             break
         found.append(entry)
     return found
 
 
-def _newest_offsets(fd: int, first: int, count: int, most: int, *, compact: bool) -> Iterator[int]:
-    """Where the newest entries are, the newest first."""
+def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact: bool) -> Iterator[int]:
+    """Yield the offsets of the newest entries, the newest first."""
     width = 4 if compact else 8
     arrays: list[tuple[int, int]] = []
     at, left = first, count
     while at and left > 0 and len(arrays) < MOST_ARRAYS:
         kind, _, size, following = ARRAY.unpack(_read(fd, ARRAY.size, at))
         if kind != ENTRY_ARRAY or size < ARRAY.size or (following and following <= at):
-            raise ValueError(f"no array of entries at {at}")
+            raise ValueError(f"no entry array at {at}")
         used = min(left, (size - ARRAY.size) // width)
         arrays.append((at + ARRAY.size, used))
         at, left = following, left - used
@@ -92,8 +95,10 @@ def _newest_offsets(fd: int, first: int, count: int, most: int, *, compact: bool
         most -= taken
 
 
-def _entry(fd: int, offset: int, times: dict[int, int | None], *, compact: bool) -> Entry:
-    """The entry at `offset`. `times` remembers what the data objects were: entries share most of theirs."""
+def _read_entry(fd: int, offset: int, times: dict[int, int | None], *, compact: bool) -> Entry:
+    """Return the entry at `offset`. `times` caches the time in each data object, because entries share most of
+    theirs.
+    """
     head = _read(fd, ENTRY_BYTES, offset)
     kind, _, size = OBJECT.unpack_from(head)
     if kind != ENTRY or size < ENTRY_BYTES:
@@ -103,14 +108,14 @@ def _entry(fd: int, offset: int, times: dict[int, int | None], *, compact: bool)
     length = (min(size, MOST_ENTRY_BYTES) - ENTRY_BYTES) // item.size * item.size
     for (data,) in item.iter_unpack(_read(fd, length, offset + ENTRY_BYTES)):
         if data not in times:
-            times[data] = _source_us(fd, data, compact=compact)
+            times[data] = _read_source_us(fd, data, compact=compact)
         if (source_us := times[data]) is not None:
             return Entry(seqnum, realtime_us, source_us)
     return Entry(seqnum, realtime_us, None)
 
 
-def _source_us(fd: int, offset: int, *, compact: bool) -> int | None:
-    """The time in the data object at `offset`, None if it is another field or no number."""
+def _read_source_us(fd: int, offset: int, *, compact: bool) -> int | None:
+    """Return the time in the data object at `offset`, or None if it is another field or not a number."""
     before = COMPACT_DATA_BYTES if compact else DATA_BYTES
     data = _read(fd, before + SOURCE_BYTES, offset, least=OBJECT.size)
     kind, compressed, size = OBJECT.unpack_from(data)
@@ -121,10 +126,13 @@ def _source_us(fd: int, offset: int, *, compact: bool) -> int | None:
 
 
 def _read(fd: int, length: int, offset: int, *, least: int | None = None) -> bytes:
-    """So many bytes at `offset`. Raises: ValueError if there are fewer (than `least`, if given); OSError."""
+    """Return `length` bytes at `offset`, or at least `least` bytes at the end of the file.
+
+    Raises: ValueError if there are fewer bytes; OSError as pread(2).
+    """
     if offset >= 1 << 63:
-        raise ValueError(f"an offset of {offset}")
+        raise ValueError(f"impossible offset {offset}")
     data = os.pread(fd, length, offset)
     if len(data) < (length if least is None else least):
-        raise ValueError(f"{len(data)} bytes at {offset} and not {length}")
+        raise ValueError(f"only {len(data)} of {length} bytes at {offset}")
     return data

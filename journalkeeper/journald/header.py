@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The header of a journal file, checked before a word of it is believed.
+"""The header of a journal file, and the checks that it must pass.
 
-Whatever the bytes, `parse` returns a Header that journald itself would
-accept or raises HeaderError; it is on the hot path of every scan.
-Source: systemd 255, src/libsystemd/sd-journal/journal-def.h (struct Header) and
-journal-file.c (journal_file_verify_header()); the fields are the same from 187 on.
+For any bytes, `parse` either returns a Header that journald itself would accept, or raises HeaderError. Every scan
+calls it for every file.
+
+Source: systemd 255, src/libsystemd/sd-journal/journal-def.h (struct Header) and journal-file.c
+(journal_file_verify_header()); the fields are the same since 187.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from struct import Struct
 from journalkeeper.model import Header, State
 
 HEADER_BYTES = 208
-"""The part that every version has (HEADER_SIZE_MIN), and all that is read here."""
+"""The part of the header that every version has (HEADER_SIZE_MIN); the rest is not read."""
 
 MAGIC = b"LPKSHHRH"
 STATE_OFFSET = 16
@@ -29,13 +30,14 @@ _LAYOUT = Struct("<8s8xB7x16s16s16x16s14Q8x")
 
 
 class HeaderError(Exception):
-    """The file's header is not one of a journal file, or it lies; the text says in what."""
+    """The file is not a journal file, or its header contradicts itself; the text names the field."""
 
 
 def parse(data: bytes, size_bytes: int) -> Header:
-    """The header in `data`, the first HEADER_BYTES or more of a file of `size_bytes`.
+    """Return the header in `data`, the first HEADER_BYTES or more of a file of `size_bytes`.
 
-    A size older than the header makes a growing file look truncated: `read` sees to that.
+    If the file has grown since `size_bytes` was read, it looks truncated. `read` handles that.
+
     Raises: HeaderError.
     """
     if len(data) < HEADER_BYTES:
@@ -57,7 +59,7 @@ def parse(data: bytes, size_bytes: int) -> Header:
     last = end - _OBJECT_HEADER_BYTES
     _check_offset("tail object", tail_object, header_size, last)
     _check_offset("first entry array", entry_array, header_size, tail_object)
-    # A table's offset is that of its items, behind its object's header: in a new file the last object is one.
+    # A table's offset is that of its items, behind its object's header. In a new file the last object is a table.
     _check_offset("data hash table", data_table, header_size, tail_object + _OBJECT_HEADER_BYTES)
     _check_offset("field hash table", field_table, header_size, tail_object + _OBJECT_HEADER_BYTES)
     if data_table_size > end - data_table or field_table_size > end - field_table:
@@ -72,14 +74,15 @@ def parse(data: bytes, size_bytes: int) -> Header:
 
 def _check_offset(what: str, offset: int, first: int, last: int) -> None:
     if offset and (offset & 7 or not first <= offset <= last):
-        raise HeaderError(f"{what} at {offset}, outside of {first} to {last} or not on 8 bytes")
+        raise HeaderError(f"{what} at {offset}, outside of {first} to {last} or not a multiple of 8")
 
 
 def read(fd: int, size_bytes: int) -> Header:
-    """The header of an open file that was of `size_bytes` a moment ago.
+    """Return the header of an open file that had `size_bytes` a moment ago.
 
-    journald may grow, archive or cut the file between two looks, and writes the header
-    while we read it: what looks wrong is read once more, with the size of then.
+    journald may grow, archive or truncate the file and write its header at the same time. So after an error the header
+    is read once more, with the file's current size.
+
     Raises: HeaderError; OSError as pread(2), EIO among them.
     """
     try:
@@ -88,10 +91,11 @@ def read(fd: int, size_bytes: int) -> Header:
         return parse(os.pread(fd, HEADER_BYTES, 0), os.fstat(fd).st_size)
 
 
-def state(fd: int) -> State:
-    """What the state byte of the open file says now; UNKNOWN if there is none or a new one.
+def read_state(fd: int) -> State:
+    """Return the state of the open file now; UNKNOWN if the file has no state byte or a new value of it.
 
-    journald stores it through a shared mapping, which a pread sees at once.
+    journald writes the byte through a shared mapping, and pread(2) sees the change at once.
+
     Raises: OSError as pread(2), EIO among them.
     """
     byte = os.pread(fd, 1, STATE_OFFSET)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Entries of the journal from a journalctl of our own, and their fields.
+"""Entries of the journal and their fields, read by running journalctl.
 
-An answer that breaks off is an error and not an answer. Source: journalctl(1); systemd.journal-fields(7); the JSON
-format of systemd.io/JOURNAL_EXPORT_FORMATS: a field is text, an array of bytes where it is not printable UTF-8, an
-array of several where it was given several times, and null where it is longer than 4,096 bytes.
+An incomplete answer raises an error. In JSON, a field is a text, or an array of bytes if it is not printable UTF-8. It
+is an array of values if the entry has it several times, and null above 4,096 bytes.
+
+Source: journalctl(1); systemd.journal-fields(7); systemd.io/JOURNAL_EXPORT_FORMATS.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from journalkeeper.model.errors import KeeperError, NeedsRootError
 
 PROGRAM: Final = ("journalctl", "--no-pager", "--quiet", "--output=json")
 SAID: Final = 2000
-"""How much of what journalctl says on stderr is quoted."""
+"""The number of characters of journalctl's stderr that error messages quote."""
 
 FLUSHED: Final = re.compile(r"Time spent on flushing to .* is ([0-9a-z. ]+) for (\d{1,18}) entries")
-"""What journald says when it has flushed. Source: systemd 252 to 257, journald-server.c."""
+"""journald's message after a flush. Source: systemd 252 to 257, journald-server.c."""
 
 INSUFFICIENT: Final = "insufficient permissions"
 
@@ -33,114 +34,126 @@ Entry = dict[str, Any]
 
 
 class JournalctlError(KeeperError):
-    """journalctl broke off, or wrote what is no entry."""
+    """journalctl failed, or wrote a line that is not an entry."""
 
 
 class Journalctl:
-    """A journalctl that is running; `output` is what it writes, an entry a line."""
+    """A running journalctl. `output` yields its lines, one entry each."""
 
     def __init__(self, child: subprocess.Popen[bytes], output: IO[bytes], said: IO[bytes]) -> None:
         self._child = child
-        self._said = said
+        self._stderr = said
         self.output = output
 
-    def entry(self, line: bytes) -> Entry:
-        """The entry in a line. Raises: as `broke_off`, JournalctlError if it is none."""
+    def parse_entry(self, line: bytes) -> Entry:
+        """Return the entry in `line`.
+
+        Raises: as `make_error` for incomplete JSON; JournalctlError if the line is not an entry.
+        """
         try:
             entry = json.loads(line)
         except ValueError as error:
-            raise self.broke_off() from error
+            raise self.make_error() from error
         if not isinstance(entry, dict):
-            raise JournalctlError(f"journalctl wrote {line[:80]!r}, which is no entry")
+            raise JournalctlError(f"journalctl wrote {line[:80]!r}, which is not an entry")
         return entry
 
-    def status(self) -> int:
-        """How it ended, waiting for it."""
+    def wait(self) -> int:
+        """Wait for journalctl to end and return its exit status."""
         return self._child.wait()
 
-    def said(self) -> str:
-        """What it says on stderr."""
-        self._said.seek(0)
-        return self._said.read(SAID).decode(errors="replace").strip()
+    def read_stderr(self) -> str:
+        """Return journalctl's messages on stderr."""
+        self._stderr.seek(0)
+        return self._stderr.read(SAID).decode(errors="replace").strip()
 
-    def broke_off(self) -> KeeperError:
-        """How it ended, and what it said; NeedsRootError where it may not read the journal."""
-        status, said = self.status(), self.said()
-        denied = _denied(said) if status > 0 else None
+    def make_error(self) -> KeeperError:
+        """Wait for journalctl to end, and return an error with its exit status and messages.
+
+        The error is NeedsRootError if journalctl may not read the journal.
+        """
+        status, said = self.wait(), self.read_stderr()
+        denied = _find_denial(said) if status > 0 else None
         if denied is not None:
             return denied
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        return JournalctlError(f"journalctl broke off: {how}: {said}" if said else f"journalctl broke off: {how}")
+        return JournalctlError(f"journalctl failed: {how}: {said}" if said else f"journalctl failed: {how}")
 
 
 @contextmanager
-def running(fields: Sequence[str], *options: str, directory: str | None) -> Iterator[Journalctl]:
-    """A journalctl that writes entries with these fields and those that every entry has, killed at the end.
+def run_journalctl(fields: Sequence[str], *options: str, directory: str | None) -> Iterator[Journalctl]:
+    """Run journalctl and yield it; kill it at the end of the block.
 
-    Raises: OSError if it cannot be started.
+    It writes entries with the given fields and the fields that every entry has.
+
+    Raises: OSError if journalctl cannot be started.
     """
     where = [] if directory is None else [f"--directory={directory}"]
     words = [*PROGRAM, f"--output-fields={','.join(fields)}", *where, *options]
     with ExitStack() as stack:
         said = stack.enter_context(tempfile.TemporaryFile())
         child = stack.enter_context(
-            subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=_environment())
+            subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=_make_env())
         )
-        stack.callback(child.kill)  # whoever stops reading does not wait for the rest
+        stack.callback(child.kill)  # a caller that stops reading does not wait for the rest
         if child.stdout is None:
             raise JournalctlError("journalctl has no output")
         yield Journalctl(child, child.stdout, said)
 
 
-def entries(fields: Sequence[str], matches: Sequence[str], *, most: int, directory: str | None) -> Iterator[Entry]:
-    """The newest entries that match, the newest first, at most `most`; fields as in `running`.
+def read_entries(fields: Sequence[str], matches: Sequence[str], *, most: int, directory: str | None) -> Iterator[Entry]:
+    """Yield the newest entries that match, the newest first, at most `most`; fields as in `run_journalctl`.
 
-    Raises: JournalctlError with journalctl's words; NeedsRootError where it may not read the journal;
-        OSError if it cannot be started.
+    Raises: JournalctlError with journalctl's messages; NeedsRootError if it may not read the journal; OSError if it
+    cannot be started.
     """
-    with running(fields, f"--lines={most}", "--reverse", *matches, directory=directory) as journalctl:
-        yield from map(journalctl.entry, journalctl.output)
-        if journalctl.status() != 0:
-            raise journalctl.broke_off()
+    with run_journalctl(fields, f"--lines={most}", "--reverse", *matches, directory=directory) as journalctl:
+        yield from map(journalctl.parse_entry, journalctl.output)
+        if journalctl.wait() != 0:
+            raise journalctl.make_error()
 
 
-def sees_all(directory: str | None) -> bool:
-    """Whether we may read the whole journal; a plain user is shown only what is that user's own, and told so.
+def can_see_all(directory: str | None) -> bool:
+    """Return whether the caller can read the whole journal. journalctl shows other users only their own entries.
 
-    Raises: NeedsRootError where we may read nothing of it; OSError if journalctl cannot be started.
+    Raises: NeedsRootError if the caller can read nothing; OSError if journalctl cannot be started.
     """
     if os.geteuid() == 0:
         return True
     where = [] if directory is None else [f"--directory={directory}"]
     words = ["journalctl", "--no-pager", "--lines=0", *where]
-    said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=_environment()).stderr
-    denied = _denied(said.decode(errors="replace"))
+    said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=_make_env()).stderr
+    denied = _find_denial(said.decode(errors="replace"))
     if denied is not None:
         raise denied
     return b"not seeing messages" not in said
 
 
-def _environment() -> dict[str, str]:
-    """Ours, but errors of the kernel in English."""
+def _make_env() -> dict[str, str]:
+    """Return the environment with a locale in which the kernel's errors are in English."""
     return {**os.environ, "LC_ALL": "C.UTF-8"}
 
 
-def _denied(said: str) -> NeedsRootError | None:
-    """The error if journalctl says that it may not read the journal; what the kernel refuses root is another one."""
-    if INSUFFICIENT in said:
-        return NeedsRootError("journalctl: the journal may be read by root and the group systemd-journal only")
-    if os.geteuid() != 0 and os.strerror(errno.EACCES) in said:
-        return NeedsRootError(f"journalctl: {said.strip()}")
+def _find_denial(messages: str) -> NeedsRootError | None:
+    """Return the error if `messages` show that journalctl may not read the journal. An EACCES for root is another
+    error.
+    """
+    if INSUFFICIENT in messages:
+        return NeedsRootError("journalctl: only root and the group systemd-journal may read the journal")
+    if os.geteuid() != 0 and os.strerror(errno.EACCES) in messages:
+        return NeedsRootError(f"journalctl: {messages.strip()}")
     return None
 
 
-def plain(line: bytes) -> dict[str, str]:
-    """The entry in a line, of which the fields that are one text each."""
+def parse_text_fields(line: bytes) -> dict[str, str]:
+    """Return those fields of the entry in `line` that are a single text."""
     return {name: value for name, value in json.loads(line).items() if isinstance(value, str)}
 
 
-def text(value: Any) -> str:
-    """A field's text, of several the first; bytes that are not UTF-8 as os.fsdecode has them; "" without a field."""
+def decode_text(value: Any) -> str:
+    """Return a field's text, or "" without a field. Several values give the first; bytes are decoded as by
+    os.fsdecode.
+    """
     if isinstance(value, list):
         if all(isinstance(one, int) for one in value):
             return bytes(one & 0xFF for one in value).decode(errors="surrogateescape")
@@ -148,8 +161,8 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def length(value: Any) -> int | None:
-    """A field's length in bytes, None where it is not known."""
+def count_bytes(value: Any) -> int | None:
+    """Return a field's length in bytes, or None if it is unknown."""
     if isinstance(value, str):
         return len(value.encode(errors="surrogatepass"))
     if isinstance(value, list) and all(isinstance(one, int) for one in value):
@@ -157,19 +170,20 @@ def length(value: Any) -> int | None:
     return None
 
 
-def number(value: Any) -> int | None:
-    """A field that is a decimal number below 2^63, None where it is none."""
+def parse_number(value: Any) -> int | None:
+    """Return a field that is a decimal number below 2^63, or None for any other value."""
     if isinstance(value, int):
         return value
-    digits = text(value)
+    digits = decode_text(value)
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else None
 
 
-def wait_us(entry: Mapping[str, Any]) -> int | None:
-    """How long one entry waited for journald; None if nobody knows, less than 0 if the clock was set back.
+def compute_wait_us(entry: Mapping[str, Any]) -> int | None:
+    """Return how long an entry waited for journald; None if unknown, below 0 if the clock was set back.
 
-    An entry from /dev/log or the native socket bears the kernel's time of its datagram beside that at which journald
-    took it. A damaged time is no number: sd-journal's reader leaves bytes, or a list of those that there are.
+    An entry from /dev/log or the native socket contains two times: when the kernel queued its datagram, and when
+    journald received it. If a time is damaged, journalctl returns bytes or a list, and the result is None.
     """
-    taken_us, sent_us = number(entry.get("__REALTIME_TIMESTAMP")), number(entry.get("_SOURCE_REALTIME_TIMESTAMP"))
+    taken_us = parse_number(entry.get("__REALTIME_TIMESTAMP"))
+    sent_us = parse_number(entry.get("_SOURCE_REALTIME_TIMESTAMP"))
     return None if taken_us is None or sent_us is None else taken_us - sent_us

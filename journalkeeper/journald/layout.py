@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where journals are: the directories below a journal directory and the files in them.
+"""The directories below a journal directory, and the journal files in them.
 
-Nothing here follows a link below the top, and what vanishes while we
-look was never there.
+No function follows a link below the top. Files that vanish during a look are left out.
 """
 
 from __future__ import annotations
@@ -22,20 +21,23 @@ TOP = "/var/log/journal"
 REMOTE = "remote"
 
 MOST_FILES = 7168
-"""Files of one directory that are looked at. sd-journal opens no more of all directories together
-(sd-journal.c, JOURNAL_FILES_MAX), and 100,000 names in remote/ must not end the service by its MemoryMax=."""
+"""The largest number of files of one directory that are looked at.
 
-# A machine id, as sd-journal takes it also in UUID's form, and perhaps a namespace.
+sd-journal opens at most this many files in all directories together (sd-journal.c, JOURNAL_FILES_MAX). 100,000 names in
+remote/ must not end the service by its MemoryMax=.
+"""
+
+# A machine id, also in UUID form as sd-journal accepts it, and perhaps a namespace.
 _INSTANCE = re.compile(r"([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.(.+))?\Z", re.I | re.DOTALL)
-# What is left of NAME_MAX after the id and the dot: log_namespace_name_valid(), syslog-util.c.
+# The length is NAME_MAX without the id and the dot: log_namespace_name_valid(), syslog-util.c.
 _NAMESPACE = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9:_.@-]{1,222}\Z")
 
 
 class Directory(NamedTuple):
-    """One directory with journal files in it.
+    """A directory that can contain journal files.
 
-    `name` is the last part of `path`; `machine_id` "" where the name has none, as for
-    remote/; `namespace` "" for the main instance.
+    `name` is the last part of `path`. `machine_id` is "" if the name has none, as in remote/. `namespace` is "" for the
+    main instance.
     """
 
     path: str
@@ -45,9 +47,9 @@ class Directory(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What is in one directory by name: journal files, and temporary files of ours.
+    """The names of the journal files in one directory, and of our own temporary files there.
 
-    `left_out` is how many more journal files there are.
+    `left_out` is the number of further journal files.
     """
 
     journals: list[tuple[str, Name]]
@@ -55,12 +57,13 @@ class Listing(NamedTuple):
     left_out: int = 0
 
 
-def directories(top: str = TOP) -> list[Directory]:
-    """The directories with journals at `top`, sorted by name: as journalctl -D takes one, and remote/ too.
+def find_directories(top: str = TOP) -> list[Directory]:
+    """Return the journal directories at `top`, sorted by name.
 
-    That is `top` itself if it is named as an instance or holds journal files, and the first
-    MOST_FILES of the directories in it that are. A link is followed for `top` only. A top that does not
-    exist has none.
+    The list begins with `top` itself if its name is an instance's or it contains journal files. Then follow up to
+    MOST_FILES subdirectories that are named after an instance, and remote/. Only `top` may be a link. If `top` does not
+    exist, the list is empty.
+
     Raises: FileError if `top` cannot be listed: EACCES, ENOTDIR.
     """
     top = os.path.realpath(top)
@@ -71,7 +74,7 @@ def directories(top: str = TOP) -> list[Directory]:
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
                 holds_journals = holds_journals or classify(entry.name) is not None
-            elif (place := _directory(os.path.join(top, entry.name), entry.name)) is not None:
+            elif (place := _parse_directory(os.path.join(top, entry.name), entry.name)) is not None:
                 yield place
 
     try:
@@ -81,20 +84,20 @@ def directories(top: str = TOP) -> list[Directory]:
         return []
     except OSError as error:
         raise FileError.wrap("list its journals", top, error) from error
-    own = _directory(top, os.path.basename(top))
+    own = _parse_directory(top, os.path.basename(top))
     if own is None and holds_journals:
-        own = directory_at(top)
+        own = describe_directory(top)
     return found if own is None else [own, *found]
 
 
-def directory_at(path: str) -> Directory:
-    """The directory at `path`, which holds journal files whatever its name is."""
+def describe_directory(path: str) -> Directory:
+    """Return the Directory of `path`, which contains journal files whatever its name is."""
     name = os.path.basename(path)
-    return _directory(path, name) or Directory(path, name, "", "")
+    return _parse_directory(path, name) or Directory(path, name, "", "")
 
 
-def _directory(path: str, name: str) -> Directory | None:
-    """What a directory's name makes it, None if no journald would write there."""
+def _parse_directory(path: str, name: str) -> Directory | None:
+    """Return the Directory of a directory with this name, or None if no journald would write there."""
     if name == REMOTE:
         return Directory(path, name, "", "")
     found = _INSTANCE.match(name)
@@ -103,13 +106,14 @@ def _directory(path: str, name: str) -> Directory | None:
     return Directory(path, name, found[1].replace("-", "").lower(), found[2] or "")
 
 
-def listing(directory: str | int) -> Listing:
-    """The journals and leftovers in a directory, by path or open descriptor, unsorted; empty if it vanished.
+def list_directory(directory: str | int) -> Listing:
+    """Return the journals and leftovers in a directory, unsorted; empty if the directory vanished.
 
-    At most MOST_FILES of each, and never more of them in memory: of the journals those that journald
-    itself names before others, active before archived, and of the archives the newest.
-    Names only: whether each is a regular file is for whoever opens it.
-    Raises: FileError if it cannot be listed: EACCES.
+    At most MOST_FILES of each are returned and kept in memory. Journals with journald's own names come before others,
+    active before archived, new archives before old ones. The function reads names only: the caller checks whether each
+    is a regular file.
+
+    Raises: FileError if the directory cannot be listed: EACCES.
     """
     leftovers: list[str] = []
     total = 0
@@ -126,7 +130,7 @@ def listing(directory: str | int) -> Listing:
 
     try:
         with os.scandir(directory) as entries:
-            found = heapq.nlargest(MOST_FILES, journals(entries), key=_relevance)
+            found = heapq.nlargest(MOST_FILES, journals(entries), key=_rank)
     except FileNotFoundError:
         return Listing([], [])
     except OSError as error:
@@ -134,30 +138,30 @@ def listing(directory: str | int) -> Listing:
     return Listing(found, leftovers, total - len(found))
 
 
-def _relevance(journal: tuple[str, Name]) -> tuple[bool, bool, int, str]:
+def _rank(journal: tuple[str, Name]) -> tuple[bool, bool, int, str]:
     name, kind = journal
     return kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name
 
 
-def instance(
+def describe_instance(
     directory: Directory, *, device: int, nocow: bool, space: os.statvfs_result | None = None, root: str = "/"
 ) -> Instance:
-    """The journald that writes `directory`, with the settings it runs by.
+    """Return the journald that writes `directory`, with its settings.
 
-    `device` (st_dev) and `nocow` (the directory's flag) are the caller's; with `space` the
-    limits are those that journald computes on such a filesystem. Settings are read
-    below `root` for directories of this machine. Another machine's journal, as a container's,
-    has a journald of its own with files elsewhere: systemd's defaults stand in for those.
-    Raises: FileError for a configuration file that we may not read.
+    The caller gives `device` (st_dev) and `nocow` (the directory's flag). With `space`, missing limits are those that
+    journald computes for such a filesystem. For this machine's directories the settings are read below `root`. Other
+    machines' journals, such as a container's, get systemd's defaults, because their configuration is elsewhere.
+
+    Raises: FileError for a configuration file that the caller may not read.
     """
     if directory.name == REMOTE:
         found = conf.REMOTE
-    elif directory.machine_id == machine_id(root):
-        found = conf.settings(directory.namespace, root=root)
+    elif directory.machine_id == read_machine_id(root):
+        found = conf.read_settings(directory.namespace, root=root)
     else:
         found = conf.Settings(storage="persistent")
     if space is not None:
-        found = conf.effective(found, space.f_frsize * space.f_blocks)
+        found = conf.fill_defaults(found, space.f_frsize * space.f_blocks)
     return Instance(
         name=directory.name,
         directory=directory.path,
@@ -169,8 +173,8 @@ def instance(
     )
 
 
-def machine_id(root: str = "/") -> str:
-    """This machine's id, 32 lower-case digits; "" where it has none yet. Source: machine-id(5)."""
+def read_machine_id(root: str = "/") -> str:
+    """Return this machine's id, 32 lower-case digits, or "" if it has none yet. Source: machine-id(5)."""
     try:
         with open(os.path.join(root, "etc/machine-id"), encoding="ascii", errors="replace") as file:
             return file.read(64).strip()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the name of a file in a journal directory says.
+"""The kinds of journal files, derived from their names alone.
 
-A name is judged by itself, whatever bytes it has; the file is not looked at.
+The file itself is not looked at, and a name may contain any bytes.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from typing import NamedTuple
 from journalkeeper.model import Kind
 
 TEMPORARY_PREFIX, TEMPORARY_SUFFIX = ".journalkeeper-", ".tmp"
-"""Around our own files: journald, readers and vacuum take only *.journal and *.journal~."""
+"""The names of our own files. journald, readers and vacuum only use *.journal and *.journal~."""
 
-# Both as journald writes them (journal_file_archive(), journal_file_dispose()) and as vacuum reads them,
-# which takes capital digits too. Greedy: the last "@" counts.
+# As journald writes the names (journal_file_archive(), journal_file_dispose()) and as vacuum reads them, which also
+# accepts capital digits. The match is greedy: the last "@" counts.
 _ARCHIVED = re.compile(r"(.*)@([0-9a-fA-F]{32})-([0-9a-fA-F]{16})-([0-9a-fA-F]{16})\.journal\Z", re.DOTALL)
 _UNCLEAN = re.compile(r"(.*)@([0-9a-fA-F]{16})-[0-9a-fA-F]{16}\.journal~\Z", re.DOTALL)
 _USER = re.compile(r"user-(0|[1-9][0-9]{0,9})\Z", re.ASCII)
 
 
 class Name(NamedTuple):
-    """What a journal file's name says.
+    """The parts of a journal file's name.
 
-    `owner` is "system", "user:UID" or "remote"; names that journald itself would not
-    give count as "remote", the least trusted. `seqnum_id` and `head_seqnum` are those of
-    an archived file, else "" and 0; `realtime_us` is the first entry's time of an archived
-    file, the time of the renaming of an unclean one, and 0 where the name has none.
+    `owner` is "system", "user:UID" or "remote". Names that journald itself would not use count as "remote", the least
+    trusted. `seqnum_id` and `head_seqnum` are those of an archived file, else "" and 0. `realtime_us` is the first
+    entry's time of an archived file, the time of the renaming of an unclean file, and else 0.
     """
 
     kind: Kind
@@ -43,10 +42,12 @@ _ACTIVE_SYSTEM = Name(Kind.ACTIVE, "system")
 
 @lru_cache(maxsize=16384)
 def classify(name: str) -> Name | None:
-    """What `name` (a directory entry, undecodable bytes as surrogates) says; None for no journal file.
+    """Return the parts of `name`, or None if it is not the name of a journal file.
 
-    A name that ends as a journal's does but fits neither of journald's two patterns is
-    active, as for journald's vacuum, unless it ends in "~": nobody writes those.
+    `name` is a directory entry with undecodable bytes as surrogates. A name with journald's suffix that fits neither of
+    its two patterns counts as active, as in journald's vacuum. With a "~" at the end it counts as unclean, because no
+    process writes to such files.
+
     Source: systemd 255, journal-vacuum.c journal_directory_vacuum(); sd-journal.c dirent_is_journal_file().
     """
     if name.endswith(".journal"):
@@ -55,17 +56,17 @@ def classify(name: str) -> Name | None:
         found = _ARCHIVED.match(name)
         if found is not None:
             stem, seqnum_id, seqnum, realtime = found.groups()
-            return Name(Kind.ARCHIVED, _owner(stem), seqnum_id.lower(), int(seqnum, 16), int(realtime, 16))
-        return Name(Kind.ACTIVE, _owner(name[:-8]))
+            return Name(Kind.ARCHIVED, _find_owner(stem), seqnum_id.lower(), int(seqnum, 16), int(realtime, 16))
+        return Name(Kind.ACTIVE, _find_owner(name[:-8]))
     if name.endswith(".journal~"):
         found = _UNCLEAN.match(name)
         if found is not None:
-            return Name(Kind.UNCLEAN, _owner(found[1]), realtime_us=int(found[2], 16))
-        return Name(Kind.UNCLEAN, _owner(name[:-9].partition("@")[0]))
+            return Name(Kind.UNCLEAN, _find_owner(found[1]), realtime_us=int(found[2], 16))
+        return Name(Kind.UNCLEAN, _find_owner(name[:-9].partition("@")[0]))
     return None
 
 
-def _owner(stem: str) -> str:
+def _find_owner(stem: str) -> str:
     if stem == "system":
         return "system"
     user = _USER.match(stem)
@@ -73,5 +74,5 @@ def _owner(stem: str) -> str:
 
 
 def is_leftover(name: str) -> bool:
-    """Whether `name` is one of our own temporary files, of a run that may have been killed."""
+    """Return whether `name` is the name of one of our own temporary files, which a killed run leaves behind."""
     return name.startswith(TEMPORARY_PREFIX) and name.endswith(TEMPORARY_SUFFIX)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How a journal file is opened: from a directory's handle, and without a trace.
+"""Opening a journal file by its directory's handle and without side effects.
 
-No link is followed, no FIFO waited for, no terminal taken, no access time moved.
+Opening follows no link, waits for no FIFO, takes no terminal and does not change the access time.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_file(name: str, dir_fd: int) -> int:
-    """A read-only descriptor of the file `name` in a directory; the caller closes it.
+    """Return a read-only descriptor of the file `name` in a directory; the caller closes it.
 
-    Raises: OSError: ENOENT, EACCES; ELOOP a symbolic link; ENXIO a socket or FIFO's other end.
+    Raises: OSError: ENOENT, EACCES; ELOOP a symbolic link; ENXIO a socket or a FIFO's other end.
     """
     try:
         return os.open(name, FLAGS | os.O_NOATIME, dir_fd=dir_fd)
     except PermissionError as error:
-        # O_NOATIME is for the file's owner only (open(2)); a reader by group may still read.
+        # Only the file's owner may use O_NOATIME (open(2)); a member of its group may still read.
         if error.errno != errno.EPERM:
             raise
         return os.open(name, FLAGS, dir_fd=dir_fd)
 
 
 @contextmanager
-def opened(name: str, dir_fd: int) -> Iterator[int]:
-    """`open_file`, closed at the end of the block."""
+def hold_open(name: str, dir_fd: int) -> Iterator[int]:
+    """Open a file as `open_file` does, yield its descriptor, and close it at the end of the block."""
     fd = open_file(name, dir_fd)
     try:
         yield fd
@@ -41,10 +41,12 @@ def opened(name: str, dir_fd: int) -> Iterator[int]:
 
 
 @contextmanager
-def directory(path: str) -> Iterator[int]:
-    """A readable descriptor of a directory, to which no symbolic link leads: each part is opened from the one before.
+def open_directory(path: str) -> Iterator[int]:
+    """Open a directory, yield its readable descriptor, and close it at the end of the block.
 
-    Raises: OSError: ENOENT, EACCES; ENOTDIR something on the way is a link, or no directory.
+    Each part of the path is opened from the one before, so that no symbolic link can lead to the directory.
+
+    Raises: OSError: ENOENT, EACCES; ENOTDIR a part of the path is a link, or not a directory.
     """
     way, _, name = path.rstrip("/").rpartition("/")
     at = os.open("/" if path.startswith("/") else ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -148,12 +148,12 @@ class Flushes:
         generations = NONE_READ
         for name in self._actives.get(directory, ()):
             try:
-                with opening.directory(directory) as dir_fd, opening.opened(name, dir_fd) as fd:
+                with opening.open_directory(directory) as dir_fd, opening.hold_open(name, dir_fd) as fd:
                     status = os.fstat(fd)
                     present.add(status.st_ino)
                     age_us = self._wall() - status.st_mtime_ns // 1000
                     ages_us.append(age_us)
-                    state = header.state(fd)
+                    state = header.read_state(fd)
                     self._seen[f"{directory}/{name}"] = state, status.st_mtime_ns
                     if state is State.ONLINE and timer.may_be_live(status.st_ino, age_us, now_us):
                         first = volume.read_generation(fd)
@@ -197,7 +197,7 @@ class Flushes:
         began_us = self._clock()
         for name in self._actives.get(directory, ()):
             try:
-                with opening.directory(directory) as dir_fd, opening.opened(name, dir_fd) as fd:
+                with opening.open_directory(directory) as dir_fd, opening.hold_open(name, dir_fd) as fd:
                     writeback.wait_writeback(fd, 0, 0)
             except OSError:
                 continue  # as in _look

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """How long messages wait until journald takes them.
 
-The intake delay comes from journald's newest entries: those from /dev/log and the native
+The intake delay comes from journald's read_newest entries: those from /dev/log and the native
 socket bear the sender's time beside journald's own, so what a stall did is known when it ends.
 """
 
@@ -12,15 +12,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from journalkeeper.journald import layout, opening
-from journalkeeper.journald.entries import Entry, newest
+from journalkeeper.journald.entries import Entry, read_newest
 from journalkeeper.model import JournalFile, Kind
 
 ENTRIES: Final = 16
-"""How many of the newest entries are read at a time."""
+"""How many of the read_newest entries are read at a time."""
 
 
 class Intake:
-    """How long messages waited for journald, by the newest `entries` of active files.
+    """How long messages waited for journald, by the read_newest `entries` of active files.
 
     Nothing stays open between two looks: a file that is deleted must not keep its space. Of a file that
     was not among the last ones nothing counts that came before: it was not our doing.
@@ -29,7 +29,7 @@ class Intake:
     def __init__(self, entries: int = ENTRIES) -> None:
         self._entries = entries
         self._seen: dict[str, tuple[int, int]] = {}
-        """Of each file its inode and the number of its newest entry."""
+        """Of each file its inode and the number of its read_newest entry."""
 
     def worst_us(self, paths: Iterable[str]) -> int | None:
         """The longest wait of the entries in `paths` that came since the last call, of at most `entries`; None
@@ -49,10 +49,10 @@ class Intake:
         directory, _, name = path.rpartition("/")
         seen, seqnum = before or (0, 0)
         try:
-            with opening.directory(directory) as dir_fd, opening.opened(name, dir_fd) as fd:
+            with opening.open_directory(directory) as dir_fd, opening.hold_open(name, dir_fd) as fd:
                 inode = os.fstat(fd).st_ino
                 behind = seqnum if seen == inode else 0
-                came = newest(fd, behind, self._entries)
+                came = read_newest(fd, behind, self._entries)
         except (OSError, ValueError):  # rotated away, or being written just now: the next call reads what there is then
             if before:
                 self._seen[path] = before

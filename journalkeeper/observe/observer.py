@@ -130,9 +130,9 @@ class Observer:
         for top in tops:
             if not os.path.isdir(top):
                 raise FileError("look for journals", top, errno.ENOTDIR if os.path.lexists(top) else errno.ENOENT)
-            places = layout.directories(top)
+            places = layout.find_directories(top)
             if not places:
-                with opening.directory(os.path.realpath(top)) as fd:
+                with opening.open_directory(os.path.realpath(top)) as fd:
                     require_btrfs(fd, top)
             for place in places:
                 if place.path in gathered.instances:
@@ -155,9 +155,9 @@ class Observer:
 
     def _below(self, place: Directory, now_us: int, gathered: _Gathered) -> list[JournalFile]:
         """The rows of all files in one directory."""
-        with opening.directory(place.path) as fd:
+        with opening.open_directory(place.path) as fd:
             where = self._learn(place, fd, gathered)
-            listing = layout.listing(fd)
+            listing = layout.list_directory(fd)
             gathered.leftovers += [f"{place.path}/{name}" for name in listing.leftovers]
             rows = self._rows(place, where, sorted(listing.journals), now_us)
         if listing.left_out:
@@ -177,16 +177,16 @@ class Observer:
 
     def _named(self, path: str, now_us: int, gathered: _Gathered) -> JournalFile:
         parent, _, name = path.rpartition("/")
-        place = layout.directory_at(parent or "/")
+        place = layout.describe_directory(parent or "/")
         try:
-            with opening.directory(place.path) as fd:
+            with opening.open_directory(place.path) as fd:
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 if not stat.S_ISREG(status.st_mode):  # also where its parent is on another filesystem than its target
                     return file_row.irregular(place, name, classify(name) or file_row.UNNAMED, status)
                 is_first = place.path not in gathered.instances
                 where = self._learn(place, fd, gathered)
                 if is_first:
-                    gathered.leftovers += [f"{place.path}/{left}" for left in layout.listing(fd).leftovers]
+                    gathered.leftovers += [f"{place.path}/{left}" for left in layout.list_directory(fd).leftovers]
                 return self._rows(place, where, [(name, classify(name))], now_us)[0]
         except NotBtrfsError as error:
             return file_row.problem(place, name, file_row.UNNAMED, Reason.NOT_BTRFS, str(error))
@@ -209,7 +209,7 @@ class Observer:
                 self._subvolumes[device] = subvolume
             flags = inode.get_flags(fd)
             nocow, space = bool(flags & inode.FS_NOCOW_FL), os.fstatvfs(fd)
-            gathered.instances[place.path] = layout.instance(
+            gathered.instances[place.path] = layout.describe_instance(
                 place, device=device, nocow=nocow, space=space, root=self._root
             )._replace(
                 inode=status.st_ino,

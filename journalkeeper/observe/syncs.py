@@ -30,11 +30,11 @@ class Syncs:
     def seen(self) -> bool:
         """Whether there was one since this was asked last, or is; then its data is written, and a commit may follow."""
         try:
-            with opening.directory(self._directory) as dir_fd, opening.opened(self._name, dir_fd) as fd:
+            with opening.open_directory(self._directory) as dir_fd, opening.hold_open(self._name, dir_fd) as fd:
                 began_ns = time.monotonic_ns()
                 writeback.wait_writeback(fd, 0, 0)
                 waited_us = (time.monotonic_ns() - began_ns) // 1000
-                block, state = fiemap.locate_byte(fd, 0), header.state(fd)
+                block, state = fiemap.locate_byte(fd, 0), header.read_state(fd)
         except OSError:
             return False  # rotated away: the piece itself will say so
         appended = (self._state, state) == (State.OFFLINE, State.ONLINE)

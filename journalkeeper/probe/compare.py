@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import disk, inode
-from journalkeeper.journald.journalctl import plain, wait_us
+from journalkeeper.journald.journalctl import compute_wait_us, parse_text_fields
 
 from .bed import DIE_WITH_US, SIGNAL_SYNC, Bed, bed, messages
 from .scratch_volume import ScratchVolume, extents, filefrag, run
@@ -296,7 +296,7 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
     words = ("journalctl", "--quiet", "--output=json", f"--directory={journald.journal}", "LAB_LOAD=1")
     deadline_s = time.monotonic() + ARRIVAL_S
     while time.monotonic() < deadline_s:
-        waits_us = [wait_us(plain(line)) or 0 for line in run(*words).encode().splitlines()]
+        waits_us = [compute_wait_us(parse_text_fields(line)) or 0 for line in run(*words).encode().splitlines()]
         if len(waits_us) == sent:
             return max(waits_us) / 1e6
         time.sleep(0.1)

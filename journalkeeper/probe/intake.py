@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from journalkeeper.journald import header, opening
-from journalkeeper.journald.journalctl import FLUSHED, plain, running, wait_us
+from journalkeeper.journald.journalctl import FLUSHED, compute_wait_us, parse_text_fields, run_journalctl
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import counted, parse_span_us
@@ -64,7 +64,7 @@ class Intake:
             self.dropped += int(entry.get("N_DROPPED", 0))
             if flushed := FLUSHED.match(entry.get("MESSAGE", "")):
                 self.flushes_us.append((taken_us - parse_span_us(flushed[1]), taken_us))
-        wait = wait_us(entry)
+        wait = compute_wait_us(entry)
         if wait is None or entry.get("_TRANSPORT") not in {"syslog", "journal"}:
             return
         if wait < 0 or taken_us - wait < self._doubtful_us or (wait > STEP_US and not known):
@@ -121,7 +121,7 @@ def rotations_us(directory: str) -> list[int]:
         for name in names:
             if name.startswith("system@") or name == "system.journal":
                 try:
-                    with opening.directory(place) as dir_fd, opening.opened(name, dir_fd) as fd:
+                    with opening.open_directory(place) as dir_fd, opening.hold_open(name, dir_fd) as fd:
                         found.append(header.read(fd, os.fstat(fd).st_size).head_time_us)
                 except (FileNotFoundError, header.HeaderError):
                     continue  # vacuumed meanwhile, or none of journald's
@@ -134,7 +134,7 @@ def measure(asked: Namespace) -> Steps:
     options += ["--boot"] if asked.boot else []
     options += ["--follow", *([] if asked.since or asked.boot else ["--lines=0"])] if asked.follow else []
     journald = _find_journald() if asked.follow and asked.directory is None else None
-    with running(FIELDS, *options, directory=asked.directory) as journalctl:
+    with run_journalctl(FIELDS, *options, directory=asked.directory) as journalctl:
         intake, lines, used = Intake(), Lines(journalctl.output.fileno()), ProcessorTime()
         found = Measurement([intake.all], notes=[NOT_SEEN], wall_ns=0)
         found.judged = lambda series: series is intake.all
@@ -144,13 +144,13 @@ def measure(asked: Namespace) -> Steps:
         try:
             while not lines.ended:
                 for line in lines.take() if select.select([lines.fd], [], [], MOMENT_S)[0] else ():
-                    entry = plain(line)
+                    entry = parse_text_fields(line)
                     intake.take(entry)
                     if journald is not None and "_PID" in entry:
                         used.look(int(entry["_PID"]))
                 yield found
-            if journalctl.status():
-                raise journalctl.broke_off()
+            if journalctl.wait():
+                raise journalctl.make_error()
         finally:
             found.series += sorted(intake.units.values(), key=lambda one: (-max(one.waits_ns()), one.name))
             found.notes += intake.describe_stalls(rotations_us(asked.directory or "/var/log/journal"))

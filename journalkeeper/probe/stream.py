@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
-from journalkeeper.journald.journalctl import plain
+from journalkeeper.journald.journalctl import parse_text_fields
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown as escaped
 from journalkeeper.model.units import counted, format_size
@@ -234,7 +234,7 @@ def _follow_journald(where: Target, programs: list[Program], ready: selectors.Ba
 
     def take_entry(line: bytes, read_ns: int) -> None:
         nonlocal began
-        entry = plain(line)
+        entry = parse_text_fields(line)
         taken_ns, identifier = int(entry["__MONOTONIC_TIMESTAMP"]) * 1000, entry["SYSLOG_IDENTIFIER"]
         if taken_ns < began_ns - 1000:
             return  # by an earlier process with our id; the journal's times are rounded down

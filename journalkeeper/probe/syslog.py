@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from journalkeeper.journald import conf
-from journalkeeper.journald.journalctl import plain
+from journalkeeper.journald.journalctl import parse_text_fields
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_span
 from journalkeeper.probe.base import (
@@ -80,7 +80,7 @@ def count_messages(asked: Namespace) -> int:
     Raises: UsageError if the host's limit would be exceeded.
     """
     count = sys.maxsize if asked.flat_out else max(1, round(asked.rate * asked.seconds))
-    limit = conf.rate_limit()
+    limit = conf.read_rate_limit()
     if not asked.host or not limit.burst or not limit.interval_us:
         return count
     half = limit.burst // 2
@@ -157,7 +157,9 @@ def find_arrivals(where: Target, found: Measurement) -> dict[int, int]:
     deadline_s = time.monotonic() + (0.0 if found.faults else PATIENCE_S)
     while len(seen) < len(sent):
         before = len(seen)
-        for entry in map(plain, subprocess.run(words, capture_output=True, check=False).stdout.splitlines()):
+        for entry in map(
+            parse_text_fields, subprocess.run(words, capture_output=True, check=False).stdout.splitlines()
+        ):
             taken_ns, number = int(entry["__MONOTONIC_TIMESTAMP"]) * 1000, int(entry["MESSAGE"][:8])
             if number < len(sent) and taken_ns > sent[0] - MICROSECOND_NS:
                 seen[number] = taken_ns

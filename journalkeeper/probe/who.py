@@ -164,7 +164,7 @@ class Callers:
         tree, points = int(sync["root"]), self._volumes.get(sync["fsid"].lower(), {})
         for point in (points[tree], *points.values()) if tree in points else points.values():
             try:
-                with opening.directory(point) as fd:
+                with opening.open_directory(point) as fd:
                     name = inode.ino_lookup(fd, tree, number)
             except OSError:
                 continue  # deleted, or the volume was unmounted
@@ -190,7 +190,7 @@ def _volumes() -> dict[str, dict[int, str]]:
             continue
         point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), fields.split()[4])
         try:
-            with opening.directory(point) as fd:
+            with opening.open_directory(point) as fd:
                 if os.fstat(fd).st_ino == inode.FIRST_FREE_OBJECTID:
                     found.setdefault(volume.fs_info(fd)[0], {})[inode.find_subvolume_id(fd)] = point
         except OSError:

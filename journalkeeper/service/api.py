@@ -201,7 +201,7 @@ def _place(path: str, directories: tuple[str, ...]) -> str:
         raise UsageError(f"{path} is not below {' or '.join(directories)}")
     found = f"{os.path.realpath(top).rstrip('/')}{path[len(top.rstrip('/')) :]}"
     try:
-        with opening.directory(os.path.dirname(found)):
+        with opening.open_directory(os.path.dirname(found)):
             return found
     except NotADirectoryError as error:
         raise UsageError(f"{path} is behind a link, or no directory: what is there is not watched") from error

@@ -65,7 +65,7 @@ def unwritable(tops: Iterable[str]) -> tuple[str, ...]:
 def _places(top: str) -> list[str]:
     """Return `top` and the directories of its instances, as far as they can be listed."""
     try:
-        return [top, *(one.path for one in layout.directories(top))]
+        return [top, *(one.path for one in layout.find_directories(top))]
     except KeeperError:
         return [top]
 

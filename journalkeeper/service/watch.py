@@ -228,7 +228,7 @@ class Watch:
                 want(nearest, _Interest(names=frozenset({name})))
             if os.path.isdir(place):
                 want(place, _Interest(journals=True))
-                for instance in layout.directories(place):
+                for instance in layout.find_directories(place):
                     want(instance.path, _Interest(journals=True, appends=True))
         return wanted
 

@@ -154,7 +154,7 @@ def test_retention_says_what_is_kept_and_what_could_be(given: Given, typed: Type
 def effective(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have journald's settings be those of the drop-in."""
     monkeypatch.setattr(
-        "journalkeeper.cli.retention.conf.settings",
+        "journalkeeper.cli.retention.conf.read_settings",
         lambda: conf.from_assignments(files.parse_file(machine.RETENTION)),
     )
 
@@ -193,7 +193,7 @@ def test_apply_is_refused_where_nothing_compacts(given: Given, typed: Typed, uni
 
 def test_a_file_that_overrides_it_is_told(given: Given, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     given(evidence(look=LONG))
-    monkeypatch.setattr("journalkeeper.cli.retention.conf.settings", lambda: limits(system_max_use_bytes=5))
+    monkeypatch.setattr("journalkeeper.cli.retention.conf.read_settings", lambda: limits(system_max_use_bytes=5))
     said = typed("retention", "--apply")
     assert said.status == 1
     assert "a file after it says SystemMaxUse=5" in said.err

@@ -16,7 +16,7 @@ from journalkeeper.cli import probe as command
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import parse
 from journalkeeper.config import files
-from journalkeeper.journald.journalctl import wait_us
+from journalkeeper.journald.journalctl import compute_wait_us
 from journalkeeper.model.errors import UsageError
 from journalkeeper.probe import syslog, who
 from journalkeeper.probe.base import Measurement, WallClock
@@ -134,8 +134,8 @@ def intake(*entries: dict[str, str]) -> Intake:
 
 
 def test_a_wait_is_journalds_time_less_the_kernels() -> None:
-    assert wait_us(entry(5000, 1234)) == 1234
-    assert wait_us(entry(5000, None)) is None
+    assert compute_wait_us(entry(5000, 1234)) == 1234
+    assert compute_wait_us(entry(5000, None)) is None
 
 
 def test_what_bears_no_kernels_time_of_a_datagram_is_not_counted() -> None:
@@ -313,7 +313,7 @@ def test_what_journalctl_refuses_is_said(says: Says, typed: Typed) -> None:
     assert typed("probe", "intake", "--boot") == (
         1,
         "",
-        "journalkeeper: journalctl broke off: exit status 1: no such boot\n",
+        "journalkeeper: journalctl failed: exit status 1: no such boot\n",
     )
 
 

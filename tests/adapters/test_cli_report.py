@@ -128,7 +128,7 @@ def test_a_file_that_came_meanwhile_is_not_replaced(gathered: Give, path: Path, 
 
 
 @pytest.mark.parametrize(
-    "error", [JournalctlError("journalctl broke off: killed by signal 9"), KeyboardInterrupt(), OSError(errno.EIO, "x")]
+    "error", [JournalctlError("journalctl failed: killed by signal 9"), KeyboardInterrupt(), OSError(errno.EIO, "x")]
 )
 def test_what_ends_the_gathering_leaves_nothing(error: BaseException, gathered: Give, path: Path, typed: Typed) -> None:
     def broken() -> Evidence:

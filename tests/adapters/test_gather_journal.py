@@ -12,7 +12,7 @@ import pytest
 from journalkeeper.gather import journal as gathering
 from journalkeeper.gather.journal import read_journal
 from journalkeeper.health.evidence import Dropped, Ended, Intake, Journal, Line, Unknown
-from journalkeeper.journald.journalctl import JournalctlError, entries
+from journalkeeper.journald.journalctl import JournalctlError, read_entries
 from journalkeeper.model.errors import NeedsRootError
 from tests.adapters.command import Says, Typed
 
@@ -181,8 +181,8 @@ def test_no_entry_ends_it(says: Says, fields: dict[str, Any]) -> None:
     [
         ({"end": "exit 3", "stderr": "out of memory\n"}, "exit status 3: out of memory"),
         ({"end": "kill -9 $$"}, "killed by signal 9"),
-        ({"rest": '{"MESSAGE": "half a'}, "journalctl broke off"),
-        ({"rest": '"a word"\n'}, "which is no entry"),
+        ({"rest": '{"MESSAGE": "half a'}, "journalctl failed"),
+        ({"rest": '"a word"\n'}, "which is not an entry"),
     ],
 )
 def test_an_answer_that_breaks_off_is_an_error_with_journalctls_words(says: Says, words: Any, said: str) -> None:
@@ -230,7 +230,7 @@ def test_root_whom_the_kernel_refuses_is_not_told_to_be_root(
     monkeypatch.setattr(os, "geteuid", lambda: user)
     says(end="exit 1", stderr=DENIED)
     with pytest.raises(error):
-        list(entries((), (), most=10, directory=None))
+        list(read_entries((), (), most=10, directory=None))
 
 
 def test_without_a_journalctl_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -242,5 +242,5 @@ def test_without_a_journalctl_nothing_is_known(monkeypatch: pytest.MonkeyPatch, 
 
 def test_doctor_ends_with_journalctls_words(says: Says, tmp_path: Path, typed: Typed) -> None:
     says(end="kill -15 $$")
-    line = "journalkeeper: journalctl broke off: killed by signal 15\n"
+    line = "journalkeeper: journalctl failed: killed by signal 15\n"
     assert typed("doctor", "-D", f"{tmp_path}") == (1, "", line)

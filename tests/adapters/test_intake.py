@@ -31,7 +31,7 @@ def newest(data: bytes, behind: int = 0, most: int = 100) -> list[Entry]:
     fd = os.memfd_create("journal")
     try:
         os.write(fd, data)
-        return entries.newest(fd, behind, most)
+        return entries.read_newest(fd, behind, most)
     finally:
         os.close(fd)
 
@@ -72,7 +72,7 @@ def test_a_chain_that_leads_back_is_refused() -> None:
     data = bytearray(journal([row(number) for number in range(1, 30)]))
     (first,) = struct.unpack_from("<Q", data, 176)
     struct.pack_into("<Q", data, first + 16, first)
-    with pytest.raises(ValueError, match="no array of entries"):
+    with pytest.raises(ValueError, match="no entry array"):
         newest(bytes(data))
 
 

@@ -67,14 +67,14 @@ def listen() -> Iterator[Listen]:
 def test_a_rotation_is_one_call_and_one_answer(
     runtime: Path, listen: Listen, namespace: str, parts: tuple[bytes, ...]
 ) -> None:
-    calls = listen(control.socket_path(namespace), *parts)
+    calls = listen(control.get_socket_path(namespace), *parts)
     control.rotate(namespace)
     assert json.loads(calls[0].removesuffix(b"\0")) == {"method": "io.systemd.Journal.Rotate", "parameters": {}}
     assert calls[0].endswith(b"}\0")
 
 
 def test_a_sync_is_one_call_and_one_answer(runtime: Path, listen: Listen) -> None:
-    calls = listen(control.socket_path(""), b'{"parameters":{}}\0')
+    calls = listen(control.get_socket_path(""), b'{"parameters":{}}\0')
     control.synchronize()
     assert json.loads(calls[0].removesuffix(b"\0")) == {"method": "io.systemd.Journal.Synchronize", "parameters": {}}
 
@@ -83,28 +83,28 @@ def test_a_sync_is_one_call_and_one_answer(runtime: Path, listen: Listen) -> Non
     ("parts", "what"),
     [
         ((b'{"error":"io.systemd.PermissionDenied"}\0',), "io.systemd.PermissionDenied"),
-        ((b'"no"\0',), "does not rotate: no"),
-        ((b"not json\0",), "did not answer with an object of JSON"),
-        ((), "did not answer with an object of JSON"),
-        ((b'{"parameters":',), "did not answer with an object of JSON"),
-        ((b"x" * (control.ANSWER_BYTES + 1),), "did not answer with an object of JSON"),
+        ((b'"no"\0',), "refused to rotate: no"),
+        ((b"not json\0",), "answer is not a JSON object"),
+        ((), "answer is not a JSON object"),
+        ((b'{"parameters":',), "answer is not a JSON object"),
+        ((b"x" * (control.ANSWER_BYTES + 1),), "answer is not a JSON object"),
     ],
 )
 def test_any_other_answer_is_an_error(runtime: Path, listen: Listen, parts: tuple[bytes, ...], what: str) -> None:
-    listen(control.socket_path(), *parts)
+    listen(control.get_socket_path(), *parts)
     with pytest.raises(KeeperError, match=what):
         control.rotate()
 
 
 def test_silence_is_an_error_after_the_time_given(runtime: Path, listen: Listen) -> None:
-    listen(control.socket_path(), silent=True)
-    with pytest.raises(KeeperError, match=r"did not answer in 0\.05 s"):
+    listen(control.get_socket_path(), silent=True)
+    with pytest.raises(KeeperError, match=r"did not answer within 0\.05 s"):
         control.rotate(timeout_s=0.05)
 
 
 def test_half_an_answer_and_then_silence_is_one_too(runtime: Path, listen: Listen) -> None:
-    listen(control.socket_path(), b"{", silent=True)
-    with pytest.raises(KeeperError, match="did not answer in"):
+    listen(control.get_socket_path(), b"{", silent=True)
+    with pytest.raises(KeeperError, match="did not answer within"):
         control.rotate(timeout_s=0.2)
 
 
@@ -113,7 +113,7 @@ def test_where_nobody_listens_the_errno_is_kept(runtime: Path) -> None:
         control.rotate()
     assert (missing.value.number, missing.value.path) == (errno.ENOENT, f"{runtime}/io.systemd.journal")
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(control.socket_path())
+        dead.bind(control.get_socket_path())
     with pytest.raises(FileError) as refused:
         control.rotate()
     assert refused.value.number == errno.ECONNREFUSED
@@ -122,7 +122,7 @@ def test_where_nobody_listens_the_errno_is_kept(runtime: Path) -> None:
 def test_who_listens_outside_of_our_namespaces_is_not_asked(
     runtime: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = listen(control.socket_path(), b"{}\0")
+    calls = listen(control.get_socket_path(), b"{}\0")
     for peer in (control.PEER.pack(0, 65534, 65534), control.PEER.pack(0, 0, 0), control.PEER.pack(9, 65534, 0)):
         with monkeypatch.context() as patch:
             patch.setattr(socket.socket, "getsockopt", lambda *_, peer=peer: peer)
@@ -139,14 +139,14 @@ def own(runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """This machine's journal directory, with a main journald and that of a namespace, both up."""
     top = tmp_path / "top"
     monkeypatch.setattr(layout, "TOP", str(top))
-    monkeypatch.setattr(layout, "machine_id", lambda: ID)
+    monkeypatch.setattr(layout, "read_machine_id", lambda: ID)
     for name in (ID, f"{ID}.web", "f" * 32):
         (top / name).mkdir(parents=True)
     (runtime / "flushed").touch()
     Path(f"{runtime}.web").mkdir()
     for namespace in ("", "web"):
         with socket.socket(socket.AF_UNIX) as channel:
-            channel.bind(control.socket_path(namespace))
+            channel.bind(control.get_socket_path(namespace))
     return top
 
 
@@ -175,9 +175,9 @@ def test_a_journald_that_writes_to_run_is_not_asked(own: Path, runtime: Path) ->
 def test_without_a_socket_or_a_machine_id_nobody_can_be_asked(
     own: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    os.unlink(control.socket_path())
+    os.unlink(control.get_socket_path())
     assert not control.can_be_asked(str(own / ID))
-    Path(control.socket_path()).touch()
+    Path(control.get_socket_path()).touch()
     assert not control.can_be_asked(str(own / ID))
-    monkeypatch.setattr(layout, "machine_id", lambda: "")
+    monkeypatch.setattr(layout, "read_machine_id", lambda: "")
     assert not control.can_be_asked(str(own))

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.journald.conf import Settings
-from journalkeeper.journald.layout import Directory, directories, instance, listing, machine_id
+from journalkeeper.journald.layout import (
+    Directory,
+    describe_instance,
+    find_directories,
+    list_directory,
+    read_machine_id,
+)
 from journalkeeper.model import Instance, Kind
 from journalkeeper.model.errors import FileError
 from tests.nobody import being_nobody
@@ -21,7 +27,7 @@ OTHER = "f" * 32
 
 
 def names(top: Path) -> list[str]:
-    return [directory.name for directory in directories(str(top))]
+    return [directory.name for directory in find_directories(str(top))]
 
 
 def touch(file: Path) -> None:
@@ -32,7 +38,7 @@ def touch(file: Path) -> None:
 def test_every_instance_below_the_top_is_found_in_order(tmp_path: Path) -> None:
     for name in ("remote", f"{ID}.web", ID, OTHER, f"{ID}.a"):
         (tmp_path / name).mkdir()
-    assert directories(str(tmp_path)) == [
+    assert find_directories(str(tmp_path)) == [
         Directory(f"{tmp_path}/{ID}", ID, ID, ""),
         Directory(f"{tmp_path}/{ID}.a", f"{ID}.a", ID, "a"),
         Directory(f"{tmp_path}/{ID}.web", f"{ID}.web", ID, "web"),
@@ -54,7 +60,7 @@ def test_every_instance_below_the_top_is_found_in_order(tmp_path: Path) -> None:
 )
 def test_names_that_a_journald_may_give_are_instances(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
-    (found,) = directories(str(tmp_path))
+    (found,) = find_directories(str(tmp_path))
     assert (found.name, found.machine_id) == (name, ID)
 
 
@@ -65,7 +71,7 @@ def test_names_that_a_journald_may_give_are_instances(tmp_path: Path, name: str)
 )  # fmt: skip
 def test_other_directories_are_none_of_journalds(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
-    assert directories(str(tmp_path)) == []
+    assert find_directories(str(tmp_path)) == []
 
 
 def test_links_and_files_below_the_top_are_not_followed(tmp_path: Path) -> None:
@@ -75,13 +81,13 @@ def test_links_and_files_below_the_top_are_not_followed(tmp_path: Path) -> None:
     top.mkdir()
     (top / ID).symlink_to(elsewhere)
     touch(top / OTHER)
-    assert directories(str(top)) == []
+    assert find_directories(str(top)) == []
 
 
 def test_a_linked_top_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "real" / ID).mkdir(parents=True)
     (tmp_path / "journal").symlink_to(tmp_path / "real")
-    assert [directory.path for directory in directories(str(tmp_path / "journal"))] == [f"{tmp_path}/real/{ID}"]
+    assert [directory.path for directory in find_directories(str(tmp_path / "journal"))] == [f"{tmp_path}/real/{ID}"]
 
 
 @pytest.mark.parametrize("name", [ID, f"{ID}.web", "remote"])
@@ -104,13 +110,13 @@ def test_a_top_that_holds_other_things_does_not_count(tmp_path: Path) -> None:
 
 
 def test_a_top_that_does_not_exist_holds_nothing(tmp_path: Path) -> None:
-    assert directories(str(tmp_path / "journal")) == []
+    assert find_directories(str(tmp_path / "journal")) == []
 
 
 def test_a_top_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     touch(tmp_path / "file")
     with pytest.raises(FileError) as caught:
-        directories(str(tmp_path / "file"))
+        find_directories(str(tmp_path / "file"))
     assert caught.value.number == errno.ENOTDIR
 
 
@@ -118,7 +124,7 @@ def test_a_top_that_may_not_be_listed_is_an_error() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root to make a directory that another user may not list")
     with tempfile.TemporaryDirectory() as top, being_nobody(), pytest.raises(FileError) as caught:
-        directories(top)
+        find_directories(top)
     assert (caught.value.number, caught.value.path) == (errno.EACCES, os.path.realpath(top))
 
 
@@ -126,7 +132,7 @@ def test_a_listing_parts_journals_from_leftovers_and_the_rest(tmp_path: Path) ->
     for name in ("system.journal", "a\n.journal", "\udcff.journal~", ".journalkeeper-1.tmp", "fss", "x.tmp"):
         touch(tmp_path / name)
     for place in (str(tmp_path), os.open(tmp_path, os.O_RDONLY)):
-        found = listing(place)
+        found = list_directory(place)
         assert sorted((name, kind.kind) for name, kind in found.journals) == [
             ("a\n.journal", Kind.ACTIVE),
             ("system.journal", Kind.ACTIVE),
@@ -138,7 +144,7 @@ def test_a_listing_parts_journals_from_leftovers_and_the_rest(tmp_path: Path) ->
 
 
 def test_a_directory_that_vanished_has_nothing_in_it(tmp_path: Path) -> None:
-    assert listing(str(tmp_path / "gone")) == ([], [], 0)
+    assert list_directory(str(tmp_path / "gone")) == ([], [], 0)
 
 
 @pytest.fixture
@@ -157,8 +163,8 @@ def root(tmp_path: Path) -> Path:
 
 def described(root: Path, name: str) -> Instance:
     (root / "var/log/journal" / name).mkdir(parents=True)
-    (directory,) = directories(str(root / "var/log/journal"))
-    return instance(directory, device=5, nocow=True, root=str(root))
+    (directory,) = find_directories(str(root / "var/log/journal"))
+    return describe_instance(directory, device=5, nocow=True, root=str(root))
 
 
 def test_the_main_instance_runs_by_the_main_configuration(root: Path) -> None:
@@ -194,7 +200,7 @@ def test_remote_journals_are_never_synced_by_a_timer(root: Path) -> None:
 
 
 def test_a_host_without_a_machine_id_has_no_instance_of_its_own(tmp_path: Path) -> None:
-    assert machine_id(str(tmp_path)) == ""
+    assert read_machine_id(str(tmp_path)) == ""
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/machine-id").write_bytes(b"\xffuninitialized\n")
-    assert machine_id(str(tmp_path)) not in ("", ID)
+    assert read_machine_id(str(tmp_path)) not in ("", ID)

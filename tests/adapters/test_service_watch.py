@@ -262,7 +262,7 @@ def test_an_instance_made_while_the_others_are_being_watched_is_not_missed(
 ) -> None:
     """Listed before it was there, watched after: nobody would tell of it."""
     late = top / "remote"
-    real = layout.directories
+    real = layout.find_directories
 
     def directories(where: str) -> list[layout.Directory]:
         found = real(where)
@@ -270,7 +270,7 @@ def test_an_instance_made_while_the_others_are_being_watched_is_not_missed(
         return found
 
     shutil.rmtree(top / MACHINE)
-    monkeypatch.setattr(layout, "directories", directories)
+    monkeypatch.setattr(layout, "find_directories", directories)
     scene.watch.refresh()
     assert str(late) in scene.watch.watched
 
@@ -390,7 +390,7 @@ def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
     assert seen.rescan
     assert sum(calls) >= min(files, QUEUE)
     assert max(calls) <= READ_BYTES // SMALLEST_EVENT
-    listing = layout.listing(str(top / MACHINE))
+    listing = layout.list_directory(str(top / MACHINE))
     assert len(listing.journals) + listing.left_out == files + 1
     if files > QUEUE:
         assert seen.appended == {str(top / MACHINE)}, "an append may be among what was lost"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from journalkeeper.history.record import Record
-from journalkeeper.journald.journalctl import plain, wait_us
+from journalkeeper.journald.journalctl import compute_wait_us, parse_text_fields
 from journalkeeper.probe.base import undo_at_end
 from journalkeeper.probe.bed import Bed, bed
 from journalkeeper.probe.scratch_volume import extents
@@ -187,10 +187,10 @@ def _delays_s(place: Bed, wanted: int) -> tuple[list[float], list[float]]:
     """
     words = ("--output=json", "--output-fields=LAB_PLANNED,_SOURCE_REALTIME_TIMESTAMP")
     lines = run("journalctl", "-D", place.journald.journal, "--quiet", *words).encode().splitlines()
-    found = [entry for entry in map(plain, lines) if "LAB_PLANNED" in entry]
+    found = [entry for entry in map(parse_text_fields, lines) if "LAB_PLANNED" in entry]
     if len(found) != wanted:
         raise RuntimeError(f"{wanted} messages were logged, {len(found)} are in the journal")
-    return [(wait_us(entry) or 0) / 1e6 for entry in found], [
+    return [(compute_wait_us(entry) or 0) / 1e6 for entry in found], [
         (int(entry["__REALTIME_TIMESTAMP"]) - int(entry["LAB_PLANNED"])) / 1e6 for entry in found
     ]
 

@@ -116,7 +116,7 @@ class Commits(NamedTuple):
 
 def commits(place: Bed) -> Commits:
     """Of the volume. Its generation would not tell: while one is being ended, the next is under way already."""
-    with opening.directory(os.fspath(place.volume.mountpoint)) as fd:
+    with opening.open_directory(os.fspath(place.volume.mountpoint)) as fd:
         uuid = volume.read_volume(fd).uuid
     lines = (line.split() for line in Path(f"/sys/fs/btrfs/{uuid}/commit_stats").read_text().splitlines())
     stats = {name: int(value) for name, value in lines}

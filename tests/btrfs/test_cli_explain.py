@@ -251,7 +251,7 @@ def test_a_read_only_directory_is_told_as_well(commands: Commands, tmp_path: Pat
     ("script", "words"),
     [
         ("kill -9 $$", "killed by signal 9"),
-        ("printf '{\"a'; exit 0", "journalctl broke off"),
+        ("printf '{\"a'; exit 0", "journalctl failed"),
         ("echo 'Failed to open: boom' >&2; exit 3", "exit status 3: Failed to open: boom"),
     ],
 )

@@ -50,7 +50,7 @@ def doctor(capsys: Captured) -> Callable[..., dict[str, Any]]:
 
 def instance(volume: ScratchVolume, *, nocow: bool = False) -> Path:
     """A journal directory of this machine's on a volume."""
-    path = volume.mountpoint / layout.machine_id()
+    path = volume.mountpoint / layout.read_machine_id()
     path.mkdir()
     if nocow:
         run("chattr", "+C", path)

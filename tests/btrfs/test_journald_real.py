@@ -50,7 +50,7 @@ def read(file: Path) -> Header:
     fd = os.open(file, os.O_RDONLY)
     try:
         found = header.read(fd, os.fstat(fd).st_size)
-        assert header.state(fd) is found.state
+        assert header.read_state(fd) is found.state
         return found
     finally:
         os.close(fd)
@@ -80,9 +80,9 @@ def test_headers_and_names_agree_with_journalctl(bed: Bed) -> None:
     journald._wait(lambda: is_written_anew(journald.active, unsynced), "it did not begin a new file")
     journald.sync()
 
-    (directory,) = layout.directories(os.fspath(bed.directory))
+    (directory,) = layout.find_directories(os.fspath(bed.directory))
     assert (directory.path, directory.machine_id) == (os.fspath(journald.journal), journald.machine_id)
-    found = {kind.kind: name for name, kind in layout.listing(directory.path).journals}
+    found = {kind.kind: name for name, kind in layout.list_directory(directory.path).journals}
     assert found == {Kind.ACTIVE: "system.journal", Kind.ARCHIVED: archived.name, Kind.UNCLEAN: found[Kind.UNCLEAN]}
     states = {Kind.ACTIVE: State.OFFLINE, Kind.ARCHIVED: State.ARCHIVED, Kind.UNCLEAN: State.ONLINE}
     for kind, name in found.items():
@@ -195,10 +195,10 @@ def test_settings_are_what_journald_says_it_runs_by(volume: ScratchVolume, tmp_p
     with PrivateJournald(
         volume.mountpoint, settings=case.settings, wrapper=("sh", "-c", script, os.fspath(log))
     ) as journald:
-        given = conf.settings(case.namespace, root=f"/proc/{journald.pid}/root")
+        given = conf.read_settings(case.namespace, root=f"/proc/{journald.pid}/root")
         # the sockets are there before the journal is opened: end it too early and it never says its limits
         journald._wait(lambda: limits_said(log) is not None, "it did not say its limits")
-    found = conf.effective(given, total_bytes(volume.mountpoint))
+    found = conf.fill_defaults(given, total_bytes(volume.mountpoint))
     limits = (found.system_max_use_bytes, found.system_max_file_size_bytes, found.system_keep_free_bytes)
     ours = (*(format_size(limit or 0) for limit in limits), str(found.system_max_files))
     assert limits_said(log) == tuple(map(without_zero, ours))
@@ -223,7 +223,7 @@ def total_bytes(path: Path) -> int:
 
 def test_the_sync_interval_is_journalds(make_bed: Callable[..., Bed]) -> None:
     journald = make_bed(sync_interval="1s 500ms").journald
-    given = conf.settings(root=f"/proc/{journald.pid}/root")
+    given = conf.read_settings(root=f"/proc/{journald.pid}/root")
     assert given.sync_interval_us == 1_500_000
     journald.sync()
     journald.log("the timer starts")

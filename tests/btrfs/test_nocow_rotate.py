@@ -450,7 +450,7 @@ def test_where_the_socket_is_dead_nobody_writes_and_nothing_has_failed(
     monkeypatch.setattr(control, "RUNTIME", str(tmp_path))
     monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(control.socket_path())
+        dead.bind(control.get_socket_path())
     outcome = do(the_action(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)).outcome
     assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.NO_JOURNALD)
     assert os.strerror(errno.ECONNREFUSED) in outcome.detail

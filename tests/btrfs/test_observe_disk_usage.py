@@ -92,7 +92,7 @@ def test_nothing_is_told_about_what_is_no_journal(place: Path, unit: Unit) -> No
     (place / "file").write_bytes(b"x" * 5000)
     with open(place / "file", "rb") as file:
         assert as_nobody(lambda: disk_usage.disk_bytes(file.fileno(), unit.path)) is None
-    with opening.directory(str(place)) as fd:
+    with opening.open_directory(str(place)) as fd:
         assert as_nobody(lambda: disk_usage.disk_bytes(fd, unit.path)) is None
     words = ("no journal file: wrong magic", "not a regular file")
     assert unit.words(2) == [f"journalkeeper: cannot measure: {word}\n" for word in words]
@@ -118,7 +118,7 @@ def test_without_the_unit_nothing_is_known(archive: int, path: str) -> None:
 
 
 def test_who_may_not_ask_the_unit_is_told_nothing(archive: int, place: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening, opening.directory(str(place)) as fd:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening, opening.open_directory(str(place)) as fd:
         path = f"/proc/self/fd/{fd}/socket"  # the other name is too long for a socket
         listening.bind(path)
         os.chmod(path, 0o600)

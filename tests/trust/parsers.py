@@ -114,7 +114,7 @@ def check_entries(data: bytes) -> None:
     try:
         os.write(fd, found.rest())
         with suppress(ValueError):
-            newest = entries.newest(fd, behind, most)
+            newest = entries.read_newest(fd, behind, most)
             assert len(newest) <= most
             assert all(behind < entry.seqnum <= U64_MAX and 0 <= entry.realtime_us <= U64_MAX for entry in newest)
             assert all(entry.source_us is None or 0 <= entry.source_us < 10**20 for entry in newest)
@@ -130,7 +130,7 @@ def check_configuration(data: bytes) -> None:
     found = Bytes(data)
     volume_bytes = found.number(8)
     lines = files.parse(found.rest(), "/etc/x.conf")
-    settings = conf.effective(conf.from_assignments(lines), volume_bytes)
+    settings = conf.fill_defaults(conf.from_assignments(lines), volume_bytes)
     assert settings.storage in conf.STORAGES
     assert all(value is None or value >= 0 for value in settings[1:] if not isinstance(value, str))
     problems: tuple[tuple[str, int, str, str], ...] = ()

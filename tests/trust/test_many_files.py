@@ -14,7 +14,7 @@ import pytest
 
 from journalkeeper.health.evidence import Present
 from journalkeeper.journald import layout
-from journalkeeper.journald.layout import MOST_FILES, directories, listing
+from journalkeeper.journald.layout import MOST_FILES, find_directories, list_directory
 from journalkeeper.model import Reason
 from journalkeeper.model.manager import Manager
 from journalkeeper.observe.observer import Observer
@@ -66,7 +66,7 @@ def test_journalds_own_files_and_the_newest_archives_are_looked_at(
         *hostile,
     ):
         (tmp_path / name).touch()
-    found = listing(str(tmp_path))
+    found = list_directory(str(tmp_path))
     assert [name for name, _ in found.journals] == [
         "user-1000.journal",
         "system.journal",
@@ -82,19 +82,23 @@ def test_up_to_the_limit_nothing_is_left_out(
 ) -> None:
     monkeypatch.setattr(layout, "MOST_FILES", 4)
     fill(tmp_path, names, "system")
-    assert (len(listing(str(tmp_path)).journals), listing(str(tmp_path)).left_out) == (min(names, 4), left_out)
+    found = list_directory(str(tmp_path))
+    assert (len(found.journals), found.left_out) == (
+        min(names, 4),
+        left_out,
+    )
 
 
 def test_temporary_files_of_ours_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "MOST_FILES", 4)
     for number in range(9):
         (tmp_path / f".journalkeeper-{number}.tmp").touch()
-    assert len(listing(str(tmp_path)).leftovers) == 4
+    assert len(list_directory(str(tmp_path)).leftovers) == 4
 
 
 LISTERS: dict[str, Callable[[Path], object]] = {
-    "listing": lambda top: listing(str(top)),
-    "directories": lambda top: directories(str(top)),
+    "listing": lambda top: list_directory(str(top)),
+    "directories": lambda top: find_directories(str(top)),
     "a look at a named file": lambda top: Observer().look_at([f"{top}/system.journal"], now_us=1),
 }
 
@@ -126,7 +130,7 @@ def test_no_more_instance_directories_are_listed_than_files(tmp_path: Path, monk
     monkeypatch.setattr(layout, "MOST_FILES", 4)
     for number in range(9):
         (tmp_path / f"{number:032x}").mkdir()
-    assert [place.name for place in directories(str(tmp_path))] == [f"{number:032x}" for number in range(4)]
+    assert [place.name for place in find_directories(str(tmp_path))] == [f"{number:032x}" for number in range(4)]
 
 
 # what is said

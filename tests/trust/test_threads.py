@@ -89,7 +89,7 @@ def test_a_watch_that_is_closed_during_a_refresh_touches_no_other(
     (tmp_path / MACHINE).mkdir()
     old = Watch([f"{tmp_path}"], lambda _: None)
     old.attach(loop)
-    real, fresh = layout.directories, list[Watch]()
+    real, fresh = layout.find_directories, list[Watch]()
 
     def reloaded(top: str) -> Any:
         if not fresh:
@@ -97,7 +97,7 @@ def test_a_watch_that_is_closed_during_a_refresh_touches_no_other(
             fresh.append(Watch(["/nowhere"], lambda _: None))
         return real(top)
 
-    monkeypatch.setattr(layout, "directories", reloaded)
+    monkeypatch.setattr(layout, "find_directories", reloaded)
     descriptors = len(os.listdir("/proc/self/fd"))
     old.refresh()
     assert watches(fresh[0].fd) == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.config.files import parse
-from journalkeeper.journald.conf import Settings, effective, from_assignments
+from journalkeeper.journald.conf import Settings, fill_defaults, from_assignments
 from journalkeeper.model import GIB, KIB, MIB
 from journalkeeper.model.units import INFINITY_US
 
@@ -96,7 +96,7 @@ def test_nothing_counts_after_what_stops_journald(stop: str) -> None:
     ],
 )
 def test_limits_follow_the_size_of_the_file_system(filesystem_bytes: int, use: int, free: int, size: int) -> None:
-    found = effective(Settings(), filesystem_bytes)
+    found = fill_defaults(Settings(), filesystem_bytes)
     assert found.system_max_use_bytes == use
     assert found.system_max_file_size_bytes == size
     assert found.system_keep_free_bytes is not None
@@ -124,6 +124,6 @@ def test_limits_that_are_set_are_made_to_fit_each_other(
     use: int, size: int | None, effective_use: int, effective_size: int
 ) -> None:
     given = Settings(system_max_use_bytes=use, system_max_file_size_bytes=size, system_keep_free_bytes=3)
-    found = effective(given, 100 * GIB)
+    found = fill_defaults(given, 100 * GIB)
     assert (found.system_max_use_bytes, found.system_max_file_size_bytes) == (effective_use, effective_size)
     assert found.system_keep_free_bytes == 3

@@ -186,6 +186,6 @@ def test_a_file_that_grew_since_its_stat_is_looked_at_again(tmp_path: Path) -> N
 def test_the_state_byte_alone_is_read_from_the_open_file(tmp_path: Path, data: bytes, state: State) -> None:
     fd = file_of(tmp_path / "system.journal", data, len(data))
     try:
-        assert header.state(fd) is state
+        assert header.read_state(fd) is state
     finally:
         os.close(fd)

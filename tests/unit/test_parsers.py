@@ -81,7 +81,7 @@ def test_a_header_is_sound_or_an_error(data: bytes, size_bytes: int) -> None:
         os.write(fd, data)
         with suppress(header.HeaderError):
             header.read(fd, size_bytes)
-        header.state(fd)
+        header.read_state(fd)
     finally:
         os.close(fd)
 
