@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The command line: one module a command, which imports what the command needs."""
+"""The command line: one module per command, which imports only what the command needs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command that `argv` (sys.argv without its first word) asks for.
+    """Run the command in `argv` (sys.argv without its first word).
 
-    Returns 0 when it is done, 1 when something failed or was interrupted, or the configuration
-    is bad, 2 when the command line makes no sense. Never raises for what the user did.
+    Returns 0 when it is done; 1 when something failed or was interrupted, or the configuration is bad; 2 for a wrong
+    command line. Never raises for a mistake of the user.
     """
     words = sys.argv[1:] if argv is None else argv
     if words == ["--measure"]:

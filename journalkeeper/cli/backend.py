@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the running service may be asked for, and whether it could be there."""
+"""Decide which requests go to the running service, and whether a service can exist."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
 
 MOST_PATHS: Final = 1000
-"""A request with more is not sent: the service takes no more."""
+"""The largest number of paths that the service accepts in a request."""
 
-ABSENT: Final = "not on the bus; systemctl status journalkeeper tells whether it runs"
-"""What is said of a service that is not there."""
+ABSENT: Final = "not on the bus; systemctl status journalkeeper shows whether it runs"
+"""The message for a service that is not on the bus."""
 
 
 def can_be_asked(asked: Request) -> bool:
-    """Whether the service may do `asked`. Before a shutdown nothing waits for a bus, which may be gone."""
+    """Return whether the service may carry out `asked`. At a shutdown it may not, because the bus may be gone."""
     return not asked.ending and len(asked.paths) <= MOST_PATHS and all(map(_can_be_sent, asked.paths))
 
 
 def keeps(service: Service, asked: Request, ours: Callable[[], tuple[str, ...]]) -> bool:
-    """Whether the service has the directories that our configuration names, and every path is below one."""
+    """Return whether the service watches the directories of our configuration, and all paths lie below one of them."""
     directories = service.manager().directories or []
     below = all(any(_is_below(path, top) for top in directories) for path in asked.paths)
     return below and set(directories) == set(ours())
 
 
 def _is_below(path: str, top: str) -> bool:
-    """Whether `path` is below `top` without a link on its way, which the service does not follow."""
+    """Return whether `path` is below `top` without a symbolic link on the way, which the service does not follow."""
     way, below = os.path.dirname(path), top.rstrip("/")
     if not path.startswith(f"{below}/"):
         return False
@@ -41,7 +41,7 @@ def _is_below(path: str, top: str) -> bool:
 
 
 def _can_be_sent(path: str) -> bool:
-    """Whether D-Bus has words for it: its texts are UTF-8."""
+    """Return whether D-Bus can carry the path: its strings are UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -50,7 +50,7 @@ def _can_be_sent(path: str) -> bool:
 
 
 def could_be_there(state_directory: str) -> bool:
-    """Every service has made this file; who may not look has to ask."""
+    """Return whether a service may have run here: it leaves a lock file. True if this user may not look."""
     try:
         os.stat(os.path.join(state_directory, state.DAEMON_LOCK))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper check-config`: what the configuration says, or all that is wrong in it.
+"""`journalkeeper check-config`: show the configuration, or all errors in it.
 
-It judges by the same code that the engine starts with.
+It validates with the same code as the engine.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _COLUMNS: Final[tuple[Column[Shown], ...]] = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """FILE and -q."""
+    """Add FILE and -q."""
     parser.add_argument("file", nargs="?", metavar="FILE", help="this file alone, as --config FILE")
     parser.add_argument("-q", "--quiet", action="store_true", help="only what is wrong")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the configuration; problems go to stderr, or into the JSON."""
+    """Show the configuration; errors go to stderr, or into the JSON."""
     output = context.output
     try:
         config = context.config(args.file)

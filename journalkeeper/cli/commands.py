@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The commands, one row each.
+"""The table of commands.
 
-A command is one module with EXAMPLES, `options` and `run`, and a row in
-COMMANDS; nothing else knows the list.
+A command is one module with EXAMPLES, `options` and `run`, and a row in COMMANDS; no other list of commands exists.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from journalkeeper.cli.context import Context
 
 
 class CommandModule(Protocol):
-    """What a command's module has."""
+    """The interface of a command's module."""
 
     DESCRIPTION: str
     """The paragraph above the options in the command's --help."""
@@ -27,13 +26,13 @@ class CommandModule(Protocol):
         """Add the options that only this command has."""
 
     def run(self, args: argparse.Namespace, context: Context) -> int:
-        """Do it, and return the exit status."""
+        """Run the command and return the exit status."""
 
 
 class Command(NamedTuple):
-    """One row: the word, what it does, and why a plain user may lack the rights for it.
+    """One command: its word, a summary, and the reason why it may need root.
 
-    `own` says why the command takes neither -D nor --config; "" where it does.
+    `own` is why the command takes neither -D nor --config; "" if it takes them.
     """
 
     name: str
@@ -55,6 +54,8 @@ OF_THE_SERVICE = "is about this host's service"
 
 _READS_STATE = "the state directory is readable by root only"
 
+_NEEDS_POLKIT = "it needs polkit authorization (org.journalkeeper1.manage)"
+
 COMMANDS = (
     Command("status", "what the service does, totals, and what was done last", "status", _READS_STATE),
     Command("scan", "every journal file: kind, state, extents, size, disk space, flags", "scan", _READS_FILES),
@@ -65,8 +66,8 @@ COMMANDS = (
     Command("report", "one page with charts: boots, extents, waits, bytes, every action", "report", _READS_FILES),
     Command("doctor", "what is wrong or risky on this host, each with its remedy", "doctor", _READS_FILES),
     Command("retention", "how long a history fits the same bytes, and the setting for it", "retention", _SETS_JOURNALD),
-    Command("pause", "no work of the service's own, for a while", "pause", "it needs polkit's leave", OF_THE_SERVICE),
-    Command("resume", "end a pause", "resume", "it needs polkit's leave", OF_THE_SERVICE),
+    Command("pause", "no work of the service's own, for a while", "pause", _NEEDS_POLKIT, OF_THE_SERVICE),
+    Command("resume", "end a pause", "resume", _NEEDS_POLKIT, OF_THE_SERVICE),
     Command("probe", "measure what loggers, readers and disks wait for", "probe", "it starts a journald, or traces"),
     Command(
         "lab",

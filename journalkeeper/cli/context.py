@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What every command is given: its arguments, its output, and ways to the engine, the service and the record."""
+"""The surroundings of a command: its arguments, its output, and access to the engine, the service and the history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from journalkeeper.bus import names
 from journalkeeper.cli import backend
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.selection import names_another
-from journalkeeper.cli.text import no_directory
+from journalkeeper.cli.text import explain_no_directory
 from journalkeeper.cli.times import parse_time_us
 from journalkeeper.health.evidence import Hung, Unknown
 from journalkeeper.history import state
@@ -24,7 +24,7 @@ from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.manager import Manager
 
 ANSWER_S: Final = 1.5
-"""How long `status` and `doctor` wait for the service, whose loop never blocks; a user waits for no more."""
+"""How long `status` and `doctor` wait for the service, whose loop never blocks."""
 
 if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """One run of a command. `engine` stands in for the engine that the configuration asks for."""
+    """One run of a command. `engine` replaces the engine that the configuration describes."""
 
     def __init__(self, args: argparse.Namespace, output: Output, engine: Engine | None = None) -> None:
         self._args = args
@@ -44,7 +44,7 @@ class Context:
         self.now_us = time.time_ns() // 1000
 
     def config(self, file: str | None = None) -> Config:
-        """The configuration: `file` or --config FILE, else the search path of journalkeeper.conf.
+        """Read the configuration: `file` or --config FILE, else the search path of journalkeeper.conf.
 
         Raises: ConfigError; OSError for a --config FILE that cannot be read.
         """
@@ -56,14 +56,14 @@ class Context:
         return validation.from_assignments(files.parse_file(given))
 
     def time_us(self, text: str | None) -> int | None:
-        """What --since= or --until= says. Raises: UsageError."""
+        """Parse the argument of --since= or --until=, None for None. Raises: UsageError."""
         try:
             return None if text is None else parse_time_us(text, self.now_us)
         except ValueError as error:
             raise UsageError(str(error)) from error
 
     def engine(self) -> Engine:
-        """The engine, with the configuration, -D, and for root what files occupy on disk.
+        """Return the engine for the configuration and -D; for root it also measures disk usage.
 
         Raises: as `config`; KeeperError for a -D that is no directory; PermissionError (EACCES).
         """
@@ -72,11 +72,9 @@ class Context:
         return self.new_engine(disk_bytes=self.privileged)
 
     def new_engine(self, *, disk_bytes: bool = False, patient: bool = False) -> Engine:
-        """The engine itself, anew with the configuration as it is now.
+        """Return a new engine with the present configuration.
 
-        A `patient` one, the service's, stays, and its -D may come to be later.
-
-        Raises: as `engine`.
+        A `patient` engine, the service's, follows flushes, and its -D may be created later. Raises: as `engine`.
         """
         from journalkeeper.engine import Engine  # noqa: PLC0415 - pages are made without its libraries
 
@@ -89,9 +87,11 @@ class Context:
         )
 
     def running(self) -> Service | None:
-        """The running service, to be closed; None if there is none, or another host's journal is meant.
+        """Return a connection to the running service, which the caller closes.
 
-        A bus is asked only where a bus and a service could be there.
+        None if there is none, or if the command is about another host's journal.
+
+        The bus is asked only if a bus and a service can exist.
         """
         could_be = names.bus_address() is not None and backend.could_be_there(self.state_directory)
         if self._engine is not None or not could_be or not self.means_service():
@@ -101,7 +101,7 @@ class Context:
         return Service.find()
 
     def live(self, service: Service | None) -> Manager | Hung | Unknown | None:
-        """Return what the running service says of itself, within ANSWER_S."""
+        """Return the service's own report, which it must send within ANSWER_S."""
         if service is None:
             return None
         from journalkeeper.bus.client import HungError  # noqa: PLC0415 - pages are made without dbus-fast
@@ -113,22 +113,22 @@ class Context:
         except KeeperError as error:
             return Unknown(str(error))
 
-    def needed(self) -> Service:
-        """The running service, to be closed. Raises: KeeperError if there is none."""
+    def require_service(self) -> Service:
+        """Return a connection to the running service, which the caller closes. Raises: KeeperError if there is none."""
         service = self.running()
         if service is None:
             raise KeeperError(f"the service is {backend.ABSENT}")
         return service
 
     def means_service(self) -> bool:
-        """Whether the command line is about this host's service: no -D, no --config, no state of its own."""
+        """Return whether the command is about this host's service: no -D, no --config, the default state directory."""
         return not names_another(self._args) and self.state_directory == state.DEFAULT
 
     def service(self, asked: Request) -> Service | None:
-        """The running service if `asked` is for it to do, to be closed; None if it is for `engine`.
+        """Return a connection to the running service if it carries out `asked`, None if `engine` does.
 
-        It does what is about its own directories, which are ours by the configuration that it shares with us.
-        Raises: as `config`.
+        The service carries out requests about the directories of the configuration that it shares with this command.
+        The caller closes the connection. Raises: as `config`.
         """
         service = self.running() if backend.can_be_asked(asked) else None
         if service is None:
@@ -141,7 +141,7 @@ class Context:
         return service
 
     def record(self) -> Record:
-        """The record, to be read. Raises: NeedsRootError without the right to; KeeperError if it is damaged."""
+        """Open the history for reading. Raises: NeedsRootError without the right to; KeeperError if it is damaged."""
         return Record(self.state_directory, read_only=True)
 
     def _directories(self, *, patient: bool) -> tuple[str, ...] | None:
@@ -153,5 +153,5 @@ class Context:
         except (FileNotFoundError, NotADirectoryError):
             is_directory = False
         if not (is_directory or patient):
-            raise KeeperError(f"{given}: {no_directory(given)}; -D takes a directory such as /var/log/journal")
+            raise KeeperError(f"{given}: {explain_no_directory(given)}; -D takes a directory such as /var/log/journal")
         return (os.path.abspath(given),)

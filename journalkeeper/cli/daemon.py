@@ -28,11 +28,11 @@ exit status:
 
 
 def options(_parser: argparse.ArgumentParser) -> None:
-    """It has none of its own."""
+    """Add nothing: there are no options."""
 
 
 def run(_args: argparse.Namespace, context: Context) -> int:
-    """Run until a signal ends it."""
+    """Run the service until a signal ends it."""
 
     with closing(Log(to_journald())) as log:
         asyncio.run(_serve(context, log))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper doctor`: what is wrong or risky on this host, each with its remedy. It changes nothing."""
+"""`journalkeeper doctor`: find what is wrong or risky on this host, each with its remedy. It changes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.text import shown
-from journalkeeper.cli.times import shown_time
+from journalkeeper.cli.times import format_time
 from journalkeeper.health.evidence import DOCTOR_ENTRIES, Evidence, Hung, Journal, Unknown, Wanted
 from journalkeeper.health.finding import Finding, Severity, Verdict, judge
 from journalkeeper.health.rules import RULES
@@ -43,16 +43,16 @@ DOCTOR_RULES: Final = (*RULES, history)
 
 WIDTH: Final = 80
 RECENT_US: Final = 7 * DAY_US
-"""How far back the record is read: what failed before is over, or fails again."""
+"""How far back the history is read: an older failure is over, or happens again."""
 
 JOURNAL: Final = ("entries", "oldest_us", "complete", "events", "events_oldest_us", "events_complete")
-"""What -j says of the journal, by the names of Journal."""
+"""The fields of Journal that -j writes."""
 
 _COLOURS: Final = {Severity.PROBLEM: RED, Severity.ADVICE: YELLOW}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """--check and --verbose."""
+    """Add --check and --verbose."""
     parser.add_argument("--check", action="store_true", help="exit status 1 if there is a problem")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="also the figures behind each finding, and the checks that passed"
@@ -60,9 +60,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Look, judge, and say it."""
+    """Collect the evidence, judge it, and show the findings."""
     wanted = Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US)
-    evidence = gathered(context, wanted)
+    evidence = collect_evidence(context, wanted)
     verdict = judge(evidence, DOCTOR_RULES)
     if context.output.json != "off":
         context.output.document(document(verdict, evidence.journal))
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     return int(args.check and bool(verdict.problems))
 
 
-def gathered(context: Context, wanted: Wanted) -> Evidence:
-    """The evidence that a command wants, with what the running service says of itself."""
+def collect_evidence(context: Context, wanted: Wanted) -> Evidence:
+    """Collect the evidence that a command wants, with the running service's own report."""
     from journalkeeper.gather.evidence import gather  # noqa: PLC0415 - takes dbus-fast, which the pages are made without
 
     return gather(
@@ -86,13 +86,13 @@ def gathered(context: Context, wanted: Wanted) -> Evidence:
 
 
 def _service(context: Context) -> Manager | Hung | Unknown | None:
-    """Return what the running service says of itself, None where there is none."""
+    """Return the running service's own report, None if no service runs."""
     with context.running() or nullcontext() as service:
         return context.live(service)
 
 
 def document(verdict: Verdict, journal: Journal | Unknown) -> dict[str, object]:
-    """The JSON of `doctor -j`."""
+    """Return the JSON of `doctor -j`."""
     return {
         "findings": [
             {
@@ -111,7 +111,7 @@ def document(verdict: Verdict, journal: Journal | Unknown) -> dict[str, object]:
 
 
 def lines(verdict: Verdict, evidence: Evidence, output: Output, *, verbose: bool) -> list[str]:
-    """The findings with their remedies, and what was looked at."""
+    """Return the findings with their remedies, and a summary of the checks."""
     found: list[str] = []
     for finding in verdict.findings:
         found += [*_finding(finding, output, verbose=verbose), ""]
@@ -120,24 +120,24 @@ def lines(verdict: Verdict, evidence: Evidence, output: Output, *, verbose: bool
     found += wrap(_summary(verdict), WIDTH)
     for rule, part in verdict.unknown:
         if not part.needs_root:
-            found += _wrapped(f"{rule}: {part.why}", "  ", "    ")
+            found += _wrap(f"{rule}: {part.why}", "  ", "    ")
     if verbose:
-        found += _wrapped(f"Passed: {', '.join(verdict.passed) or 'none'}.", "", "  ")
-    return found + _stopped(evidence)
+        found += _wrap(f"Passed: {', '.join(verdict.passed) or 'none'}.", "", "  ")
+    return found + _describe_reach(evidence)
 
 
 def _finding(finding: Finding, output: Output, *, verbose: bool) -> list[str]:
     title = f"{finding.severity.upper()}: {finding.word}"
     found = [paint(title, _COLOURS[finding.severity], enabled=output.colours)]
-    found += _wrapped(finding.sentence, "  ", "  ")
+    found += _wrap(finding.sentence, "  ", "  ")
     if verbose:
         for name, value in finding.facts.items():
-            found += _wrapped(f"{name}: {', '.join(value) if isinstance(value, list) else value}", "  ", "    ")
+            found += _wrap(f"{name}: {', '.join(value) if isinstance(value, list) else value}", "  ", "    ")
     # commands are whole lines, to be copied: a backslash stays one
     return found + [f"    {one if one.isprintable() else shown(one)}" for one in finding.remedy]
 
 
-def _wrapped(text: str, first: str, others: str) -> list[str]:
+def _wrap(text: str, first: str, others: str) -> list[str]:
     return wrap(shown(text), WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
 
 
@@ -156,10 +156,10 @@ def _summary(verdict: Verdict) -> str:
     return ", ".join(parts)
 
 
-def _stopped(evidence: Evidence) -> list[str]:
-    """Where reading the journal stopped, if it did before its end."""
+def _describe_reach(evidence: Evidence) -> list[str]:
+    """Return how far back the journal was read, if not to its beginning."""
     journal = evidence.journal
     if isinstance(journal, Unknown) or journal.complete or journal.oldest_us is None:
         return []
-    text = f"Of the journal the newest {journal.entries:,} entries were read, back to {shown_time(journal.oldest_us)}."
+    text = f"Of the journal the newest {journal.entries:,} entries were read, back to {format_time(journal.oldest_us)}."
     return wrap(text, WIDTH)

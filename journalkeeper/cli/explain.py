@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper explain`: one file's story, or a directory's. It changes nothing."""
+"""`journalkeeper explain`: describe one file or directory in full. It changes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from journalkeeper.btrfs import disk, placement
 from journalkeeper.cli.output import DEFAULT_COLUMNS, columns
-from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
+from journalkeeper.cli.refusals import refuse_if_all_unreadable, refuse_non_journals
 from journalkeeper.health.evidence import Unknown
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
@@ -47,12 +47,12 @@ UNMEASURED: Final = Unknown(
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """FILE."""
+    """Add FILE."""
     parser.add_argument("file", metavar="FILE", help="a journal file, or a directory of journal files")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Tell it."""
+    """Describe the file or the directory."""
     path = os.path.abspath(args.file)
     if os.path.isdir(path):
         args.directory = path
@@ -66,7 +66,7 @@ def _file(path: str, context: Context) -> int:
     (file,) = host.files
     refuse_if_all_unreadable(context, [file.problem])
     output = context.output
-    status = complain_of_named(asked, [(file.path, file.problem, file.problem_detail)], output)
+    status = refuse_non_journals(asked, [(file.path, file.problem, file.problem_detail)], output)
     if status:
         return status
     learned = _story(file, host, context)
@@ -79,7 +79,7 @@ def _file(path: str, context: Context) -> int:
 
 
 def _story(file: JournalFile, host: Host, context: Context) -> Story:
-    """All that can be learned of a file; what cannot is said."""
+    """Collect everything about a file; parts that cannot be read become Unknown."""
     parts, pinned, read_s = _lies(file.path)
     entries, samples = _past(file, host.now_us, context)
     decided, windows = _plan(Request(paths=(file.path,)), context)
@@ -97,7 +97,7 @@ def _story(file: JournalFile, host: Host, context: Context) -> Story:
 
 
 def _lies(path: str) -> tuple[tuple[Stretch, ...], int | Unknown, float | None]:
-    """Return how the file lies, the bytes that it pins, and how long a cold read of it takes."""
+    """Return the placement of the file's data, the bytes that it pins, and the time of a cold read."""
     parent, _, name = path.rpartition("/")
     with opening.open_directory(parent or "/") as dir_fd, opening.hold_open(name, dir_fd) as fd:
         pinned = disk.read_pinned_bytes(fd)
@@ -124,7 +124,7 @@ def _past(
 
 
 def _plan(asked: Request, context: Context) -> tuple[dict[str, Decision] | Unknown, dict[str, Window]]:
-    """What is decided, by path, and the windows by instance; from the service where only that may look."""
+    """Return the decision for each path, and the windows by instance. The service decides if this user may not look."""
     try:
         service = context.service(asked)
         if service is None:
@@ -138,7 +138,7 @@ def _plan(asked: Request, context: Context) -> tuple[dict[str, Decision] | Unkno
 
 
 def _decisions(written: dict[str, Any]) -> dict[str, Decision]:
-    """What a plan's document says of each path; of several rows the first action."""
+    """Return the decision for each path from a plan's document. If a path has several rows, the first action counts."""
     found = {skip.path: Decision("", skip.reason, skip.detail, skip.until_us, skip.now) for skip in skips(written)}
     for row in reversed(written["actions"]):
         found[row["path"]] = Decision(
@@ -154,7 +154,7 @@ def _decisions(written: dict[str, Any]) -> dict[str, Decision]:
 
 
 def _file_document(learned: Story) -> dict[str, object]:
-    """The JSON of one file's story."""
+    """Return the JSON document of one file."""
     unknown = {
         name: part.why
         for name, part in (
@@ -196,7 +196,7 @@ def _decision_document(
 
 
 def _directory(context: Context) -> int:
-    """Tell of each instance below -D, which is the directory that was named."""
+    """Describe each instance below -D, which is the named directory."""
     host = context.engine().look(Request())
     refuse_if_all_unreadable(context, [file.problem for file in host.files])
     decided, windows = _plan(Request(upkeep=True), context)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper history`: what was done and seen over time. It reads the record and nothing else."""
+"""`journalkeeper history`: show past actions and extent counts. It reads only the history."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.outcomes import COLOURS, describe, describe_sums
-from journalkeeper.cli.refusals import complain_of_named
+from journalkeeper.cli.refusals import refuse_non_journals
 from journalkeeper.cli.selection import absolute, add_paths
-from journalkeeper.cli.table import Column, stacked, wrapped
+from journalkeeper.cli.table import Column, stack_blocks, wrap_sentence
 from journalkeeper.cli.text import shown
-from journalkeeper.cli.times import shown_time
+from journalkeeper.cli.times import format_time
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.recorded import Entry, Sample
@@ -40,7 +40,7 @@ exit status:
   not exist or is no journal; 2 wrong usage"""
 
 _SAMPLES: Final[tuple[Column[Sample], ...]] = (
-    Column("TIME", lambda sample: shown_time(sample.when_us)),
+    Column("TIME", lambda sample: format_time(sample.when_us)),
     Column("EXTENTS", lambda sample: str(sample.extents), right=True),
     Column("IDEAL", lambda sample: str(sample.ideal_extents), right=True),
     Column("SIZE", lambda sample: format_size(sample.size_bytes), right=True),
@@ -50,21 +50,21 @@ _SAMPLES: Final[tuple[Column[Sample], ...]] = (
 
 def _columns(width: int | None) -> tuple[Column[Entry], ...]:
     return (
-        Column("TIME", lambda entry: shown_time(entry.when_us)),
+        Column("TIME", lambda entry: format_time(entry.when_us)),
         Column("BY", lambda entry: entry.origin or "-"),
         Column("OUTCOME", lambda entry: describe(entry.outcome, width), gives="text"),
     )
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """PATH…, --since and --until."""
+    """Add PATH…, --since and --until."""
     add_paths(parser)
     parser.add_argument("--since", metavar="TIME", help="nothing older than this")
     parser.add_argument("--until", metavar="TIME", help="nothing from this time on")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the record's rows."""
+    """Show the rows of the history."""
     since_us, until_us = context.time_us(args.since), context.time_us(args.until)
     paths = absolute(args.paths or ([args.directory] if args.directory else []))
     with context.record() as record:
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     for sentence in ignored:
         output.note(sentence)
     problems = ((path, _problem(path), "nothing is recorded of it") for path in unknown)
-    status = complain_of_named(Request(paths=paths), problems, output)
+    status = refuse_non_journals(Request(paths=paths), problems, output)
     if output.json != "off":
         output.document(
             {
@@ -88,13 +88,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
     coloured = output.table(_columns(output.width), entries, lambda entry: COLOURS[entry.outcome.result])
     blocks = [coloured, output.table(_SAMPLES, samples)]
     if output.legend:
-        blocks.append(wrapped(_footer(entries, samples), output.width))
-    output.lines(stacked(blocks))
+        blocks.append(wrap_sentence(_footer(entries, samples), output.width))
+    output.lines(stack_blocks(blocks))
     return status
 
 
 def _problem(path: str) -> Reason | None:
-    """Why something that no record tells of cannot be in one; None for a journal file or a directory of such."""
+    """Return why a path without rows cannot have any; None for a journal file or a directory."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):

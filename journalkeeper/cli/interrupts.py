@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Ctrl-C and SIGTERM while files are rewritten: a wish to stop, obeyed at the next chunk border.
+"""Treat Ctrl-C, SIGTERM and SIGHUP during a rewrite as requests to stop at the next chunk border.
 
-A signal sets a flag and nothing else, however often it comes.
+A signal only sets a flag, however often it arrives.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """A context in which signals only ask; calling it tells whether one did.
+    """A context that records signals; a call returns whether one arrived.
 
-    `hint` is shown once on stderr when the first arrives; "" shows nothing.
+    `hint` is written to stderr at the first signal, unless it is "".
     """
 
     def __init__(self, hint: str) -> None:

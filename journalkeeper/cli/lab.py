@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.progress import on_terminal
 from journalkeeper.cli.table import Column
-from journalkeeper.cli.text import no_directory, shown
+from journalkeeper.cli.text import explain_no_directory, shown
 from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.units import format_size
@@ -71,7 +71,7 @@ _COLUMNS: Final[tuple[Column[compare.Row], ...]] = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What is measured, where, and how."""
+    """Add what to measure, where, and how."""
     parser.add_argument("what", choices=("compare",), help="what is measured")
     parser.add_argument("place", metavar="DIR", help="a directory on the disk in question, such as /var/tmp")
     parser.add_argument(
@@ -86,7 +86,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Measure and show."""
+    """Measure the strategies and show the table."""
     _check(args)
     if reason := bed.missing():
         raise (NeedsRootError if not context.privileged else KeeperError)(f"no scratch volume: {reason}")
@@ -113,7 +113,9 @@ def _check(args: argparse.Namespace) -> None:
     if args.iops and not IOPS_LEAST <= args.iops <= IOPS_MOST:
         raise UsageError(f"--iops takes {IOPS_LEAST} to {IOPS_MOST}, or 0 for no limit")
     if not os.path.isdir(args.place):
-        raise KeeperError(f"{args.place}: {no_directory(args.place)}; DIR is one on the disk that is to be measured")
+        raise KeeperError(
+            f"{args.place}: {explain_no_directory(args.place)}; DIR is a directory on the disk to measure"
+        )
     require_root_only(args.place)
     free = shutil.disk_usage(args.place).free
     if free < FREE_BYTES:
@@ -139,7 +141,7 @@ def _lines(place: str, compared: compare.Compared, output: Output) -> list[str]:
 
 
 def _verdict(compared: compare.Compared) -> str:
-    """Return which strategy lets a boot wait least, and what journald's fsync is of a logger's wait."""
+    """Return which strategy makes a boot wait least, and the share of journald's fsync in a logger's wait."""
     if not compared.iops:
         return "Without a limit of IOPS the times are too short to rank the strategies."
     by_name = {row.strategy: row for row in compared.rows}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How an outcome looks, for the commands that show some. The same in each."""
+"""The form of an outcome, the same in all commands that show outcomes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 from journalkeeper.cli.table import GREEN, LEAST_PATH, RED, YELLOW
-from journalkeeper.cli.text import elided, shown
+from journalkeeper.cli.text import elide, shown
 from journalkeeper.model import Outcome, Result, Verb
 from journalkeeper.model.reasons import describe_outcome, short_name
 from journalkeeper.model.units import counted, format_span, spell_size
@@ -18,16 +18,16 @@ COLOURS = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}
 def describe(outcome: Outcome, width: int | None) -> str:
     """Return the sentence on an outcome for a terminal of `width` columns, which shortens long names."""
     name = short_name(outcome.path) if on_file(outcome.action) else outcome.path
-    return shown(describe_outcome(outcome, name if width is None else elided(name, LEAST_PATH)))
+    return shown(describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
 
 
 def on_file(action: str) -> bool:
-    """Whether an action is on a file, which has extents, and not on a directory."""
+    """Return whether an action is on a file, which has extents, and not on a directory."""
     return action != Verb.SET_NOCOW
 
 
 def subjects(actions: Collection[str]) -> str:
-    """What actions are done to: "2 files", "1 directory", "1 file and 1 directory"."""
+    """Return the number of files and directories that `actions` are on: "2 files", "1 file and 1 directory"."""
     files = sum(map(on_file, actions))
     numbers = ((files, "file"), (len(actions) - files, "directory"))
     return " and ".join(counted(number, noun) for number, noun in numbers if number)
@@ -43,6 +43,6 @@ def describe_sums(outcomes: Sequence[Outcome]) -> str:
     return f"{text}, {spell_size(disk_before)} to {spell_size(disk_after)} on disk"
 
 
-def span(duration_s: float) -> str:
-    """A duration to the millisecond."""
+def format_duration(duration_s: float) -> str:
+    """Return a duration to the millisecond."""
     return format_span(round(duration_s * 1000) * 1000, 1000)

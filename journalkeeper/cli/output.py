@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where a command's words go: stdout, a pager, JSON, and notes on stderr.
+"""Write a command's output: to stdout, a pager, as JSON, and notes to stderr.
 
 Standard output has the answer and nothing else; everything on stderr is one line each.
 """
@@ -15,22 +15,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from journalkeeper.cli.pager import page
-from journalkeeper.cli.table import Column, render, uncoloured
-from journalkeeper.cli.text import shown, switched
+from journalkeeper.cli.table import Column, no_colour, render
+from journalkeeper.cli.text import parse_switch, shown
 from journalkeeper.model.errors import KeeperError
 
 DEFAULT_COLUMNS, DEFAULT_LINES = 80, 24
-"""Of a terminal that does not tell."""
+"""The size of a terminal that does not report one."""
 
 T = TypeVar("T")
 
 
 class Output:
-    """How the command line said that answers are to be written.
+    """The form of a command's output, from its options and its terminal.
 
-    `json` is "off", "short" or "pretty"; `legend` whether tables have headings and footers;
-    `terminal` whether a person reads along; `colours` whether that person's terminal has them. `width` is how
-    many columns tables have: COLUMNS=, else the terminal's; None, nothing is shortened, where a program reads.
+    `json` is "off", "short" or "pretty". `legend` is True if tables have headings and footers, `terminal` if stdout is
+    a terminal, `colours` if it shows colours. `width` is the number of columns for tables: COLUMNS=, else the
+    terminal's; None for a program, for which nothing is shortened.
     """
 
     def __init__(self, args: argparse.Namespace, environ: Mapping[str, str] | None = None) -> None:
@@ -39,7 +39,7 @@ class Output:
         self.legend: bool = not args.no_legend
         self.terminal = is_terminal(1)
         self._pager = self.terminal and not args.no_pager
-        self.colours = self.terminal and colours_wanted(self._environ)
+        self.colours = self.terminal and wants_colours(self._environ)
         self.width = _width(self._environ, terminal=self.terminal)
 
     def document(self, value: object) -> None:
@@ -52,7 +52,7 @@ class Output:
         write(json.dumps(value, indent=2) if pretty else json.dumps(value, separators=(",", ":")))
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
-        """Write text, through a pager where a person reads and did not ask for none."""
+        """Write lines, through a pager if they do not fit the terminal and the options allow a pager."""
         height = terminal_size(1).lines or DEFAULT_LINES
         if paged and self._pager and len(lines) >= height and page(lines, self._environ):
             return
@@ -60,20 +60,20 @@ class Output:
             write("\n".join(lines))
 
     def table(
-        self, columns: tuple[Column[T], ...], rows: Sequence[T], colour: Callable[[T], str] = uncoloured
+        self, columns: tuple[Column[T], ...], rows: Sequence[T], colour: Callable[[T], str] = no_colour
     ) -> list[str]:
-        """The lines of a table as `render`."""
+        """Return the lines of a table, as `render` does."""
         return render(columns, rows, legend=self.legend, colours=self.colours, width=self.width, colour=colour)
 
     def note(self, text: str) -> None:
-        """One line on stderr beside the answer."""
+        """Write one line to stderr in addition to the answer."""
         complain(text)
 
 
 def write(text: str) -> None:
-    """Write to stdout what is then out, or not: a full disk behind it does not wait for the end.
+    """Write to stdout and flush at once, so that an error such as a full disk shows here.
 
-    Raises: BrokenPipeError if nobody reads; KeeperError if it cannot be written (ENOSPC, EIO).
+    Raises: BrokenPipeError if the reader has gone; KeeperError if the text cannot be written (ENOSPC, EIO).
     """
     try:
         print(text, flush=True)
@@ -85,7 +85,7 @@ def write(text: str) -> None:
 
 
 def flush() -> bool:
-    """Have stdout out before the process ends; False if nobody reads it any more, or its disk is full."""
+    """Flush stdout before the process ends. Return False if its reader has gone or its disk is full."""
     try:
         print(end="", flush=True)
     except OSError:
@@ -95,24 +95,24 @@ def flush() -> bool:
 
 
 def _discard_output() -> None:
-    """Let what is buffered go nowhere: the interpreter would try it again at exit, with a complaint of its own."""
+    """Redirect stdout to /dev/null, because the interpreter would write the rest at exit and report the error again."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(text: str) -> None:
-    """Write one line on stderr, whatever `text` contains."""
+    """Write one line to stderr, with control characters of `text` escaped."""
     print(f"journalkeeper: {shown(text)}", file=sys.stderr)
 
 
 def _width(environ: Mapping[str, str], *, terminal: bool) -> int | None:
-    """The columns that a table may have; at least 40."""
+    """Return the columns that a table may have, at least 40; None for no limit."""
     found = columns(environ) or (DEFAULT_COLUMNS if terminal else None)
     return found and max(40, found)
 
 
 def columns(environ: Mapping[str, str] = os.environ) -> int | None:
-    """COLUMNS=, else the width of the terminal on stdout; None where neither tells."""
+    """Return COLUMNS=, else the width of the terminal on stdout, or None if neither is known."""
     asked = environ.get("COLUMNS", "")
     if asked.isdecimal() and len(asked) < 10 and int(asked) > 0:
         return int(asked)
@@ -120,7 +120,7 @@ def columns(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def terminal_size(descriptor: int) -> os.terminal_size:
-    """The columns and lines of a terminal; 0 of what it does not tell, or where there is none."""
+    """Return the columns and lines of a terminal; 0 for values that are unknown."""
     try:
         return os.get_terminal_size(descriptor)
     except OSError:
@@ -128,19 +128,19 @@ def terminal_size(descriptor: int) -> os.terminal_size:
 
 
 def is_terminal(descriptor: int) -> bool:
-    """Whether a person sees what is written to it; a closed descriptor is none."""
+    """Return whether `descriptor` is a terminal. A closed descriptor is none."""
     try:
         return os.isatty(descriptor)
     except OSError:
         return False
 
 
-def colours_wanted(environ: Mapping[str, str]) -> bool:
+def wants_colours(environ: Mapping[str, str]) -> bool:
     """Whether a terminal is to have colours: SYSTEMD_COLORS, else NO_COLOR, else TERM decides.
 
     Source: systemd(1), "Environment"; https://no-color.org/.
     """
     asked = environ.get("SYSTEMD_COLORS", "")
     if asked:
-        return switched(asked) is not False  # "16" and "256" are colours too
+        return parse_switch(asked) is not False  # "16" and "256" are colours too
     return not environ.get("NO_COLOR") and environ.get("TERM") not in {None, "dumb"}

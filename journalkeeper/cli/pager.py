@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Long output goes through a pager, under the rules of journalctl.
+"""Show long output in a pager, by the rules of journalctl.
 
-A root tool starts no program that the environment names, unless
-SYSTEMD_PAGERSECURE says that the environment may be trusted.
+A root tool starts no program that the environment names, unless SYSTEMD_PAGERSECURE declares the environment trusted.
 Source: systemd(1), "Environment": SYSTEMD_PAGER, SYSTEMD_PAGERSECURE, SYSTEMD_LESS.
 """
 
@@ -13,11 +12,11 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from journalkeeper.cli.text import switched
+from journalkeeper.cli.text import parse_switch
 
 
 def commands(environ: Mapping[str, str]) -> list[list[str]]:
-    """The pagers to try in turn, each as words; none where the environment turns paging off."""
+    """Return the pagers to try in turn, each as words; empty if the environment turns paging off."""
     if environ.get("TERM") == "dumb":
         return []
     asked = environ.get("SYSTEMD_PAGER", environ.get("PAGER"))
@@ -29,8 +28,8 @@ def commands(environ: Mapping[str, str]) -> list[list[str]]:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the pager's environment is: `environ` with less's options, and its shell escapes off by default."""
-    secure = switched(environ.get("SYSTEMD_PAGERSECURE", "")) is not False
+    """Return the pager's environment: `environ` with less's options, and its shell escapes off by default."""
+    secure = parse_switch(environ.get("SYSTEMD_PAGERSECURE", "")) is not False
     return {
         **environ,
         "LESS": environ.get("SYSTEMD_LESS", "FRSXMK"),
@@ -40,16 +39,16 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def page(lines: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Show lines in the first pager that there is and wait until it ends; False if there is none."""
+    """Show lines in the first pager that exists, and wait until it ends. Return False if there is none."""
     for command in commands(environ):
         try:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment(environ))
         except FileNotFoundError:
             continue
-        # Ctrl-C is the pager's business as long as it runs: dying before it would leave the terminal raw.
+        # The pager handles Ctrl-C while it runs: ending before it would leave the terminal in raw mode.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            # communicate() takes a pager that ends before it has read everything for what it is: enough seen.
+            # communicate() accepts a pager that ends before it has read everything.
             process.communicate("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
         finally:
             signal.signal(signal.SIGINT, before)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The words of the command line as argparse knows them.
+"""The command line as argparse understands it.
 
-Only commands whose name is among the words are imported; `parser(None)` has
-all of them, for who makes completions and man pages of it.
+Only the module of the named command is imported; `parser(None)` imports all, for completions and man pages.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from journalkeeper import __version__
 from journalkeeper.cli.commands import COMMANDS
 from journalkeeper.cli.output import DEFAULT_COLUMNS, columns
 from journalkeeper.cli.selection import refuse_another
-from journalkeeper.cli.table import wrapped
+from journalkeeper.cli.table import wrap_sentence
 from journalkeeper.model.errors import UsageError
 
 DESCRIPTION = """\
@@ -48,9 +47,9 @@ NAMES: Final = {
 
 
 class Help(argparse.HelpFormatter):
-    """argparse's help without shutil, which it imports, and asks the terminal, for every option added (4 ms).
+    """argparse's help without shutil, which it imports and asks for the terminal's size for every option (4 ms).
 
-    A paragraph and an exit status are filled to the terminal's width. Other indented lines, such as examples, stay.
+    Paragraphs and exit statuses are filled to the terminal's width. Other indented lines, such as examples, stay.
     """
 
     def __init__(self, prog: str) -> None:
@@ -65,22 +64,22 @@ def _fill_paragraph(paragraph: str, width: int) -> list[str]:
     lines = paragraph.splitlines()
     flush = " ".join(line for line in lines if not line.startswith(" "))
     indented = [line for line in lines if line.startswith(" ")]
-    filled = wrapped(flush, width) if flush else []
+    filled = wrap_sentence(flush, width) if flush else []
     if flush == "exit status:":
-        return filled + [f"  {line}" for line in wrapped(" ".join(" ".join(indented).split()), width - 2)]
+        return filled + [f"  {line}" for line in wrap_sentence(" ".join(" ".join(indented).split()), width - 2)]
     return filled + indented
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that raises UsageError where it would end the process."""
+    """An argparse parser that raises UsageError instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong in one line, and where to read on."""
+        """Raise a UsageError with the message and a pointer to --help."""
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
 def parser(words: Sequence[str] | None) -> Parser:
-    """The parser for a command line of `words`; for every command if None."""
+    """Return the parser for a command line of `words`; for every command if None."""
     # no abbreviations: scripts that use one break when an option is added
     top = Parser(prog="journalkeeper", description=DESCRIPTION, epilog=EPILOG, formatter_class=Help, allow_abbrev=False)
     top.add_argument("-V", "--version", action="version", version=f"journalkeeper {__version__}")
@@ -105,21 +104,21 @@ def parser(words: Sequence[str] | None) -> Parser:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line's meaning: `command`, the common options, and what the command's module adds.
+    """Parse the command line: `command`, the common options, and the options of the command's module.
 
     Raises: UsageError; SystemExit after --help and --version.
     """
     if words and words[0] == "help":
         words = [*words[1:2], "--help"]
-    _complain_of_mistyped(words)
-    args, extras = parser(words).parse_known_args(_joined(words))
+    _refuse_unknown_command(words)
+    args, extras = parser(words).parse_known_args(_join_values(words))
     # argparse takes a command's PATHs in one piece only, getopt_long anywhere between options
     unknown = [extra for extra in extras if extra.startswith("-")]
     if unknown or (extras and not hasattr(args, "paths")):
         raise UsageError(f"unknown: {' '.join(unknown or extras)}; see journalkeeper {args.command or ''} --help")
     if extras:
         args.paths += extras
-    _complain_of_empty(args)
+    _refuse_empty_names(args)
     if args.command is None:
         raise UsageError("no command given; try `journalkeeper status`, or see journalkeeper --help")
     own = next(command.own for command in COMMANDS if command.name == args.command)
@@ -128,16 +127,16 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def _complain_of_empty(args: argparse.Namespace) -> None:
-    """Raises: UsageError for an empty name of a file, as a variable of a shell that is not set has it."""
+def _refuse_empty_names(args: argparse.Namespace) -> None:
+    """Refuse an empty file name, which an unset shell variable causes. Raises: UsageError."""
     for dest, name in NAMES.items():
         value = getattr(args, dest, None)
         if value == "" or (isinstance(value, list) and "" in value):
             raise UsageError(f"{name} is empty (a variable that is not set?); see journalkeeper --help")
 
 
-def _complain_of_mistyped(words: Sequence[str]) -> None:
-    """Raises: UsageError for a first word that is no command, with the one that was probably meant."""
+def _refuse_unknown_command(words: Sequence[str]) -> None:
+    """Refuse an unknown command and suggest the nearest one. Raises: UsageError."""
     names = [command.name for command in COMMANDS]
     word = next(iter(words), "")
     if not word or word.startswith("-") or word in names:
@@ -148,9 +147,9 @@ def _complain_of_mistyped(words: Sequence[str]) -> None:
 
 
 def common(parser: argparse.ArgumentParser, *, default: bool, another: bool = True) -> None:
-    """The options of every command, before and after its name; what stands after it wins.
+    """Add the options of every command, which may stand before or after its name; the later one wins.
 
-    The help of a command that refuses to look at `another` journal does not have those that name one.
+    Options that name another journal are hidden from a command that refuses `another` journal.
     """
 
     def otherwise(value: object) -> object:
@@ -179,8 +178,8 @@ def common(parser: argparse.ArgumentParser, *, default: bool, another: bool = Tr
     group.add_argument("--no-pager", action="store_true", default=otherwise(value=False), help="no pager on a terminal")
 
 
-def _joined(words: Sequence[str]) -> list[str]:
-    """`--since -3d` as `--since=-3d`: getopt_long takes the next word for the value, argparse not if it has a dash."""
+def _join_values(words: Sequence[str]) -> list[str]:
+    """Return `--since -3d` as `--since=-3d`: argparse takes no value that begins with a dash, unlike getopt_long."""
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] in {"--since", "--until"}:

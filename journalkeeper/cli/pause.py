@@ -22,15 +22,15 @@ exit status:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """SPAN."""
+    """Add SPAN."""
     parser.add_argument(
         "span", nargs="?", metavar="SPAN", type=_span_us, default=0, help="as 30min or 2h (default: until `resume`)"
     )
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Ask the service."""
-    with context.needed() as service:
+    """Ask the service to pause its work."""
+    with context.require_service() as service:
         service.pause(args.span)
     output = context.output
     if output.json != "off":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper plan`: what `defrag` would do, and why not.
+"""`journalkeeper plan`: show what `defrag` would do, and why not more.
 
-It changes nothing. The running service makes the plan, for root as for other users, because only the
-service knows when journald flushes next. Without a service the plan is made here.
+It changes nothing. The running service makes the plan for every user, because only the service knows when journald
+flushes next. Without a service the plan is made here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Final
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.outcomes import on_file, subjects
 from journalkeeper.cli.output import Output
-from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
+from journalkeeper.cli.refusals import refuse_if_all_unreadable, refuse_non_journals
 from journalkeeper.cli.selection import add_selection, request
-from journalkeeper.cli.table import GREEN, GREY, Column, stacked, wrapped
+from journalkeeper.cli.table import GREEN, GREY, Column, stack_blocks, wrap_sentence
 from journalkeeper.cli.text import shown
-from journalkeeper.cli.times import shown_time
+from journalkeeper.cli.times import format_time
 from journalkeeper.cli.waits import waits
 from journalkeeper.model import Reason, Request, Skip
 from journalkeeper.model.reasons import SENTENCES
@@ -49,7 +49,7 @@ def _extents(name: str) -> Callable[[dict[str, Any]], str]:
 
 
 def _saves(action: dict[str, Any]) -> str:
-    """What is estimated, "-" for disk space that is not known before; a service of an older version does not say."""
+    """Return the estimated saving, "-" for unknown disk space. The document of an older service has no estimate."""
     seconds, disk_bytes = action.get("read_seconds_saved", 0), action.get("disk_bytes_saved", 0)
     if not seconds and not disk_bytes:
         return "-"
@@ -57,7 +57,7 @@ def _saves(action: dict[str, Any]) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """A span to the second, or what is left of one."""
+    """Return a span to the millisecond, as short as possible."""
     return format_span(round(seconds * 1e3) * 1000)
 
 
@@ -89,11 +89,11 @@ _SKIPPED: Final[tuple[Column[Skip], ...]] = (
     Column("PATH", lambda skip: shown(skip.path), gives="path"),
 )
 FINE: Final = frozenset({Reason.IDEAL, Reason.RECORDED})
-"""Nothing is to be done about these files, now or later."""
+"""Reasons of files that need no action, now or later."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """The same as for `defrag`, and -v."""
+    """Add the same options as for `defrag`, and -v."""
     add_selection(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for each file that is fine, too")
 
@@ -104,31 +104,31 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
-    """Write the plan for `asked` as the options say; what is fine in one line, unless `verbose` or named."""
+    """Write the plan for `asked`. Files that need nothing share one line, unless they are named or `verbose` is set."""
     document = _document(asked, context)
     skipped = skips(document)
     output = context.output
-    status = complain_of_named(asked, ((skip.path, skip.reason, skip.detail) for skip in skipped), output)
+    status = refuse_non_journals(asked, ((skip.path, skip.reason, skip.detail) for skip in skipped), output)
     if output.json != "off":
         output.document(document)
         return status
     listed = skipped if verbose or asked.paths else tuple(skip for skip in skipped if skip.reason not in FINE)
     blocks = [
         output.table(_ACTIONS, document["actions"], lambda _: GREEN),
-        skipped_lines(listed, output),
-        fine(skipped, listed),
+        make_skip_table(listed, output),
+        summarize_fine(skipped, listed),
     ]
     if output.legend:
         blocks.append(glossary((skip.reason for skip in listed), output.width))
         windows = [_window(instance, window) for instance, window in document["window"].items()]
-        blocks.append([line for window in windows for line in wrapped(window, output.width)])
-        blocks.append(wrapped(_footer(document["actions"], skipped), output.width))
-    output.lines(stacked(blocks))
+        blocks.append([line for window in windows for line in wrap_sentence(window, output.width)])
+        blocks.append(wrap_sentence(_footer(document["actions"], skipped), output.width))
+    output.lines(stack_blocks(blocks))
     return status
 
 
-def fine(skipped: tuple[Skip, ...], listed: tuple[Skip, ...]) -> list[str]:
-    """One line for the files that nothing is to be done about, and of which no row tells."""
+def summarize_fine(skipped: tuple[Skip, ...], listed: tuple[Skip, ...]) -> list[str]:
+    """Return one line with the number of skipped files that are not listed."""
     tally = Counter(skip.reason for skip in skipped) - Counter(skip.reason for skip in listed)
     if not tally:
         return []
@@ -137,7 +137,7 @@ def fine(skipped: tuple[Skip, ...], listed: tuple[Skip, ...]) -> list[str]:
 
 
 def _document(asked: Request, context: Context) -> dict[str, Any]:
-    """The plan, as `plan -j` writes it."""
+    """Return the plan as `plan -j` writes it."""
     service = context.service(asked)
     if service is not None:
         with service:
@@ -154,32 +154,32 @@ def _document(asked: Request, context: Context) -> dict[str, Any]:
     return plan_document(plan)
 
 
-def skipped_lines(skipped: tuple[Skip, ...], output: Output) -> list[str]:
-    """A table of what is left alone, empty if nothing is."""
+def make_skip_table(skipped: tuple[Skip, ...], output: Output) -> list[str]:
+    """Return a table of the skipped files, empty if there are none."""
     return output.table(_SKIPPED, skipped, lambda _: GREY)
 
 
 def glossary(reasons: Iterable[Reason], width: int | None = None) -> list[str]:
-    """One sentence for each reason that occurs, in their fixed order."""
+    """Return one sentence for each reason that occurs, in their fixed order."""
     occurring = set(reasons)
     listed = [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]
-    return [line for sentence in listed for line in wrapped(sentence, width)]
+    return [line for sentence in listed for line in wrap_sentence(sentence, width)]
 
 
 def _window(instance: str, window: dict[str, Any]) -> str:
     state = "open" if window["open"] else "closed"
     if window["open"] and window["closes_at_us"] is not None:
-        state += f" until {shown_time(window['closes_at_us'])}"
+        state += f" until {format_time(window['closes_at_us'])}"
     return f"Window of {shown(instance)}: {state}, {shown(window['reason'])}."
 
 
 def _footer(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     if not actions:
-        return nothing_done(skipped)
+        return describe_no_actions(skipped)
     text = f"{subjects([action['action'] for action in actions])} to do"
     actions = [action for action in actions if on_file(action["action"])]
     if not actions:
-        return f"{text}; {left(skipped)}"
+        return f"{text}; {describe_skipped(skipped)}"
     before = sum(action["extents_before"] for action in actions)
     after = sum(action["extents_expected"] for action in actions)
     writes = format_size(sum(action["bytes_to_write"] for action in actions))
@@ -193,16 +193,16 @@ def _footer(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
         freed = sum(action["disk_bytes_saved"] for action in known)
         text += f"; saves ~{read} of a cold read at {READ_IOPS} IOPS"
         text += f" and ~{format_size(freed)} on disk" if freed else ""
-    return f"{text}; {left(skipped)}"
+    return f"{text}; {describe_skipped(skipped)}"
 
 
-def nothing_done(skipped: tuple[Skip, ...]) -> str:
-    """The footer where no file is worked on: that nothing is to be done, or what is waited for."""
-    return left(skipped) if _waits(skipped) else f"Nothing to do, {left(skipped)}"
+def describe_no_actions(skipped: tuple[Skip, ...]) -> str:
+    """Return the footer of a plan without actions: nothing to do, or what the files wait for."""
+    return describe_skipped(skipped) if _waits(skipped) else f"Nothing to do, {describe_skipped(skipped)}"
 
 
-def left(skipped: tuple[Skip, ...]) -> str:
-    """How many files are left alone, and what those wait for that would be work."""
+def describe_skipped(skipped: tuple[Skip, ...]) -> str:
+    """Return the number of skipped files, and what the postponed ones wait for."""
     text = f"{counted(len(skipped), 'file')} left alone."
     waiting = _waits(skipped)
     return f"{text} {waiting}." if waiting else text

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Somebody who can ask for a password: polkit's agent for terminals, as systemctl starts it.
+"""Start polkit's agent, which asks for a password on the terminal, as systemctl does.
 
-Only where a person sits at a terminal who is not root; without it polkit says no.
-Source: pkttyagent(1), --notify-fd and --fallback.
+Only a user at a terminal who is not root needs it; without an agent polkit refuses. Source: pkttyagent(1), --notify-fd
+and --fallback.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROGRAM = "pkttyagent"
 
 @contextmanager
 def for_terminal() -> Iterator[None]:
-    """Have an agent as long as the block lasts, unless the session has one already (--fallback)."""
+    """Run an agent during the block, unless the session has one already (--fallback)."""
     if os.geteuid() == 0 or not is_terminal(0) or not is_terminal(2):
         yield
         return
@@ -28,7 +28,7 @@ def for_terminal() -> Iterator[None]:
     words = [PROGRAM, "--notify-fd", str(writable), "--fallback"]
     try:
         agent = subprocess.Popen(words, pass_fds=[writable])
-    except FileNotFoundError:  # no polkit here: the service says who may
+    except FileNotFoundError:  # polkit is not installed: the service decides
         agent = None
     finally:
         os.close(writable)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper probe`: measures what loggers, readers and disks wait for."""
+"""`journalkeeper probe`: measure what loggers, readers and disks wait for."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.cli.parser import Help, common
-from journalkeeper.cli.table import Column, stacked
-from journalkeeper.cli.text import elided
-from journalkeeper.cli.times import shown_time
+from journalkeeper.cli.table import Column, stack_blocks
+from journalkeeper.cli.text import elide
+from journalkeeper.cli.times import format_time
 from journalkeeper.model.errors import FileError, NeedsRootError, UsageError
 from journalkeeper.model.units import counted
 from journalkeeper.report import distribution as report
@@ -48,7 +48,7 @@ WORDS: Final = frozenset({"name", "process", "call", "program", "way"})
 
 
 def between(least: float, most: float, kind: type = float) -> Callable[[str], Any]:
-    """A number as an option takes it."""
+    """Return a converter for an option that accepts numbers from `least` to `most`."""
 
     def number(text: str) -> Any:
         value = kind(text.removesuffix("%"))
@@ -78,8 +78,12 @@ EITHER: Final = ("rate", "flat-out")
 
 
 class Probe(NamedTuple):
-    """One row: the word, its question, what --help says, its own options with their defaults, why root, and the limit
-    of its verdict."""
+    """One probe:
+
+    its word, summary, description for --help, examples, options with defaults, reason for root, and limit.
+
+    `limit_us` is the limit of its verdict, None for IntakeDelayMaxSec=; `limit_source` names it.
+    """
 
     name: str
     summary: str
@@ -150,7 +154,7 @@ host's with --host.""",
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """The probes, each with its own options."""
+    """Add the probes, each with its own options."""
     below = parser.add_subparsers(dest="probe", metavar="PROBE", title="probes", required=True)
     for probe in PROBES:
         sub = below.add_parser(
@@ -171,7 +175,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Measure, and say what came out."""
+    """Measure, and show the result."""
     probe = next(row for row in PROBES if row.name == args.probe)
     if probe.needs_root and not context.privileged:
         raise NeedsRootError(probe.needs_root)
@@ -200,16 +204,16 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if output.json != "off":
         output.document(document(probe, args, found, context.now_us, said))
     else:
-        output.lines(stacked(text(found, before, said, output)))
+        output.lines(stack_blocks(text(found, before, said, output)))
     for fault in found.faults:
         output.note(fault)
     return int(bool(found.faults or found.losses) or (interrupted and not getattr(args, "follow", False)))
 
 
 def earlier(path: str | None, probe: str) -> dict[str, Any]:
-    """The series of an earlier -j by their names; none without a path.
+    """Return the series of an earlier `-j` by name; empty without a path.
 
-    Raises: FileError; UsageError for what is not of this probe.
+    Raises: FileError; UsageError for a file of another probe or format.
     """
     if path is None:
         return {}
@@ -226,7 +230,7 @@ def earlier(path: str | None, probe: str) -> dict[str, Any]:
 
 
 def document(probe: Probe, args: argparse.Namespace, found: Measurement, began_us: int, said: str) -> dict[str, object]:
-    """What -j writes."""
+    """Return the JSON document of a measurement."""
     return {
         "probe": probe.name,
         "version": __version__,
@@ -254,17 +258,17 @@ def text(found: Measurement, before: dict[str, Any], said: str, output: Output) 
     heads = len(lines) - len(rows)
     for number in range(len(rows), 0, -1):
         if detail := rows[number - 1].get("detail"):
-            lines.insert(heads + number, f"  {elided(detail, WIDTH - 2)}")
-    notes = [*found.notes, *_unobserved(found)]
+            lines.insert(heads + number, f"  {elide(detail, WIDTH - 2)}")
+    notes = [*found.notes, *_describe_gaps(found)]
     return [*blocks, lines, [line for note in notes for line in wrapper.wrap(note)] if output.legend else []]
 
 
 def _cell(column: str) -> Callable[[dict[str, str]], str]:
-    return lambda words: elided(words.get(column, "-"), NAME_WIDTH)
+    return lambda words: elide(words.get(column, "-"), NAME_WIDTH)
 
 
 def _words(series: report.Series, before: dict[str, Any]) -> list[dict[str, str]]:
-    """The words of the row of a series; below it, of an open loop, that of the calls' own times."""
+    """Return the table rows of a series. An open loop has a second row with the times of the calls themselves."""
     found = [(series.name, report.statistics(series.waits_ns()))]
     if series.planned_ns is not None:
         found.append(("  from the call on", report.statistics(series.took_ns)))
@@ -278,13 +282,13 @@ def _words(series: report.Series, before: dict[str, Any]) -> list[dict[str, str]
     return lines
 
 
-def _unobserved(found: Measurement) -> list[str]:
-    """One sentence about the spans of the first series in which nothing was measured."""
+def _describe_gaps(found: Measurement) -> list[str]:
+    """Return one sentence about the spans of the first series without samples."""
     spans = report.unobserved(found.series[0]) if found.series else []
     if not spans:
         return []
     began, ended = max(spans, key=lambda span: span[1] - span[0])
-    when = shown_time((began + found.wall_ns) // 1000)
+    when = format_time((began + found.wall_ns) // 1000)
     total = sum(end - begin for begin, end in spans)
     return [
         f"Not observed: {counted(len(spans), 'span')} of a second or more without a sample, {report.shown(total)} "

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From the words of a command line to an exit status.
+"""Run a command line and return its exit status.
 
-Whatever goes wrong ends as one line on stderr that says what to do next;
-only a mistake in this program itself ends as a traceback.
+Every error ends as one line on stderr with a remedy; only a bug in this program ends as a traceback.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ DONE, FAILED, USAGE = 0, 1, 2
 
 
 def run(words: Sequence[str], engine: Engine | None = None) -> int:
-    """Do what `words` ask for and return the exit status; `engine` in place of the host's engine."""
+    """Run the command in `words` and return the exit status. `engine` replaces the host's engine."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -60,18 +59,18 @@ def _run(words: Sequence[str], engine: Engine | None) -> int:
     except NeedsRootError as error:
         complain(_needs_root(command, str(error)))
     except FileError as error:
-        complain(_refused(command, str(error), error.number))
+        complain(_explain_refusal(command, str(error), error.number))
     except KeeperError as error:
         complain(str(error))
     except PermissionError as error:
-        complain(_refused(command, _os_error(error), errno.EACCES))
+        complain(_explain_refusal(command, _os_error(error), errno.EACCES))
     except KeyboardInterrupt:
         complain(f"{command.name} was interrupted; nothing was changed")
     return FAILED
 
 
-def _refused(command: Command, what: str, number: int) -> str:
-    """`what`, and to a user whom more rights would help, the reason why they are needed."""
+def _explain_refusal(command: Command, what: str, number: int) -> str:
+    """Return `what`, and for a user who lacks rights also why they are needed."""
     if number not in {errno.EACCES, errno.EPERM} or os.geteuid() == 0:
         return what
     return _needs_root(command, f"{command.needs_root} ({what})")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One line on the terminal that says how far a long run is.
+"""A progress line on the terminal for long runs.
 
-It is drawn at most ten times a second, and leaves no trace.
+It is drawn at most ten times a second and erased at the end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Self, TextIO
 
 from journalkeeper.cli.output import DEFAULT_COLUMNS, Output, terminal_size
-from journalkeeper.cli.text import elided, shown
+from journalkeeper.cli.text import elide, shown
 from journalkeeper.model import MIB
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.units import SECOND_US, format_span
@@ -41,7 +41,7 @@ class ProgressLine:
             self._write(_ERASE)
 
     def __call__(self, progress: Progress) -> None:
-        """Draw how far the run is, unless it was drawn less than REDRAW_S ago."""
+        """Draw the progress, unless something was drawn less than REDRAW_S ago."""
         now_s = self._clock()
         if self._start_s is None:
             self._start_s, self._start_bytes = now_s, progress.done_bytes
@@ -52,7 +52,7 @@ class ProgressLine:
         self._write(_ERASE + line(progress, rate, _columns()))
 
     def tell(self, text: str) -> None:
-        """Draw what is being done, unless something was drawn less than REDRAW_S ago."""
+        """Draw `text`, unless something was drawn less than REDRAW_S ago."""
         now_s = self._clock()
         if self._start_s is None:
             self._start_s = now_s
@@ -67,12 +67,15 @@ class ProgressLine:
 
 
 def rate_bytes_per_s(done_bytes: int, elapsed_s: float) -> float:
-    """Bytes per second; 0 where there is nothing to judge by yet."""
+    """Return bytes per second; 0 if too little time has passed."""
     return done_bytes / elapsed_s if elapsed_s >= REDRAW_S else 0.0
 
 
 def line(progress: Progress, rate: float, columns: int) -> str:
-    """The line: file n of m, percent, rate, time left, and as much of the path as fits before the last column."""
+    """Return the line:
+
+    file n of m, percent, rate, time left, and as much of the path as fits before the last column.
+    """
     share = progress.done_bytes / progress.total_bytes if progress.total_bytes else 0.0
     text = f"{progress.number}/{progress.total} {min(share, 1.0):4.0%}"
     if rate > 0:
@@ -80,11 +83,11 @@ def line(progress: Progress, rate: float, columns: int) -> str:
         text += f"  {rate / MIB:.1f} MiB/s  {format_span(max(round(left_s), 1) * SECOND_US)} left"
     # the last column stays free: many terminals wrap as soon as it is written
     room = columns - 1 - len(text) - 2
-    return f"{text}  {elided(shown(progress.path), room)}" if room > 0 else text[: columns - 1]
+    return f"{text}  {elide(shown(progress.path), room)}" if room > 0 else text[: columns - 1]
 
 
 def on_terminal(output: Output) -> ProgressLine:
-    """A line on stderr, which draws nothing where nobody would see it or it could not be erased."""
+    """Return a progress line on stderr. It draws nothing if stderr is no capable terminal or the output is JSON."""
     dumb = os.environ.get("TERM") in {None, "dumb"} or sys.stderr is None or not sys.stderr.isatty()
     return ProgressLine(None if dumb or output.json != "off" else sys.stderr)
 

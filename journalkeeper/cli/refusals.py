@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Files that cannot be read, and paths that were named and are no journal files.
+"""Handle files that cannot be read, and named paths that are no journal files.
 
-An answer that consists of "could not read it" for every file is an error, not an answer. A path that is
-no journal is one line on stderr that says what to do next, and the exit status is 1; the others are done all the same.
+If no file can be read, the command fails. A path that is no journal makes one line on stderr with the next step, and
+exit status 1; the other paths are still processed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NEXT: Final = {
 }
 
 
-def complain_of_named(asked: Request, files: Iterable[tuple[str, Reason | None, str]], output: Output) -> int:
-    """Say which of the files that `asked` names are no journal files, and return the exit status.
+def refuse_non_journals(asked: Request, files: Iterable[tuple[str, Reason | None, str]], output: Output) -> int:
+    """Note each of the files that `asked` names and that is no journal file, and return the exit status.
 
     `files` are (path, reason why nothing is done, detail).
     """
@@ -43,9 +43,9 @@ def complain_of_named(asked: Request, files: Iterable[tuple[str, Reason | None, 
 
 
 def refuse_if_all_unreadable(context: Context, reasons: Sequence[Reason | None]) -> None:
-    """Tell a user who could read some files only; `reasons` has each file's, None where there is none.
+    """Note to an unprivileged user how many files are unreadable. `reasons` has the reason of each file, or None.
 
-    Raises: NeedsRootError if it is all of them.
+    Raises: NeedsRootError if all files are unreadable.
     """
     unreadable = sum(reason is Reason.UNREADABLE for reason in reasons)
     if context.privileged or not unreadable:

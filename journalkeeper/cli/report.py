@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper report`: one page about a host's journal. Beside the page it changes nothing."""
+"""`journalkeeper report`: write one page about a host's journal. It changes nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from journalkeeper.cli.doctor import DOCTOR_RULES, gathered
+from journalkeeper.cli.doctor import DOCTOR_RULES, collect_evidence
 from journalkeeper.cli.text import shown
 from journalkeeper.execute.whole_file import open_directory, write_whole
 from journalkeeper.health.evidence import REPORT_ENTRIES, Wanted
@@ -37,11 +37,11 @@ exit status:
 WRITE: Final = "write the report"
 
 MODE: Final = 0o600
-"""The page of root has what only root may read, and others may enter the directory that it is written to."""
+"""Only root may read root's page: its content is confidential, and its directory may be open to others."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """-o and --force."""
+    """Add -o and --force."""
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="where to write the page")
     parser.add_argument("--force", action="store_true", help="write it also in place of a file, or of a link")
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Write the page."""
     path = os.path.abspath(args.output)
     refuse(path, force=args.force)
-    evidence = gathered(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
+    evidence = collect_evidence(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
     text = page(evidence, judge(evidence, DOCTOR_RULES), os.uname().nodename)
     write_whole(WRITE, path, text, mode=MODE, replace=args.force)
     size, output = len(text.encode()), context.output
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def refuse(path: str, *, force: bool) -> None:
-    """Check before the work whether the page may be written there. Raises: KeeperError."""
+    """Refuse a path to which the page cannot be written, before the work. Raises: KeeperError; FileError."""
     try:
         with open_directory(WRITE, path) as dir_fd:
             mode = os.stat(os.path.basename(path), dir_fd=dir_fd, follow_symlinks=False).st_mode

@@ -21,12 +21,12 @@ exit status:
 
 
 def options(_: argparse.ArgumentParser) -> None:
-    """None of its own."""
+    """Add nothing: there are no options."""
 
 
 def run(_: argparse.Namespace, context: Context) -> int:
-    """Ask the service."""
-    with context.needed() as service:
+    """Ask the service to resume its work."""
+    with context.require_service() as service:
         service.resume()
     if context.output.json != "off":
         context.output.document({"paused": False})

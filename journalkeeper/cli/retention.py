@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper retention`: how long a history fits the same bytes, and the journald setting for it."""
+"""`journalkeeper retention`: how long a history the journal keeps, how long it could, and journald's setting for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
-from journalkeeper.cli.doctor import WIDTH, gathered
+from journalkeeper.cli.doctor import WIDTH, collect_evidence
 from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.gather.machine import RETENTION
 from journalkeeper.health.evidence import Evidence, Unknown, Wanted
@@ -41,46 +41,50 @@ WRITE: Final = "write the setting for journald"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """--apply or --undo."""
+    """Add --apply and --undo."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--apply", action="store_true", help=f"write {RETENTION}")
     group.add_argument("--undo", action="store_true", help="remove it")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Say it, and write or remove the drop-in."""
+    """Show the retention, and write or remove the drop-in."""
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo are about this host's own journal; leave out -D")
     output = context.output
     if args.undo:
-        removed = _removed()
-        text = f"Removed {RETENTION}; {_taken()}" if removed else f"There is no {RETENTION}; nothing is undone."
+        removed = _remove()
+        text = (
+            f"Removed {RETENTION}; {_describe_activation()}"
+            if removed
+            else f"There is no {RETENTION}; nothing is undone."
+        )
         if output.json != "off":
             output.document({"file": RETENTION, "changed": removed})
         else:
             output.lines(wrap(text, WIDTH, break_on_hyphens=False), paged=False)
         return 0
-    evidence = gathered(context, Wanted(args.directory, entries=0, since_us=context.now_us))
+    evidence = collect_evidence(context, Wanted(args.directory, entries=0, since_us=context.now_us))
     found = retention(evidence)
     if isinstance(found, Unknown):
         raise KeeperError(f"how long a history is kept cannot be told: {found.why}")
-    changed = _applied(found, evidence) if args.apply else False
+    changed = _apply(found, evidence) if args.apply else False
     if output.json != "off":
         output.document({**found._asdict(), "file": RETENTION, "changed": changed})
         return 0
     said = [sentence(found)]
     if changed:
-        said.append(f"Wrote {RETENTION}; {_taken()}")
+        said.append(f"Wrote {RETENTION}; {_describe_activation()}")
     elif args.apply:
         said.append(f"{RETENTION} says so already.")
     output.lines([line for one in said for line in wrap(one, WIDTH, break_on_hyphens=False)], paged=False)
     return 0
 
 
-def _applied(found: Retention, evidence: Evidence) -> bool:
-    """Write the drop-in; False if it is there as it would be written.
+def _apply(found: Retention, evidence: Evidence) -> bool:
+    """Write the drop-in. Return False if it exists with this content.
 
-    Raises: KeeperError where nothing compacts archives, or another file overrides it; FileError.
+    Raises: KeeperError if nothing compacts archives, or if another file overrides it; FileError.
     """
     from journalkeeper.bus.unit_states import OURS  # noqa: PLC0415 - as in `doctor`
 
@@ -116,7 +120,7 @@ def _present() -> str:
         return ""
 
 
-def _removed() -> bool:
+def _remove() -> bool:
     try:
         os.unlink(RETENTION)
         if not os.listdir(os.path.dirname(RETENTION)):
@@ -128,10 +132,10 @@ def _removed() -> bool:
     return True
 
 
-def _taken() -> str:
-    """How journald takes a changed setting: by a reload where its version can, else by a restart."""
+def _describe_activation() -> str:
+    """Return how journald applies a changed setting: by a reload if its version can, else by a restart."""
     from journalkeeper.bus.unit_states import JOURNALD, units  # noqa: PLC0415 - as in `doctor`
 
     known = units()
     reload = not isinstance(known, Unknown) and any(unit.name == JOURNALD and unit.can_reload for unit in known)
-    return f"systemctl {'reload' if reload else 'restart'} systemd-journald has journald take it."
+    return f"systemctl {'reload' if reload else 'restart'} systemd-journald makes journald apply it."

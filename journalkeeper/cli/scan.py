@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper scan`: every journal file as it is. It changes nothing."""
+"""`journalkeeper scan`: show the state of every journal file. It changes nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import os
 from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.refusals import complain_of_named, refuse_if_all_unreadable
+from journalkeeper.cli.refusals import refuse_if_all_unreadable, refuse_non_journals
 from journalkeeper.cli.selection import absolute, add_paths
-from journalkeeper.cli.table import RED, Column, wrapped
+from journalkeeper.cli.table import RED, Column, wrap_sentence
 from journalkeeper.cli.text import shown
 from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Request, State, Sums
@@ -37,12 +37,12 @@ exit status:
 
 
 def _kind(file: JournalFile) -> str:
-    """What its name says, "-" of what has no journal file's name."""
+    """Return the kind from the file's name, or "-" if it is not a journal name."""
     return "-" if file.problem and classify(os.path.basename(file.path)) is None else file.kind
 
 
 def _state(file: JournalFile) -> str:
-    """What its header says, "-" where none could be read."""
+    """Return the state from the file's header, or "-" if the header could not be read."""
     return "-" if file.problem and file.state is State.UNKNOWN else file.state
 
 
@@ -73,7 +73,7 @@ _COLUMNS: Final[tuple[Column[JournalFile], ...]] = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """PATH… only."""
+    """Add PATH…."""
     add_paths(parser)
 
 
@@ -83,20 +83,20 @@ def run(args: argparse.Namespace, context: Context) -> int:
     host = context.engine().look(asked)
     refuse_if_all_unreadable(context, [file.problem for file in host.files])
     output = context.output
-    status = complain_of_named(asked, ((file.path, file.problem, file.problem_detail) for file in host.files), output)
+    status = refuse_non_journals(asked, ((file.path, file.problem, file.problem_detail) for file in host.files), output)
     if output.json != "off":
         output.document([document(FILE, file) for file in host.files])
         return status
     files = sorted(host.files, key=_worst)
     lines = output.table(_COLUMNS, files, lambda file: RED if file.problem else "")
     if output.legend:
-        lines += ["", *wrapped(_footer(host.files), output.width)] if files else ["No journal files found."]
+        lines += ["", *wrap_sentence(_footer(host.files), output.width)] if files else ["No journal files found."]
     output.lines(lines)
     return status
 
 
 def _worst(file: JournalFile) -> tuple[bool, int, str]:
-    """Sort key: what cannot be judged, then what has the most extents beyond the ideal."""
+    """Return a sort key: files that cannot be judged first, then those with the most extents beyond the ideal."""
     return (not file.problem, file.ideal_extents - file.extents.total, file.path)
 
 

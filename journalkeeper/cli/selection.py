@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The options by which commands choose files and means, and the Request that they make.
+"""The options that choose files and methods, and the Request that they make.
 
-`plan` and `defrag` take the same words, so that one shows what the other does.
+`plan` and `defrag` take the same options, so that `plan` shows what `defrag` does.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from journalkeeper.model.errors import UsageError
 
 
 def names_another(args: argparse.Namespace) -> bool:
-    """Whether -D or --config name another journal or configuration than the host's."""
+    """Return whether -D or --config name another journal or configuration than the host's."""
     return args.directory is not None or args.config is not None
 
 
 def refuse_another(args: argparse.Namespace, command: str, why: str) -> None:
-    """Raises: UsageError for -D and --config, which `command` does not take."""
+    """Refuse -D and --config for `command`. Raises: UsageError."""
     if names_another(args):
         raise UsageError(f"{command} {why}: it takes neither -D nor --config")
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
-    """PATH…: the files that are meant."""
+    """Add PATH…: the files to work on."""
     parser.add_argument("paths", nargs="*", metavar="PATH", help="only these files (default: every journal file)")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """The options by which `plan` and `defrag` choose files and means."""
+    """Add the options with which `plan` and `defrag` choose files and methods."""
     add_paths(parser)
     parser.add_argument("--active", action="store_true", help="only files that journald writes to")
     parser.add_argument("--archived", action="store_true", help="only archived files")
@@ -47,7 +47,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also files that a snapshot shares; what they share then takes its space twice",
     )
-    # The unit of 0.1.0 calls it; what it asked for is always done now.
+    # The unit of 0.1.0 passes it; upkeep is always done now.
     parser.add_argument("--upkeep", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--before-shutdown",
@@ -57,7 +57,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def request(args: argparse.Namespace) -> Request:
-    """What the options of `add_selection` ask for; paths absolute, links not followed."""
+    """Return the Request that the options of `add_selection` make. Its paths are absolute, and links are kept."""
     ending = args.before_shutdown
     both = args.active == args.archived and not ending
     active = args.active or both or ending
@@ -74,7 +74,7 @@ def request(args: argparse.Namespace) -> Request:
 
 
 def absolute(paths: list[str]) -> tuple[str, ...]:
-    """The same files wherever we are; a link stays one, because execution refuses it by its name."""
+    """Return absolute paths. A link stays a link, because the execution refuses it by its name."""
     return tuple(os.path.abspath(path) for path in paths)
 
 

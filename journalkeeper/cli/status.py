@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper status`: the verdict, then the facts of the service and the record. Any user gets an answer."""
+"""`journalkeeper status`: the verdict, then the facts from the service and the history. It works for any user."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from journalkeeper.cli.backend import ABSENT
 from journalkeeper.cli.commands import OF_THE_SERVICE
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.selection import refuse_another
-from journalkeeper.cli.table import wrapped
+from journalkeeper.cli.table import wrap_sentence
 from journalkeeper.cli.text import shown
-from journalkeeper.cli.times import shown_time
+from journalkeeper.cli.times import format_time
 from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown
 from journalkeeper.health.finding import Verdict, judge
 from journalkeeper.health.service_rules import HEALTH, present
@@ -52,13 +52,13 @@ exit status:
 
 
 _CLEAR: Final = "\x1b[H\x1b[J"
-"""ECMA-48: the cursor to the top, and nothing below it."""
+"""Move the cursor to the top and clear the screen (ECMA-48)."""
 
 
 class _Status(NamedTuple):
-    """All that is shown. `record` is None where this user may not read it; `written_bytes` are of 24 hours.
+    """The facts to show. `record` is None if this user may not read it; `written_bytes` are those of the last 24 hours.
 
-    `verdict` is None where another journal than that of this host's service is meant.
+    `verdict` is None if the command is about another journal than that of this host's service.
     """
 
     record: Recorded | None
@@ -73,17 +73,17 @@ class _Status(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """The verdict in a line."""
+        """The verdict in one line."""
         return "" if self.verdict is None else self.verdict.headline(_describe_ok(self.evidence))
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """--watch."""
+    """Add --watch."""
     parser.add_argument("--watch", action="store_true", help="follow the service: show it again at each change")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show it, once or until Ctrl-C."""
+    """Show the status, once or with --watch until Ctrl-C."""
     if args.watch:
         refuse_another(args, "status --watch", OF_THE_SERVICE)
     with context.running() or nullcontext() as service:
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _watch(service: Service, context: Context) -> int:
-    """Show it again at each change, until Ctrl-C, or until the service has ended."""
+    """Show the status again at each change, until Ctrl-C or until the service ends."""
     try:
         while True:
             service.wait()
@@ -114,14 +114,14 @@ def _show(context: Context, status: _Status, *, again: bool = False) -> None:
     lines = _lines(status, context)
     if status.verdict is not None:
         texts = [status.headline, *(finding.line for finding in status.verdict.problems[1:])]
-        lines = [*(line for text in texts for line in wrapped(shown(text), output.width)), "", *lines]
+        lines = [*(line for text in texts for line in wrap_sentence(shown(text), output.width)), "", *lines]
     if again:
         lines = [_CLEAR + lines[0], *lines[1:]] if output.colours else ["", *lines]
     output.lines(lines, paged=False)
 
 
 def _look(context: Context, service: Manager | Hung | Unknown | None) -> _Status:
-    """Gather the evidence: from the service, the configuration, the record, and PID 1 where no service answers."""
+    """Collect the evidence from the service, the configuration, the history, and PID 1 if no service answers."""
     record, written_bytes = _read(context)
     unread = Unknown("only root may read the history: sudo journalkeeper status", needs_root=True)
     evidence = Evidence(context.now_us, record=record or unread, service=service)
@@ -153,7 +153,7 @@ def _describe_ok(evidence: Evidence) -> str:
 
 
 def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
-    """The journal directories `tops` if all are there and nothing in them is on btrfs, else none.
+    """Return the journal directories `tops` if all exist and none has a file on btrfs, else an empty tuple.
 
     Raises: FileError if one cannot be listed.
     """
@@ -168,13 +168,13 @@ def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
             except NotBtrfsError:
                 continue
             except OSError:
-                return ()  # nobody can tell
+                return ()  # unknown
             return ()
     return tops
 
 
 def _read(context: Context) -> tuple[Recorded | None, int]:
-    """Return what the record holds of the present, and the bytes written in 24 hours."""
+    """Return the present contents of the history, and the bytes written in the last 24 hours."""
     now_us = context.now_us
     try:
         with context.record() as record:
@@ -220,7 +220,7 @@ def _lines(status: _Status, context: Context) -> list[str]:
     record, live = status.record, status.live
     absent = [("Service", ABSENT)] if status.verdict is not None else []
     service = absent if live is None else _service_facts(live, context)
-    facts = [*_saved(status), *service, ("Version", __version__), ("Record", shown(context.state_directory))]
+    facts = [*_saving_row(status), *service, ("Version", __version__), ("Record", shown(context.state_directory))]
     if record is None:
         facts.append(("Last run", "only root may know; try sudo journalkeeper status"))
     elif record.last_run is None:
@@ -236,8 +236,8 @@ def _lines(status: _Status, context: Context) -> list[str]:
     return [f"{name:>{width}}: {value}" for name, value in facts]
 
 
-def _saved(status: _Status) -> list[tuple[str, str]]:
-    """Return the row with the saving since the installation: from the record, or from the service for other users."""
+def _saving_row(status: _Status) -> list[tuple[str, str]]:
+    """Return the row with the saving since the installation: from the history, or from the service for other users."""
     counters = status.record and status.record.counters
     if counters:
         said = describe_saving(counters, "the installation" if counters.since_us is None else day(counters.since_us))
@@ -248,7 +248,7 @@ def _saved(status: _Status) -> list[tuple[str, str]]:
 
 
 def _service_facts(live: Manager, context: Context) -> list[tuple[str, str]]:
-    """What the service knows now."""
+    """Return the rows with the service's own report."""
     if live.health == "unknown":  # it has counted nothing yet
         return [("Service", "the first look runs"), *_budget(context)]
     state = f"{live.state}, {live.state_reason}" if live.state_reason else f"{live.state}"
@@ -269,23 +269,23 @@ def _service_facts(live: Manager, context: Context) -> list[tuple[str, str]]:
 
 def _window(live: Manager) -> str:
     """Return whether the files that journald writes may be worked on, and when that changes."""
-    flush = shown_time(live.next_flush_us) if live.next_flush_us else ""
+    flush = format_time(live.next_flush_us) if live.next_flush_us else ""
     if live.window_open:
         return f"open; closes shortly before journald's next flush at {flush}" if flush else "open"
     return f"closed; opens after journald's flush at {flush}" if flush else "closed; opens after journald's next flush"
 
 
 def _budget(context: Context) -> list[tuple[str, str]]:
-    """Return the budget of a day as the configuration has it."""
+    """Return the row with the configured daily budget."""
     try:
         limit = context.config().budget.bytes_per_day
     except (KeeperError, OSError):
-        return []  # the verdict says what is wrong with it
+        return []  # the verdict names the error
     return [("Budget", "no limit" if limit is None else f"{format_size(limit)} a day")]
 
 
 def _run(run: Run) -> str:
-    text = f"{shown(run.origin)} at {shown_time(run.began_us)}"
+    text = f"{shown(run.origin)} at {format_time(run.began_us)}"
     if run.ended_us is None:
         text += ", going on or killed"
     else:
@@ -298,4 +298,4 @@ def _run(run: Run) -> str:
 def _totals(totals: Totals) -> str:
     text = f"{shown(totals.instance)}, {counted(totals.files, 'file')}, {counted(totals.extents, 'extent')}"
     text += f" (ideal {totals.ideal_extents:,}, {totals.active_extents:,} in active files)"
-    return f"{text}, {format_size(totals.size_bytes)}, at {shown_time(totals.when_us)}"
+    return f"{text}, {format_size(totals.size_bytes)}, at {format_time(totals.when_us)}"

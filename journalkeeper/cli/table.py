@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Plain aligned tables in systemd's manner.
 
-A table is text; whoever prints it decides about colour, legend and pager.
+A table is a list of lines; its caller decides about colour, legend and pager.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
-from journalkeeper.cli.text import elided
+from journalkeeper.cli.text import elide
 
 RED, YELLOW, GREEN, GREY = "31", "33", "32", "90"
 """SGR colours of a row (ECMA-48)."""
 _UNDERLINE = "4"
 
 LEAST_PATH: Final = 24
-"""A path is not shortened below this: the end of an archive's name, which tells it from others, is in it."""
+"""The least width of a shortened path: it fits the end of an archive's name, which distinguishes it from others."""
 
 LEAST_TEXT: Final = 20
 _GAP: Final = "  "
@@ -39,13 +39,13 @@ class Column(NamedTuple, Generic[T]):
     gives: Literal["", "path", "text"] = ""
 
 
-def uncoloured(_: object) -> str:
-    """The colour of a row that has none."""
+def no_colour(_: object) -> str:
+    """Return no colour."""
     return ""
 
 
 def paint(text: str, colour: str, *, enabled: bool) -> str:
-    """`text` in a colour, when colours are enabled and one is given."""
+    """Return `text` in a colour, if colours are enabled and one is given."""
     return f"\x1b[{colour}m{text}\x1b[0m" if enabled and colour else text
 
 
@@ -56,7 +56,7 @@ def render(
     legend: bool,
     colours: bool,
     width: int | None = None,
-    colour: Callable[[T], str] = uncoloured,
+    colour: Callable[[T], str] = no_colour,
 ) -> list[str]:
     """A line for each of `rows`, in at most `width` columns if it can be done, the headings first if there is a legend.
 
@@ -67,7 +67,7 @@ def render(
     titles = [(tuple(column.title for column in columns), _UNDERLINE)] if legend else []
     everything = [*titles, *((tuple(column.cell(row) for column in columns), colour(row)) for row in rows)]
     longest = [max(map(len, cells)) for cells in zip(*(cells for cells, _ in everything), strict=True)]
-    widths = _fitted(columns, longest, width)
+    widths = _fit_widths(columns, longest, width)
     return [
         paint(line, painted, enabled=colours)
         for cells, painted in everything
@@ -75,21 +75,21 @@ def render(
     ]
 
 
-def stacked(blocks: list[list[str]]) -> list[str]:
-    """The lines of all blocks that have any, with an empty line between blocks."""
+def stack_blocks(blocks: list[list[str]]) -> list[str]:
+    """Return the lines of all non-empty blocks, with an empty line between blocks."""
     lines: list[str] = []
     for block in blocks:
         lines += ["", *block] if lines and block else block
     return lines
 
 
-def wrapped(text: str, width: int | None) -> list[str]:
-    """A sentence in lines of at most `width` columns."""
+def wrap_sentence(text: str, width: int | None) -> list[str]:
+    """Return a sentence in lines of at most `width` columns."""
     return [text] if width is None else textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
 
-def _fitted(columns: tuple[Column[Any], ...], widths: list[int], width: int | None) -> list[int]:
-    """The widths that columns have in a table of `width`: paths give first, then sentences."""
+def _fit_widths(columns: tuple[Column[Any], ...], widths: list[int], width: int | None) -> list[int]:
+    """Return the widths of the columns in a table of `width`: paths shrink first, then sentences."""
     fitted = list(widths)
     for gives, least in (("path", LEAST_PATH), ("text", LEAST_TEXT)):
         for number, column in enumerate(columns):
@@ -100,25 +100,25 @@ def _fitted(columns: tuple[Column[Any], ...], widths: list[int], width: int | No
 
 
 def _lines(columns: tuple[Column[Any], ...], widths: list[int], cells: tuple[str, ...]) -> list[str]:
-    """One row: a line, or several where a sentence is wrapped."""
-    parts = [_cut(column, width, cell) for column, width, cell in zip(columns, widths, cells, strict=True)]
+    """Return the lines of one row: several if a sentence is wrapped."""
+    parts = [_cut_cell(column, width, cell) for column, width, cell in zip(columns, widths, cells, strict=True)]
     return [
         _GAP.join(
-            _padded(column, width, part[number] if number < len(part) else "")
+            _pad(column, width, part[number] if number < len(part) else "")
             for column, width, part in zip(columns, widths, parts, strict=True)
         ).rstrip()
         for number in range(max(map(len, parts)))
     ]
 
 
-def _cut(column: Column[Any], width: int, cell: str) -> list[str]:
+def _cut_cell(column: Column[Any], width: int, cell: str) -> list[str]:
     if len(cell) <= width or not column.gives:
         return [cell]
     if column.gives == "text":
         return textwrap.wrap(cell, width) or [""]
     name = f"…/{cell.rpartition('/')[2]}"  # the directory, which is most often the same for all, goes first
-    return [name if len(name) <= width else elided(name[2:], width)]
+    return [name if len(name) <= width else elide(name[2:], width)]
 
 
-def _padded(column: Column[Any], width: int, text: str) -> str:
+def _pad(column: Column[Any], width: int, text: str) -> str:
     return text.rjust(width) if column.right else text.ljust(width)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Names and numbers as people read them.
+"""Names and numbers for people.
 
-Nothing that came from the disk reaches a terminal unescaped.
+Text from the disk is always escaped before it reaches a terminal.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import os
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import parse_bool
 
-__all__ = ["elided", "no_directory", "shown", "switched"]
+__all__ = ["elide", "explain_no_directory", "parse_switch", "shown"]
 
 
-def elided(name: str, width: int) -> str:
-    """`name` cut in its middle to at most `width` columns, its end being what tells files apart."""
+def elide(name: str, width: int) -> str:
+    """Return `name` cut in its middle to at most `width` columns. Its end stays, because that distinguishes files."""
     if len(name) <= width:
         return name
     if width < 2:
@@ -24,13 +24,13 @@ def elided(name: str, width: int) -> str:
     return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
 
 
-def no_directory(path: str) -> str:
-    """What is wrong with a path that is to be a directory and is none."""
+def explain_no_directory(path: str) -> str:
+    """Return the error message for a path that is not a directory."""
     return "is not a directory" if os.path.lexists(path) else "no such directory"
 
 
-def switched(text: str) -> bool | None:
-    """What a switch in the environment says; None if it is not a boolean."""
+def parse_switch(text: str) -> bool | None:
+    """Return the value of a boolean environment variable; None if it is not a boolean."""
     try:
         return parse_bool(text.strip())
     except ValueError:

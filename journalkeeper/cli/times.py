@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Points in time as systemd writes them, for --since and --until.
+"""Parse points in time as systemd writes them, for --since and --until.
 
-Pure; "now" is an argument, and words mean the local time zone unless they say UTC.
-Source: systemd.time(7), "Parsing Timestamps"; fractions below the microsecond are dropped.
+Pure: "now" is an argument. Times are local unless they end in UTC. Source: systemd.time(7), "Parsing Timestamps";
+fractions below the microsecond are dropped.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ALLOWED = "2026-11-21, 2026-11-21 10:00, 10:00, today, yesterday, now, -3d, 3 da
 
 
 def parse_time_us(text: str, now_us: int) -> int:
-    """`text` as microseconds since the epoch.
+    """Return `text` as microseconds since the epoch.
 
-    Raises: ValueError saying what is allowed.
+    Raises: ValueError with the allowed forms.
     """
     try:
-        found = _parsed(text.strip(), now_us)
+        found = _parse(text.strip(), now_us)
     except (ValueError, OverflowError) as error:  # no such day, or out of datetime's range
         raise ValueError(f"{text!r} is not a time; allowed are {ALLOWED}") from error
     if found is None or found >= 1 << 63:  # SQLite's integers end there
@@ -35,12 +35,12 @@ def parse_time_us(text: str, now_us: int) -> int:
     return max(found, 0)
 
 
-def shown_time(time_us: int) -> str:
-    """A time for people, local, to the second."""
+def format_time(time_us: int) -> str:
+    """Return a time for people: local, to the second."""
     return datetime.fromtimestamp(time_us // SECOND_US).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _parsed(text: str, now_us: int) -> int | None:
+def _parse(text: str, now_us: int) -> int | None:
     if text == "now":
         return now_us
     if epoch := _EPOCH.fullmatch(text):
@@ -54,7 +54,7 @@ def _parsed(text: str, now_us: int) -> int | None:
 
 
 def _calendar(text: str, now_us: int) -> int | None:
-    """A date, a time of today, or both; seconds and time default to zero."""
+    """Parse a date, a time of today, or both. Seconds and time default to zero; None for another form."""
     utc = text.endswith((" UTC", "Z"))
     bare = text.removesuffix(" UTC").removesuffix("Z") if utc else text
     now = datetime.fromtimestamp(now_us // SECOND_US, tz=UTC if utc else None)
@@ -74,5 +74,5 @@ def _micros(fraction: str | None) -> int:
 
 
 def _epoch_us(moment: datetime) -> int:
-    """A naive time is local (datetime.timestamp)."""
+    """Return microseconds since the epoch. A naive time is local (datetime.timestamp)."""
     return round(moment.timestamp()) * SECOND_US

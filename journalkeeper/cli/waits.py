@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the files that a plan leaves alone wait for, in one sentence.
+"""Describe in one sentence what the skipped files of a plan wait for.
 
-Pure; only work that waits is counted. A file that is whole waits for nothing.
+Pure. Only postponed work counts; a file in good order waits for nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ FOR: Final = {
     Reason.IN_USE: "until nobody writes to it",
     Reason.INTERNAL_ERROR: "until it changes",
 }
-"""What ends a wait of which no time is known: the moment of the next look at it is not its end."""
+"""The end of a wait without a known time: `until_us` of such a skip is only the time of the next look."""
 
 
 def waits(skipped: Sequence[Skip], now_us: int) -> str:
-    """How many files wait for what, how long, and whether --now helps: "2 files wait 32s more; --now does it at once".
+    """Describe how many files wait, for what and how long: "2 files wait 32s more; --now does it at once".
 
-    "" if none does. A plan marks what is only put off (Skip.puts_off), and what --now would do (Skip.now).
+    The sentence is empty if no file waits. A plan marks postponed work (Skip.puts_off) and work that --now would do
+    (Skip.now).
     """
     waiting = [skip for skip in skipped if skip.puts_off]
     timed = [skip.until_us - now_us for skip in waiting if skip.until_us is not None and skip.reason not in FOR]
@@ -45,7 +46,7 @@ def _wait(number: int, what: str) -> str:
 
 
 def _spans(left_us: list[int]) -> str:
-    """The shortest and the longest wait, in whole seconds begun."""
+    """Return the shortest and the longest wait, in seconds, rounded up."""
     least, most = (_seconds(left) for left in (min(left_us), max(left_us)))
     return least if least == most else f"{least} to {most}"
 

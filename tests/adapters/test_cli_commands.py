@@ -649,7 +649,7 @@ def test_status_with_a_bad_configuration_says_so_and_what_else_it_knows(
 
 def test_retention_answers_what_its_schema_says(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = evidence(look=look(*archives(), instances=(limits(),)), storage=STORAGE)
-    monkeypatch.setattr("journalkeeper.cli.retention.gathered", lambda *_: storage)
+    monkeypatch.setattr("journalkeeper.cli.retention.collect_evidence", lambda *_: storage)
     document = typed("retention", "-j").document
     check("retention", document)
     assert document["changed"] is False

@@ -38,7 +38,7 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
 
     def set_up(found: Evidence) -> None:
         for module in (doctor, retention):
-            monkeypatch.setattr(module, "gathered", lambda *_: found)
+            monkeypatch.setattr(module, "collect_evidence", lambda *_: found)
 
     return set_up
 

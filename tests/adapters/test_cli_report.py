@@ -23,11 +23,11 @@ OLD = "an older page"
 
 
 @pytest.fixture(autouse=True)
-def gathered(monkeypatch: pytest.MonkeyPatch) -> Give:
+def collect(monkeypatch: pytest.MonkeyPatch) -> Give:
     """Have the command be given this evidence, or error."""
 
     def give(some: Callable[[], Evidence]) -> None:
-        monkeypatch.setattr(report, "gathered", lambda *_: some())
+        monkeypatch.setattr(report, "collect_evidence", lambda *_: some())
 
     give(evidence)
     return give
@@ -102,24 +102,24 @@ def test_without_o_it_makes_no_sense(typed: Typed) -> None:
     assert typed("report").status == 2
 
 
-def test_the_target_is_looked_at_before_the_work(gathered: Give, path: Path, typed: Typed) -> None:
+def test_the_target_is_looked_at_before_the_work(collect: Give, path: Path, typed: Typed) -> None:
     def never() -> Evidence:
-        raise AssertionError("gathered for nothing")
+        raise AssertionError("collect for nothing")
 
-    gathered(never)
+    collect(never)
     path.write_text(OLD)
     for target in (path, path.parent / "no" / "page.html"):
         said = typed("report", "-o", f"{target}")
         assert said.status == 1
-        assert "gathered" not in said.err
+        assert "collect" not in said.err
 
 
-def test_a_file_that_came_meanwhile_is_not_replaced(gathered: Give, path: Path, typed: Typed) -> None:
+def test_a_file_that_came_meanwhile_is_not_replaced(collect: Give, path: Path, typed: Typed) -> None:
     def during() -> Evidence:
         path.write_text(OLD)
         return evidence()
 
-    gathered(during)
+    collect(during)
     said = typed("report", "-o", f"{path}")
     assert said.status == 1
     assert "File exists" in said.err
@@ -130,11 +130,11 @@ def test_a_file_that_came_meanwhile_is_not_replaced(gathered: Give, path: Path, 
 @pytest.mark.parametrize(
     "error", [JournalctlError("journalctl failed: killed by signal 9"), KeyboardInterrupt(), OSError(errno.EIO, "x")]
 )
-def test_what_ends_the_gathering_leaves_nothing(error: BaseException, gathered: Give, path: Path, typed: Typed) -> None:
+def test_what_ends_the_gathering_leaves_nothing(error: BaseException, collect: Give, path: Path, typed: Typed) -> None:
     def broken() -> Evidence:
         raise error
 
-    gathered(broken)
+    collect(broken)
     said = typed("report", "-o", f"{path}")
     assert (said.status, said.err.count("\n")) == (1, 1)
     assert names(path.parent) == []

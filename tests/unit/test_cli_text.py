@@ -9,8 +9,8 @@ from operator import itemgetter
 import pytest
 
 from journalkeeper.cli.commands import COMMANDS
-from journalkeeper.cli.table import Column, render, stacked
-from journalkeeper.cli.text import elided, shown, switched
+from journalkeeper.cli.table import Column, render, stack_blocks
+from journalkeeper.cli.text import elide, parse_switch, shown
 from journalkeeper.model import Reason
 from journalkeeper.model.reasons import SENTENCES
 from journalkeeper.model.units import counted
@@ -56,8 +56,8 @@ def test_no_two_names_look_alike() -> None:
     ],
 )
 def test_a_long_name_loses_its_middle(name: str, width: int, expected: str) -> None:
-    assert elided(name, width) == expected
-    assert len(elided(name, width)) <= max(width, 0)
+    assert elide(name, width) == expected
+    assert len(elide(name, width)) <= max(width, 0)
 
 
 @pytest.mark.parametrize(("number", "expected"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (9447, "9,447 files")])
@@ -67,7 +67,7 @@ def test_a_count_agrees_with_its_noun(number: int, expected: str) -> None:
 
 @pytest.mark.parametrize(("text", "expected"), [("0", False), ("OFF", False), ("yes", True), ("256", None), ("", None)])
 def test_a_switch_is_systemds_boolean_or_nothing(text: str, *, expected: bool | None) -> None:
-    assert switched(text) is expected
+    assert parse_switch(text) is expected
 
 
 Cells = tuple[str, ...]
@@ -127,7 +127,7 @@ def test_of_a_path_the_directory_goes_first() -> None:
 
 
 def test_blocks_are_parted_by_one_empty_line_and_empty_ones_vanish() -> None:
-    assert stacked([[], ["a", "b"], [], ["c"], []]) == ["a", "b", "", "c"]
+    assert stack_blocks([[], ["a", "b"], [], ["c"], []]) == ["a", "b", "", "c"]
 
 
 def test_every_reason_has_one_sentence() -> None:

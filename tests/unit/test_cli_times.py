@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from journalkeeper.cli.times import parse_time_us, shown_time
+from journalkeeper.cli.times import format_time, parse_time_us
 
 S = 1_000_000
 NOW = 1_795_255_201 * S + 5
@@ -80,4 +80,4 @@ def test_yesterday_begins_at_midnight_although_the_clocks_changed() -> None:
 
 
 def test_a_time_is_shown_local_to_the_second() -> None:
-    assert shown_time(NOW) == "2026-11-21 11:00:01"
+    assert format_time(NOW) == "2026-11-21 11:00:01"

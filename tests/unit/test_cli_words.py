@@ -11,7 +11,7 @@ import pytest
 
 from journalkeeper.cli import progress
 from journalkeeper.cli.commands import COMMANDS, Command
-from journalkeeper.cli.output import colours_wanted
+from journalkeeper.cli.output import wants_colours
 from journalkeeper.cli.pager import commands, environment
 from journalkeeper.cli.parser import parse, parser
 from journalkeeper.cli.probe import PROBES, Probe
@@ -227,7 +227,7 @@ def test_less_cannot_start_a_shell_unless_the_environment_is_trusted() -> None:
 def test_colours_follow_systemd_colors_then_no_color_then_the_terminal(
     environ: Mapping[str, str], *, colours: bool
 ) -> None:
-    assert colours_wanted(environ) is colours
+    assert wants_colours(environ) is colours
 
 
 def test_the_line_is_drawn_at_most_ten_times_a_second_and_erased_at_the_end() -> None:
