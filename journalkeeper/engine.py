@@ -44,7 +44,7 @@ from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import Wait, waits
 from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
-from journalkeeper.observe.observer import Observer, Seen, resolved
+from journalkeeper.observe.observer import Observer, Seen, resolve_path
 from journalkeeper.policy.deferral import remember
 from journalkeeper.policy.plan import plan, with_now
 from journalkeeper.policy.window import next_flush_us, windows
@@ -170,7 +170,7 @@ class Engine:
         chosen = plan(host, request, self._config)
         watched = watch_disks and not request.now and self._config.window.pressure_max_percent < 100
         if watched and chosen.actions:
-            busy = load.others_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
+            busy = load.measure_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             host = host._replace(
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
             )
@@ -303,7 +303,7 @@ class Engine:
             )  # a subvolume below may be named
             return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
         if request.paths:
-            return self._add_timing(self.memory.observer.look_at(map(resolved, request.paths), now_us=now))
+            return self._add_timing(self.memory.observer.look_at(map(resolve_path, request.paths), now_us=now))
         seen = self.memory.observer.look(directories, now_us=now)
         if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
             where = " and ".join(directories)
@@ -322,7 +322,7 @@ class Engine:
     def has_flush_passed(self) -> bool:
         """Return whether a flush was found to be over since the last call, which is the time for a run."""
         self.memory.flushes.look_again()
-        return self.memory.flushes.passed()
+        return self.memory.flushes.needs_plan()
 
     def windows(self) -> tuple[tuple[Window, ...], int]:
         """Return the window of each instance by the last look at its flush timer, and when the first journald flushes.
@@ -335,11 +335,13 @@ class Engine:
 
     def next_whole_look_us(self) -> int:
         """Return when a run of the service looks at every file without an event, by CLOCK_REALTIME."""
-        return self.memory.observer.opens_shared_us
+        return self.memory.observer.next_shared_us
 
     def next_flush_look_us(self) -> int | None:
         """Return when to call `has_flush_passed` next, by CLOCK_MONOTONIC; None if an event must come first."""
-        return self.memory.flushes.next_look_us(self._config.window.margin_us + self.memory.piece_times.longest_us())
+        return self.memory.flushes.get_next_look_us(
+            self._config.window.margin_us + self.memory.piece_times.longest_us()
+        )
 
     def _find_past(self, seen: Seen, record: Record) -> dict[tuple[int, int], Past]:
         """Return the last rewrite of each file."""

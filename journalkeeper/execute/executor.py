@@ -197,5 +197,5 @@ def _found(fd: int, kind: Kind) -> Found:
     """
     status, active = os.fstat(fd), kind is Kind.ACTIVE
     extents = placement.count(fd, sync=not active)
-    disk_bytes = disk.read_disk_bytes(fd) if active else disk_usage.disk_bytes(fd)
+    disk_bytes = disk.read_disk_bytes(fd) if active else disk_usage.measure_disk_bytes(fd)
     return Found(status.st_ino, status.st_size, status.st_mtime_ns, extents, disk_bytes)

@@ -77,7 +77,7 @@ class Runner:
             if isinstance(done, InternalError):
                 done = broken_off(action, done, meter.done_bytes - begun_bytes)
             if action.live or not isinstance(action.target, JournalFile):
-                self._flushes.moved_by_us(action.target.directory)
+                self._flushes.note_rewrite(action.target.directory)
             yield action, done
 
     def _execute(self, action: Action, seen: Seen, meter: Meter) -> Done:

@@ -16,7 +16,7 @@ from journalkeeper.config import Config
 from journalkeeper.model import Action, Reason
 from journalkeeper.observe.flushes import COMMIT_S, Flushes
 from journalkeeper.observe.intake import Intake
-from journalkeeper.observe.load import others_busy_percent
+from journalkeeper.observe.load import measure_busy_percent
 from journalkeeper.observe.syncs import Syncs
 from journalkeeper.policy.backpressure import Advice, Reading, advice
 
@@ -95,7 +95,7 @@ class Throttle:
 
         A commit of the record would share the sync's log and its I/Os (measured at 500 IOPS: 100 ms).
         """
-        if not self._hurry and self._action.live and self._syncs.seen():
+        if not self._hurry and self._action.live and self._syncs.has_foreign_sync():
             self._rest(COMMIT_S)
 
     def _ended(self, piece_us: int) -> Reason | None:
@@ -111,25 +111,25 @@ class Throttle:
         if action.not_after_us is not None and time.time_ns() // 1000 + piece_us > action.not_after_us:
             return True
         directory = action.target.directory
-        self._flushes.moved_by_us(directory)
+        self._flushes.note_rewrite(directory)
         self._flushes.look_again(directory)
-        closes_us = self._flushes.closes_us(directory, self._margin_us)
+        closes_us = self._flushes.get_closing_us(directory, self._margin_us)
         return closes_us is not None and time.monotonic_ns() // 1000 + piece_us > closes_us
 
     def _reading(self) -> Reading:
         now_s = time.monotonic()
-        next_look_us = self._flushes.next_look_us(self._margin_us)
+        next_look_us = self._flushes.get_next_look_us(self._margin_us)
         if next_look_us is not None and now_s * 1e6 >= next_look_us:
             self._flushes.look_again()
         intake_us, doing, busy_percent = None, "", self._busy_percent
         self._busy_percent = None
         if now_s - self._entries_s >= ENTRIES_EVERY_S:
-            self._entries_s, intake_us = now_s, self._intake.worst_us(self._place.actives)
+            self._entries_s, intake_us = now_s, self._intake.find_worst_us(self._place.actives)
         if now_s - self._maintenance_s >= MAINTENANCE_EVERY_S:
             self._maintenance_s, doing = now_s, find_maintenance(self._place.uuid)
         return Reading(
             self._config,
-            flush_due=self._flushes.due(self._margin_us),
+            flush_due=self._flushes.is_flush_due(self._margin_us),
             intake_delay_us=intake_us,
             others_busy_percent=busy_percent,
             maintenance=doing,
@@ -139,5 +139,5 @@ class Throttle:
     def _rest(self, length_s: float) -> None:
         """Do nothing for a moment, and see whether the disk does nothing either."""
         uuid = self._place.uuid
-        self._busy_percent = others_busy_percent((uuid,), length_s).get(uuid)
+        self._busy_percent = measure_busy_percent((uuid,), length_s).get(uuid)
         self._rested_s = time.monotonic()

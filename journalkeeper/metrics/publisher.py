@@ -26,7 +26,7 @@ from journalkeeper.metrics.prometheus import Facts
 from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Outcome, Plan
 from journalkeeper.model.errors import BusyError, FileError, KeeperError
-from journalkeeper.observe.intake import Intake, written_by_journald
+from journalkeeper.observe.intake import Intake, list_journald_files
 
 AGAIN_S: Final = 3600.0
 
@@ -78,7 +78,7 @@ class Publisher:
             succeeded=True,
             status=status(host, plan, outcomes, self._config),
             last_run_us=None if run is None else run.ended_us or run.began_us,
-            intake_delay_us=self._intake.worst_us(written_by_journald(host.files)) if watching else None,
+            intake_delay_us=self._intake.find_worst_us(list_journald_files(host.files)) if watching else None,
         )
         self._write()
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The disk bytes of one file, for a process without CAP_SYS_ADMIN.
 
-The service hands a descriptor to journalkeeper-measure.socket, whose unit has that capability and
-nothing else, and gets a number back. FIEMAP cannot tell: of 40 archives an estimate by physical
-addresses was up to 18% off before a rewrite, and more than 15% off for 27 of them after it.
+The service sends a file descriptor to journalkeeper-measure.socket and receives the number. The socket's unit has only
+that capability. FIEMAP cannot replace this. For 40 archives, an estimate by physical addresses was up to 18% wrong
+before a rewrite, and more than 15% wrong for 27 of them after it.
 
-One connection is one question: a byte with the descriptor, and the number in decimal digits, or nothing.
+One connection serves one question. The caller sends a byte with the descriptor. The unit answers with the number in
+decimal digits, or closes the connection.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from journalkeeper.journald import header
 
 SOCKET: Final = "/run/journalkeeper-measure"
 ANSWER_S: Final = 10.0
-"""The unit starts in 0.2 s; its TimeoutStartSec= is as long."""
+"""The longest wait for an answer. The unit starts in 0.2 s, and its TimeoutStartSec= is as long as this."""
 
 ANSWER_BYTES: Final = 32
 
 
-def disk_bytes(fd: int, path: str = SOCKET) -> int | None:
-    """What compsize(8) calls the disk usage of a file, asked of the unit where this process may not look.
+def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
+    """Return the disk usage of a file, as compsize(8) counts it. Ask the unit at `path` if this process has no right.
 
-    None where the unit is not there, may not be asked, or gives no answer.
+    The result is None if the unit does not exist, refuses the connection or does not answer.
 
-    Raises: as disk.disk_bytes.
+    Raises: as disk.read_disk_bytes.
     """
     found = disk.read_disk_bytes(fd)
     if found is not None:
@@ -42,21 +43,21 @@ def disk_bytes(fd: int, path: str = SOCKET) -> int | None:
             channel.connect(path)
             socket.send_fds(channel, [b"?"], [fd])
             answer = channel.recv(ANSWER_BYTES)
-        except OSError:  # what became of the file is known without it
+        except OSError:  # the outcome of the work does not depend on this number
             return None
     return int(answer) if answer.isdigit() else None
 
 
 def serve(connection: socket.socket) -> None:
-    """Answer one question; only about a journal file, whoever asks.
+    """Answer one question, only about a journal file, for any caller.
 
-    Raises: ValueError or HeaderError for any other descriptor; OSError as disk.disk_bytes.
+    Raises: ValueError or HeaderError for any other descriptor; OSError as disk.read_disk_bytes.
     """
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
     try:
         if len(descriptors) != 1:
-            raise ValueError("no descriptor came with the question")
-        found = disk.read_disk_bytes(_checked(descriptors[0]))
+            raise ValueError("the question contains no file descriptor")
+        found = disk.read_disk_bytes(_require_journal(descriptors[0]))
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -65,8 +66,8 @@ def serve(connection: socket.socket) -> None:
     connection.send(str(found).encode())
 
 
-def _checked(fd: int) -> int:
-    """The descriptor, if it is a journal file's."""
+def _require_journal(fd: int) -> int:
+    """Return `fd` if it is a journal file's descriptor; otherwise raise ValueError or HeaderError."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("not a regular file")
@@ -75,7 +76,7 @@ def _checked(fd: int) -> int:
 
 
 def main() -> int:
-    """Serve the connection that is standard input, as Accept=yes in the socket's unit has it."""
+    """Serve the connection on standard input, as the socket's unit with Accept=yes passes it."""
     try:
         with socket.socket(fileno=os.dup(0)) as connection:
             connection.settimeout(ANSWER_S)

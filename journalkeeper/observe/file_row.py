@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The row of one file: as far as its stat and its header tell, or why it could not be looked at."""
+"""The row of one file, from its stat and its header, or with the reason why a look at it failed."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from journalkeeper.model import MAX_FILE_BYTES, Extents, Header, JournalFile, Ki
 from journalkeeper.model.units import format_size
 
 MAX_TIME_NS: Final = 1 << 63
-"""The year 2262, where the kernel's own clock ends (ktime_t); only utimensat(2) can tell of later ones."""
+"""The year 2262, the limit of the kernel's own clock (ktime_t). Only utimensat(2) can set later times."""
 
 UNNAMED: Final = Name(Kind.ACTIVE, "remote")
 NO_HEADER: Final = Header(State.UNKNOWN, "", "", "", 0, 0, 0, 0, 0)
 
 
-def beyond(status: os.stat_result) -> str:
-    """Why the numbers of a stat are none of a journal file, "" if they may be: no sum of them exceeds 63 bits."""
+def describe_impossible_stat(status: os.stat_result) -> str:
+    """Return why a stat cannot be a journal file's, or "" if it can. So no sum of its numbers exceeds 63 bits."""
     if status.st_size > MAX_FILE_BYTES:
-        return f"{format_size(status.st_size)} large, and no journal file is larger than {format_size(MAX_FILE_BYTES)}"
+        return f"{format_size(status.st_size)} large: a journal file has at most {format_size(MAX_FILE_BYTES)}"
     if abs(status.st_mtime_ns) >= MAX_TIME_NS:
-        return "changed at a time that no clock of the kernel's can show"
+        return "impossible modification time: beyond the range of the kernel's clock"
     return ""
 
 
-def begun(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
-    """The row of an open file, but for how it lies.
+def build_row(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
+    """Build the row of an open file, without its extents and disk bytes.
 
-    Raises: OSError: ENOENT, ESTALE it was removed or changed meanwhile; EIO.
+    Raises: OSError: ENOENT, ESTALE the file was removed or changed meanwhile; EIO.
     """
     status = os.fstat(fd)
     if status.st_nlink == 0:
-        raise FileNotFoundError(errno.ENOENT, "removed while it was looked at")
-    if beyond(status):
-        raise OSError(errno.ESTALE, "changed while it was looked at")  # the next look sees what it is
+        raise FileNotFoundError(errno.ENOENT, "removed during the look")
+    if describe_impossible_stat(status):
+        raise OSError(errno.ESTALE, "changed during the look")  # the next look reads the new state
     noted = mtime_note.is_there(fd)
     trouble, detail, head = None, "", NO_HEADER
     try:
@@ -73,8 +73,8 @@ def begun(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
     )
 
 
-def problem(place: Directory, name: str, kind: Name, why: Reason, detail: str) -> JournalFile:
-    """A row for what could not be looked at."""
+def build_problem(place: Directory, name: str, kind: Name, why: Reason, detail: str) -> JournalFile:
+    """Build a row without measurements for a file that could not be looked at, with the reason `why`."""
     return JournalFile(
         path=f"{place.path.rstrip('/')}/{name}",
         device=0,
@@ -100,21 +100,21 @@ def problem(place: Directory, name: str, kind: Name, why: Reason, detail: str) -
     )
 
 
-def irregular(place: Directory, name: str, kind: Name, status: os.stat_result) -> JournalFile:
-    """A row for a name that is no regular file."""
+def build_irregular(place: Directory, name: str, kind: Name, status: os.stat_result) -> JournalFile:
+    """Build a row for a name that is not a regular file."""
     what = {stat.S_IFDIR: "is a directory", stat.S_IFLNK: "is a symbolic link"}
     detail = what.get(stat.S_IFMT(status.st_mode), "not a regular file")
-    return problem(place, name, kind, Reason.NOT_REGULAR, detail)
+    return build_problem(place, name, kind, Reason.NOT_REGULAR, detail)
 
 
-def directory_problem(place: Directory, why: Reason, detail: str) -> JournalFile:
-    """A row for a whole directory that could not be looked into."""
+def build_directory_problem(place: Directory, why: Reason, detail: str) -> JournalFile:
+    """Build a row for a directory that could not be looked at."""
     parent, _, name = place.path.rpartition("/")
-    return problem(place._replace(path=parent), name, UNNAMED, why, detail)
+    return build_problem(place._replace(path=parent), name, UNNAMED, why, detail)
 
 
-def reason(error: OSError) -> Reason:
-    """What an error of a look means."""
+def classify_error(error: OSError) -> Reason:
+    """Return the reason for which an error ended the look at a file."""
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR | errno.ESTALE:
             return Reason.VANISHED

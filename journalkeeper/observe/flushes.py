@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Following the flushes of every instance: looking at its files when its timer may have changed.
+"""The flush timers of all journald instances, updated by looks at their active files.
 
-A look costs a few system calls for each file that is unsynced, and it is made
-only when the flush timer (policy/flush_timer.py) names a moment for it.
+A look makes a few system calls for each unsynced file. It happens only at the moments that the flush timer
+(policy/flush_timer.py) names.
 """
 
 from __future__ import annotations
@@ -20,27 +20,29 @@ from journalkeeper.policy.flush_timer import FlushTimer, Generations
 
 ASKED_LOOKS: Final = 20
 ASKED_S: Final = 0.25
-"""After a sync that we asked for: looks for OFFLINE, and the time between two. A file that shows it in none of
-them was appended to during the sync's own fsync, or the disk is so slow that 5 s make no difference."""
+"""After a sync on request, Flushes looks for OFFLINE up to ASKED_LOOKS times, with this pause. A file that is never
+OFFLINE was appended to during the sync's own fsync, or the disk is so slow that 5 s make no difference.
+"""
 
 COMMIT_S: Final = 0.25
-"""When the data of a flush is written, its commit follows, and after journald has stored OFFLINE a second
-fsync; neither shows anywhere. They take about this long, or as long as the data ..."""
+"""After a flush has written its data, btrfs commits, and journald makes a second fsync after it has stored OFFLINE.
+Both are invisible. They take about this long, or as long as the data ...
+"""
 
 COMMIT_MOST_S: Final = 2.0
-"""... up to this."""
+"""... but at most this long."""
 
 CLOCK_SET_US: Final = 100_000
-"""By how much the wall clock must differ from the monotonic one to have been set."""
+"""If the wall clock drifts from the monotonic clock by more than this, it was set."""
 
 NONE_READ: Final = Generations(1 << 64, 0)
 
 
 class Flushes:
-    """The timers of all instances, by directory.
+    """The flush timers of all instances, by directory.
 
-    `clock` is CLOCK_MONOTONIC, `wall` CLOCK_REALTIME, both in microseconds. `appended` is for the event loop,
-    all else for the thread that works.
+    `clock` returns CLOCK_MONOTONIC and `wall` CLOCK_REALTIME, both in microseconds. The event loop may call
+    `note_append`; all other methods are for the worker thread.
     """
 
     def __init__(
@@ -59,20 +61,25 @@ class Flushes:
         self._news = False
         self._lock = Lock()
 
-    def appended(self, directory: str) -> bool:
-        """inotify says that journald appended; True if `next_look_us` is another now."""
+    def note_append(self, directory: str) -> bool:
+        """Record that inotify reported an append by journald. Return whether this changed `get_next_look_us`."""
         with self._lock:
             timer = self._timers.get(directory)
             return timer is not None and timer.note_append(self._clock())
 
-    def moved_by_us(self, directory: str) -> None:
-        """We rewrote an active file there: where its first block lies now says nothing of journald."""
+    def note_rewrite(self, directory: str) -> None:
+        """Record that journalkeeper rewrote an active file in `directory`, so a new place of its first block is no sign
+        of a flush.
+        """
         with self._lock:
             if directory in self._timers:
                 self._timers[directory].forget_blocks()
 
     def look(self, instances: Iterable[Instance], files: Iterable[JournalFile]) -> tuple[Instance, ...]:
-        """Look at the active ones of `files`, which are all; `instances` with what is known of their timers."""
+        """Look at all active files in `files`, and return `instances` with the state of their timers.
+
+        `files` must contain the files of all instances.
+        """
         actives: dict[str, tuple[str, ...]] = {}
         for file in files:
             if file.kind is Kind.ACTIVE and file.problem is None:
@@ -91,7 +98,8 @@ class Flushes:
         self.look_again()
         return tuple(
             instance._replace(
-                online_since_us=self._since_us(instance.directory), sync_tells=self._sync_tells(instance.directory)
+                online_since_us=self._get_online_since_us(instance.directory),
+                sync_tells=self._needs_sync(instance.directory),
             )
             for instance in known
         )
@@ -102,40 +110,40 @@ class Flushes:
         """Return `instances` and the active ones of `files` as the last look found them, for their windows alone."""
         actives = [(file, self._seen[file.path]) for file in files if file.path in self._seen]
         return (
-            tuple(one._replace(online_since_us=self._since_us(one.directory)) for one in instances),
+            tuple(one._replace(online_since_us=self._get_online_since_us(one.directory)) for one in instances),
             tuple(file._replace(state=state, mtime_ns=mtime_ns) for file, (state, mtime_ns) in actives),
         )
 
-    def _since_us(self, directory: str) -> int | None:
-        """Since when the instance is ONLINE, by the wall clock."""
+    def _get_online_since_us(self, directory: str) -> int | None:
+        """Return since when the instance is ONLINE, by the wall clock, or None if that is unknown."""
         with self._lock:
             since = self._timers[directory].since
-            return None if since is None else self._wall_offset_us() + since.earliest_us
+            return None if since is None else self._get_wall_offset_us() + since.earliest_us
 
-    def _wall_offset_us(self) -> int:
-        """Return CLOCK_REALTIME less CLOCK_MONOTONIC, the same again until the wall clock was set.
+    def _get_wall_offset_us(self) -> int:
+        """Return CLOCK_REALTIME minus CLOCK_MONOTONIC. The value stays the same until the wall clock is set.
 
-        A moment that is shown twice is then the same to the microsecond.
+        So a moment that is shown twice is the same to the microsecond.
         """
         offset_us = self._wall() - self._clock()
         if abs(offset_us - self._offset_us) > CLOCK_SET_US:
             self._offset_us = offset_us
         return self._offset_us
 
-    def _sync_tells(self, directory: str) -> bool:
-        """Whether nothing but a sync that is asked for tells when the next flush is due."""
+    def _needs_sync(self, directory: str) -> bool:
+        """Return whether only a sync on request can show when the next flush is due."""
         return self._instances[directory].rotatable and self._timers[directory].needs_sync(self._clock())
 
     def look_again(self, directory: str | None = None) -> None:
-        """Look at the same files' states now, or at those of one directory."""
+        """Look again at the states of the known active files, or at those of one directory."""
         for one in list(self._timers):
             if directory in {None, one} and self._look(one):
                 self._news = True
 
-    def passed(self) -> bool:
-        """Whether it is time for a plan: a flush was found to be over since this was asked last, or a sync tells."""
+    def needs_plan(self) -> bool:
+        """Return whether a plan is due: a flush ended since the last call, or an instance needs a sync on request."""
         news, self._news = self._news, False
-        return news or any(map(self._sync_tells, self._timers))
+        return news or any(map(self._needs_sync, self._timers))
 
     def _look(self, directory: str) -> bool:
         timer = self._timers[directory]
@@ -160,7 +168,7 @@ class Flushes:
                         online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.locate_byte(fd, 0)
                         generations = Generations(min(first, generations.before), volume.read_generation(fd))
             except OSError:
-                # Gone, or about to be said of the file by the next whole look: nothing to wait for.
+                # The file vanished, or the next whole look reports the error: there is nothing to wait for.
                 continue
         with self._lock:
             known = timer.state is State.ONLINE
@@ -171,20 +179,22 @@ class Flushes:
             )
             due = timer.note_untimed_files(min(ages_us, default=None), now_us)
         if over and known:
-            self._wait(directory)
+            self._wait_for_writeback(directory)
         return over or due
 
     def learn(self, directory: str, synchronize: Callable[[], None]) -> None:
-        """Learn when the next flush is due from a sync that journald is asked for: time for a plan.
+        """Ask journald for a sync with `synchronize`, and learn from it when the next flush is due.
 
-        Raises: what `synchronize` raises.
+        Then a plan is due.
+
+        Raises: the errors of `synchronize`.
         """
         timer, before_us = self._timers[directory], self._clock()
         timer.note_request(before_us)
         synchronize()
         self._news = True
         for _ in range(ASKED_LOOKS):
-            self._wait(directory)
+            self._wait_for_writeback(directory)
             if self._look(directory):
                 return
             time.sleep(ASKED_S)
@@ -192,8 +202,8 @@ class Flushes:
             if timer.since is None:
                 timer.note_sync(before_us, self._clock())
 
-    def _wait(self, directory: str) -> None:
-        """Until what the flush has begun to write is written, and committed."""
+    def _wait_for_writeback(self, directory: str) -> None:
+        """Wait until the data that the flush has begun to write is on the disk and committed."""
         began_us = self._clock()
         for name in self._actives.get(directory, ()):
             try:
@@ -203,19 +213,21 @@ class Flushes:
                 continue  # as in _look
         time.sleep(min(max(COMMIT_S, (self._clock() - began_us) / 1e6), COMMIT_MOST_S))
 
-    def closes_us(self, directory: str, margin_us: int) -> int | None:
-        """Until when work on the active files of `directory` may go on, by CLOCK_MONOTONIC; None: no limit is known."""
+    def get_closing_us(self, directory: str, margin_us: int) -> int | None:
+        """Return until when work on the active files of `directory` may continue, by CLOCK_MONOTONIC. None: no limit is
+        known.
+        """
         with self._lock:
             timer = self._timers.get(directory)
             return None if timer is None else timer.closes_us(margin_us)
 
-    def due(self, margin_us: int) -> bool:
-        """Whether any instance's flush is near or under way."""
+    def is_flush_due(self, margin_us: int) -> bool:
+        """Return whether the flush of any instance is near or under way."""
         with self._lock:
             return any(timer.is_due(margin_us, self._clock()) for timer in self._timers.values())
 
-    def next_look_us(self, margin_us: int) -> int | None:
-        """When to `look_again`, by CLOCK_MONOTONIC."""
+    def get_next_look_us(self, margin_us: int) -> int | None:
+        """Return when to call `look_again`, by CLOCK_MONOTONIC, or None if no look is due."""
         with self._lock:
             moments = [timer.next_look_us(margin_us) for timer in self._timers.values()]
         return min((moment for moment in moments if moment is not None), default=None)

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One look at journal files: what a plan is made from.
+"""One look at journal files, the input of a plan.
 
-Looking changes nothing. No file is written back for it, no access time
-moved, no link followed; what cannot be looked at is a problem in the file's row, with
-its reason, and the look goes on.
+A look changes nothing: no write-back, no access time, and it follows no link. If a file cannot be looked at, its row
+contains the problem, and the look continues.
 
-A file whose stat is the same as at the last look is not opened again, except right after
-a change, when a second change could have got the same time stamp, once a day while a snapshot shares
-it, and after `forget`, which whoever changed its extents calls: neither the deletion of a snapshot nor a
-defragmentation leaves a trace in stat.
+A file with an unchanged stat is not opened again, with three exceptions. Right after a change, a second change could
+have the same time stamp. A shared file is opened once a day, because the deletion of a snapshot leaves no trace in
+stat. And a caller that changed a file's extents calls `forget`, because a defragmentation leaves no trace either.
 """
 
 from __future__ import annotations
@@ -34,22 +32,24 @@ from journalkeeper.observe import file_row, survey
 from journalkeeper.observe.survey import Opened
 
 COARSE_NS: Final = 1_000_000_000
-"""A change this close to the look may be followed by another with the same time stamp:
-before Linux 6.13 they have the timer tick's resolution, 1 to 10 ms; a second is safe."""
+"""If a change is this close to the look, another change may have the same time stamp. Before Linux 6.13 time stamps
+have the resolution of the timer tick, 1 to 10 ms; a second is safe.
+"""
 
 AT_ONCE: Final = 256
-"""Files that are open at a time: a quarter of what a process may have by default."""
+"""The largest number of files that are open at a time: a quarter of a process's default limit."""
 
 SHARED_US: Final = DAY_US
-"""How long a shared file is taken to stay shared: to look for sharing costs the most of a look, and more the more
-snapshots there are."""
+"""How long a shared file is assumed to stay shared. The search for shared extents is the most expensive part of a look,
+and its price grows with the number of snapshots.
+"""
 
 KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER, Reason.INTERNAL_ERROR})
-"""What another look would find again while the file does not change."""
+"""The problems that another look would find again as long as the file does not change."""
 
 
 class Seen(NamedTuple):
-    """What one look found; `leftovers` are the paths of temporary files of ours and of files with a note of ours."""
+    """The results of one look. `leftovers` are the paths of our temporary files and of files with our mtime note."""
 
     files: tuple[JournalFile, ...]
     instances: tuple[Instance, ...]
@@ -65,7 +65,7 @@ class _Where(NamedTuple):
 
 
 class _Gathered:
-    """A Seen in the making."""
+    """The results of a look in progress."""
 
     def __init__(self) -> None:
         self.files: list[JournalFile] = []
@@ -73,16 +73,16 @@ class _Gathered:
         self.volumes: dict[int, Volume] = {}
         self.leftovers: list[str] = []
 
-    def seen(self) -> Seen:
+    def build_seen(self) -> Seen:
         noted = [file.path for file in self.files if file.mtime_noted]
         volumes, leftovers = tuple(self.volumes.values()), (*self.leftovers, *noted)
         return Seen(tuple(self.files), tuple(self.instances.values()), volumes, leftovers)
 
 
 class Observer:
-    """Looks, and remembers the files that did not change.
+    """Looks at files, and remembers the rows of files that did not change.
 
-    `opened` counts the files opened so far; `shared_us` is when a look opened all that are shared with a snapshot.
+    `opened` is the number of files opened so far. `shared_us` is the time when a look last opened all shared files.
     """
 
     def __init__(self, root: str = "/", *, with_disk_bytes: bool = False) -> None:
@@ -94,37 +94,39 @@ class Observer:
         self.opened = 0
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Open these again at the next look."""
+        """Forget the rows of `paths`, so that the next look opens these files again."""
         for path in paths:
-            self._kept_in(path.rpartition("/")[0]).pop(path, None)
+            self._get_rows(path.rpartition("/")[0]).pop(path, None)
 
-    def _kept_in(self, directory: str) -> dict[str, JournalFile]:
-        """The rows that hold while the file has the same stat, by path."""
+    def _get_rows(self, directory: str) -> dict[str, JournalFile]:
+        """Return the remembered rows of one directory, by path. They are valid as long as the file's stat is the
+        same.
+        """
         return self._kept.setdefault(directory, {})
 
-    def _drop(self, which: Callable[[JournalFile], bool]) -> None:
-        """Keep none of these rows."""
+    def _forget_rows(self, which: Callable[[JournalFile], bool]) -> None:
+        """Forget all rows that match `which`."""
         for kept in self._kept.values():
             for path in [path for path, row in kept.items() if which(row)]:
                 del kept[path]
 
-    def opens_shared(self, now_us: int) -> bool:
-        """Whether a look at everything would open shared files again: once a day, or when the clock was set back."""
-        return not self.shared_us <= now_us < self.opens_shared_us
+    def needs_shared_look(self, now_us: int) -> bool:
+        """Return whether the next `look` opens shared files again: once a day, or after the clock was set back."""
+        return not self.shared_us <= now_us < self.next_shared_us
 
     @property
-    def opens_shared_us(self) -> int:
-        """From when on it would."""
+    def next_shared_us(self) -> int:
+        """The time from which `look` opens shared files again."""
         return self.shared_us + SHARED_US
 
     def look(self, tops: Iterable[str], *, now_us: int) -> Seen:
         """Look at every journal file below the directories `tops`.
 
-        Raises: NotBtrfsError; FileError if a top is missing or may not be read.
+        Raises: NotBtrfsError if no directory is on btrfs; FileError if a top is missing or unreadable.
         """
-        if self.opens_shared(now_us):
+        if self.needs_shared_look(now_us):
             self.shared_us = now_us
-            self._drop(lambda row: row.extents.shared_bytes > 0)
+            self._forget_rows(lambda row: row.extents.shared_bytes > 0)
         gathered = _Gathered()
         foreign: list[NotBtrfsError] = []
         for top in tops:
@@ -136,67 +138,67 @@ class Observer:
                     require_btrfs(fd, top)
             for place in places:
                 if place.path in gathered.instances:
-                    continue  # below two of the tops
+                    continue  # two tops contain this directory
                 try:
-                    rows = self._below(place, now_us, gathered)
+                    rows = self._look_at_directory(place, now_us, gathered)
                 except NotBtrfsError as error:
                     foreign.append(error)
-                    rows = [file_row.directory_problem(place, Reason.NOT_BTRFS, str(error))]
+                    rows = [file_row.build_directory_problem(place, Reason.NOT_BTRFS, str(error))]
                 except OSError as error:
-                    why = file_row.reason(error)
-                    rows = [file_row.directory_problem(place, why, os.strerror(error.errno or 0))]
-                kept = self._kept_in(place.path)
+                    why = file_row.classify_error(error)
+                    rows = [file_row.build_directory_problem(place, why, os.strerror(error.errno or 0))]
+                kept = self._get_rows(place.path)
                 self._kept[place.path] = {row.path: row for row in rows if kept.get(row.path) is row}
                 gathered.files += [row for row in rows if row.problem is not Reason.VANISHED]
         if foreign and not gathered.volumes:
             raise foreign[0]
         self._kept = {directory: kept for directory, kept in self._kept.items() if directory in gathered.instances}
-        return gathered.seen()
+        return gathered.build_seen()
 
-    def _below(self, place: Directory, now_us: int, gathered: _Gathered) -> list[JournalFile]:
-        """The rows of all files in one directory."""
+    def _look_at_directory(self, place: Directory, now_us: int, gathered: _Gathered) -> list[JournalFile]:
+        """Return the rows of all files in one directory."""
         with opening.open_directory(place.path) as fd:
-            where = self._learn(place, fd, gathered)
+            where = self._describe_place(place, fd, gathered)
             listing = layout.list_directory(fd)
             gathered.leftovers += [f"{place.path}/{name}" for name in listing.leftovers]
-            rows = self._rows(place, where, sorted(listing.journals), now_us)
+            rows = self._build_rows(place, where, sorted(listing.journals), now_us)
         if listing.left_out:
-            detail = f"{listing.left_out:,} journal files more than the {layout.MOST_FILES:,} that are looked at"
-            rows.append(file_row.directory_problem(place, Reason.TOO_MANY, detail))
+            detail = f"{listing.left_out:,} journal files are left out: at most {layout.MOST_FILES:,} are looked at"
+            rows.append(file_row.build_directory_problem(place, Reason.TOO_MANY, detail))
         return rows
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
-        """These files alone, in their order; each gets a row, with a problem where it is no journal file.
+        """Look at the files `paths` alone, in their order. Each gets a row, with a problem if it is not a journal file.
 
-        `paths` are absolute, and no link on the way is followed: see `resolved`.
+        `paths` are absolute, and no link in them is followed: see `resolve_path`.
         """
         gathered = _Gathered()
         for path in dict.fromkeys(paths):
-            gathered.files.append(self._named(path, now_us, gathered))
-        return gathered.seen()
+            gathered.files.append(self._look_at_path(path, now_us, gathered))
+        return gathered.build_seen()
 
-    def _named(self, path: str, now_us: int, gathered: _Gathered) -> JournalFile:
+    def _look_at_path(self, path: str, now_us: int, gathered: _Gathered) -> JournalFile:
         parent, _, name = path.rpartition("/")
         place = layout.describe_directory(parent or "/")
         try:
             with opening.open_directory(place.path) as fd:
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 if not stat.S_ISREG(status.st_mode):  # also where its parent is on another filesystem than its target
-                    return file_row.irregular(place, name, classify(name) or file_row.UNNAMED, status)
+                    return file_row.build_irregular(place, name, classify(name) or file_row.UNNAMED, status)
                 is_first = place.path not in gathered.instances
-                where = self._learn(place, fd, gathered)
+                where = self._describe_place(place, fd, gathered)
                 if is_first:
                     gathered.leftovers += [f"{place.path}/{left}" for left in layout.list_directory(fd).leftovers]
-                return self._rows(place, where, [(name, classify(name))], now_us)[0]
+                return self._build_rows(place, where, [(name, classify(name))], now_us)[0]
         except NotBtrfsError as error:
-            return file_row.problem(place, name, file_row.UNNAMED, Reason.NOT_BTRFS, str(error))
+            return file_row.build_problem(place, name, file_row.UNNAMED, Reason.NOT_BTRFS, str(error))
         except OSError as error:
-            return file_row.problem(
-                place, name, file_row.UNNAMED, file_row.reason(error), os.strerror(error.errno or 0)
+            return file_row.build_problem(
+                place, name, file_row.UNNAMED, file_row.classify_error(error), os.strerror(error.errno or 0)
             )
 
-    def _learn(self, place: Directory, fd: int, gathered: _Gathered) -> _Where:
-        """Add the directory's instance and volume to `gathered`."""
+    def _describe_place(self, place: Directory, fd: int, gathered: _Gathered) -> _Where:
+        """Add the directory's instance and volume to `gathered`, and return the directory's handle and device."""
         status = os.fstat(fd)
         device = status.st_dev
         if place.path not in gathered.instances:
@@ -204,8 +206,8 @@ class Observer:
                 require_btrfs(fd, place.path)
                 found = gathered.volumes[device] = read_volume(fd)
                 subvolume = found.uuid, found.subvolume
-                if self._subvolumes.get(device, subvolume) != subvolume:  # numbers are dealt out anew at each mount
-                    self._drop(lambda row: row.device == device)
+                if self._subvolumes.get(device, subvolume) != subvolume:  # a mount can reuse the device number
+                    self._forget_rows(lambda row: row.device == device)
                 self._subvolumes[device] = subvolume
             flags = inode.get_flags(fd)
             nocow, space = bool(flags & inode.FS_NOCOW_FL), os.fstatvfs(fd)
@@ -218,19 +220,19 @@ class Observer:
             )
         return _Where(fd, device)
 
-    def _rows(
+    def _build_rows(
         self, place: Directory, where: _Where, names: Sequence[tuple[str, Name | None]], now_us: int
     ) -> list[JournalFile]:
-        """The rows of names in one directory, in their order, AT_ONCE files being open at a time."""
+        """Return the rows of names in one directory, in their order. At most AT_ONCE files are open at a time."""
         rows: list[JournalFile] = []
-        kept = self._kept_in(place.path)
+        kept = self._get_rows(place.path)
         for start in range(0, len(names), AT_ONCE):
             opened: list[Opened] = []
             try:
                 for name, kind in names[start : start + AT_ONCE]:
-                    answer = guarded(partial(self._row, place, where, name, kind, now_us=now_us))
+                    answer = guarded(partial(self._build_row, place, where, name, kind, now_us=now_us))
                     if isinstance(answer, InternalError):
-                        problem = file_row.problem(
+                        problem = file_row.build_problem(
                             place, name, kind or file_row.UNNAMED, Reason.INTERNAL_ERROR, answer.detail
                         )
                         answer = problem, None
@@ -238,7 +240,7 @@ class Observer:
                     if fd is not None:
                         opened.append(Opened(len(rows), fd, row))
                     rows.append(row)
-                completed = survey.completed(opened, with_disk_bytes=self._with_disk_bytes)
+                completed = survey.complete_rows(opened, with_disk_bytes=self._with_disk_bytes)
                 for one, row in zip(opened, completed, strict=True):
                     rows[one.number] = row
                     kept.pop(row.path, None)
@@ -250,46 +252,49 @@ class Observer:
                     os.close(one.fd)
         return rows
 
-    def _row(
+    def _build_row(
         self, place: Directory, where: _Where, name: str, kind: Name | None, *, now_us: int
     ) -> tuple[JournalFile, int | None]:
-        """The row of one name, and a descriptor where it still lacks how the file lies, as it
-        is not remembered or its stat is another."""
+        """Return the row of one name. If the row is new and still lacks the extents, return a descriptor of the file,
+        too.
+        """
         dir_fd = where.fd
         try:
             status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
-                return file_row.irregular(place, name, kind or file_row.UNNAMED, status), None
-            if kind is None or (beyond := file_row.beyond(status)):
+                return file_row.build_irregular(place, name, kind or file_row.UNNAMED, status), None
+            if kind is None or (beyond := file_row.describe_impossible_stat(status)):
                 detail = "not a journal file's name" if kind is None else beyond
-                return file_row.problem(place, name, kind or file_row.UNNAMED, Reason.NOT_JOURNAL, detail), None
+                return file_row.build_problem(place, name, kind or file_row.UNNAMED, Reason.NOT_JOURNAL, detail), None
             if status.st_dev != where.device:
-                return file_row.problem(
-                    place, name, kind, Reason.NOT_BTRFS, "something else is mounted on this name"
+                return file_row.build_problem(
+                    place, name, kind, Reason.NOT_BTRFS, "another filesystem is mounted on this file"
                 ), None
-            kept = self._kept_in(place.path).get(f"{place.path}/{name}")
-            if kept is not None and _unchanged(kept, status):
+            kept = self._get_rows(place.path).get(f"{place.path}/{name}")
+            if kept is not None and _is_unchanged(kept, status):
                 return kept, None
             self.opened += 1
             with ExitStack() as undo:
                 fd = opening.open_file(name, dir_fd)
                 undo.callback(os.close, fd)
-                row = file_row.begun(place, name, kind, fd)
+                row = file_row.build_row(place, name, kind, fd)
                 undo.pop_all()
         except OSError as error:
-            return file_row.problem(
-                place, name, kind or file_row.UNNAMED, file_row.reason(error), os.strerror(error.errno or 0)
+            return file_row.build_problem(
+                place, name, kind or file_row.UNNAMED, file_row.classify_error(error), os.strerror(error.errno or 0)
             ), None
         return row, fd
 
 
-def _unchanged(file: JournalFile, status: os.stat_result) -> bool:
-    """Whether a file still has the stat that it had when it was opened."""
+def _is_unchanged(file: JournalFile, status: os.stat_result) -> bool:
+    """Return whether a file's stat is the same as when it was opened."""
     now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_nlink)
     return now == (file.device, file.inode, file.size_bytes, file.mtime_ns, file.ctime_ns, file.links)
 
 
-def resolved(given: str) -> str:
-    """The absolute path of a file, links followed up to its directory."""
+def resolve_path(given: str) -> str:
+    """Return the absolute path of a file, with the links of its directory resolved but not a link of the file
+    itself.
+    """
     parent, name = os.path.split(os.path.abspath(given))
     return f"{os.path.realpath(parent).rstrip('/')}/{name}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Several searches of the kernel at a time."""
+"""Parallel searches for extents and disk bytes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 THREADS: Final = 2
-"""Three quarters of a look is the kernel's search for shared extents: two processors search in about half
-the time, and of a slow disk two requests wait at once."""
+"""The search for shared extents takes three quarters of a look. Two processors do it in about half the time, and a slow
+disk can work on two requests at once.
+"""
 
 
-def results(searches: Sequence[Callable[[], T]], *, parallel: bool) -> list[T]:
-    """What the searches find, in their order; one after the other unless `parallel`.
+def run_searches(searches: Sequence[Callable[[], T]], *, parallel: bool) -> list[T]:
+    """Run the searches and return their results in the same order; one after the other unless `parallel`.
 
-    What is quick is not done in parallel: threads that take turns with the interpreter lose more. Where the
-    kernel gives no thread (TasksMax=, RLIMIT_NPROC) they are done one after the other.
+    Short searches lose time in threads, because the threads wait for the interpreter. If the kernel refuses a thread
+    (TasksMax=, RLIMIT_NPROC), the searches run one after the other.
 
-    Raises: whatever ended one of them early; no other is begun then, and none is left running.
+    Raises: the error of the first search that failed; then no other search starts or keeps running.
     """
     if not parallel:
         return [search() for search in searches]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long a cold read of a whole file takes on its disk, measured on a part of the file.
+"""The time of a cold read of a whole file from its disk, measured on a sample of the file.
 
-The kernel reads far ahead of a reader (4 MiB on btrfs), so the time of one request times the number of requests is a
-hundred times too long on an SSD, and nearly right on a hard disk. The sample is read as a kernel reads ahead:
-all of its requests are under way at once.
+The kernel reads far ahead of a reader (4 MiB on btrfs). So the time of one request times the number of requests is a
+hundred times too long on an SSD, and nearly right on a hard disk. The sample is read as the kernel reads ahead: all of
+its requests are under way at once.
 
-Nothing is written back for it: POSIX_FADV_DONTNEED would begin a write-back of dirty pages, so they are left out.
+The measurement causes no write-back: POSIX_FADV_DONTNEED would start the write-back of dirty pages, so the sample
+leaves them out.
 """
 
 from __future__ import annotations
@@ -19,41 +20,43 @@ from typing import Final
 from journalkeeper.btrfs import fiemap, kernel, writeback
 
 FIRST_UNITS: Final = 16
-"""Requests of the first sample, which shows how large the second one may be."""
+"""The requests of the first sample. Its time shows how large the second sample may be."""
 
 MOST_UNITS: Final = 1024
 MOST_S: Final = 0.4
-"""The time for the second sample: at 150 requests a second 60 of them."""
+"""The time for the second sample, enough for 60 requests at 150 a second."""
 
 UNIT_BYTES: Final = 512 << 10
-"""Bytes in one piece that cost about as much as a request elsewhere: 0.1 to 8 ms at 5,000 to 60 MB/s."""
+"""The contiguous bytes that cost about as much as one seek: 0.1 to 8 ms at 5,000 to 60 MB/s."""
 
 GROUPS: Final = 4
-"""Places of the file that a sample is taken from: its head is more fragmented than its middle."""
+"""The number of places in the file from which a sample is taken, because a file's head is more fragmented than its
+middle.
+"""
 
 READ_BYTES: Final = 1 << 20
 
 Piece = tuple[int, int, float]
-"""Offset and length of written data, at most UNIT_BYTES, and its price in requests."""
+"""The offset and length of written data, at most UNIT_BYTES, and its price in requests."""
 
 
 def estimate_cold_read_s(fd: int) -> float | None:
-    """Return the seconds that a cold read of `fd` takes.
+    """Return the estimated seconds of a cold read of `fd`.
 
-    None where programs map the file's pages, and where the kernel does not list dirty pages. The second sample lies
-    where the first did not, as what was read once may be in a cache further down.
+    The result is None if programs map the file's pages, or if the kernel does not list dirty pages. The second sample
+    excludes the first one, because the device may have cached the first one.
 
     Raises: OSError: EIO.
     """
     dirty = writeback.find_dirty_runs(fd)
     if dirty is None:
         return None
-    pieces = _pieces(fd)
+    pieces = _list_pieces(fd)
     total = sum(units for _, _, units in pieces)
     clean = [one for one in pieces if not any(start < one[0] + one[1] and one[0] < end for start, end in dirty)]
     goal = float(FIRST_UNITS)
     while True:
-        chosen = _sample(clean, goal)
+        chosen = _choose_sample(clean, goal)
         sample = _drop_pages(fd, chosen)
         units = sum(units for _, _, units in sample)
         if not units or units < min(total, FIRST_UNITS) / 2:
@@ -65,14 +68,16 @@ def estimate_cold_read_s(fd: int) -> float | None:
         goal = min(max(units * MOST_S / spent_s, FIRST_UNITS + 1), MOST_UNITS)
 
 
-def _pieces(fd: int) -> list[Piece]:
-    """Return the written data of a file; a piece that continues the one before on the disk costs no request."""
+def _list_pieces(fd: int) -> list[Piece]:
+    """Return the written data of a file as pieces. A piece that follows the one before on the disk costs no extra
+    request.
+    """
     pieces: list[Piece] = []
     end = 0
     for row in fiemap.list_extents(fd, sync=False):
         if row.flags & (fiemap.FIEMAP_EXTENT_UNWRITTEN | fiemap.FIEMAP_EXTENT_DELALLOC):
             continue
-        # Of compressed rows the next one begins before the end that this one would have uncompressed.
+        # A compressed row has its uncompressed length, so the next row on the disk begins before its apparent end.
         encoded = row.flags & fiemap.FIEMAP_EXTENT_ENCODED and end - row.length < row.physical < end
         for offset in range(0, row.length, UNIT_BYTES):
             length = min(UNIT_BYTES, row.length - offset)
@@ -82,8 +87,8 @@ def _pieces(fd: int) -> list[Piece]:
     return pieces
 
 
-def _sample(pieces: Sequence[Piece], goal: float) -> list[Piece]:
-    """Return pieces worth about `goal` requests, from GROUPS places of the file."""
+def _choose_sample(pieces: Sequence[Piece], goal: float) -> list[Piece]:
+    """Return pieces that cost about `goal` requests, from GROUPS places of the file."""
     chosen: list[Piece] = []
     for group in range(GROUPS):
         left = goal / GROUPS
@@ -95,14 +100,16 @@ def _sample(pieces: Sequence[Piece], goal: float) -> list[Piece]:
 
 
 def _drop_pages(fd: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """Drop the pages of pieces from the cache, and return the pieces of which that succeeded: no program maps them."""
+    """Drop the pages of the pieces from the cache, and return the pieces without mapped pages, for which that
+    worked.
+    """
     for offset, length, _ in pieces:
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
     return [one for one in pieces if kernel.cachestat(fd, one[0], one[1])[0] * PAGESIZE <= one[1] / 2]
 
 
 def _read(fd: int, pieces: Sequence[Piece]) -> float:
-    """Read pieces with all requests under way at once, and return the seconds that it took."""
+    """Read the pieces with all requests under way at once, and return the elapsed seconds."""
     runs: list[tuple[int, int]] = []
     for offset, length, _ in pieces:
         begin = runs.pop()[0] if runs and runs[-1][1] == offset else offset

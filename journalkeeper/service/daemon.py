@@ -340,7 +340,7 @@ class Daemon:
     def _changed(self, change: Change) -> None:
         """What `reloader.watch` saw: names need a look; an append only may begin an interval."""
         engine = self._reloader.engine
-        began = guarded(lambda: [engine.memory.flushes.appended(directory) for directory in change.appended])
+        began = guarded(lambda: [engine.memory.flushes.note_append(directory) for directory in change.appended])
         trouble = began.detail if isinstance(began, InternalError) else change.trouble
         if trouble:
             self._daily.log("event", ERROR, f"what changed is not known, so everything is looked at: {trouble}")

@@ -13,7 +13,7 @@ import pytest
 from journalkeeper.journald import entries, layout
 from journalkeeper.journald.entries import Entry
 from journalkeeper.model import Kind, Reason
-from journalkeeper.observe.intake import Intake, written_by_journald
+from journalkeeper.observe.intake import Intake, list_journald_files
 from tests import hosts
 from tests.journal_files import journal
 
@@ -80,22 +80,22 @@ def test_only_what_came_since_the_last_look_counts(tmp_path: Path) -> None:
     active, rows = tmp_path / "system.journal", [row(1, 9_000_000)]
     active.write_bytes(journal(rows))
     intake, paths = Intake(), [f"{active}", f"{tmp_path}/none.journal"]
-    assert intake.waits_us(paths) == []
+    assert intake.list_waits_us(paths) == []
     rows += [row(2, 300), row(3, -5), (4, NOW_US + 4, None)]
     active.write_bytes(journal(rows))
-    assert intake.waits_us(paths) == [300]
-    assert intake.worst_us(paths) is None
+    assert intake.list_waits_us(paths) == [300]
+    assert intake.find_worst_us(paths) is None
 
 
 def test_after_a_rotation_all_of_the_new_file_is_new(tmp_path: Path) -> None:
     active = tmp_path / "system.journal"
     active.write_bytes(journal([row(9)]))
     intake, paths = Intake(entries=2), [f"{active}"]
-    assert intake.waits_us(paths) == []
+    assert intake.list_waits_us(paths) == []
     active.rename(tmp_path / "archive")
-    assert intake.waits_us(paths) == []
+    assert intake.list_waits_us(paths) == []
     active.write_bytes(journal([row(1, 1), row(2, 2), row(3, 3)]))
-    assert intake.waits_us(paths) == [2, 3]
+    assert intake.list_waits_us(paths) == [2, 3]
 
 
 @pytest.mark.parametrize("rest", [0, 100, 300, 4096])
@@ -106,9 +106,9 @@ def test_a_file_that_is_cut_short_under_a_look_ends_nobody(tmp_path: Path, rest:
     child = os.fork()
     if child == 0:
         intake, paths = Intake(), [f"{active}"]
-        intake.waits_us(paths)
+        intake.list_waits_us(paths)
         os.truncate(active, rest)
-        os._exit(len(intake.waits_us(paths)))
+        os._exit(len(intake.list_waits_us(paths)))
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -118,13 +118,13 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("there")
     (tmp_path / "system.journal").symlink_to("there/system.journal")
     intake, paths = Intake(), [f"{tmp_path}/link/system.journal", f"{tmp_path}/system.journal"]
-    intake.waits_us(paths)
+    intake.list_waits_us(paths)
     (tmp_path / "there/system.journal").write_bytes(journal([row(1), row(2)]))
-    assert intake.waits_us(paths) == []
+    assert intake.list_waits_us(paths) == []
 
 
 def test_who_owns_remote_tells_nothing_under_any_name() -> None:
     own = hosts.file(Kind.ACTIVE)
     theirs = own._replace(path="/var/log/journal/remote/system.journal", instance=layout.REMOTE)
     bad = own._replace(path="/var/log/journal/x/system.journal", problem=Reason.BAD_HEADER)
-    assert written_by_journald([own, theirs, bad, hosts.file(Kind.ARCHIVED)]) == [own.path]
+    assert list_journald_files([own, theirs, bad, hosts.file(Kind.ARCHIVED)]) == [own.path]

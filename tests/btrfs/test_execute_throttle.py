@@ -20,7 +20,7 @@ from journalkeeper.execute.throttle import Place, Throttle
 from journalkeeper.model import Action, Kind, Reason, Request, Verb
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import Intake
-from journalkeeper.observe.load import others_busy_percent
+from journalkeeper.observe.load import measure_busy_percent
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.observe.syncs import Syncs
 from journalkeeper.probe.bed import ONLINE, Bed
@@ -52,7 +52,7 @@ def next_delay(bed: Bed, intake: Intake) -> int:
     worst: list[int] = []
 
     def came() -> bool:
-        worst.extend(delay for delay in [intake.worst_us([str(bed.journald.active)])] if delay is not None)
+        worst.extend(delay for delay in [intake.find_worst_us([str(bed.journald.active)])] if delay is not None)
         return bool(worst)
 
     assert eventually(came)
@@ -63,8 +63,8 @@ def test_what_a_stall_cost_a_message_is_in_the_journal(bed: Bed) -> None:
     intake = Intake()
     bed.journald.log("before")
     bed.journald.sync()
-    assert intake.worst_us([str(bed.journald.active)]) is None, "what came before is not our doing"
-    assert intake.worst_us([str(bed.journald.active)]) is None, "nothing came"
+    assert intake.find_worst_us([str(bed.journald.active)]) is None, "what came before is not our doing"
+    assert intake.find_worst_us([str(bed.journald.active)]) is None, "nothing came"
     worst_us = after_stall(bed, 0.5, intake)
     assert 400_000 < worst_us < 30_000_000
     bed.journald.log("at once")
@@ -73,14 +73,14 @@ def test_what_a_stall_cost_a_message_is_in_the_journal(bed: Bed) -> None:
 
 def test_a_rotation_between_two_looks_is_no_error(bed: Bed) -> None:
     intake = Intake()
-    intake.worst_us([str(bed.journald.active)])
+    intake.find_worst_us([str(bed.journald.active)])
     bed.journald.rotate()
-    intake.worst_us([str(bed.journald.active)])
+    intake.find_worst_us([str(bed.journald.active)])
     assert after_stall(bed, 0.3, intake) > 200_000
 
 
 def test_an_active_file_that_is_gone_says_nothing() -> None:
-    assert Intake().worst_us(["/nonexistent/system.journal"]) is None
+    assert Intake().find_worst_us(["/nonexistent/system.journal"]) is None
 
 
 def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
@@ -123,11 +123,11 @@ def test_a_backup_keeps_its_own_disk_busy_and_no_other(make_volume: Callable[...
     assert [f"/dev/{name}" for name in list_disks(ours)] == volumes[0].devices
     os.sync()
     with writing(volumes[1]):
-        assert eventually(lambda: others_busy_percent((theirs,), 0.1)[theirs] > 0)
-        busy = [others_busy_percent((ours, theirs), 0.25) for _ in range(8)]
+        assert eventually(lambda: measure_busy_percent((theirs,), 0.1)[theirs] > 0)
+        busy = [measure_busy_percent((ours, theirs), 0.25) for _ in range(8)]
     assert max(one[theirs] for one in busy) > 10
     assert min(one[ours] for one in busy) == 0
-    assert others_busy_percent(("gone",), 0) == {}
+    assert measure_busy_percent(("gone",), 0) == {}
 
 
 def test_a_plan_waits_for_who_uses_its_own_disk_and_not_for_another(
@@ -211,17 +211,17 @@ def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed) -> None:
     log_until_online(short.journald, "the timer starts")
     one.look(short)
     assert one.throttle(0) is None, "not yet due"
-    assert eventually(lambda: one.flushes.due(500_000))
+    assert eventually(lambda: one.flushes.is_flush_due(500_000))
     assert one.throttle(0) is None
     assert short.journald.state() != ONLINE
-    assert one.flushes.passed()
+    assert one.flushes.needs_plan()
 
 
 def test_a_stop_ends_a_pause(short: Bed) -> None:
     one = Asked(short, Kind.ARCHIVED)
     log_until_online(short.journald, "the timer starts")
     one.look(short)
-    assert eventually(lambda: one.flushes.due(500_000))
+    assert eventually(lambda: one.flushes.is_flush_due(500_000))
     os.kill(short.journald.pid, signal.SIGSTOP)  # the flush does not come
     try:
         threading.Timer(0.5, setattr, (one, "stopped", True)).start()
@@ -241,15 +241,15 @@ def test_a_sync_that_no_timer_foretold_is_seen(bed: Bed) -> None:
     bed.journald.log("one")
     bed.journald.sync()
     syncs = Syncs(str(bed.journald.active))
-    assert not any(syncs.seen() for _ in range(4)), "nothing happened"
+    assert not any(syncs.has_foreign_sync() for _ in range(4)), "nothing happened"
     bed.journald.log("a disk fails", PRIORITY="2")
-    assert eventually(syncs.seen)
+    assert eventually(syncs.has_foreign_sync)
     assert eventually(lambda: bed.journald.state() != ONLINE)
-    syncs.seen()
-    assert not any(syncs.seen() for _ in range(4)), "it is over"
+    syncs.has_foreign_sync()
+    assert not any(syncs.has_foreign_sync() for _ in range(4)), "it is over"
     bed.journald.log("an append")
-    assert eventually(syncs.seen)
-    assert not syncs.seen()
+    assert eventually(syncs.has_foreign_sync)
+    assert not syncs.has_foreign_sync()
 
 
 def test_what_the_first_piece_moved_is_no_sync(make_volume: Callable[..., ScratchVolume]) -> None:
@@ -262,12 +262,12 @@ def test_what_the_first_piece_moved_is_no_sync(make_volume: Callable[..., Scratc
 
     write()
     syncs = Syncs(str(path))
-    assert not syncs.seen()
+    assert not syncs.has_foreign_sync()
     write()
-    assert not syncs.seen(), "by the first piece, which may be the file's beginning"
+    assert not syncs.has_foreign_sync(), "by the first piece, which may be the file's beginning"
     write()
-    assert syncs.seen(), "a later piece lies behind it"
+    assert syncs.has_foreign_sync(), "a later piece lies behind it"
 
 
 def test_a_file_that_is_gone_is_not_synced() -> None:
-    assert not Syncs("/nonexistent/system.journal").seen()
+    assert not Syncs("/nonexistent/system.journal").has_foreign_sync()

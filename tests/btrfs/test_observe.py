@@ -17,7 +17,7 @@ from journalkeeper.btrfs import placement
 from journalkeeper.cli.status import foreign
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError
-from journalkeeper.observe.observer import COARSE_NS, Observer, Seen, resolved
+from journalkeeper.observe.observer import COARSE_NS, Observer, Seen, resolve_path
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, disk_bytes, run
 from tests.btrfs.journals import bearing, do, extents, log_until_online, planned, readable_for
@@ -324,7 +324,7 @@ def test_many_spellings_of_one_path_are_one_file(top: Path) -> None:
     link = top.with_name(f"{top.name}-link")
     link.symlink_to(top)
     spellings: list[Path | str] = [path, f"{top}/./{MACHINE}/../{MACHINE}//{NAMES[0]}", link / MACHINE / NAMES[0]]
-    assert [file.path for file in look_at(*map(resolved, map(str, spellings)))] == [str(path)]
+    assert [file.path for file in look_at(*map(resolve_path, map(str, spellings)))] == [str(path)]
     assert look_at(link / MACHINE / NAMES[0])[0].problem is Reason.VANISHED  # no link is followed unless resolved
 
 

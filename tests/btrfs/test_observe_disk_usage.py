@@ -79,28 +79,28 @@ def archive(place: Path, journal_bytes: bytes) -> Iterator[int]:
 
 def test_a_process_without_the_right_is_told_what_compsize_tells(archive: int, unit: Unit) -> None:
     assert as_nobody(lambda: read_disk_bytes(archive)) is None
-    answer = as_nobody(lambda: disk_usage.disk_bytes(archive, unit.path))
+    answer = as_nobody(lambda: disk_usage.measure_disk_bytes(archive, unit.path))
     assert answer == read_disk_bytes(archive) == lab.disk_bytes(os.readlink(f"/proc/self/fd/{archive}"))
     assert unit.words() == [""]
 
 
 def test_a_process_with_the_right_asks_nobody(archive: int) -> None:
-    assert disk_usage.disk_bytes(archive, "/nowhere") == read_disk_bytes(archive)
+    assert disk_usage.measure_disk_bytes(archive, "/nowhere") == read_disk_bytes(archive)
 
 
 def test_nothing_is_told_about_what_is_no_journal(place: Path, unit: Unit) -> None:
     (place / "file").write_bytes(b"x" * 5000)
     with open(place / "file", "rb") as file:
-        assert as_nobody(lambda: disk_usage.disk_bytes(file.fileno(), unit.path)) is None
+        assert as_nobody(lambda: disk_usage.measure_disk_bytes(file.fileno(), unit.path)) is None
     with opening.open_directory(str(place)) as fd:
-        assert as_nobody(lambda: disk_usage.disk_bytes(fd, unit.path)) is None
+        assert as_nobody(lambda: disk_usage.measure_disk_bytes(fd, unit.path)) is None
     words = ("no journal file: wrong magic", "not a regular file")
     assert unit.words(2) == [f"journalkeeper: cannot measure: {word}\n" for word in words]
 
 
 @pytest.mark.parametrize("unit", [UNPRIVILEGED], indirect=True)
 def test_a_unit_without_the_right_says_so(archive: int, unit: Unit) -> None:
-    assert as_nobody(lambda: disk_usage.disk_bytes(archive, unit.path)) is None
+    assert as_nobody(lambda: disk_usage.measure_disk_bytes(archive, unit.path)) is None
     assert unit.words() == ["journalkeeper: cannot measure: this process lacks CAP_SYS_ADMIN\n"]
 
 
@@ -109,12 +109,12 @@ def test_a_question_without_a_descriptor_is_refused(unit: Unit) -> None:
         channel.connect(unit.path)
         channel.send(b"?")
         assert channel.recv(disk_usage.ANSWER_BYTES) == b""
-    assert unit.words() == ["journalkeeper: cannot measure: no descriptor came with the question\n"]
+    assert unit.words() == ["journalkeeper: cannot measure: the question contains no file descriptor\n"]
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "\0journalkeeper-test-nobody-listens"])
 def test_without_the_unit_nothing_is_known(archive: int, path: str) -> None:
-    assert as_nobody(lambda: disk_usage.disk_bytes(archive, path)) is None
+    assert as_nobody(lambda: disk_usage.measure_disk_bytes(archive, path)) is None
 
 
 def test_who_may_not_ask_the_unit_is_told_nothing(archive: int, place: Path) -> None:
@@ -123,7 +123,7 @@ def test_who_may_not_ask_the_unit_is_told_nothing(archive: int, place: Path) -> 
         listening.bind(path)
         os.chmod(path, 0o600)
         listening.listen()
-        assert as_nobody(lambda: disk_usage.disk_bytes(archive, path)) is None
+        assert as_nobody(lambda: disk_usage.measure_disk_bytes(archive, path)) is None
 
 
 def test_a_unit_that_gives_no_answer_is_not_waited_for_for_ever(archive: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,4 +132,4 @@ def test_a_unit_that_gives_no_answer_is_not_waited_for_for_ever(archive: int, mo
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(path)
         listening.listen()
-        assert as_nobody(lambda: disk_usage.disk_bytes(archive, path)) is None
+        assert as_nobody(lambda: disk_usage.measure_disk_bytes(archive, path)) is None

@@ -69,7 +69,7 @@ def test_a_second_look_opens_the_changed_file_alone(many: Path) -> None:
 
 def failing_at(path: str, error: BaseException) -> Callable[[survey.Opened], survey.Fields]:
     """The search, but for one file."""
-    real = survey._lie
+    real = survey._measure_extents
 
     def search(opened: survey.Opened) -> survey.Fields:
         if opened.row.path == path:
@@ -86,7 +86,7 @@ def left_open(many: Path) -> list[str]:
 @pytest.mark.parametrize("bad", [0, FILES - 1])
 def test_an_error_in_either_thread_is_one_files(many: Path, monkeypatch: pytest.MonkeyPatch, bad: int) -> None:
     path = sorted(str(entry) for entry in many.iterdir())[bad]
-    monkeypatch.setattr(survey, "_lie", failing_at(path, MemoryError(path)))
+    monkeypatch.setattr(survey, "_measure_extents", failing_at(path, MemoryError(path)))
     found = look(Observer(), many)
     assert [file.path for file in found if file.problem is Reason.INTERNAL_ERROR] == [path]
     assert len([file for file in found if file.problem is None]) == FILES - 1
@@ -97,7 +97,7 @@ def test_an_error_in_either_thread_is_one_files(many: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("bad", [0, FILES - 1])
 def test_the_programs_end_in_either_thread_is_ours(many: Path, monkeypatch: pytest.MonkeyPatch, bad: int) -> None:
     path = sorted(str(entry) for entry in many.iterdir())[bad]
-    monkeypatch.setattr(survey, "_lie", failing_at(path, KeyboardInterrupt()))
+    monkeypatch.setattr(survey, "_measure_extents", failing_at(path, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         look(Observer(), many)
     assert left_open(many) == []

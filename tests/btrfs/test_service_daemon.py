@@ -230,7 +230,7 @@ def test_the_timer_of_a_journald_that_is_never_at_rest_is_learned_by_one_sync(
         seen = observer.look([os.fspath(journald.journal)], now_us=time.time_ns() // 1000)
         (instance,) = flushes.look((seen.instances[0]._replace(rotatable=True),), seen.files)
         if instance.sync_tells:
-            assert flushes.passed(), "it is time for a plan"
+            assert flushes.needs_plan(), "it is time for a plan"
             flushes.learn(instance.directory, control.synchronize)
         return instance.online_since_us is not None
 
@@ -499,9 +499,9 @@ def test_a_set_clock_does_not_move_the_timer(make_bed: Callable[..., Bed], tmp_p
     # the instance's settings are this machine's own: what matters is that a timer runs
     (instance,) = flushes.look(seen.instances, seen.files)
     assert instance.online_since_us is not None
-    due_us = flushes.closes_us(instance.directory, 0)
+    due_us = flushes.get_closing_us(instance.directory, 0)
     for skew_us in (10**13, -(10**13)):
         (again,) = flushes.look(seen.instances, seen.files)
         assert again.online_since_us is not None
         assert abs(again.online_since_us - skew_us - instance.online_since_us) < 1_000_000
-        assert flushes.closes_us(instance.directory, 0) == due_us
+        assert flushes.get_closing_us(instance.directory, 0) == due_us

@@ -198,13 +198,13 @@ def test_a_look_that_raises_anything_costs_one_file_and_is_not_repeated(
     top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
-    lie = module._lie
+    lie = module._measure_extents
 
     def fail(opened: module.Opened) -> module.Fields:
         tried.append(os.path.basename(opened.row.path))
         return mistake() if opened.row.path.endswith(archive_name(2)) else lie(opened)
 
-    monkeypatch.setattr(module, "_lie", fail)
+    monkeypatch.setattr(module, "_measure_extents", fail)
     observer = Observer()
     later_us = (max(path.stat().st_ctime_ns for path in top.rglob("*")) // 1000) + 60_000_000
     for _ in range(2):

@@ -144,13 +144,13 @@ def test_what_is_left_out_is_a_row_with_its_number(volume: ScratchVolume, monkey
     seen = Observer().look([str(top)], now_us=time.time_ns() // 1000)
     (row,) = [file for file in seen.files if file.problem is Reason.TOO_MANY]
     assert (row.path, row.problem_detail) == (
-        f"{top}/remote", "5 journal files more than the 4 that are looked at",
+        f"{top}/remote", "5 journal files are left out: at most 4 are looked at",
     )  # fmt: skip
     assert len(seen.files) == 4 + 1
 
 
 def test_a_limit_that_is_reached_is_in_the_status() -> None:
-    reached = ("/j/remote: 12,832 journal files more than the 7,168 that are looked at", "/j: no more watches")
+    reached = ("/j/remote: 12,832 journal files are left out: at most 7,168 are looked at", "/j: no more watches")
     state = Snapshot(directories=("/j",), present=Present(limits=reached[:1], unwatched=reached[1]))
     shown = properties(records.MANAGER, manager(state))
     assert shown["Limits"] == list(reached)
