@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The callers of the service: which user is behind a connection, and how much of the service that user may use.
+"""The callers of the service: the user of each connection, and how much of the service that user may use.
 
-A bus keeps every answer that a caller does not read. dbus-daemon stops reading from a service, for all
-callers, when 127 MiB of the service's messages are kept (max_incoming_bytes). Three limits keep it far below:
-an answer has at most 1 MiB; a user has RATE_PER_S calls a second, and calls above that get no answer at
-all; and after each CHECK_BYTES of answers the bus is asked who does not read. Those users get no answer until
-they have read. Users count as a whole, root's programs one by one.
+A bus keeps every answer that a caller does not read. dbus-daemon stops reading from a service, for all callers, when
+127 MiB of the service's messages are kept (max_incoming_bytes). Three limits keep it far below. An answer has at most 1
+MiB. A user has RATE_PER_S calls a second, and calls above that get no answer at all. After each CHECK_BYTES of answers
+the service asks the bus which users do not read; those get no answer until they have read. All connections of a user
+count together, except root's, which count one by one.
 
-Source: dbus-daemon(1), limits; dbus-daemon's interface org.freedesktop.DBus.Debug.Stats, for root. A
-dbus-broker does not have that interface; it ends a connection that does not read.
+Source: dbus-daemon(1), limits; dbus-daemon's interface org.freedesktop.DBus.Debug.Stats, for root. A dbus-broker does
+not have that interface; it ends a connection that does not read.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CallError(Exception):
 
 
 class Caller:
-    """A connection to the bus. `uid` is None until the bus has said it; `early_calls` wait for that."""
+    """A connection to the bus. `uid` is None until the bus has answered; `early_calls` wait for that."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -80,7 +80,7 @@ class Caller:
 
     @property
     def user(self) -> User:
-        """The user whose limits apply: the uid, or for root the connection."""
+        """The key for the limits: the uid, or the connection's name for root."""
         return self.uid or self.name
 
     def reads(self, owner: str) -> bool:
@@ -113,7 +113,7 @@ class Callers:
         return caller
 
     async def identify(self, caller: Caller) -> bool:
-        """Learn the user of `caller`. Return False if the bus does not say it."""
+        """Read the user of `caller` from the bus. Return False if the bus does not answer."""
         said = await self._values(BUS, "GetConnectionCredentials", caller.name)
         if said is None or "UnixUserID" not in said:
             return False
@@ -159,7 +159,7 @@ class Callers:
     # -- Who does not read ---------------------------------------------------------------------
 
     def count_sent(self, size_bytes: int) -> None:
-        """Count the bytes of an answer; ask the bus who does not read, after each CHECK_BYTES."""
+        """Count the bytes of an answer, and after each CHECK_BYTES start a check for callers that do not read."""
         self._sent_bytes += size_bytes
         if self._sent_bytes >= CHECK_BYTES:
             self._begin_check(asyncio.get_running_loop().time())
@@ -170,7 +170,7 @@ class Callers:
             self._check = asyncio.ensure_future(self._find_silent())
 
     async def _find_silent(self) -> None:
-        """Find the users who leave too many bytes unread: they get no answer."""
+        """Find the users with too many unread bytes; they get no answers until the next check."""
         kept_bytes = await self._count_kept(self._own, "IncomingBytes")
         unread: Counter[User] = Counter()
         if kept_bytes >= UNREAD_MOST:

@@ -48,7 +48,7 @@ class HungError(KeeperError):
 
 
 class Answer(NamedTuple):
-    """What became of a job: `document` is that of `defrag -j`, `canceled` whether somebody ended it."""
+    """The result of a job: `document` is that of `defrag -j`; `canceled` is True if it was canceled."""
 
     report: Report
     document: dict[str, Any]
@@ -72,7 +72,7 @@ class Service:
         with ExitStack() as undo:
             runner = asyncio.Runner()
             undo.callback(runner.close)
-            bus = runner.run(_connected())
+            bus = runner.run(_connect())
             if bus is None:
                 return None
             undo.callback(bus.disconnect)
@@ -124,13 +124,13 @@ class Service:
 
         Raises: KeeperError when the service ends, or the connection to the bus.
         """
-        self._run(self._changed())
+        self._run(self._wait_for_change())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             return self._runner.run(work)
         except (EOFError, OSError) as error:
-            raise KeeperError(f"the connection to the bus was lost: {error}; a job goes on without us") from error
+            raise KeeperError(f"the connection to the bus was lost: {error}; a job goes on without it") from error
 
     async def _plan(self, request: Request) -> dict[str, Any]:
         document: dict[str, Any] = json.loads((await self._manager("Plan", "a{sv}", [_options(request)]))[0])
@@ -176,7 +176,7 @@ class Service:
             return  # it has just ended
 
     async def _tell(self, job: str, on_progress: Callable[[Progress], None]) -> None:
-        """How far the job is."""
+        """Report the progress of the job to `on_progress`."""
         try:
             now = await self._properties(job, names.JOB)
         except KeeperError:
@@ -186,7 +186,7 @@ class Service:
         elif now.get("FileTotal"):
             on_progress(from_properties(NONE_YET._replace, PROGRESS, now))
 
-    async def _changed(self) -> None:
+    async def _wait_for_change(self) -> None:
         if await self._listen():
             return
         await self._next(None)
@@ -194,7 +194,7 @@ class Service:
             self._received.get_nowait()
 
     async def _listen(self) -> bool:
-        """Have the service's signals come, and what happens to its name; False if they do already."""
+        """Subscribe to the service's signals and to changes of its owner. Return False if that was done before."""
         if self._listens:
             return False
         self._listens = True
@@ -207,17 +207,17 @@ class Service:
         return True
 
     def _hear(self, message: Message) -> None:
-        """Take what the service or the bus says; anybody can send us a signal of any name."""
+        """Queue a signal of the service or the bus; other programs can send signals of the same name."""
         if message.message_type is MessageType.SIGNAL and message.sender in {BUS, self._owner}:
             self._received.put_nowait(message)
 
     async def _next(self, patience_s: float | None) -> Message | None:
-        """The next signal, None if there is none for so long.
+        """Return the next signal, or None if none arrives within `patience_s`.
 
         Raises: KeeperError if the service or the bus is gone.
         """
         if self._gone is None:
-            # once, for all waits: who cancels it cancels the bus's own
+            # one future for all waits: canceling it would cancel the bus's own
             self._gone = asyncio.ensure_future(self._bus.wait_for_disconnect())  # type: ignore[no-untyped-call]
         getting = asyncio.ensure_future(self._received.get())
         waits: set[asyncio.Future[Any]] = {getting, self._gone}
@@ -226,9 +226,9 @@ class Service:
         getting.cancel()
         if self._gone.done():
             self._gone.exception()  # it says no more than we do
-            raise KeeperError("the connection to the bus was lost; what was asked for goes on without us")
+            raise KeeperError("the connection to the bus was lost; the service goes on without it")
         if message is not None and message.member == "NameOwnerChanged" and message.body[2] != self._owner:
-            raise KeeperError("the service has ended; `journalkeeper history` tells what it did")
+            raise KeeperError("the service has ended; `journalkeeper history` shows what it did")
         return message
 
     async def _properties(self, path: str, interface: str, within_s: float = CALL_S) -> dict[str, Any]:
@@ -237,14 +237,14 @@ class Service:
         return {name: value.value for name, value in body[0].items()}
 
     async def _manager(self, member: str, signature: str, body: list[Any], *, asks: bool = False) -> list[Any]:
-        """Call a method of the manager; one that `asks` may have the user asked for a password."""
+        """Call a method of the manager. With `asks` polkit may ask the user for a password."""
         return await _call(
             self._bus, self._owner, names.MANAGER_PATH, f"{names.MANAGER}.{member}", signature, body, asks=asks
         )
 
 
 def _options(request: Request) -> dict[str, Variant]:
-    """What is asked for, as Plan and Defragment take it."""
+    """Return the options of `request` as Plan and Defragment take them."""
     return {name: Variant(signature, value) for name, (signature, value) in options.options(request).items()}
 
 
@@ -252,10 +252,10 @@ ERRORS: Final[dict[str, type[KeeperError]]] = {
     **{name: kind for kind, name in names.ERRORS if kind in {UsageError, NeedsRootError, BusyError, NoSuchJobError}},
     names.ACCESS_DENIED: NeedsRootError,
 }
-"""What an error on the bus is here; all others are KeeperErrors: their sentence says it all."""
+"""The exception for each error on the bus; all others become a KeeperError with the sentence of the error."""
 
 
-async def _connected() -> MessageBus | None:
+async def _connect() -> MessageBus | None:
     address = names.bus_address()
     if address is None:
         return None
@@ -266,7 +266,7 @@ async def _connected() -> MessageBus | None:
 
 
 async def _owner(bus: MessageBus) -> str | None:
-    """The unique name behind the service's, so that no call starts one."""
+    """Return the unique name of the service's connection, so that no call starts a service."""
     reply = await asyncio.wait_for(
         bus.call(Message(BUS, BUS_PATH, BUS, "GetNameOwner", signature="s", body=[names.BUS_NAME])), CALL_S
     )
@@ -284,7 +284,7 @@ async def _call(  # noqa: PLR0917 - a call has so many parts
     asks: bool = False,
     within_s: float = CALL_S,
 ) -> list[Any]:
-    """One call of `method`, interface and member, and its answer. Raises: as ERRORS says."""
+    """Call `method`, given as interface and member, and return its answer. Raises: the exceptions of ERRORS."""
     interface, _, member = method.rpartition(".")
     flags = MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION if asks else MessageFlag.NONE
     message = Message(to, path, interface, member, flags=flags, signature=signature, body=body)
@@ -301,9 +301,9 @@ async def _call(  # noqa: PLR0917 - a call has so many parts
 
 
 def _report(written: dict[str, Any]) -> Report:
-    """A job's document as the report that a run of our own would have made.
+    """Return the Report that a job's document describes.
 
-    Raises: KeeperError if the service speaks of what this version does not know.
+    Raises: KeeperError if the document contains values that this version does not know.
     """
     try:
         return job_report(written)

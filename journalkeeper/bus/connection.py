@@ -52,11 +52,11 @@ class Connection(MessageBus):
 
     @property
     def _own(self) -> Any:
-        """The library's private parts, whose types differ from release to release."""
+        """This object as Any, because the types of the library's private parts differ from release to release."""
         return self
 
     async def _authenticate(self) -> None:
-        """Introduce ourselves; what is read from then on are messages."""
+        """Authenticate; from then on only messages are read, and their size is guarded."""
         await super()._authenticate()
         self._own._sock = self._own._stream = SizeGuard(self._own._sock, self._loop)
 

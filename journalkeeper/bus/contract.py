@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The interfaces as tables: what can be called and read, by which signature and by whom, and what it means.
+"""The D-Bus interfaces as tables: methods and properties with signatures, meaning, and required rights.
 
-Pure. Properties are those of wire.records. What Introspect answers, the installed XML and
-org.journalkeeper1(5) are made of these tables.
+Pure. The properties are those of wire.records. Introspect's answers, the installed XML and org.journalkeeper1(5) are
+generated from these tables.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from journalkeeper.wire import records
 from journalkeeper.wire.field import Fields, on_bus
 
 Args = tuple[tuple[str, str], ...]
-"""Names with their signatures."""
+"""Pairs of a name and a signature."""
 
 
 class Method(NamedTuple):
-    """`action` is what polkit is asked for before it is called; None: everybody may."""
+    """A method. `action` is the polkit action that a call requires; None: every user may call it."""
 
     name: str
     doc: str = ""
@@ -29,17 +29,17 @@ class Method(NamedTuple):
 
     @property
     def signature(self) -> str:
-        """Of the whole call."""
+        """The signature of the whole call."""
         return "".join(signature for _, signature in self.takes)
 
     @property
     def meaning(self) -> str:
-        """What it does, and which right it takes."""
+        """The description of the method, with the polkit action that it requires."""
         return self.doc if self.action is None else f"{self.doc} Asks for {self.action}."
 
 
 class Signal(NamedTuple):
-    """What is said to everybody."""
+    """A broadcast signal."""
 
     name: str
     takes: Args
@@ -47,12 +47,12 @@ class Signal(NamedTuple):
 
     @property
     def signature(self) -> str:
-        """Of the whole body."""
+        """The signature of the whole body."""
         return "".join(signature for _, signature in self.takes)
 
 
 class Interface(NamedTuple):
-    """`properties` are rows of records, each with a name on the bus."""
+    """An interface. `properties` are rows of records, each with a name on the bus."""
 
     name: str
     doc: str = ""
@@ -187,7 +187,7 @@ OF_AN_OBJECT: Final = (*EVERYWHERE, PROPERTIES)
 
 
 def introspection(interfaces: Iterable[Interface], children: Iterable[str]) -> str:
-    """What Introspect answers. Source: D-Bus specification, "Introspection Data Format"."""
+    """Return the XML that Introspect answers. Source: D-Bus specification, "Introspection Data Format"."""
     lines = [
         '<!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"',
         ' "http://www.freedesktop.org/standards/dbus/1.0/introspect.dtd">',

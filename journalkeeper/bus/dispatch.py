@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Calls, and what is answered.
+"""Look up and answer method calls.
 
-The dispatcher only delegates. A caller gets an answer, an error of one sentence, or above the rate of calls
-nothing. `_refuse` is where every error of a call ends; unexpected exceptions go to `complain`.
-Calls are looked up in the contract's tables. dbus-fast's own ServiceInterface is not used: old releases
-answer with tracebacks.
+The dispatcher only delegates. A caller gets an answer, an error of one sentence, or no answer above the rate of calls.
+`_refuse` handles every error of a call; unexpected exceptions go to `complain`. Calls are looked up in the contract's
+tables. dbus-fast's own ServiceInterface is not used: old releases answer with tracebacks.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SILENT: Final = MessageFlag.NO_REPLY_EXPECTED.value
 
 
 class Service(Protocol):
-    """What the daemon does for callers."""
+    """The daemon's interface for callers."""
 
     jobs: Jobs
     events: Events
@@ -53,7 +52,7 @@ class Service(Protocol):
 
 
 class Dispatcher:
-    """Answers calls of `callers` to `service`, whose objects are in `objects`, by `send`.
+    """Answers calls of `callers` with the methods of `service` and the objects in `objects`; `send` sends the answers.
 
     `complain` logs unexpected exceptions.
     """
@@ -121,7 +120,7 @@ class Dispatcher:
             self._begin(self._serve(call, caller))
 
     async def _identify(self, caller: Caller) -> None:
-        """Learn whose connection this is, and then serve the calls that came meanwhile."""
+        """Read the user of the connection, then serve the calls that arrived meanwhile."""
         is_known = await self._callers.identify(caller)
         calls, caller.early_calls = caller.early_calls, []
         for call in calls if is_known else ():
@@ -171,21 +170,21 @@ class Dispatcher:
             )
 
     def _refuse(self, call: Message, error: Exception) -> None:
-        """Answer with an error. An unexpected exception goes to the administrator, without a word to the caller."""
+        """Answer with an error. An unexpected exception is logged, and its text is kept from the caller."""
         if isinstance(error, CallError):
             name, text = error.name, str(error)
         elif isinstance(error, KeeperError):
             name, text = names.error_name(error), str(error)
         else:
             said = error.strerror if isinstance(error, OSError) else None
-            name, text = names.FAILED, f"{said or 'this is a mistake in journalkeeper'}; its log says more"
+            name, text = names.FAILED, f"{said or 'bug in journalkeeper'}; its log has the traceback"
             self._complain(f"{call.interface}.{call.member} failed", error)
         self._answer(call, "s", [names.shown(text)[:ERROR_MOST]], name)
 
     # -- Reading ---------------------------------------------------------------------------
 
     def _values(self, call: Message) -> dict[str, Any]:
-        """Return the properties that are asked for; of a standard interface there are none."""
+        """Return the properties of the requested interface; a standard interface has none."""
         wanted = call.body[0]
         interfaces = self._objects.interfaces(call.path or "") or ()
         if wanted not in {one.name for one in interfaces}:
@@ -229,7 +228,7 @@ class Dispatcher:
                 return [write_document(await self._service.plan(request), caller.reads)]
 
     async def _result(self, call: Message, caller: Caller) -> list[Any]:
-        ended = self._service.jobs.ended(_job(call.body[0]))
+        ended = self._service.jobs.find_result(_job(call.body[0]))
         if ended.error is not None:
             raise ended.error
         return [write_document(ended.document, caller.reads)]

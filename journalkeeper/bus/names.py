@@ -63,26 +63,26 @@ SOCKET: Final = "/run/dbus/system_bus_socket"
 
 
 def bus_address() -> str | None:
-    """Where the system bus is, None where there is none now.
+    """Return the address of the system bus, or None if there is none now.
 
     Source: D-Bus specification, "Well-known Message Bus Instances".
     """
-    address = named_address()
+    address = find_address()
     return None if address == f"unix:path={SOCKET}" and not os.path.exists(SOCKET) else address
 
 
-def named_address() -> str:
-    """Where the system bus is, or will be."""
+def find_address() -> str:
+    """Return the address of the system bus, which may not exist yet."""
     return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or f"unix:path={SOCKET}"
 
 
 def job_path(number: int) -> str:
-    """The object of job `number`."""
+    """Return the object path of job `number`."""
     return f"{JOB_PATHS}/{number}"
 
 
 def job_number(path: str) -> int | None:
-    """The number in a job's object path, None if it is no such path."""
+    """Return the number in a job's object path, None for another path."""
     digits = path.removeprefix(f"{JOB_PATHS}/")
     fits = digits != path and digits.isascii() and digits.isdecimal() and len(digits) <= 10
     return int(digits) if fits and job_path(int(digits)) == path else None

@@ -115,7 +115,7 @@ CARRIED: Final[dict[str, Callable[[Any], object]]] = {
     "as": lambda texts: [names.shown(text) for text in texts],
     "a{sv}": _options,
 }
-"""How values of some signatures are made such that clients can carry them."""
+"""Functions that make values of these signatures safe for all clients."""
 
 
 def job_values(job: Job) -> Values:
@@ -125,7 +125,7 @@ def job_values(job: Job) -> Values:
 
 
 def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
-    """Return the records of the first LISTED_MOST files whose shown path comes after `after`."""
+    """Return the records of the first LISTED_MOST files in the order of their shown paths, beginning after `after`."""
     shown = ((names.shown(path), path) for path in found.files)
     listed: list[Values] = []
     text = 0
@@ -159,10 +159,10 @@ def write_document(document: dict[str, Any], reads: Reads) -> str:
     if "details" in written:
         written["details"] = {path: text for path, text in document["details"].items() if reads(_owner(path))}
     text = to_json(written)
-    return text if len(text) <= DOCUMENT_MOST else to_json(_cut(written))
+    return text if len(text) <= DOCUMENT_MOST else to_json(_leave_out_rows(written))
 
 
-def _cut(document: dict[str, Any]) -> dict[str, Any]:
+def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
     """Return `document` with as many rows as fit, and the number of its missing rows as `omitted`."""
     rows: dict[str, list[Any]] = {name: list(document[name]) for name in LISTS if name in document}
     rows["skipped"].sort(key=lambda row: not row.get("puts_off"))
@@ -190,7 +190,7 @@ def to_json(document: object) -> str:
 
 
 def _owner(path: str) -> str:
-    """Return the owner of a journal; a directory's, whose name is no file's, may be any user."""
+    """Return the owner of a journal by its name. The owner of a directory is unknown and may be any user."""
     base = posixpath.basename(path)
     name = classify(base)
     if name is not None:

@@ -15,7 +15,7 @@ from journalkeeper.model.errors import UsageError
 MOST_PATHS: Final = 1000
 MOST_CHARACTERS: Final = 1 << 16
 LONGEST: Final = 4096
-"""PATH_MAX: no path is longer, and no other text of an option so long."""
+"""The greatest length of a path (PATH_MAX), and of any other text of an option."""
 
 FLAGS: Final = ("active", "archived", "now", "allow-unshare", "before-shutdown")
 OPTION_SIGNATURES: Final = {**dict.fromkeys(FLAGS, "b"), "compress": "s", "paths": "as"}
@@ -32,7 +32,7 @@ class Variant(Protocol):
 
 
 def options(request: Request) -> dict[str, tuple[str, object]]:
-    """What was asked for, with signatures, as Options shows it."""
+    """Return the options on the bus that describe `request`, with their signatures."""
     given: dict[str, tuple[str, object]] = {}
     if request.paths:
         given["paths"] = ("as", [names.shown(path) for path in request.paths])
@@ -61,7 +61,7 @@ def request(given: Mapping[str, Variant], directories: tuple[str, ...]) -> Reque
     both = on["active"] == on["archived"] and not ending
     active = on["active"] or both or ending
     return Request(
-        paths=tuple(dict.fromkeys(checked_path(one, directories) for one in paths)),
+        paths=tuple(dict.fromkeys(check_path(one, directories) for one in paths)),
         active=active,
         archived=on["archived"] or both,
         now=on["now"] or ending,
@@ -87,8 +87,8 @@ def _check(given: Mapping[str, Variant], allowed: Mapping[str, str]) -> None:
             raise UsageError(f"option {name} has signature {_short(value.signature)}; it must be {allowed[name]}")
 
 
-def checked_path(path: str, directories: tuple[str, ...]) -> str:
-    """`path`, which must be a file's below one of `directories`, by its name alone.
+def check_path(path: str, directories: tuple[str, ...]) -> str:
+    """Return `path` if it is the normal form of a path below one of `directories`; the disk is not read.
 
     Raises: UsageError otherwise.
     """
@@ -120,5 +120,5 @@ def _compression(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    """A caller's word, to be said back to it."""
+    """Return a caller's text, quoted and shortened, for an error message."""
     return repr(text if len(text) <= 100 else f"{text[:100]}...")

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whether a caller may call a method: root may, and for the others polkit decides.
+"""Decide whether a caller may call a method: root may, and polkit decides about other users.
 
-Whatever goes wrong means no. The caller is known by its name on the bus, which
-the bus itself writes into each message and gives to nobody else afterwards.
-
-Source: polkit's interface org.freedesktop.PolicyKit1.Authority; D-Bus specification,
+Any error means no. A caller is identified by its name on the bus, which the bus itself writes into each message and
+never reuses. Source: polkit's interface org.freedesktop.PolicyKit1.Authority; D-Bus specification,
 ALLOW_INTERACTIVE_AUTHORIZATION.
 """
 
@@ -28,15 +26,15 @@ ALLOW_USER_INTERACTION: Final = 1
 
 
 class Authority:
-    """Asks by `ask`, a call over the bus."""
+    """Asks polkit with `ask`, which makes a call over the bus."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
     async def check(self, caller: Caller, call: Message, action: str) -> None:
-        """Return if `caller`, who sent `call`, may do `action`.
+        """Return if `caller` may do `action`, which its call `call` requires.
 
-        Raises: CallError.
+        Raises: CallError if it may not, or if polkit does not answer.
         """
         if caller.uid == 0:
             return
@@ -63,7 +61,7 @@ class Authority:
 
 
 def details(call: Message) -> dict[str, str]:
-    """What polkit's rules see of `call`: its arguments by name, and each option; only names that the contract has.
+    """Return the details for polkit's rules: the method, the arguments of `call` by name, and its known options.
 
     A newline in a path is written as \\x0a, so that `paths` has one path in each line.
     """

@@ -111,7 +111,7 @@ class Server:
             bus.close()
 
     def _hear(self, message: Message) -> bool:
-        """The bus says when the name is ours."""
+        """Note the bus's signal that this service owns its name."""
         if message.sender == BUS and message.member == "NameAcquired" and message.body == [names.BUS_NAME]:
             self._well()
         return False

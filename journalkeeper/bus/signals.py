@@ -17,7 +17,7 @@ from journalkeeper.bus import contract, names
 from journalkeeper.bus.objects import Objects, Values, job_values
 from journalkeeper.model import Outcome, Result, Verb
 from journalkeeper.service.jobs import Changed, Event, FileDone, JobAdded, JobRemoved, Jobs
-from journalkeeper.service.snapshot import reclaimed_bytes
+from journalkeeper.service.snapshot import count_reclaimed_bytes
 
 COALESCE_S: Final = 0.25
 
@@ -81,7 +81,7 @@ class Signals:
     def _say_outcome(self, outcome: Outcome) -> None:
         if outcome.result is Result.DONE and outcome.action in REWRITES:
             numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
-            body = [names.shown(outcome.path), *numbers, reclaimed_bytes(outcome)]
+            body = [names.shown(outcome.path), *numbers, count_reclaimed_bytes(outcome)]
             self._say(names.MANAGER, "FileDefragmented", body)
 
     async def _tell(self) -> None:

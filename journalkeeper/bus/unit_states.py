@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The states of the units that findings are about, from PID 1 over D-Bus.
+"""Read the states of the units that findings are about, from PID 1 over D-Bus.
 
 Source: org.freedesktop.systemd1(5): ListUnitsByPatterns, GetUnitFileState, and the units' properties.
 """
@@ -32,30 +32,30 @@ PROPERTIES_OF: Final = {"Result": "result", "NRestarts": "restarts", "CanReload"
 
 
 def units(namespaces: Sequence[str] = ()) -> tuple[Unit, ...] | Unknown:
-    """Our units, journald's and rivals', as far as PID 1 has them loaded."""
+    """Return the loaded units of this program, of journald and of rivals, and this program's other units."""
     address = bus_address()
     if address is None:
-        return Unknown("there is no system bus, which tells the states of units")
+        return Unknown("there is no system bus, so the states of units are unknown")
     try:
-        return asyncio.run(asyncio.wait_for(_asked(address, namespaces), ANSWER_S))
+        return asyncio.run(asyncio.wait_for(_read_units(address, namespaces), ANSWER_S))
     except (OSError, EOFError, TimeoutError, AuthError, InvalidAddressError, KeeperError) as error:
         return Unknown(f"PID 1 cannot be asked for the states of units: {str(error) or type(error).__name__}")
 
 
-async def _asked(address: str, namespaces: Sequence[str]) -> tuple[Unit, ...]:
+async def _read_units(address: str, namespaces: Sequence[str]) -> tuple[Unit, ...]:
     bus = await MessageBus(address).connect()
     try:
         names = [*OURS, JOURNALD, *(f"systemd-journald@{name}.service" for name in namespaces), *RIVALS]
         listed = (await _call(bus, MANAGER_PATH, f"{MANAGER}.ListUnitsByPatterns", "asas", [[], names]))[0]
         found = [await _unit(bus, row) for row in listed]
         there = {unit.name for unit in found}
-        return (*found, *[await _unloaded(bus, name) for name in OURS if name not in there])
+        return (*found, *[await _read_unloaded(bus, name) for name in OURS if name not in there])
     finally:
         bus.disconnect()
 
 
 async def _unit(bus: MessageBus, row: list[Any]) -> Unit:
-    """A loaded unit; `row` is (name, description, load, active, sub, following, path, ...)."""
+    """Return a loaded unit; `row` is (name, description, load, active, sub, following, path, ...)."""
     name, _, _, active, sub, _, path, *_ = row
     kind = name.rpartition(".")[2].capitalize()
     unit = await _all(bus, path, f"{SYSTEMD}.Unit")
@@ -69,8 +69,8 @@ async def _all(bus: MessageBus, path: str, interface: str) -> dict[str, Any]:
     return {name: value.value for name, value in body[0].items()}
 
 
-async def _unloaded(bus: MessageBus, name: str) -> Unit:
-    """A unit that PID 1 does not have loaded, with what its file says."""
+async def _read_unloaded(bus: MessageBus, name: str) -> Unit:
+    """Return a unit that PID 1 has not loaded, with the enablement of its file."""
     try:
         (enabled,) = await _call(bus, MANAGER_PATH, f"{MANAGER}.GetUnitFileState", "s", [name])
     except KeeperError:

@@ -39,10 +39,10 @@ REST_MOST_S: Final = 5.0
 
 
 class Api:
-    """Takes requests, whose blocking work is done by `worker` with the engine of `reloader`.
+    """Carries out requests with the engine of `reloader`; `worker` runs those that block.
 
-    What the worker reports it posts by `post`, and it comes back to `take`. `stop` is set when the service ends;
-    `complain` logs exceptions that nobody foresaw, and `tell` is called with each new state.
+    The worker reports by `post`, whose messages come back to `take`. `stop` is set when the service ends. `complain`
+    logs unexpected exceptions, and `tell` is called with each new state.
     """
 
     def __init__(
@@ -72,23 +72,23 @@ class Api:
         self.events = Events()
         self.jobs = Jobs(self._do, self.events, complain)
 
-    # -- What callers ask, in the event loop --------------------------------------------------
+    # -- Requests of callers, in the event loop ------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """How things are."""
+        """Return the present state of the service."""
         working = self._state.working or any(job.running for job in self.jobs.queue)
         windows = tuple(at(one, now_us()) for one in self._state.windows)
         return self._state._replace(directories=self._reloader.engine.directories, working=working, windows=windows)
 
     @property
     def paused(self) -> bool:
-        """Whether the service is to do no work of its own. From any thread."""
+        """True while the service does no work of its own. From any thread."""
         return self._state.present.paused
 
     async def plan(self, request: Request) -> dict[str, Any]:
         """Return the document of `plan -j`.
 
-        One plan is made at a time, with a rest after it: every user may ask, and the worker has its own work.
+        One plan is made at a time, with a rest after it, because every user may ask and the worker has its own work.
         Raises: KeeperError, OSError as Engine.plan.
         """
         loop = asyncio.get_running_loop()
@@ -96,52 +96,52 @@ class Api:
             await asyncio.sleep(self._plan_after_s - loop.time())
             began_s = loop.time()
             try:
-                return await loop.run_in_executor(self._worker, self._planned, request)
+                return await loop.run_in_executor(self._worker, self._plan, request)
             finally:
                 now_s = loop.time()
                 self._plan_after_s = now_s + min(REST_MOST_S, REST * (now_s - began_s))
 
     def pause(self, span_us: int) -> None:
-        """No work of our own for so long; 0: until `resume`."""
+        """Stop the service's own work for `span_us`; 0 means until `resume`."""
         self.resume()
         self._pause(paused=True)
         if span_us:
             self._resume = asyncio.get_running_loop().call_later(span_us / 1e6, self.resume)
-        self._changed()
+        self._publish_state()
 
     def resume(self) -> None:
-        """End a pause; what became due during it is done now."""
+        """End a pause, and do now what became due during it."""
         if self._resume is not None:
             self._resume.cancel()
             self._resume = None
         if self.paused:
             self._pause(paused=False)
             self._wakeups.rescan()
-            self._changed()
+            self._publish_state()
 
     def _pause(self, *, paused: bool) -> None:
         self._state = self._state._replace(present=self._state.present._replace(paused=paused))
 
     def rescan(self) -> None:
-        """Look at everything, soon."""
+        """Request new watches and a look at everything."""
         self._wakeups.rescan()
 
     async def reload(self) -> None:
         """Read the configuration again. Raises: KeeperError, OSError if it is wrong."""
         await self._reloader.reload()
-        self._changed()
+        self._publish_state()
 
     def take(self, message: Message) -> None:
-        """Take in what the worker reports."""
+        """Update the state with a message of the worker."""
         self._state = after(self._state, message)
         if isinstance(message, Progressed):
             self.jobs.set_progress(message.job, message.progress)
         elif isinstance(message, FileDone):
             self.events.publish(message)
-        self._changed()
+        self._publish_state()
 
-    def _changed(self) -> None:
-        """Judge the state anew, and tell those who follow it."""
+    def _publish_state(self) -> None:
+        """Judge the state again, and notify its followers."""
         present = self._state.present._replace(configuration=self._reloader.problem)
         self._state = self._state._replace(present=present, verdict=judge_present(present, now_us()))
         self._tell(self._state)
@@ -149,10 +149,10 @@ class Api:
 
     # -- In the worker -------------------------------------------------------------------------
 
-    def _planned(self, request: Request) -> dict[str, Any]:
+    def _plan(self, request: Request) -> dict[str, Any]:
         engine = self._reloader.engine
         try:
-            return plan_document(engine.plan(_placed(request, engine.directories)))
+            return plan_document(engine.plan(_resolve(request, engine.directories)))
         finally:
             self._post(FlushesLooked(*engine.windows()))
 
@@ -167,7 +167,7 @@ class Api:
         engine = self._reloader.engine
         try:
             report = engine.run(
-                _placed(job.request, engine.directories),
+                _resolve(job.request, engine.directories),
                 on_progress=lambda progress: self._post(Progressed(job.number, progress)),
                 stop=lambda: job.canceled or self._stop.is_set(),
                 origin=ORIGIN,
@@ -180,17 +180,17 @@ class Api:
 
 
 def result(report: Report, request: Request) -> str:
-    """What JobRemoved says of a run; a path that was named and is no journal file is a failure."""
+    """Return the result of a run for JobRemoved. A named path that is no journal file is a failure."""
     if any(outcome.reason is Reason.INTERRUPTED for outcome in report.outcomes):
         return "canceled"
     named = request.paths and any(skip.reason in NO_JOURNAL for skip in report.plan.skipped)
     return "failed" if named or any(outcome.result is Result.FAILED for outcome in report.outcomes) else "done"
 
 
-def _placed(request: Request, directories: tuple[str, ...]) -> Request:
-    """The same with paths below the places that the watched `directories` are.
+def _resolve(request: Request, directories: tuple[str, ...]) -> Request:
+    """Return `request` with its paths resolved below the real places of the watched `directories`.
 
-    Raises: UsageError where a link is on the way of one, below the directory: it is not followed, here or later.
+    Raises: UsageError if a path below such a directory leads through a symbolic link, which is never followed.
     """
     return request._replace(paths=tuple(dict.fromkeys(_place(path, directories) for path in request.paths)))
 
@@ -206,4 +206,4 @@ def _place(path: str, directories: tuple[str, ...]) -> str:
     except NotADirectoryError as error:
         raise UsageError(f"{path} is behind a link, or no directory: what is there is not watched") from error
     except OSError:
-        return found  # the look says of the file itself what it is
+        return found  # the look reports the error of the file itself

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The service: it waits for an event or a named moment, runs the engine once, and waits again.
+"""The service: it waits for an event or a named time, runs the engine once, and waits again.
 
-The event loop never blocks and nothing polls. One worker thread looks and
-works; the loop takes events and names the next moment. What wakes it: a change that the
-watch saw, the moment at which a plan can differ (Plan.wake_at_us), the moments around a
-due flush (Engine.next_flush_look_us), a signal, and systemd's watchdog.
+The event loop never blocks and nothing polls. One worker thread looks and works; the loop takes events and computes the
+next time. It wakes for a change that the watch reports, the time at which a plan can differ (Plan.wake_at_us), the
+times around a due flush (Engine.next_flush_look_us), a signal, and systemd's watchdog.
 
-All moments are kept by the monotonic clock, so that a clock that is set wakes nobody early
-and lets nobody oversleep.
+All times are monotonic, so that a change of the wall clock causes neither an early nor a late wake-up.
 """
 
 from __future__ import annotations
@@ -53,28 +51,32 @@ LOOK_BURST_S: Final = 0.5
 """Looks take at most this share of one processor, after this much CPU time that is free.
 
 With 10,000 files a look takes 0.1 s, so the looks of a busy directory are 5 s apart. The first look is free: no event
-causes it."""
+causes it.
+"""
 
 CHANGED_S: Final = 0.3
-"""When to plan again for a file that changed during a run: journald's last touch of a file that it archives comes
-up to 250 ms after its last append."""
+"""The delay before a new plan for a file that changed during a run:
+
+journald's last change to a file that it archives comes up to 250 ms after its last append.
+"""
 
 SOON_S: Final = 0.1
-"""The least time between two cycles that only the clock asked for."""
+"""The least time between two cycles that no event caused."""
 
 STUCK_S: Final = 60.0
-"""A run that neither ends nor finishes a piece for so long waits for a disk that does not answer. Reading a piece of
-32 MiB with 5,000 extents takes 33 s at 150 IOPS."""
+"""A run without any progress for this long waits for a disk that does not answer.
+
+Reading a piece of 32 MiB with 5,000 extents takes 33 s at 150 IOPS.
+"""
 
 T = TypeVar("T")
 
 
 class Daemon:
-    """Keeps journals in order until it is told to stop.
+    """Keeps journals in order until a signal ends it.
 
-    `load` makes an engine from the configuration as it is now; `say` takes a syslog priority
-    (3 error, 4 warning, 6 information) and a sentence, and takes no time.
-    To be made in the event loop. `cycles` counts the whole looks.
+    `load` makes an engine from the present configuration. `say` logs a sentence with a syslog priority (3 error, 4
+    warning, 6 information) without blocking. Create it in the event loop. `cycles` counts the whole looks.
     """
 
     def __init__(self, load: Callable[[], Engine], say: Say) -> None:
@@ -86,7 +88,7 @@ class Daemon:
         self._stop = ThreadEvent()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="worker")
         self._log = RunLog(self._daily, say)
-        self._reloader = Reloader(load, self._changed, self._wakeups, say=say, notify=self._notify)
+        self._reloader = Reloader(load, self._handle_change, self._wakeups, say=say, notify=self._notify)
         self._mistakes = Mistakes(partial(say, ERROR))
         self._mailbox = Mailbox[Message](self._loop, self._take)
         self.api = Api(
@@ -112,7 +114,7 @@ class Daemon:
         self.cycles = 0
 
     async def run(self, *beside: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Work until SIGTERM or SIGINT, with what is `beside`; an action under way ends between two pieces.
+        """Work until SIGTERM or SIGINT, and run the tasks `beside`; a running action ends between two pieces.
 
         Raises: BusyError if another daemon has the state directory, now or later; KeeperError without one.
         """
@@ -135,19 +137,19 @@ class Daemon:
         finally:
             reloader.watch.close()
 
-    # -- What the server on the bus reports ----------------------------------------------------
+    # -- Reports of the server on the bus ------------------------------------------------------
 
     def bus_lost(self, why: str) -> None:
-        """There is no bus; may be reported again."""
+        """Log that there is no bus; calls may repeat."""
         self._daily.log("bus", WARNING, why)
 
     def bus_found(self) -> None:
-        """There is a bus, or there is one again."""
+        """Log that the bus is there again, if its loss was logged."""
         if self._daily.clear("bus"):
             self._say(INFO, "on the system bus again", Event.RECOVERED)
 
     def complain(self, what: str, error: Exception) -> None:
-        """Log an exception that nobody foresaw."""
+        """Log an unexpected exception."""
         self._mistakes.complain(what, error)
 
     # -- In the event loop ---------------------------------------------------------------------
@@ -173,14 +175,14 @@ class Daemon:
             self._loop.run_in_executor(self._worker, lambda: publish(healthy=healthy))
 
     def _gives_way(self) -> bool:
-        """Whether the service's own work is to end between two pieces. From any thread."""
+        """Return whether the service's own work must end between two pieces. From any thread."""
         return self._stop.is_set() or self.api.paused or self.api.jobs.waiting
 
     async def _work(self, lock: state.Lock) -> None:
-        """Sleep until there is a reason, then look at the timers or at everything, and so on.
+        """Sleep until there is a reason to act, then look at the flush timers or at everything, and repeat.
 
-        Raises: KeeperError if the state directory was removed and cannot be made or locked anew: a
-            second service may be at work. The service manager makes the directory for the next start.
+        Raises: KeeperError if the state directory was removed and cannot be made or locked anew, since a second service
+        may run. The service manager makes the directory for the next start.
         """
         await self._in_worker(self._watch_again)
         self._notify.ready()
@@ -198,7 +200,7 @@ class Daemon:
                 again_s = None if wait_s is None else time.monotonic() + max(wait_s, SOON_S)
                 self._again_s = _earliest(again_s, self._watch_retry.at_s)
             elif time.monotonic() >= self._flush_looks.free_at_s:
-                passed = await self._in_worker(self._flush_passed)
+                passed = await self._in_worker(self._look_at_flushes)
                 if passed:  # and not `|=`, which would forget a look that was asked for in the worker
                     self._wakeups.look = True
 
@@ -206,7 +208,7 @@ class Daemon:
         return await self._loop.run_in_executor(self._worker, work)
 
     async def _sleep(self) -> None:
-        """Until something wakes us, or the next named moment."""
+        """Wait for a wake-up or the next named time."""
         if self._may_look(time.monotonic()):
             return
         flush_us = self._reloader.engine.next_flush_look_us()
@@ -216,11 +218,11 @@ class Daemon:
         await self._wakeups.wait(None if next_s is None else max(0.0, next_s - time.monotonic()))
 
     def _may_look(self, now_s: float) -> bool:
-        """Whether a look at everything is due and its turn has come."""
+        """Return whether a look at everything is due and allowed now."""
         return self._wakeups.look and not self.api.paused and now_s >= self._looks.free_at_s
 
-    def _flush_passed(self) -> bool:
-        """Look at the flush timers, in the worker."""
+    def _look_at_flushes(self) -> bool:
+        """Look at the flush timers and return whether a flush is over. In the worker."""
         began_s = time.thread_time()
         passed = self._reloader.engine.has_flush_passed()
         self._flush_looks.spend(time.thread_time() - began_s, time.monotonic())
@@ -228,33 +230,33 @@ class Daemon:
         return passed
 
     def _post_windows(self) -> None:
-        """Report the windows to the loop if they differ from those before."""
+        """Report the windows to the loop if they changed."""
         looked = FlushesLooked(*self._reloader.engine.windows())
         if looked != self._flushes_looked:
             self._flushes_looked = looked
             self._mailbox.post(looked)
 
     def _watch_again(self) -> None:
-        """Watch what there is now, in the worker: it may wait for a disk.
+        """Make all watches again. In the worker, because it may wait for a disk.
 
-        What is refused is tried again at every look, and a look is made for it.
+        Refused watches are tried again at every look, and cause one.
         """
         self._wakeups.refresh = False
         try:
             self._reloader.watch.refresh()
         except KeeperError as error:
             self._wakeups.refresh, self._watch_problem = True, str(error)
-            self._watch_retry.failed(time.monotonic())
+            self._watch_retry.note_failure(time.monotonic())
         else:
             self._watch_problem = ""
-            self._watch_retry.succeeded()
+            self._watch_retry.note_success()
 
     def _cycle(self) -> float | None:
-        """Look, plan and do, in the worker; return after how many seconds the next plan can differ.
+        """Look, plan and work, in the worker. Return after how many seconds the next plan can differ.
 
         Raises: KeeperError if a directory can no longer be written because another one took its place. The mounts of a
-            unit are made when it starts, so systemd has to start it again. A directory that was read-only at the
-            start does not end the service, because a new start would change nothing.
+        unit are made when it starts, so systemd has to start it again. A directory that was read-only at the start does
+        not end the service, because a new start would change nothing.
         """
         tops = self._reloader.engine.directories
         replaced = {key: path for key, path in read_only_mounts(tops).items() if key not in self._read_only_at_start}
@@ -265,12 +267,12 @@ class Daemon:
                 "it ends now, and systemd starts it again"
             )
         began_s, self._work_began_cpu_s = time.thread_time(), None
-        self._alive_s = time.monotonic() if self.cycles else None  # nobody knows how long the first look takes
+        self._alive_s = time.monotonic() if self.cycles else None  # the first look may take any time
         try:
             return self._run_engine()
         finally:
             self._alive_s = None
-            # Rewriting files is wanted, and bounded by the budget; looking is not, but for the first time.
+            # Only the time of looking counts: the budget bounds rewrites, and the first look is free.
             ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
             if self.cycles > 1:
                 self._looks.spend(ended_s - began_s, time.monotonic())
@@ -289,23 +291,23 @@ class Daemon:
                 on_outcome=lambda outcome: self._mailbox.post(FileDone(outcome, now_us())),
             )
         except NotBtrfsError as error:
-            # A mount will tell; until then there is nothing to do.
+            # A mount will cause an event; until then there is nothing to do.
             self._mailbox.post(Failed(str(error), now_us()))
             return None
         except (KeeperError, OSError) as error:
-            return self._failed(error)
-        self._retry.succeeded()
+            return self._report_failure(error)
+        self._retry.note_success()
         self._log.run(engine, report)
         self._reloader.compare()
-        self._mailbox.post(self._found(engine, report))
+        self._mailbox.post(self._summarize(engine, report))
         passed = engine.has_flush_passed()
         self._post_windows()
         if passed:
             return 0.0
         return _wait_s(report, engine.next_whole_look_us())
 
-    def _found(self, engine: Engine, report: Report) -> Message:
-        """What a run over everything found, for the loop."""
+    def _summarize(self, engine: Engine, report: Report) -> Message:
+        """Return the result of a run over everything as a message for the loop."""
         host = report.host
         if host is None:
             return Failed("", now_us())
@@ -319,15 +321,18 @@ class Daemon:
         p99_us = quantile(sorted(self._intake_delays.look(host.files)), 990)
         return Looked(found, tuple(sorted(engine.list_missing_directories())), p99_us, present, report.counters)
 
-    def _failed(self, error: KeeperError | OSError) -> float:
-        """The whole cycle came to nothing: try again, each time later; a run of somebody else's is no failure."""
+    def _report_failure(self, error: KeeperError | OSError) -> float:
+        """Report a failed cycle and return the delay before the next, which grows.
+
+        A run of another process is no failure.
+        """
         if isinstance(error, BusyError):
             limit_us = MINUTE_US if isinstance(error, RecordLockedError) else HOUR_US
             self._mailbox.post(Failed(str(error), now_us(), limit_us))
             return RETRY_S
         self._mailbox.post(Failed(str(error), now_us()))
         now_s = time.monotonic()
-        self._retry.failed(now_s)
+        self._retry.note_failure(now_s)
         return (self._retry.at_s or now_s) - now_s
 
     def _progress(self, progress: Progress) -> None:
@@ -337,8 +342,8 @@ class Daemon:
         self._notify.status(f"working on {progress.path}")
         self._mailbox.post(Began())
 
-    def _changed(self, change: Change) -> None:
-        """What `reloader.watch` saw: names need a look; an append only may begin an interval."""
+    def _handle_change(self, change: Change) -> None:
+        """Handle a change that the watch reports: a rescan, a look, or a wake-up if a flush interval begins."""
         engine = self._reloader.engine
         began = guarded(lambda: [engine.memory.flushes.note_append(directory) for directory in change.appended])
         trouble = began.detail if isinstance(began, InternalError) else change.trouble
@@ -362,19 +367,19 @@ class Daemon:
             await asyncio.sleep(self._notify.watchdog_s)
 
     def _notice_a_hang(self) -> None:
-        """Judge a run that shows no sign of life as failed; the end of the run judges it again."""
+        """Report a run without progress as failed; its end corrects the report."""
         alive_s = self._alive_s
         if alive_s is not None and time.monotonic() - alive_s > STUCK_S:
             self._take(Failed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
 
 
 def _earliest(*moments_s: float | None) -> float | None:
-    """The first of those that are known."""
+    """Return the earliest of the known times, None if none is known."""
     return min((moment_s for moment_s in moments_s if moment_s is not None), default=None)
 
 
 def _wait_s(report: Report, whole_us: int) -> float:
-    """After how many seconds another plan can differ though nothing happens; at `whole_us` everything is looked at."""
+    """Return after how many seconds another plan can differ without an event; at `whole_us` everything is looked at."""
     wake_us = report.plan.wake_at_us
     wakes_us = [whole_us] if wake_us is None else [wake_us, whole_us]
     waits = [(min(wakes_us) - now_us()) / 1e6, DAY_S]  # no later, where the clock was set back meanwhile

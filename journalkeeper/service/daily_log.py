@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What keeps the log short: messages of a day, and the tracebacks of unexpected exceptions, each once."""
+"""Keep the log short: log each message once a day, and each unexpected traceback once."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from journalkeeper.model import Outcome
 from journalkeeper.service.log import Event
 
 SAY_AGAIN_S: Final = 86400.0
-"""What goes on being wrong is logged once a day: every line that we log is one more flush to wake us."""
+"""A condition that lasts is logged once a day, because every logged line is one more flush to wake up for."""
 
 
 PLACES_MOST: Final = 100
-"""Places of unexpected exceptions that are remembered."""
+"""The number of places of unexpected exceptions that are remembered."""
 
 
 class Say(Protocol):
-    """log.Log.say, or what stands in for it."""
+    """The signature of log.Log.say."""
 
     def __call__(
         self, priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None
@@ -31,9 +31,8 @@ class Say(Protocol):
 class DailyLog:
     """The messages of a day by topic, so that none is logged twice.
 
-    Our lines go into the journal that we watch: logged at every look, a line would bring about
-    the flush that brings about the next look. For both threads: `say` does not wait, so a lock
-    around it is short.
+    The service's own lines go into the journal that it watches: a line at every look would cause the flush that causes
+    the next look. Both threads use this object; `say` does not block, so its lock is short.
     """
 
     def __init__(self, say: Say) -> None:
@@ -53,7 +52,7 @@ class DailyLog:
             self._say(priority, sentence, outcome=outcome)
 
     def clear(self, about: str) -> bool:
-        """The condition is over; True if something had been logged about it."""
+        """Forget the topic of a condition that is over. Return True if it had been logged."""
         with self._lock:
             return self._said.pop(about, None) is not None
 
@@ -71,9 +70,9 @@ class Mistakes:
         self._places: set[str] = set()
 
     def complain(self, what: str, error: Exception) -> None:
-        """Log `error`, which made `what` happen, with its traceback, the first time."""
+        """Log `error`, which caused `what`, with its traceback. Later errors from the same place are not logged."""
         place = f"{type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1:]}"
         if place not in self._places and len(self._places) < PLACES_MOST:
             self._places.add(place)
             trace = "".join(traceback.format_exception(error)).rstrip()
-            self._log(f"{what}, by a mistake in journalkeeper:\n{trace}")
+            self._log(f"{what}: bug in journalkeeper, please report it:\n{trace}")

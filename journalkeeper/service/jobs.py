@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Jobs, which callers ask for: a short queue, one job at a time; and the events that the server on the bus follows.
+"""Jobs in a short queue, one at a time; and the events for followers such as the bus server.
 
-A job belongs to the service and not to its caller, who may leave. The outcome of the last job is kept.
+A job belongs to the service and not to its caller: it continues when the caller disconnects. The outcome of the last
+job is kept.
 
-All of it is for the event loop, but for `waiting` and `canceled`, which the worker reads.
+Only the event loop uses this module, except for `waiting` and `canceled`, which the worker reads.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from journalkeeper.model.errors import BusyError, KeeperError, NoSuchJobError
 from journalkeeper.model.progress import NONE_YET, Progress
 
 QUEUE_MOST: Final = 8
-"""Jobs in the queue; more are refused."""
+"""The largest number of jobs in the queue; further jobs are refused."""
 
 
 class Job:
-    """One job; `request` is what the caller asked for."""
+    """One job; `request` is its caller's request."""
 
     def __init__(self, number: int, request: Request) -> None:
         self.number = number
@@ -48,7 +49,7 @@ class Ended(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """The service's state, or a job's, is another."""
+    """The state of the service or of a job changed."""
 
 
 class JobAdded(NamedTuple):
@@ -75,14 +76,14 @@ Event = Changed | JobAdded | JobRemoved | FileDone
 
 
 class Events:
-    """What happens in the service; each follower has a queue of its own."""
+    """The events of the service; each follower has its own queue."""
 
     def __init__(self) -> None:
         self._followers: list[asyncio.Queue[Event]] = []
 
     @contextmanager
     def follow(self) -> Iterator[asyncio.Queue[Event]]:
-        """Give a queue with all that happens as long as the block lasts."""
+        """Give a queue that receives all events during the block."""
         queue: asyncio.Queue[Event] = asyncio.Queue()
         self._followers.append(queue)
         try:
@@ -97,9 +98,9 @@ class Events:
 
 
 class Jobs:
-    """The queue. `do` does a job; what happens to jobs is published to `events`.
+    """The queue of jobs. `do` carries out a job; events are published to `events`.
 
-    An exception of `do` ends that job only, and is its error; `complain` logs one that is unexpected.
+    An exception of `do` ends only that job and becomes its error. `complain` logs an unexpected one.
     """
 
     def __init__(
@@ -115,12 +116,12 @@ class Jobs:
 
     @property
     def queue(self) -> tuple[Job, ...]:
-        """The jobs that are not over, the running one first."""
+        """The unfinished jobs, the running one first."""
         return tuple(self._queue)
 
     @property
     def waiting(self) -> bool:
-        """Whether there is a job: the service's own work gives way. From any thread."""
+        """True if there is a job, for which the service interrupts its own work. From any thread."""
         return bool(self._queue)
 
     def add(self, request: Request) -> Job:
@@ -136,20 +137,20 @@ class Jobs:
         return job
 
     def find(self, number: int) -> Job:
-        """Return the job `number`, which is not over. Raises: NoSuchJobError."""
+        """Return the unfinished job `number`. Raises: NoSuchJobError."""
         for job in self._queue:
             if job.number == number:
                 return job
         raise NoSuchJobError(f"there is no job {number}, or it is over")
 
     def set_progress(self, number: int, progress: Progress) -> None:
-        """Set how far job `number` is, unless it is over."""
+        """Set the progress of job `number`, unless it is over."""
         for job in self._queue:
             if job.number == number:
                 job.progress = progress
 
     def cancel(self, number: int) -> None:
-        """Have a job end at the next chunk border, or not begin. Raises: NoSuchJobError."""
+        """Cancel a job: one that runs ends at the next chunk border. Raises: NoSuchJobError."""
         job = self.find(number)
         job.canceled = True
         if not job.running:
@@ -158,7 +159,7 @@ class Jobs:
             self._end(job, Ended("canceled", error=error))
         self._events.publish(Changed())
 
-    def ended(self, number: int) -> Ended:
+    def find_result(self, number: int) -> Ended:
         """Return the outcome of the job that ended last. Raises: NoSuchJobError if that is another job."""
         if self._last is None or self._last[0] != number:
             raise NoSuchJobError(f"job {number} is not over, or another job has ended since")

@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The service's own log: to journald with fields, or to stderr where that is no stream to journald.
+"""The service's own log: to journald with fields, or to stderr if that is no stream to journald.
 
-It never waits. What journald does not take at once is lost, counted, and
-said later. A logger that waits for a journald that waits for our own writes would hold
-up the very thing that journald waits for.
+Logging never blocks. A line that journald does not accept at once is lost, counted, and reported later. If the service
+waited for journald while journald waits for the service's writes, neither could continue.
 
-Therefore no systemd.journal.send: sd_journal_sendv() sends on a blocking socket, and a
-stuck journald (its queue is net.unix.max_dgram_qlen long, 10 by default) blocks every
-thread that calls it, for as long as it likes. The protocol takes no more than the lines
-in `encode`. For the same reason stderr is not used where it is a stream to journald.
+Therefore it does not use systemd.journal.send: sd_journal_sendv() sends on a blocking socket. A stuck journald (its
+queue is net.unix.max_dgram_qlen long, 10 by default) blocks every thread that calls it. `encode` implements the whole
+protocol. For the same reason stderr is not used if it is a stream to journald.
 
-Every value is escaped (escape.shown), so that it is one line whatever a file's name has in it:
-the priority of a line on stderr cannot be forged, a terminal cannot be steered, and the text of
-the catalog, into which `journalctl -x` copies fields as they are, neither.
+Every value is escaped (escape.shown), so that it stays one line whatever a file's name contains. A name can then not
+forge the priority of a line on stderr or control a terminal. It cannot change the text of the catalog either, into
+which `journalctl -x` copies fields.
 
-Our lines go into the files that we watch. That makes no loop: an appended line wakes a
-look at most once in a flush interval, what goes on being so is said once (daily_log.DailyLog),
-and nothing is said of a look that found nothing to do. LINES bounds what is left.
+The lines go into the files that the service watches. That makes no loop: an appended line causes a look at most once in
+a flush interval. A lasting condition is logged once (daily_log.DailyLog), and a look without work logs nothing. LINES
+bounds the rest.
 
-Source: systemd's doc JOURNAL_NATIVE_PROTOCOL; src/libsystemd/sd-journal/journal-send.c;
-systemd.exec(5), $JOURNAL_STREAM; systemd.journal-fields(7).
+Source: systemd's doc JOURNAL_NATIVE_PROTOCOL; src/libsystemd/sd-journal/journal-send.c; systemd.exec(5),
+$JOURNAL_STREAM; systemd.journal-fields(7).
 """
 
 from __future__ import annotations
@@ -41,8 +39,11 @@ from journalkeeper.wire.records import KEPT_OUTCOME
 SOCKET: Final = "/run/systemd/journal/socket"
 
 LINES: Final = 200
-"""The most lines said in INTERVAL_S. The first run over a backlog says one for each archive;
-the history has them all. journald's own limit is 10,000 in 30 s for each unit."""
+"""The largest number of lines in INTERVAL_S.
+
+The first run over a backlog logs one for each archive; the history has them all. journald's own limit is 10,000 in 30 s
+for each unit.
+"""
 
 INTERVAL_S: Final = 60.0
 
@@ -54,7 +55,7 @@ ERROR, WARNING, INFO = 3, 4, 6
 
 
 class Event(StrEnum):
-    """What a line is about, by its MESSAGE_ID; units/journalkeeper.catalog explains each."""
+    """The subject of a line, by its MESSAGE_ID; units/journalkeeper.catalog explains each."""
 
     DONE = "e7b84a6a69fc423195f469620289b9f7"
     SKIPPED = "65963177ccc444caaf3b4b0882154962"
@@ -70,9 +71,9 @@ EVENT_OF_RESULT: Final = {Result.DONE: Event.DONE, Result.SKIPPED: Event.SKIPPED
 
 
 class Log:
-    """Says lines to journald's socket at `path`, or to stderr if `path` is None; from any thread.
+    """Writes lines to journald's socket at `path`, or to stderr if `path` is None; from any thread.
 
-    `lost` counts the lines that got nowhere since that was last said.
+    `lost` counts the lines that could not be written since the last report of lost lines.
     """
 
     def __init__(self, path: str | None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -90,9 +91,9 @@ class Log:
     def say(
         self, priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None
     ) -> None:
-        """Say a sentence by syslog priority (3 error, 4 warning, 6 information), now or never.
+        """Log a sentence with a syslog priority (3 error, 4 warning, 6 information), or count it as lost.
 
-        With an `outcome` its numbers go along as fields, and its result is the event.
+        The numbers of an `outcome` become fields, and its result selects the event.
         """
         about = {} if outcome is None else log_fields(KEPT_OUTCOME, outcome)
         kind = event if outcome is None else EVENT_OF_RESULT[outcome.result]
@@ -101,7 +102,7 @@ class Log:
                 self.lost += 1
 
     def close(self) -> None:
-        """Say what was lost, if that is possible now, and give the socket back."""
+        """Report lost lines if possible, and close the socket."""
         with self._lock:
             self._own_up()
             if self._socket is not None:
@@ -115,7 +116,7 @@ class Log:
         return self._lines <= LINES
 
     def _own_up(self) -> bool:
-        """Say how many lines were lost; False if that is lost, too."""
+        """Report how many lines were lost. Return False if the report is lost, too."""
         if not self.lost:
             return True
         why = f"journald did not take them, or there were more than {LINES} in a minute"
@@ -139,7 +140,7 @@ class Log:
 
 
 def to_journald() -> str | None:
-    """journald's socket if stderr is a stream to journald, as it is in a unit; None where it is something else."""
+    """Return journald's socket if stderr is a stream to journald, as in a unit; otherwise None."""
     try:
         status = os.fstat(2)
     except OSError:  # closed
@@ -148,5 +149,5 @@ def to_journald() -> str | None:
 
 
 def encode(fields: Mapping[str, str]) -> bytes:
-    """One entry of the native protocol, each value being one line."""
+    """Return an entry of the native protocol, with each value on one line."""
     return "".join(f"{name}={shown(value)[:FIELD_CHARACTERS]}\n" for name, value in fields.items()).encode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The way from other threads to the event loop: immutable messages, taken in the order in which they were posted."""
+"""Carry immutable messages from other threads to the event loop, in the order of their posting."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """Gives to `take`, in `loop`, what other threads post."""
+    """Calls `take` in `loop` with each message that another thread posts."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[T], None]) -> None:
         self._loop = loop
         self._take = take
 
     def post(self, message: T) -> None:
-        """Return at once; from any thread."""
+        """Post a message and return at once; from any thread."""
         self._loop.call_soon_threadsafe(self._take, message)

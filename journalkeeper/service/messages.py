@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the worker thread reports to the event loop, and what the service knows after each. Pure."""
+"""The worker thread's messages to the event loop, and how each changes the service's state. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Began(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """A run over everything is over; `present` is the state that it left, `counters` what was saved."""
+    """A run over everything ended; `present` is the state that it left, `counters` the totals of the saving."""
 
     findings: Findings
     missing: tuple[str, ...]
@@ -40,14 +40,14 @@ class Failed(NamedTuple):
 
 
 class Progressed(NamedTuple):
-    """A job got on."""
+    """A job made progress."""
 
     job: int
     progress: Progress
 
 
 class FlushesLooked(NamedTuple):
-    """The flush timers were looked at: the window of each instance, and when the first journald flushes."""
+    """The flush timers were read: the window of each instance, and when the first journald flushes."""
 
     windows: tuple[Window, ...]
     next_flush_us: int
@@ -57,7 +57,7 @@ Message = Began | FlushesLooked | Looked | Failed | FileDone | Progressed
 
 
 def after(state: Snapshot, message: Message) -> Snapshot:
-    """What the service knows after `message`."""
+    """Return `state` as `message` changes it."""
     match message:
         case Began():
             return state._replace(working=True)

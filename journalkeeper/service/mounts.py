@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The mount table as far as it is about journal directories, and whether these can be written."""
+"""The mounts of journal directories, and whether this process can write there."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def _places(top: str) -> list[str]:
         return [top]
 
 
-def about(places: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines of mountinfo whose mount points are above or below one of `places`, or one of them."""
+def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the lines of mountinfo with a mount point at, above or below one of `places`."""
     with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
         return tuple(line for line in file if any(_concerns(_mount_point(line), place) for place in places))
 
 
 def _mount_point(line: str) -> str:
-    r"""The mount point in a line of mountinfo, where blanks and backslashes are octal escapes (proc(5))."""
+    """Return the mount point in a line of mountinfo, which has octal escapes for blanks and backslashes (proc(5))."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
 
 

@@ -18,7 +18,7 @@ from journalkeeper.model.escape import shown
 
 
 class Notify:
-    """The protocol of Type=notify. `watchdog_s` is how often to call `alive`; None: nobody waits for it."""
+    """The protocol of Type=notify. `watchdog_s` is the interval between calls of `alive`, None without a watchdog."""
 
     def __init__(self) -> None:
         wait_us = os.environ.get("WATCHDOG_USEC", "")
@@ -27,29 +27,29 @@ class Notify:
         self._said = ""
 
     def ready(self) -> None:
-        """The watches are set: whoever waits for us may go on."""
+        """Report that the watches are set, so that units ordered after this one start."""
         _send("READY=1")
 
     def reloading(self) -> None:
-        """The configuration is being read again; `ready` ends it."""
+        """Report that the configuration is being read again, until `ready` is called."""
         _send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def status(self, sentence: str) -> None:
-        """One line for `systemctl status`; a name in it may have any bytes, and each line is a command."""
+        """Set the line in `systemctl status`. Control characters are escaped, because each line is a command."""
         if sentence != self._said:
             self._said = sentence
             _send(f"STATUS={shown(sentence)}")
 
     def alive(self) -> None:
-        """The event loop turns."""
+        """Report that the event loop still runs."""
         _send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """We are about to end."""
+        """Report that the service is about to end."""
         _send("STOPPING=1")
 
 
 def _send(message: str) -> None:
-    """One message; a service manager that has gone away misses it, and our work does not."""
+    """Send one message. If the service manager has gone, the message is lost and the service continues."""
     with suppress(OSError):
         daemon.notify(message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The engine and the watch by the configuration as it is now. In the event loop."""
+"""The engine and the watch for the present configuration. In the event loop."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from journalkeeper.service.wakeups import Wakeups
 from journalkeeper.service.watch import Change, Watch
 
 COMPARE_S: Final = 60.0
-"""How often to read the configuration for a comparison: it takes a few milliseconds, and looks can be many."""
+"""The least time between two comparisons with the configuration on disk: each takes a few milliseconds."""
 
 WRONG: Final = "The configuration on disk is wrong, and the running values stay"
 
 
 class Reloader:
-    """Holds `engine`, which `load` makes, and `watch`, which calls `on_change`; makes them anew on request.
+    """Holds `engine`, which `load` makes, and `watch`, which calls `on_change`; replaces both on request.
 
     `problem` is why the running configuration is not the one on disk, "" while it is.
     """
@@ -51,7 +51,7 @@ class Reloader:
         self.watch = Watch(self.engine.directories, on_change)
 
     async def reload(self) -> None:
-        """Read the configuration again. Raises: KeeperError, OSError if it is wrong; the running one stays."""
+        """Read the configuration again. Raises: KeeperError, OSError if it is wrong; the running values stay."""
         self.request()
         if self._reloading is not None:
             await asyncio.shield(self._reloading)
@@ -59,14 +59,17 @@ class Reloader:
             raise self._reload_error
 
     def request(self) -> None:
-        """Read the configuration again, in a thread; another signal during that has it read once more."""
+        """Read the configuration again, in a thread. A request during that causes one more reading."""
         if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.get_running_loop().create_task(self._reloaded())
+            self._reloading = asyncio.get_running_loop().create_task(self._replace())
         else:
             self._reload_again = True
 
     def compare(self) -> None:
-        """Set `problem` if the configuration on disk is not the one that runs; at most every COMPARE_S. In a thread."""
+        """Set `problem` if the configuration on disk differs from the running one; at most every COMPARE_S.
+
+        In a thread.
+        """
         if time.monotonic() - self._compared_s < COMPARE_S:
             return
         self._compared_s = time.monotonic()
@@ -77,8 +80,8 @@ class Reloader:
         else:
             self.problem = "" if same else "The configuration on disk is not the one that runs"
 
-    async def _reloaded(self) -> None:
-        """With a wrong configuration the running values stay."""
+    async def _replace(self) -> None:
+        """Replace the engine and the watch. If the new configuration is wrong, the running values stay."""
         self._notify.reloading()
         self._reload_error = None
         try:
@@ -99,4 +102,4 @@ class Reloader:
         self._notify.ready()
         if self._reload_again:
             self._reload_again = False
-            await self._reloaded()
+            await self._replace()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the log gets of a run. In the worker thread."""
+"""Log the results of runs. In the worker thread."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from journalkeeper.service.log import ERROR, INFO, WARNING, Event
 
 
 class RunLog:
-    """Logs reports by `daily`, or by `say` what is over."""
+    """Logs conditions by `daily`, and by `say` when a condition is over."""
 
     def __init__(self, daily: DailyLog, say: Say) -> None:
         self._daily = daily
         self._say = say
 
     def job(self, report: Report) -> None:
-        """What a job did."""
+        """Log the notices and outcomes of a job."""
         for notice in report.notices:
             self._daily.log(notice, WARNING, notice)
         for outcome in report.outcomes:
             self._outcome(outcome, once_a_day=False)
 
     def run(self, engine: Engine, report: Report) -> None:
-        """What a run of the service over everything did."""
+        """Log the notices, outcomes and lasting conditions of a run of the service."""
         for notice in report.notices:
             self._daily.log(notice, WARNING, notice)
         again = {action.path for action in report.plan.actions if action.live}
@@ -51,7 +51,7 @@ class RunLog:
         self._daily.retain(frozenset({*topics, *report.notices, *here, *conditions}))
 
     def _outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
-        """What became of a file: an active one is rewritten again and again."""
+        """Log the outcome of a file, at most once a day for an active file, which is rewritten often."""
         what = describe_outcome(outcome)
         if outcome.result is Result.DONE:
             self._daily.log(outcome.path, INFO, what, same="done" if once_a_day else None, outcome=outcome)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the service knows of itself: the immutable state that the bus shows. Pure."""
+"""The service's state as the bus shows it: one immutable record. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Doing = Action | Skip | Outcome
 
 
 class Findings(NamedTuple):
-    """What the last look found and came to: files, and what is done with each, by path."""
+    """The result of the last look: the files, and the decision or outcome for each, by path."""
 
     files: Mapping[str, JournalFile]
     decided: Mapping[str, Doing]
@@ -28,21 +28,21 @@ class Findings(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What was done since the service started; `last_us` is when the last of it was."""
+    """The sums of the actions since the service started; `last_us` is the time of the last one."""
 
     last_us: int = 0
     written_bytes: int = 0
     reclaimed_bytes: int = 0
 
     def add(self, outcome: Outcome, now_us: int) -> Tally:
-        """With one more outcome."""
+        """Return the sums with one more outcome."""
         return Tally(
-            now_us, self.written_bytes + outcome.bytes_written, self.reclaimed_bytes + reclaimed_bytes(outcome)
+            now_us, self.written_bytes + outcome.bytes_written, self.reclaimed_bytes + count_reclaimed_bytes(outcome)
         )
 
 
 class Snapshot(NamedTuple):
-    """What the service knows of itself. `working` is whether files are at work; `verdict` is that on `present`.
+    """The state of the service. `working` is True while files are worked on; `verdict` judges `present`.
 
     `counters` are the totals since the installation. `windows` are those of the last look at the flush timers.
     """
@@ -61,14 +61,14 @@ class Snapshot(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """The verdict in a line."""
+        """The verdict in one line."""
         if self.findings is None:
             return self.verdict.headline("")
         return self.verdict.headline(describe_files(self.findings.status.files, self.findings.waits_for))
 
 
 def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, settle_us: int) -> Findings:
-    """Of a look and what came of it."""
+    """Return the result of a look, its plan, and the outcomes so far."""
     everything: tuple[Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
     doing = {one.path: one for one in everything}
     waiting = describe_waits(plan.skipped, settle_us)
@@ -76,14 +76,14 @@ def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Stat
     return Findings(live, doing, status, waiting)
 
 
-def reclaimed_bytes(outcome: Outcome) -> int:
-    """Return by how much less a file occupies; 0 if that is unknown, if it occupies more, or next to a snapshot."""
+def count_reclaimed_bytes(outcome: Outcome) -> int:
+    """Return how many bytes less a file occupies; 0 if unknown, if it grew, or if a snapshot keeps the old data."""
     before, after = outcome.disk_bytes_before, outcome.disk_bytes_after
     return 0 if before is None or after is None or outcome.unshared_bytes else max(0, before - after)
 
 
 def state(snapshot: Snapshot) -> tuple[str, str]:
-    """The state in one word, and a sentence about it."""
+    """Return the state as one word, and a sentence about it."""
     found = snapshot.findings
     if snapshot.working:
         return "working", ""
@@ -99,7 +99,7 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
 
 
 def manager(snapshot: Snapshot) -> Manager:
-    """What clients are shown of it."""
+    """Return the properties of the service for clients."""
     word, reason = state(snapshot)
     total = snapshot.counters
     known = Manager(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What wakes the loop of the service."""
+"""The reasons for which the event loop of the service wakes up."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import asyncio
 
 
 class Wakeups:
-    """`look`: a look is due, `refresh`: and everything is to be watched anew. Both are seen when `wait` returns."""
+    """`look` is True if a look is due, `refresh` if all watches must be made again. Read both when `wait` returns."""
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
         self.look = self.refresh = True
 
     def rescan(self) -> None:
-        """Watch everything anew, and look, soon."""
+        """Request new watches and a look at everything."""
         self.refresh = True
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Look, soon."""
+        """Request a look."""
         self.look = True
         self.wake()
 
@@ -28,12 +28,12 @@ class Wakeups:
         self._woken.set()
 
     async def wait(self, length_s: float | None) -> None:
-        """Until something wakes us, for so long at the most; None: however long that takes."""
+        """Wait until `wake` is called, for at most `length_s`; None for no limit."""
         try:
             await asyncio.wait_for(self._woken.wait(), length_s)
         except TimeoutError:
             return
 
     def clear(self) -> None:
-        """What woke us is known."""
+        """Forget earlier calls of `wake`."""
         self._woken.clear()

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""inotify and the mount table: what wakes the daemon.
+"""Watch directories with inotify, and the mount table, to wake the daemon.
 
-A watch tells that something happened to a name, never what there is. After an overflow, a mount, or where a
-directory came or went, the answer is the same: look at everything again.
+An event shows that a name changed, but not its new state. After an overflow, after a mount, or if a directory appeared
+or vanished, the daemon looks at everything again.
 
-pyinotify's watch manager makes the watches; its notifiers are not used: they hang on an
-empty queue, stop at a name that is not UTF-8, and lose an overflow. What else wakes:
-`appended` is for instances alone, and of their active files alone, because journald's
-IN_MODIFY, at most four a second, is all that an append shows of itself.
+pyinotify's watch manager makes the watches. Its notifiers are not used: they hang on an empty queue, stop at a name
+that is not UTF-8, and lose an overflow. Of appends only those to active files of instances are reported. They show as
+journald's IN_MODIFY, at most four a second.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ EVENT: Final = struct.Struct("=iIII")
 """struct inotify_event: wd, mask, cookie, len; then the name, padded with zeros (inotify(7))."""
 
 READ_BYTES: Final = 64 * 1024
-"""What one call takes from the queue: 1,300 to 4,000 events, a few milliseconds of work."""
+"""The size of one read from the queue: 1,300 to 4,000 events, a few milliseconds of work."""
 
 COALESCE_S: Final = 0.1
-"""Bursts become one change: a rotation is a dozen events within a few milliseconds."""
+"""Events within this time become one change: a rotation is a dozen events within a few milliseconds."""
 
 TRIES: Final = 100
-"""How often to look for directories that come and go faster than they can be watched."""
+"""The number of searches for directories that appear and vanish faster than they can be watched."""
 
 GONE: Final = pyinotify.IN_IGNORED | pyinotify.IN_UNMOUNT | pyinotify.IN_DELETE_SELF | pyinotify.IN_MOVE_SELF
 NAMES: Final = (
@@ -57,10 +56,11 @@ LIMITS: Final = "/proc/sys/fs/inotify"
 
 
 class Change(NamedTuple):
-    """What happened: instance directories whose active files were appended to, and whether journal files came or went.
+    """The changes since the last report.
 
-    `everything`: what changed is not known, or directories may have come or gone. `trouble` is why an event could
-    not be understood, "" if all were: everything may have changed then.
+    `appended` are the directories whose active files were appended to. `rescan` is True if journal files appeared or
+    vanished. `everything` is True if the changes are unknown or include directories. `trouble` is why an event could
+    not be understood, "" if all were; then everything may have changed.
     """
 
     appended: frozenset[str]
@@ -70,7 +70,7 @@ class Change(NamedTuple):
 
 
 class _Interest(NamedTuple):
-    """What matters in a directory: journals, appends to them, and these names."""
+    """The relevant events of a directory: those of journals, appends to them, and events of these names."""
 
     journals: bool = False
     appends: bool = False
@@ -81,11 +81,11 @@ class _Interest(NamedTuple):
 
 
 class Watch:
-    """Watches the directories `tops` and their instances, and whatever must appear before they can.
+    """Watches the directories `tops` and their instances, and the parents of missing directories.
 
-    `on_change` is called in the event loop, at most every COALESCE_S; after a change of `everything` somebody
-    must `refresh`, before looking at what there is. `events` counts what was read.
-    Where the kernel gives no inotify instance (EMFILE), each `refresh` asks for one again.
+    `on_change` is called in the event loop, at most every COALESCE_S. After a change of `everything` the caller must
+    call `refresh` before the next look. `events` counts the events. If the kernel refuses an inotify instance (EMFILE),
+    each `refresh` requests one again.
     """
 
     def __init__(self, tops: Iterable[str], on_change: Callable[[Change], None]) -> None:
@@ -122,14 +122,14 @@ class Watch:
             return frozenset(self._watched)
 
     def attach(self, loop: AbstractEventLoop) -> None:
-        """Begin to call `on_change` from `loop`."""
+        """Start to call `on_change` from `loop`."""
         self._loop = loop
         self._opened = Mailbox[None](loop, lambda _: self._listen())
         self._listen()
-        loop.add_reader(self._mount_events.fileno(), self._mounted)
+        loop.add_reader(self._mount_events.fileno(), self._check_mounts)
 
     def _open(self) -> KeeperError | None:
-        """Get an inotify instance if there is none yet; why the kernel gives none."""
+        """Get an inotify instance unless there is one. Return the error if the kernel refuses."""
         if self._manager is not None:
             return None
         try:
@@ -149,7 +149,7 @@ class Watch:
             self._loop.add_reader(self.fd, self._read)
 
     def close(self) -> None:
-        """Drop all watches; those of a `refresh` under way at its end. In the loop."""
+        """Drop all watches; a running `refresh` drops its own at its end. In the loop."""
         with self._lock:
             if self._closed:
                 return
@@ -165,19 +165,19 @@ class Watch:
             self._release()
 
     def _release(self) -> None:
-        """Close the inotify instance once nobody uses it: another file gets its number. The lock is held."""
+        """Close the inotify instance unless a `refresh` uses it, since its number is reused. The lock is held."""
         if self._closed and not self._refreshing and self._manager is not None:
             self._manager = None
             os.close(self.fd)
 
     def refresh(self) -> None:
-        """Watch what there is now: each top, or the nearest directory above it, and the instances below.
+        """Watch each top, or the nearest directory above it, and the instances below.
 
-        It may wait for the disk, and may be called from another thread than the loop's, one at a time. After a
-        `close` it does nothing.
+        It may wait for the disk. Another thread than the loop's may call it, one at a time. After a `close` it does
+        nothing.
 
-        Raises: KeeperError if a directory that is there cannot be watched (ENOSPC, EACCES); the
-            others are. Nothing is without an inotify instance (EMFILE).
+        Raises: KeeperError if an existing directory cannot be watched (ENOSPC, EACCES); the others are. Without an
+        inotify instance (EMFILE) none is.
         """
         with self._lock:
             if self._closed:
@@ -194,13 +194,13 @@ class Watch:
         problem = self._open()
         manager = self._manager
         places = tuple(os.path.realpath(top) for top in self.tops)
-        about = mounts.about(places)
+        about = mounts.find_mount_lines(places)
         with self._lock:
             self._places, self._mounts = places, about
         wanted: dict[str, _Interest] = {}
         for _ in range(TRIES):
-            # What appeared before its directory was watched is seen by looking once more.
-            before, wanted = wanted, self._wanted()
+            # A second search finds directories that appeared before their parent was watched.
+            before, wanted = wanted, self._find_wanted()
             if wanted == before:
                 break
             with self._lock:
@@ -214,7 +214,7 @@ class Watch:
         if problem is not None:
             raise problem
 
-    def _wanted(self) -> dict[str, _Interest]:
+    def _find_wanted(self) -> dict[str, _Interest]:
         wanted: dict[str, _Interest] = {}
 
         def want(path: str, interest: _Interest) -> None:
@@ -233,11 +233,11 @@ class Watch:
         return wanted
 
     def _add(self, manager: pyinotify.WatchManager, path: str, interest: _Interest) -> KeeperError | None:
-        """Watch what lies at `path`; adding it again is how another directory of the same name is found."""
+        """Watch the directory at `path`. A second call detects that another directory has taken its place."""
         try:
             handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
-            return None  # vanished: the next look at what is wanted says so
+            return None  # it vanished, and the next search leaves it out
         except OSError as error:
             return FileError.wrap("watch it", path, error)
         mask = NAMES | pyinotify.IN_ONLYDIR | (pyinotify.IN_MODIFY if interest.appends else 0)
@@ -256,19 +256,19 @@ class Watch:
         return None
 
     def _drop(self, path: str) -> None:
-        """End a watch. The lock is held: `_take` and this thread would forget the same number at once."""
+        """End a watch. The lock is held, because `_take` and this thread could forget the same number at once."""
         number = self._forget(path)
         if self._manager is not None:
             self._manager.rm_watch(number, quiet=True)
 
     def _forget(self, path: str) -> int:
-        """Drop our memory of a watch and return its number. The lock is held."""
+        """Remove a watch from the tables and return its number. The lock is held."""
         number = self._watched.pop(path)
         self._paths.pop(number, None)
         return number
 
     def _read(self) -> None:
-        """Take one buffer of events; the loop calls again while there are more."""
+        """Read one buffer of events; the loop calls again while there are more."""
         try:
             data = os.read(self.fd, READ_BYTES)
         except BlockingIOError:
@@ -284,7 +284,7 @@ class Watch:
         self._schedule()
 
     def _take(self, number: int, mask: int, padded_name: bytes) -> None:
-        """One event. The lock is held."""
+        """Process one event. The lock is held."""
         self.events += 1
         if mask & pyinotify.IN_Q_OVERFLOW:
             self._everything = True
@@ -300,7 +300,7 @@ class Watch:
         if mask & GONE:
             self._forget(path)
             if mask & pyinotify.IN_MOVE_SELF:
-                manager.rm_watch(number, quiet=True)  # it would tell of a directory that is elsewhere
+                manager.rm_watch(number, quiet=True)  # it would report events of a directory that is elsewhere now
             self._everything = True
             return
         interest = self._interests.get(path, _Interest())
@@ -321,10 +321,10 @@ class Watch:
             if kind is not None and kind.kind is Kind.ACTIVE:
                 self._appended.add(path)
 
-    def _mounted(self) -> None:
-        """The mount table changed: a journal directory may lie elsewhere now."""
+    def _check_mounts(self) -> None:
+        """Compare the mount table, which changed: a journal directory may be elsewhere now."""
         self._mount_events.poll(0)
-        now = mounts.about(self._places)
+        now = mounts.find_mount_lines(self._places)
         if now != self._mounts:
             self._mounts = now
             self._everything = True
@@ -349,19 +349,19 @@ class Watch:
 
 
 def _errno(error: Exception) -> str:
-    """The kernel's word in a message of pyinotify's, "... Errno=No space left on device (ENOSPC)"."""
+    """Return the kernel's error text from a message of pyinotify, "... Errno=No space left on device (ENOSPC)"."""
     return str(error).rpartition("Errno=")[2]
 
 
 def _limit(name: str) -> str:
-    """What to do where the kernel refuses more of what `name` limits."""
+    """Return the value of a kernel limit and the command that raises it."""
     with open(f"{LIMITS}/{name}", encoding="ascii") as file:
         value = int(file.read())
     return f"fs.inotify.{name} is {value}; raise it: sysctl fs.inotify.{name}={2 * value}"
 
 
 def _nearest(path: str) -> tuple[str, str]:
-    """The directory above `path` that exists, and the name in it that leads to `path`."""
+    """Return the nearest existing directory above `path`, and the name in it that leads to `path`."""
     above, name = os.path.split(path)
     while not os.path.isdir(above) and above != "/":
         above, name = os.path.split(above)

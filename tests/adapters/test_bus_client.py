@@ -230,7 +230,7 @@ def test_a_job_that_came_to_nothing_says_why(fake: FakeService, typed: Typed) ->
 
 def test_a_service_that_ends_before_its_job_is_said(fake: FakeService, typed: Typed) -> None:
     fake.on_defragment = lambda service: service.end()
-    line = "journalkeeper: the service has ended; `journalkeeper history` tells what it did\n"
+    line = "journalkeeper: the service has ended; `journalkeeper history` shows what it did\n"
     assert typed("defrag") == (1, "", line)
 
 

@@ -97,4 +97,4 @@ def test_without_a_manager_or_a_bus_the_states_are_unknown(bus: PrivateBus, monk
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent/socket")
     assert isinstance(units(), Unknown)
     monkeypatch.setattr("journalkeeper.bus.unit_states.bus_address", lambda: None)
-    assert units() == Unknown("there is no system bus, which tells the states of units")
+    assert units() == Unknown("there is no system bus, so the states of units are unknown")

@@ -361,7 +361,7 @@ def test_watch_shows_each_change_and_ends_with_the_service(make_host: Callable[.
     assert (other.communicate(timeout=240)[1], other.returncode) == ("", 0)
     host.stop()
     assert process.communicate(timeout=240)[1] == (
-        "journalkeeper: the service has ended; `journalkeeper history` tells what it did\n"
+        "journalkeeper: the service has ended; `journalkeeper history` shows what it did\n"
     )
     assert process.returncode == 1
     refused = host.does("status", "--watch")

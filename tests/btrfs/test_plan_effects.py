@@ -66,7 +66,7 @@ def test_a_directory_that_became_a_link_after_it_was_checked_leads_nowhere(engin
     """The owner of remote/ may exchange what is in it at any moment."""
     sub = top / "remote" / "sub"
     (name,) = os.listdir(sub)
-    checked = api._placed(Request(paths=(f"{sub}/{name}",), now=True), engine.directories)
+    checked = api._resolve(Request(paths=(f"{sub}/{name}",), now=True), engine.directories)
     assert [action.path for action in engine.plan(checked).actions] == [f"{sub}/{name}"]
     sub.rename(top / "remote" / "moved")
     sub.symlink_to(top.parent / "elsewhere")
@@ -74,12 +74,12 @@ def test_a_directory_that_became_a_link_after_it_was_checked_leads_nowhere(engin
     assert found.actions == ()
     assert [skip.path for skip in found.skipped] == [f"{sub}/{name}"]
     with pytest.raises(UsageError, match="behind a link"):
-        api._placed(checked, engine.directories)
+        api._resolve(checked, engine.directories)
 
 
 def test_a_watched_directory_itself_may_be_a_link(top: Path) -> None:
     link = top.with_name("link")
     link.symlink_to(top)
     given = Request(paths=(f"{link}/{MACHINE}/system.journal", f"{link}/{MACHINE}/not-there.journal"))
-    placed = api._placed(given, (f"{link}/",))
+    placed = api._resolve(given, (f"{link}/",))
     assert placed.paths == (f"{top}/{MACHINE}/system.journal", f"{top}/{MACHINE}/not-there.journal")

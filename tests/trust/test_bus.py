@@ -299,7 +299,7 @@ def test_a_mistake_of_ours_is_logged_once_and_the_caller_hears_nothing_of_it(
     served = serve()
     for _ in range(2):
         done = gdbus(bus, "Plan", "{'paths': <['/var/log/journal/m/mistake.journal']>}", nobody=True)
-        assert f"{names.FAILED}: this is a mistake in journalkeeper; its log says more" in done.stderr
+        assert f"{names.FAILED}: bug in journalkeeper; its log has the traceback" in done.stderr
         assert "secret" not in done.stderr
     assert served.log().count("Traceback") == 1
     assert "RuntimeError: a secret of the inside" in served.log()
@@ -311,7 +311,7 @@ def test_a_job_that_meets_a_mistake_of_ours_ends_and_the_next_one_begins(
     served = serve()
     mistake = f"{{'paths': <['{made.TOP}/m/mistake.journal']>}}"
     job = gdbus(bus, "Defragment", mistake).stdout.split("'")[1]
-    assert eventually(lambda: "its log says more" in gdbus(bus, "Result", job).stderr)
+    assert eventually(lambda: "its log has the traceback" in gdbus(bus, "Result", job).stderr)
     other = gdbus(bus, "Defragment", "{}").stdout.split("'")[1]
     assert eventually(lambda: '{"outcomes":[]' in gdbus(bus, "Result", other).stdout)
     assert served.log().count("Traceback") == 1

@@ -208,8 +208,8 @@ def test_a_jobs_document_that_is_too_long_lacks_outcomes_and_details() -> None:
 )
 def test_only_what_is_known_to_be_less_was_reclaimed(before: int | None, after: int | None, reclaimed: int) -> None:
     outcome = DONE._replace(disk_bytes_before=before, disk_bytes_after=after)
-    assert snapshots.reclaimed_bytes(outcome) == reclaimed
-    assert snapshots.reclaimed_bytes(outcome._replace(unshared_bytes=1)) == 0
+    assert snapshots.count_reclaimed_bytes(outcome) == reclaimed
+    assert snapshots.count_reclaimed_bytes(outcome._replace(unshared_bytes=1)) == 0
     assert Tally(1, 10, 5).add(outcome, 8) == Tally(8, 87, 5 + reclaimed)
 
 
@@ -301,12 +301,12 @@ def test_a_wrong_option_is_refused_with_what_is_allowed(given: dict[str, Value],
 )
 def test_a_path_that_is_no_files_below_a_directory_is_refused(wrong: str) -> None:
     with pytest.raises(UsageError):
-        options.checked_path(wrong, (TOP,))
+        options.check_path(wrong, (TOP,))
 
 
 @pytest.mark.parametrize("directory", [TOP, f"{TOP}/", "/"])
 def test_a_path_below_a_directory_is_taken(directory: str) -> None:
-    assert options.checked_path(PATH, ("/srv", directory)) == PATH
+    assert options.check_path(PATH, ("/srv", directory)) == PATH
 
 
 @pytest.mark.parametrize(

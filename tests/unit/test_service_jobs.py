@@ -88,8 +88,8 @@ async def test_a_queued_job_that_is_canceled_never_begins(bench: Bench) -> None:
     queued = bench.jobs.add(request(2))
     await asyncio.sleep(0)
     bench.jobs.cancel(queued.number)
-    assert bench.jobs.ended(queued.number).result == "canceled"
-    assert "before it began" in str(bench.jobs.ended(queued.number).error)
+    assert bench.jobs.find_result(queued.number).result == "canceled"
+    assert "before it began" in str(bench.jobs.find_result(queued.number).error)
     with pytest.raises(NoSuchJobError):
         bench.jobs.cancel(queued.number)
     await bench.finish()
@@ -110,18 +110,18 @@ async def test_only_the_last_result_is_kept(bench: Bench) -> None:
     for number in (1, 2):
         bench.jobs.add(request(number))
         with pytest.raises(NoSuchJobError):
-            bench.jobs.ended(number)
+            bench.jobs.find_result(number)
         await bench.finish()
-        assert bench.jobs.ended(number).document == {"number": number}
+        assert bench.jobs.find_result(number).document == {"number": number}
     with pytest.raises(NoSuchJobError, match="another job has ended since"):
-        bench.jobs.ended(1)
+        bench.jobs.find_result(1)
 
 
 async def test_an_exception_that_nobody_foresaw_ends_its_job_only(bench: Bench) -> None:
     bench.raises = RuntimeError("x")
     first, second = bench.jobs.add(request(1)), bench.jobs.add(request(2))
     await bench.finish()
-    assert isinstance(bench.jobs.ended(first.number).error, RuntimeError)
+    assert isinstance(bench.jobs.find_result(first.number).error, RuntimeError)
     await bench.finish()
     assert bench.heard[2:] == [("job 1 failed: x", 0), ("failed", first.number), ("done", second.number)]
     assert not bench.jobs.waiting
