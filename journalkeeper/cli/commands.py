@@ -58,7 +58,7 @@ _NEEDS_POLKIT = "it needs polkit authorization (org.journalkeeper1.manage)"
 
 COMMANDS = (
     Command("status", "what the service does, totals, and what was done last", "status", _READS_STATE),
-    Command("scan", "every journal file: kind, state, extents, size, disk space, flags", "scan", _READS_FILES),
+    Command("scan", "every journal file: kind, extents, size, disk space, flags", "scan", _READS_FILES),
     Command("plan", "what would be done to which file and why, and why not", "plan", _READS_FILES),
     Command("defrag", "do what plan shows", "defrag", "it rewrites files that belong to root"),
     Command("history", "what was done to each file over time", "history", _READS_STATE),

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     path = os.path.abspath(args.file)
     if os.path.isdir(path):
         args.directory = path
-        return _directory(context)
+        return _directory(path, context)
     return _file(path, context)
 
 
@@ -195,10 +195,12 @@ def _decision_document(
     }
 
 
-def _directory(context: Context) -> int:
-    """Describe each instance below -D, which is the named directory."""
+def _directory(path: str, context: Context) -> int:
+    """Describe each instance below -D, which is the directory `path`."""
     host = context.engine().look(Request())
     refuse_if_all_unreadable(context, [file.problem for file in host.files])
+    if not host.instances:
+        raise KeeperError(f"{path}: contains no journal directory; name one, such as /var/log/journal")
     decided, windows = _plan(Request(upkeep=True), context)
     places = [
         directory.Place(
@@ -216,7 +218,7 @@ def _directory(context: Context) -> int:
         output.document({"directories": [_place_document(place) for place in places], "unknown": unknown})
         return 0
     blocks = [directory.lines(place, columns() or DEFAULT_COLUMNS) for place in places]
-    output.lines([line for block in blocks for line in ("", *block)][1:] or ["No journal directories found."])
+    output.lines([line for block in blocks for line in ("", *block)][1:])
     return 0
 
 

@@ -25,7 +25,12 @@ from journalkeeper.wire.records import SAMPLE
 
 DESCRIPTION = """\
 Shows what was done to files, the oldest first, and how the number of extents of active
-files grew, as far as the record in the state directory goes back."""
+files grew, as far as the record in the state directory goes back. RUN BY is service
+(by itself), request (the service, for a user) or defrag (the command, without the service).
+IDEAL is the number of extents of a whole file."""
+
+_RUN_BY: Final = {"": "-", "daemon": "service", "bus": "request"}
+"""The origins of a run whose word in the record is not the one that users know."""
 
 EXAMPLES = """\
 times: 2026-11-21, "2026-11-21 10:00", 10:00, today, yesterday, -3d, "3 days ago", @1795255200
@@ -51,7 +56,7 @@ _SAMPLES: Final[tuple[Column[Sample], ...]] = (
 def _columns(width: int | None) -> tuple[Column[Entry], ...]:
     return (
         Column("TIME", lambda entry: format_time(entry.when_us)),
-        Column("BY", lambda entry: entry.origin or "-"),
+        Column("RUN BY", lambda entry: shown(_RUN_BY.get(entry.origin, entry.origin))),
         Column("OUTCOME", lambda entry: describe(entry.outcome, width), gives="text"),
     )
 

@@ -29,11 +29,15 @@ from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.wire.documents import plan_document, skips
 
 DESCRIPTION = """\
-Shows what `defrag` would do with the same options: an action or a reason against it for
-every file, what would be written, and when journald's next flush closes the window for
-active files. Nothing is changed. While the service runs, the plan is the service's own."""
+Shows what `defrag` would do with the same options: an action or a reason against it for every
+file, what would be written, and when journald's next flush closes the window for active files.
+Nothing is changed. While the service runs, the plan is the service's own."""
 
 EXAMPLES = """\
+columns: EXTENTS, now; EXPECTED, extents afterwards, of a compressed file one for each 128 KiB;
+WRITES, before compression; SAVES, of a cold read and on the disk; PART, "whole file" or the range
+that is rewritten
+
 examples:
   journalkeeper plan                        everything
   journalkeeper plan --archived --compress=no
@@ -62,12 +66,12 @@ def _seconds(seconds: float) -> str:
 
 
 def _range(action: dict[str, Any]) -> str:
-    """Which part of the file: all that has extents, one part, or how many; none for what is done to a directory."""
+    """Return which part of the file is rewritten; "-" for what is done to a directory."""
     ranges = action["ranges"]
     if not ranges:
         return "-"
     if sum(one["extents"] for one in ranges) >= action["extents_before"]:
-        return "all"
+        return "whole file"
     if len(ranges) == 1:
         return f"{format_size(ranges[0]['length'])} at {format_size(ranges[0]['offset'])}"
     return f"{len(ranges)} ranges"
@@ -75,12 +79,12 @@ def _range(action: dict[str, Any]) -> str:
 
 _ACTIONS: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("ACTION", lambda action: str(action["action"])),
-    Column("REASON", lambda action: str(action["reason"])),
+    Column("REASON", lambda action: str(action["reason"]), gives="text"),
     Column("EXTENTS", _extents("extents_before"), right=True),
     Column("EXPECTED", _extents("extents_expected"), right=True),
     Column("WRITES", lambda action: format_size(action["bytes_to_write"]), right=True),
-    Column("SAVES", _saves, right=True),
-    Column("RANGE", _range),
+    Column("SAVES", _saves, right=True, gives="text"),
+    Column("PART", _range, gives="text"),
     Column("PATH", lambda action: shown(action["path"]), gives="path"),
 )
 _SKIPPED: Final[tuple[Column[Skip], ...]] = (

@@ -8,6 +8,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.doctor import DOCTOR_RULES, collect_evidence
+from journalkeeper.cli.table import wrap_sentence
 from journalkeeper.cli.text import shown
 from journalkeeper.execute.whole_file import open_directory, write_whole
 from journalkeeper.health.evidence import REPORT_ENTRIES, Wanted
@@ -57,7 +58,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if output.json != "off":
         output.document({"path": path, "size_bytes": size})
     elif output.legend:
-        output.lines([f"{shown(path)}: {format_size(size)}, for any browser; only its owner may read it"], paged=False)
+        text = f"{shown(path)}: {format_size(size)}, for any browser; only its owner may read it"
+        output.lines(wrap_sentence(text, output.width), paged=False)
     return 0
 
 

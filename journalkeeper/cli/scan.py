@@ -19,12 +19,14 @@ from journalkeeper.wire.field import document
 from journalkeeper.wire.records import FILE
 
 DESCRIPTION = """\
-Shows every journal file, the worst first: what it is, how many extents it has and how many it would have
-if it were whole, its size and what it occupies on disk (for root only: the kernel tells
-nobody else)."""
+Shows every journal file, the worst first: its kind, its extents, its size and the space that it
+takes on the disk (DISK, for root only: the kernel tells nobody else). IDEAL is how many extents
+the file would have if it were whole: of a compressed file one for each 128 KiB, else mostly 1. So
+a file that is to be compressed can have IDEAL 1 here and more extents EXPECTED in `plan`."""
 
 EXAMPLES = """\
-flags: compressed, nocow, shared (with a snapshot or reflink), or why a file cannot be judged
+flags: online or offline, the state of a file that journald writes; compressed; nocow; shared
+(with a snapshot or reflink); or why a file cannot be judged
 
 examples:
   journalkeeper scan                           all files in /var/log/journal
@@ -41,16 +43,12 @@ def _kind(file: JournalFile) -> str:
     return "-" if file.problem and classify(os.path.basename(file.path)) is None else file.kind
 
 
-def _state(file: JournalFile) -> str:
-    """Return the state from the file's header, or "-" if the header could not be read."""
-    return "-" if file.problem and file.state is State.UNKNOWN else file.state
-
-
 def _flags(file: JournalFile) -> str:
     flags = [
         word
         for word, is_so in (
             (file.problem, file.problem),
+            (file.state, file.state in {State.ONLINE, State.OFFLINE}),
             ("compressed", file.compressed),
             ("nocow", file.nocow),
             ("shared", file.extents.shared_bytes),
@@ -62,7 +60,6 @@ def _flags(file: JournalFile) -> str:
 
 _COLUMNS: Final[tuple[Column[JournalFile], ...]] = (
     Column("KIND", _kind),
-    Column("STATE", _state),
     Column("EXTENTS", lambda file: str(file.extents.total), right=True),
     Column("IDEAL", lambda file: str(file.ideal_extents), right=True),
     Column("SIZE", lambda file: format_size(file.size_bytes), right=True),

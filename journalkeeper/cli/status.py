@@ -79,7 +79,9 @@ class _Status(NamedTuple):
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add --watch."""
-    parser.add_argument("--watch", action="store_true", help="follow the service: show it again at each change")
+    parser.add_argument(
+        "--watch", action="store_true", help="show the status again whenever the service's state changes, until Ctrl-C"
+    )
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -232,8 +234,14 @@ def _lines(status: _Status, context: Context) -> list[str]:
         facts.append(("Waiting", shown(sentence(record.waiting, context.now_us))))
     if record and live is None:  # the service's own numbers are those of its last look
         facts += [("Recorded", _totals(totals)) for totals in record.totals]
-    width = max(len(name) for name, _ in facts)
-    return [f"{name:>{width}}: {value}" for name, value in facts]
+    margin = max(len(name) for name, _ in facts) + 2
+    room = None if context.output.width is None else context.output.width - margin
+    return [
+        line
+        for name, value in facts
+        for number, text in enumerate(wrap_sentence(value, room))
+        for line in [f"{f'{name}: ' if number == 0 else '':>{margin}}{text}"]
+    ]
 
 
 def _saving_row(status: _Status) -> list[tuple[str, str]]:
@@ -263,7 +271,7 @@ def _service_facts(live: Manager, context: Context) -> list[tuple[str, str]]:
     facts = [("Service", shown(state)), ("Journal", journal), ("Window", _window(live)), ("Rewritten", written)]
     facts.append(("Budget", left))
     if live.intake_delay_p99_us:
-        facts.append(("Intake", f"99 of 100 messages wait at most {format_span(live.intake_delay_p99_us, 1000)}"))
+        facts.append(("Intake", f"delay p99: {format_span(live.intake_delay_p99_us, 1000)}"))
     return facts
 
 

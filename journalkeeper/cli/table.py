@@ -20,6 +20,9 @@ LEAST_PATH: Final = 24
 """The least width of a shortened path: it fits the end of an archive's name, which distinguishes it from others."""
 
 LEAST_TEXT: Final = 20
+NARROW_TEXT: Final = 8
+"""The least width of a wrapped sentence in a table whose paths are below their rows."""
+
 _GAP: Final = "  "
 
 
@@ -31,6 +34,7 @@ class Column(NamedTuple, Generic[T]):
     where the table is too wide.
 
     A "path" is shortened in its middle, a "text" is wrapped. The longest column should come last: it is not padded.
+    A path in the last column is printed below its row if even the shortened path does not fit.
     """
 
     title: str
@@ -68,10 +72,13 @@ def render(
     everything = [*titles, *((tuple(column.cell(row) for column in columns), colour(row)) for row in rows)]
     longest = [max(map(len, cells)) for cells in zip(*(cells for cells, _ in everything), strict=True)]
     widths = _fit_widths(columns, longest, width)
+    below = columns[-1].gives == "path" and len(columns) > 1 and _excess(widths, width) > 0
+    if below:
+        widths = [*_fit_widths(columns[:-1], longest[:-1], width, NARROW_TEXT), (width or 0) - len(_GAP)]
     return [
         paint(line, painted, enabled=colours)
         for cells, painted in everything
-        for line in _lines(columns, widths, cells)
+        for line in _lines(columns, widths, cells, below=below)
     ]
 
 
@@ -88,19 +95,28 @@ def wrap_sentence(text: str, width: int | None) -> list[str]:
     return [text] if width is None else textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
 
-def _fit_widths(columns: tuple[Column[Any], ...], widths: list[int], width: int | None) -> list[int]:
-    """Return the widths of the columns in a table of `width`: paths shrink first, then sentences."""
+def _excess(widths: list[int], width: int | None) -> int:
+    """Return by how many columns a table is too wide; 0 where it fits."""
+    return 0 if width is None else max(0, sum(widths) + len(_GAP) * (len(widths) - 1) - width)
+
+
+def _fit_widths(
+    columns: tuple[Column[Any], ...], widths: list[int], width: int | None, least_text: int = LEAST_TEXT
+) -> list[int]:
+    """Return the widths that columns have in a table of `width`: paths give first, then sentences."""
     fitted = list(widths)
-    for gives, least in (("path", LEAST_PATH), ("text", LEAST_TEXT)):
+    for gives, least in (("path", LEAST_PATH), ("text", least_text)):
         for number, column in enumerate(columns):
-            if width is not None and column.gives == gives:
-                over = sum(fitted) + len(_GAP) * (len(columns) - 1) - width
-                fitted[number] = max(min(least, fitted[number]), fitted[number] - max(0, over))
+            if column.gives == gives:
+                fitted[number] = max(min(least, fitted[number]), fitted[number] - _excess(fitted, width))
     return fitted
 
 
-def _lines(columns: tuple[Column[Any], ...], widths: list[int], cells: tuple[str, ...]) -> list[str]:
-    """Return the lines of one row: several if a sentence is wrapped."""
+def _lines(columns: tuple[Column[Any], ...], widths: list[int], cells: tuple[str, ...], *, below: bool) -> list[str]:
+    """Return one row: several lines if a sentence is wrapped or the path is `below`."""
+    if below:
+        (path,) = _cut_cell(columns[-1], widths[-1], cells[-1])
+        return [*_lines(columns[:-1], widths[:-1], cells[:-1], below=False), f"{_GAP}{path}"]
     parts = [_cut_cell(column, width, cell) for column, width, cell in zip(columns, widths, cells, strict=True)]
     return [
         _GAP.join(

@@ -107,8 +107,8 @@ class FakeEngine(Engine):
 
 def test_scan_is_a_table_with_a_footer(typed: Typed) -> None:
     assert typed("scan", engine=FakeEngine()).out == (
-        "KIND    STATE   EXTENTS  IDEAL   SIZE   DISK  FLAGS  PATH\n"
-        "active  online     9447      1  45.0M  89.0M  -      /j/abc/system.journal\n"
+        "KIND    EXTENTS  IDEAL   SIZE   DISK  FLAGS   PATH\n"
+        "active     9447      1  45.0M  89.0M  online  /j/abc/system.journal\n"
         "\n"
         "1 file, 9,447 extents (ideal 1), 45.0M, 89.0M on disk.\n"
     )
@@ -118,16 +118,16 @@ def test_scan_shows_flags_problems_and_what_is_not_known(typed: Typed) -> None:
     odd = FILE._replace(
         path="/j/\n\udcff", disk_bytes=None, nocow=True, problem=Reason.BAD_HEADER, extents=Extents(7, 10, 0, 10, 4)
     )
-    line = "-  online  7  1  45.0M  -  bad-header,compressed,nocow,shared  /j/\\x0a\\xff\n"
+    line = "-  7  1  45.0M  -  bad-header,online,compressed,nocow,shared  /j/\\x0a\\xff\n"
     assert typed("scan", "--no-legend", engine=FakeEngine(files=(odd,))) == (0, line, "")
 
 
 @pytest.mark.parametrize(
     ("name", "state", "says"),
     [
-        ("passwd", State.UNKNOWN, "- - 7"),
-        ("system.journal", State.UNKNOWN, "active - 7"),
-        ("system.journal", State.ONLINE, "active online 7"),
+        ("passwd", State.UNKNOWN, "- 7 1 45.0M 89.0M not-journal /"),
+        ("system.journal", State.UNKNOWN, "active 7 1 45.0M 89.0M not-journal /"),
+        ("system.journal", State.ONLINE, "active 7 1 45.0M 89.0M not-journal,online /"),
     ],
 )
 def test_scan_shows_no_kind_or_state_that_is_a_guess(typed: Typed, name: str, state: State, says: str) -> None:
@@ -169,8 +169,8 @@ LEFT_ALONE = (
 
 def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(typed: Typed) -> None:
     assert typed("plan", engine=FakeEngine()).out == (
-        "ACTION    REASON      EXTENTS  EXPECTED  WRITES    SAVES  RANGE  PATH\n"
-        "compress  fragmented     9447       360   45.0M  ~1min -  all    /j/abc/system.journal\n"
+        "ACTION    REASON      EXTENTS  EXPECTED  WRITES    SAVES  PART        PATH\n"
+        "compress  fragmented     9447       360   45.0M  ~1min -  whole file  /j/abc/system.journal\n"
         f"{LEFT_ALONE}"
         "Window of abc: closed, flush-due.\n"
         "\n"
@@ -517,7 +517,7 @@ def unserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("state")
 def test_history_lists_what_was_done_the_oldest_first(typed: Typed) -> None:
     head, first, second, *_, last = typed("history").out.splitlines()
-    assert head.split() == ["TIME", "BY", "OUTCOME"]
+    assert head.split() == ["TIME", "RUN", "BY", "OUTCOME"]
     assert "  defrag  compressed abc/system.journal: 89 MiB to 10 MiB on disk, 9,447 to 360 extents" in first
     assert r"failed to compress \x1b/b (io-error): cannot read it: " in second
     assert last == "1 of 2 actions done: 9,447 to 360 extents, 89 MiB to 10 MiB on disk, 90 MiB written."

@@ -315,6 +315,16 @@ def test_roots_status_has_the_service_and_the_record(make_host: Callable[..., Ho
     assert "Service: not on the bus" in host.does("status").stdout
 
 
+def test_status_of_the_service_fits_80_columns(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    assert host.does("defrag", "--now", "--archived").returncode == 0
+    host.environment["COLUMNS"] = "80"
+    for words in (("status",), ("pause", "2h"), ("status",), ("resume",), ("doctor",)):
+        lines = host.does(*words).stdout.splitlines()
+        assert lines
+        assert [line for line in lines if len(line) > 80] == []
+
+
 def test_ctrl_c_ends_the_job_at_a_chunk_border_and_says_what_was_done(make_host: Callable[..., Host]) -> None:
     host = make_host()
     for _ in range(9):

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import re
+import struct
 import subprocess
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +24,7 @@ from journalkeeper.model import MIB, Stretch
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.answers import check
-from tests.daemon import journalkeeper
+from tests.daemon import PROGRAM, environment, journalkeeper
 from tests.journal_files import PAGE
 from tests.nobody import as_nobody
 
@@ -36,11 +41,11 @@ class Commands:
 
     def __init__(self, directory: Path, state: Path, **more: str) -> None:
         self.directory = directory
-        self._state = state
+        self.state = state
         self._more = {"COLUMNS": "80", **more}
 
     def __call__(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        return journalkeeper(*words, state=self._state, check=False, **self._more)
+        return journalkeeper(*words, state=self.state, check=False, **self._more)
 
     def json(self, *words: str | Path, status: int = 0) -> Any:
         done = self(*words, "-j")
@@ -52,7 +57,7 @@ class Commands:
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A journal with a torn archive and a torn active file, of which something was rewritten already."""
     with ScratchVolume("2G") as volume:
-        directory = volume.mountpoint / "log"
+        directory = volume.mountpoint / "log-of-a-host-with-quite-a-long-name"
         with PrivateJournald(directory) as journald:
             journald.age(20)
             journald.rotate()
@@ -98,6 +103,56 @@ def test_a_schema_would_say_something_against_a_wrong_answer(commands: Commands,
     document[0] |= wrong
     with pytest.raises(jsonschema.ValidationError):
         check("scan", document)
+
+
+# the width
+
+
+def columns_of_terminal(*words: str | Path, state: Path) -> tuple[int, list[str]]:
+    """Run a command on a terminal of 80 columns; return its exit status and the lines of its stdout."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    variables = {name: text for name, text in environment(state, TERM="xterm").items() if name != "COLUMNS"}
+    line = [*PROGRAM, "--no-pager", *words]
+    with subprocess.Popen(line, stdin=slave, stdout=slave, stderr=subprocess.PIPE, env=variables) as child:
+        os.close(slave)
+        seen = b""
+        with contextlib.suppress(OSError):  # EIO: the command has ended
+            while chunk := os.read(master, 65536):
+                seen += chunk
+        error = child.communicate()[1]
+    os.close(master)
+    assert child.returncode in {0, 1}, error
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", seen.decode())
+    return child.returncode, text.splitlines()
+
+
+ON_TERMINAL = [
+    *("scan", "plan", "plan -v", "plan --now", "defrag -n --now", "defrag --now", "history", "status"),
+    *("explain FILE", "explain DIR", "doctor", "doctor -v", "report -o PAGE", "check-config --config /dev/null"),
+    *("probe intake", "probe fsync --seconds=0.1", "probe fsync --who=0.2"),
+    *("probe syslog --seconds=0.2", "probe stream --seconds=0.3"),
+]
+"""`lab compare` takes minutes: its table is in tests/unit/test_cli_lab.py. `pause`, `resume` and the status of a
+running service are in test_cli_bus.py, all --help in tests/unit/test_cli_words.py."""
+
+
+@pytest.mark.parametrize("typed", ON_TERMINAL)
+def test_every_line_fits_80_columns(commands: Commands, typed: str, tmp_path: Path) -> None:
+    """A line that is one word, a path, may be longer: it is printed to be pasted."""
+    places = {"FILE": active(commands), "DIR": commands.directory, "PAGE": tmp_path / "page.html"}
+    words: list[str | Path] = [places.get(word, word) for word in typed.split()]
+    where: list[str | Path] = [] if words[0] in {"explain", "check-config", "status"} else ["-D", commands.directory]
+    _, lines = columns_of_terminal(*words, *where, state=commands.state)
+    assert lines
+    assert [line for line in lines if len(line) > 80 and not re.fullmatch(r" */\S+", line)] == []
+
+
+def test_explain_of_a_directory_without_journals_says_what_to_name(commands: Commands) -> None:
+    above = commands.directory.parent  # as /var/log is
+    done = commands("explain", above)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{above}: contains no journal directory; name one" in done.stderr
 
 
 # explain

@@ -113,6 +113,15 @@ def test_a_table_fits_its_width_with_paths_cut_and_sentences_wrapped(width: int)
     assert "00000671.journal" in "\n".join(lines)  # the end tells archives from each other
 
 
+def test_a_path_stands_below_its_row_where_even_a_short_one_does_not_fit() -> None:
+    columns: tuple[Column[Cells], ...] = (*WIDE[:1], Column("FLAGS", itemgetter(1)), WIDE[2])
+    rows: list[Cells] = [("1", "x" * 60, LONG)]
+    lines = render(columns, rows, legend=True, colours=False, width=80)
+    assert lines[:2] == ["N  FLAGS", "  PATH"]
+    assert lines[2] == f"1  {'x' * 60}"
+    assert lines[3] == f"  …/{LONG.rpartition('/')[2]}"
+
+
 def test_nothing_is_cut_where_a_program_reads() -> None:
     rows: list[Cells] = [("1", SENTENCE, LONG)]
     (line,) = render(WIDE, rows, legend=False, colours=False, width=None)
