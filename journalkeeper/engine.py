@@ -122,7 +122,7 @@ class Engine:
     def publish_health(self, *, healthy: bool | None) -> None:
         """Write the verdict into the metrics, None if it is unknown. An error is left for the next run to report."""
         if self._publisher is not None:
-            run_bookkeeping(partial(self._publisher.judged, healthy=healthy))
+            run_bookkeeping(partial(self._publisher.publish_health, healthy=healthy))
 
     def _list_directories(self, *, watching: bool) -> tuple[str, ...]:
         """Return the directories to look into. A missing directory counts as empty if `watching`."""
@@ -198,7 +198,7 @@ class Engine:
         publisher = self._choose_publisher(request)
         with ExitStack() as stack:
             if publisher is not None:
-                stack.push(publisher.left)
+                stack.push(publisher.publish_failure)
             lock = stack.enter_context(state.lock(self.state_directory))
             record, notices = self._open_history(stack)
             self._forget_files_of_other_runs(record)
@@ -221,7 +221,7 @@ class Engine:
                 unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
             notices += self._finish_run(record, host, (chosen, outcomes), whole=not request.paths, rarely=watching)
             if publisher is not None:
-                notices += run_bookkeeping(partial(publisher.done, (host, chosen), outcomes, record, watching=watching))
+                notices += run_bookkeeping(partial(publisher.show, (host, chosen), outcomes, record, watching=watching))
             counters = _read_counters(record)
         waiting = tuple(self.memory.waiting.values()) if self.memory.waiting and watching else ()
         written = sum(outcome.bytes_written for outcome in outcomes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""journalkeeper.conf: the directives, their check, and the files that they come from."""
+"""journalkeeper.conf: its directives, their validation, and its files."""
 
 from journalkeeper.config.directives import Budget, Config, Defrag, History, Metrics, Nocow, Watch, Window
 

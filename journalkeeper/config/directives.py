@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""journalkeeper.conf as values: every directive with its default, range and reason, once.
+"""The directives of journalkeeper.conf, each with its default, range and reason.
 
-A directive is the annotation of its field; the check of a file, `check-config`,
-journalkeeper.conf(5), the completions and the Ansible argument specs are made from it. Finding
-and reading files is the business of files.py, text becomes values in validation.py.
+A directive is the annotation of its field. File validation, `check-config`, journalkeeper.conf(5), the completions and
+the Ansible argument specs are made from it. files.py finds and reads files; validation.py converts text to values.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from journalkeeper.model.units import DAY_US, MINUTE_US, MS_US, SECOND_US
 
 
 class Section(BaseModel):
-    """Values that do not change; a field has its value in the unit that its name ends with."""
+    """A section with immutable values; each is in the unit that its field's name ends with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Watch(Section):
-    """[Watch]: which directories, and when a file there is at rest."""
+    """[Watch]: the directories, and the time after which an archive no longer changes."""
 
     directories: Annotated[
         tuple[str, ...],
         Spec(
             "Directories",
             Form.PATHS,
-            "Where journals are looked for: directories that hold machine-id directories, as /var/log/journal does. "
+            "Directories with journals: each contains machine-id directories, like /var/log/journal. "
             "May be given several times; the paths add up.",
             "journald writes there with Storage=persistent and nowhere else (systemd-journald.service(8)).",
         ),
@@ -53,8 +52,8 @@ class Watch(Section):
         Spec(
             "NocowSettleSec",
             Form.SPAN,
-            "The same for an archive that is still NOCOW. At least SettleSec.",
-            "journald 250 and later replaces a NOCOW archive by a copy of its own, which comes last: 128 MiB, the "
+            "How long an archive that is still NOCOW must have been left unchanged. At least SettleSec.",
+            "journald 250 and later replaces a NOCOW archive by its own copy at the end: 128 MiB, the "
             "largest file by default, in pieces of 4 KiB at 150 IOPS take 3 min 40 s. Doubled and rounded up.",
             high=DAY_US,
         ),
@@ -62,20 +61,20 @@ class Watch(Section):
 
 
 class Nocow(Section):
-    """[Nocow]: whether journald's new files shall be overwritten in place."""
+    """[Nocow]: whether journald's new files are overwritten in place."""
 
     nocow: Annotated[
         Literal["auto", "yes", "no"],
         Spec(
             "Nocow",
             Form.WORD,
-            "Whether to set the C attribute (chattr +C) on journal directories, which new files inherit. auto: unless "
-            "the volume's data profile keeps copies (raid1, raid10, raid5, raid6, raid1c3, raid1c4), because NOCOW "
-            "data has no checksum to choose between them by, or snapshots are taken of the journal, because each has "
-            "NOCOW data copied on write once more. Snapshots are known by files that share data with one, and by "
-            "rewrites beside one in the last 30 days, user-UID.journal apart, which its user may reflink; one that was "
-            "taken before anything was logged, and one of which nothing is shared any more, cannot be seen. no: "
-            "attributes are left as they are.",
+            "Whether to set the C attribute (chattr +C) on journal directories; new files inherit it. yes: always. "
+            "no: attributes stay as they are. auto: set it unless one of two reasons forbids it. First, the volume's "
+            "data profile stores copies (raid1, raid10, raid5, raid6, raid1c3, raid1c4): NOCOW data has no checksum "
+            "that shows which copy is good. Second, snapshots include the journal: each makes btrfs copy NOCOW data on "
+            "write once more. A snapshot is detected by files that share data with it, or by a rewrite of such a file "
+            "in the last 30 days. Files named user-UID.journal do not count, because their user can reflink them. A "
+            "snapshot of an empty journal, or one that no longer shares data, is not detected.",
             "Four boots at 150 IOPS: 1.8 s each with a NOCOW active file of 2 extents; 9 to 24 s with a datacow one. "
             "Six boots with a snapshot before each: 3.5 to 20.1 s with NOCOW, 412 to 2,898 extents.",
             words=("auto", "yes", "no"),
@@ -86,8 +85,8 @@ class Nocow(Section):
         Spec(
             "RotateToApply",
             Form.BOOL,
-            "Whether to rotate once, which replaces an active file that was made before its directory was NOCOW by one "
-            "that is.",
+            "Whether to rotate once, so that a NOCOW file replaces an active file that is older than the directory's C "
+            "attribute.",
             "At the first boot systemd-journal-flush.service runs before systemd-tmpfiles-setup.service sets the "
             "attribute: the first system.journal stays datacow until a rotation (measured with 252 and 257).",
         ),
@@ -95,16 +94,16 @@ class Nocow(Section):
 
 
 class Defrag(Section):
-    """[Defrag]: what is rewritten, how, and when the gain pays."""
+    """[Defrag]: which files are rewritten, how, and which gain is worth it."""
 
     compress: Annotated[
         str,
         Spec(
             "Compress",
             Form.COMPRESSION,
-            "How archived files are compressed while they are rewritten. Active files never are.",
-            "An archive of 45 MiB that pinned 89 MiB came down to 45 MiB without and to 10 MiB with zstd, and a cold "
-            "read of it at 150 IOPS from 65.5 s to 3.2 s.",
+            "The compression of archived files when they are rewritten. Active files are never compressed.",
+            "An archive of 45 MiB occupied 89 MiB: 45 MiB after a plain rewrite, 10 MiB with zstd. A cold read of it "
+            "at 150 IOPS took 65.5 s before, 3.2 s with zstd.",
         ),
     ] = "zstd"
     archived: Annotated[
@@ -130,12 +129,12 @@ class Defrag(Section):
         Spec(
             "AllowUnshare",
             Form.WORD,
-            "Whether files that share data with a snapshot or a reflink are rewritten too. The snapshot keeps the old "
-            "data, so what is written is stored beside it until the snapshot is deleted. auto: archives, where that "
-            "is expected to be at most a quarter of what is shared, which takes Compress=. yes: all files, also the "
-            "ranges of those that journald writes. no: none.",
-            "A shared archive that pinned 38 MiB in 3,970 extents was 3.8 MiB beside the snapshot's and 155 extents "
-            "after a rewrite with zstd; plain it would have been 38 MiB again.",
+            "Whether files that share data with a snapshot or a reflink are rewritten, too. The snapshot keeps the old "
+            "data, so the rewritten data takes additional space until the snapshot is deleted. auto: archives, if the "
+            "additional space is expected to be at most a quarter of the shared bytes, which requires Compress=. yes: "
+            "all files, also ranges of active files. no: none.",
+            "A shared archive of 38 MiB in 3,970 extents took 3.8 MiB of additional space and 155 extents "
+            "after a rewrite with zstd; a plain rewrite would have taken 38 MiB.",
             words=("auto", "yes", "no"),
         ),
     ] = "auto"
@@ -144,7 +143,7 @@ class Defrag(Section):
         Spec(
             "MinExtents",
             Form.COUNT,
-            "An archived file is worth a rewrite with at least this many extents more than it needs, or by MinReclaim.",
+            "An archived file is rewritten if it has at least this many extents more than it needs, or by MinReclaim.",
             "32 extents cost a cold reader 0.2 s at 150 IOPS and 0.3 s on a disk with 8.5 ms a seek.",
             low=1,
             high=1_000_000,
@@ -155,8 +154,8 @@ class Defrag(Section):
         Spec(
             "MinReclaim",
             Form.SIZE,
-            "An archived file is also worth a rewrite that is expected to free at least this much on disk.",
-            "zstd leaves 10 to 25% of a journal; 4 MiB is what a file of 5 MiB gives back, and smaller ones are few: "
+            "An archived file is also rewritten if that is expected to free at least this much disk space.",
+            "zstd compresses a journal to 10 to 25%, so a file of 5 MiB frees 4 MiB. Smaller files are few: "
             "journald grows its files by 8 MiB.",
             high=1 << 40,
         ),
@@ -166,8 +165,9 @@ class Defrag(Section):
         Spec(
             "ExtentsPerMiB",
             Form.COUNT,
-            "A MiB of an active file is rewritten when it has at least this many extents. In the long run 256 divided "
-            "by this is written for each byte that journald dirties: extents and wear trade off.",
+            "A MiB of an active file is rewritten when it has at least this many extents. A lower value means fewer "
+            "extents but more writes: in the long run, 256 divided by this value is the number of bytes written for "
+            "each byte that journald writes.",
             "16 keeps a file at about a tenth of the 100 to 200 extents per MiB that flushes leave. A flush dirties "
             "about 60 pages (measured: 1,200 extents by 20 flushes), the default SyncIntervalSec=5min makes 288 "
             "flushes a day: 16 times those 68 MiB are the daily budget.",
@@ -180,10 +180,10 @@ class Defrag(Section):
         Spec(
             "ChunkBytes",
             Form.SIZE,
-            "The most that is rewritten in one piece before it is written back and waited for. Work stops at the "
-            "border of a piece.",
-            "The kernel defragments 256 KiB at a time, the least that makes sense; 16 MiB take 0.1 s on a disk of 150 "
-            "MB/s, so a signal is answered at once.",
+            "The largest piece that is rewritten at once; the next begins when it is on disk. Work can stop "
+            "after each piece.",
+            "The kernel defragments 256 KiB at a time, so smaller pieces make no sense; 16 MiB take 0.1 s on a disk of "
+            "150 MB/s, so the service reacts to signals at once.",
             low=256 * KIB,
             high=128 * MIB,
         ),
@@ -193,8 +193,9 @@ class Defrag(Section):
         Spec(
             "ChunkSec",
             Form.SPAN,
-            "How long one piece of an active file may take; pieces are made smaller than ChunkBytes until they do.",
-            "This bounds what a sync that no timer foretells (a message of priority crit) has to wait for.",
+            "The longest time that one piece of an active file may take; if it takes longer, pieces get smaller than "
+            "ChunkBytes.",
+            "This limits the delay of a sync that no timer announces (after a message of priority crit).",
             low=MS_US,
             high=10 * SECOND_US,
         ),
@@ -202,15 +203,15 @@ class Defrag(Section):
 
 
 class Window(Section):
-    """[Window]: when work on active files would be in journald's way."""
+    """[Window]: when work on active files would disturb journald."""
 
     margin_us: Annotated[
         int,
         Spec(
             "MarginSec",
             Form.SPAN,
-            "How long before journald's next sync work on its active files ends, at the least; the slowest piece "
-            "measured is added. At least ChunkSec.",
+            "The shortest time between the end of work on active files and journald's next sync; the duration of the "
+            "slowest measured piece is added. At least ChunkSec.",
             "Four times the 250 ms by which systemd may move the sync timer, or 20 pieces of 50 ms.",
             high=10 * MINUTE_US,
         ),
@@ -221,8 +222,8 @@ class Window(Section):
             "IntakeDelayMaxSec",
             Form.SPAN,
             "Work on active files pauses when journald took longer than this to accept a message. At least ChunkSec.",
-            "Undisturbed it takes 1 ms; at an ordinary flush at 500 IOPS 0.8 s on a contiguous file and 2.0 s on a "
-            "fragmented one. Two pieces of 50 ms lie between.",
+            "Undisturbed, journald takes 1 ms; at an ordinary flush at 500 IOPS, 0.8 s on a contiguous file and 2.0 s "
+            "on a fragmented one. Two pieces of 50 ms are between.",
             low=MS_US,
             high=10 * MINUTE_US,
         ),
@@ -232,29 +233,29 @@ class Window(Section):
         Spec(
             "PressureMax",
             Form.PERCENT,
-            "Nothing is begun while others keep the disks of the journal's own volume busy for more than this share of "
-            "the time, measured for 0.25 s before a run and between pieces, with partitions and device-mapper followed "
-            "to the disk. What is not seen: the disk below a loop device's file, and requests that a cgroup's io.max "
-            "holds back. 100% never waits.",
-            "A choice. Measured: 0 to 8% on a machine at work, 0% right after our own rewrites, 22 to 51% on the disk "
-            "that is copied to without end, and then 0% on another disk, while the machine's PSI said 53%.",
+            "Work waits while other programs keep the disks of the journal's volume busy for more than this share of "
+            "the time. It is measured for 0.25 s before a run and between pieces, on the disks below partitions and "
+            "device-mapper. The disk below a loop device's file, and requests that a cgroup's io.max delays, are not "
+            "measured. 100% never waits.",
+            "A choice. Measured: 0 to 8% on a machine in use, 0% right after our own rewrites, 22 to 51% on a disk "
+            "during an endless copy, and then 0% on another disk, while the machine's PSI showed 53%.",
             high=100,
         ),
     ] = 40
 
 
 class Budget(Section):
-    """[Budget]: what the work may cost."""
+    """[Budget]: the limits of the work."""
 
     bytes_per_day: Annotated[
         int | None,
         Spec(
             "BytesPerDay",
             Form.SIZE,
-            "The most that is written in 24 hours, before compression. A shutdown does not wait for the next day's. "
-            "0: nothing is rewritten, only watched.",
-            "ExtentsPerMiB says what an active file needs in a day. A year of it is 0.36 TiB; small SSDs are rated for "
-            "75 TB and more.",
+            "The most bytes that are written in 24 hours, before compression. The run before a shutdown ignores it. "
+            "0: files are watched but not rewritten.",
+            "The need of an active file per day is explained at ExtentsPerMiB. 1 GiB a day is 0.36 TiB a year; small "
+            "SSDs are rated for 75 TB and more.",
             high=1 << 50,
             endless=True,
         ),
@@ -264,10 +265,10 @@ class Budget(Section):
         Spec(
             "RotationsPerDay",
             Form.COUNT,
-            "The most rotations that are asked of journald in 24 hours, spread over them where they are for the price. "
-            "--now does not count. 0: none is asked for, before a shutdown neither.",
-            "Each adds a file and one for each user; journald deletes the oldest beyond SystemMaxFiles=100: at 4 a day "
-            "and one user after 12 days.",
+            "The most rotations that journald is asked for in 24 hours; rotations that only save writes are spread "
+            "over the day. --now ignores it. 0: no rotations, not even before a shutdown.",
+            "Each rotation adds a file, and one for each user. journald deletes the oldest beyond SystemMaxFiles=100: "
+            "with 4 rotations a day and one user, after 12 days.",
             high=1_000,
         ),
     ] = 4
@@ -276,15 +277,15 @@ class Budget(Section):
         Spec(
             "KeepFree",
             Form.SIZE,
-            "Nothing is begun that would leave less than this free on the volume.",
-            "Twice the largest file that journald makes by default, 128 MiB: one being rewritten, one being begun.",
+            "Work that would leave less free space than this on the volume is not begun.",
+            "Twice journald's largest file by default, 128 MiB: one being rewritten, one being begun.",
             high=1 << 50,
         ),
     ] = 256 * MIB
 
 
 class History(Section):
-    """[History]: how much is remembered."""
+    """[History]: how much of the past is stored."""
 
     keep_us: Annotated[
         int,
@@ -302,7 +303,7 @@ class History(Section):
         Spec(
             "MaxRows",
             Form.COUNT,
-            "The most rows kept of each kind: outcomes, extent counts of files, sums of directories. The oldest go "
+            "The most rows of each kind: outcomes, extent counts of files, sums of directories. The oldest are deleted "
             "first.",
             "A row takes 270 bytes with its indexes (measured): 13 MiB of each kind at the most.",
             low=1_000,
@@ -312,23 +313,23 @@ class History(Section):
 
 
 class Metrics(Section):
-    """[Metrics]: numbers for others."""
+    """[Metrics]: numbers for monitoring."""
 
     textfile: Annotated[
         str,
         Spec(
             "Textfile",
             Form.PATH,
-            "A file for node_exporter's textfile collector, whose name ends in .prom, or the collector's directory, "
-            "for journalkeeper.prom in it. Empty: none.",
-            "Whether a host is watched so, and where, is the administrator's choice: Debian's directory is "
-            "/var/lib/prometheus/node-exporter, to which the units may write; for another add ReadWritePaths= to them.",
+            "A file for node_exporter's textfile collector whose name ends in .prom, or the collector's directory, "
+            "in which journalkeeper.prom is written. Empty: no metrics.",
+            "The administrator decides whether and where a host is monitored. Debian's directory is "
+            "/var/lib/prometheus/node-exporter, to which the units may write; another needs ReadWritePaths= in them.",
         ),
     ] = ""
 
 
 class Config(Section):
-    """All directives with their values; `Config()` is the defaults."""
+    """All directives with their values; `Config()` has the defaults."""
 
     watch: Watch = Watch()
     nocow: Nocow = Nocow()
@@ -340,7 +341,7 @@ class Config(Section):
 
 
 class Directive(NamedTuple):
-    """One directive for documentation and tools: where it is, and what its Spec says."""
+    """A directive for documentation and tools: its place, its default and its Spec."""
 
     section: str
     field: str
@@ -350,11 +351,11 @@ class Directive(NamedTuple):
 
 @cache
 def directives() -> tuple[Directive, ...]:
-    """Every directive, in the order of journalkeeper.conf."""
+    """Return every directive, in the order of journalkeeper.conf."""
     found: list[Directive] = []
     for section in Config.model_fields:
         part = getattr(Config(), section)
         for field, hint in get_type_hints(type(part), include_extras=True).items():
             spec: Spec = hint.__metadata__[0]
-            found.append(Directive(section.capitalize(), field, spec.written(getattr(part, field)), spec))
+            found.append(Directive(section.capitalize(), field, spec.format_value(getattr(part, field)), spec))
     return tuple(found)

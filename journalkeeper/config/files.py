@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Configuration files found, merged and read as systemd does it.
+"""Find, merge and read configuration files as systemd does.
 
-What is wrong in a file is data, in its place among the assignments; the
-reader decides whether to refuse it (our own configuration) or to pass over it as
-journald does. Only a file that cannot be read is an exception.
+A wrong line is data, in its place among the assignments. The caller decides whether to refuse it (our own
+configuration) or to ignore it as journald does. Only a file that cannot be read raises an exception.
 Source: systemd 255, src/shared/conf-parser.c and src/basic/conf-files.c; journald.conf(5).
 """
 
@@ -22,7 +21,7 @@ PROJECT_DIRS = ("etc", "run", "usr/local/lib", "usr/lib")
 """systemd's CONF_PATHS, the strongest first."""
 
 MAX_LINE_BYTES = 1 << 20
-"""systemd's LONG_LINE_MAX, also for a line put together from several."""
+"""systemd's LONG_LINE_MAX; it limits also a line that is joined from several."""
 
 _BLANK = b" \t\n\r"
 _BOM = b"\xef\xbb\xbf"
@@ -32,12 +31,11 @@ _UNSAFE_IN_SECTION = re.compile(r"""[\x01-\x1f"'\\\x7f]""")
 
 
 class Assignment(NamedTuple):
-    """One line "key=value", or one wrong line with what is wrong in `problem`.
+    """A line "key=value", or a wrong line with its `problem`.
 
-    `line` counts from 1 and is the last one of a continued line, as in systemd's own
-    messages; 0 means the whole file. `section` is "" before the first header. A wrong
-    line has no key and its text as value. `fatal` marks a problem after which systemd reads
-    nothing more, neither of this file nor of the ones after it.
+    `line` counts from 1 and is the last line of a continued one, as in systemd's own messages; 0 means the whole file.
+    `section` is "" before the first header. A wrong line has no key, and its text as value. After a `fatal` problem
+    systemd reads nothing more, neither of this file nor of later ones.
     """
 
     file: str
@@ -52,10 +50,10 @@ class Assignment(NamedTuple):
 def assignments(
     name: str, *, root: str = "/", project_dirs: tuple[str, ...] = PROJECT_DIRS, subdir: str = "systemd"
 ) -> list[Assignment]:
-    """All assignments to `name` ("journald.conf") in the order in which they count: later ones win.
+    """Return all assignments of the configuration `name` ("journald.conf") in their order: later ones win.
 
-    Files are found as `files` says. Raises: FileError naming the file or directory that
-    exists and cannot be read (EACCES, EIO, ELOOP).
+    The files are those of `files`.
+    Raises: FileError with the file or directory that exists and cannot be read (EACCES, EIO, ELOOP).
     """
     found: list[Assignment] = []
     for file in files(name, root=root, project_dirs=project_dirs, subdir=subdir):
@@ -66,13 +64,12 @@ def assignments(
 def files(
     name: str, *, root: str = "/", project_dirs: tuple[str, ...] = PROJECT_DIRS, subdir: str = "systemd"
 ) -> list[str]:
-    """The files that make up the configuration `name`: a main file and its drop-ins, in reading order.
+    """Return the main file and the drop-ins of the configuration `name`, in reading order.
 
-    The main file is the first NAME in `project_dirs`/`subdir`; drop-ins are NAME.d/*.conf
-    of all of them, in the order of their names, each name from the first directory that
-    has it. So an empty file or a link to /dev/null hides those behind it. Links are
-    followed as the kernel does, out of `root` too. Before 256 journald itself took the
-    main file from /etc alone.
+    The main file is the first NAME in `project_dirs`/`subdir`. Drop-ins are NAME.d/*.conf of all directories, sorted by
+    name; of equal names, the one in the first directory counts. So an empty file or a link to /dev/null hides later
+    ones. Links are followed as the kernel does, also out of `root`. Before 256, journald itself read the main file only
+    from /etc.
     Raises: FileError if a directory cannot be listed.
     """
     places = [os.path.join(root, directory, subdir, name) for directory in project_dirs]
@@ -86,7 +83,7 @@ def files(
 
 
 def _exists(file: str) -> bool:
-    """Whether there is such a file, also one that we may not look at: opening it then says why."""
+    """Return whether the file exists. True also if it may not be examined: then opening it gives the reason."""
     try:
         os.stat(file)
     except (FileNotFoundError, NotADirectoryError):
@@ -97,7 +94,7 @@ def _exists(file: str) -> bool:
 
 
 def _conf_names(directory: str) -> list[str]:
-    """The names of drop-ins in a directory; none where there is no directory."""
+    """Return the names of the drop-ins in a directory; [] if the directory does not exist."""
     try:
         return [entry for entry in os.listdir(directory) if entry.endswith(".conf") and not entry.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
@@ -107,7 +104,7 @@ def _conf_names(directory: str) -> list[str]:
 
 
 def parse_file(file: str, *, missing_ok: bool = False) -> list[Assignment]:
-    """What one file says; /dev/null says nothing, nor does a missing file or dangling link if `missing_ok`.
+    """Return the assignments in a file; [] for /dev/null, and with `missing_ok` for a missing file or dangling link.
 
     Raises: FileError if it cannot be opened or read (ENOENT, EACCES, EIO, ELOOP).
     """
@@ -134,7 +131,7 @@ def parse_file(file: str, *, missing_ok: bool = False) -> list[Assignment]:
 
 
 def parse(data: bytes, file: str) -> list[Assignment]:
-    """The assignments and wrong lines in `data`, the content of `file`, up to the first fatal one."""
+    """Return the assignments and wrong lines in `data`, the content of `file`, up to the first fatal problem."""
     found: list[Assignment] = []
     section = ""
     for line, raw in _logical_lines(data):
@@ -160,7 +157,7 @@ def parse(data: bytes, file: str) -> list[Assignment]:
 
 
 def _decode(raw: bytes) -> tuple[str, str]:
-    """A line's text and what is wrong with it as such."""
+    """Return a line's text and "", or as much as can be decoded and the problem."""
     if len(raw) >= MAX_LINE_BYTES:
         return "", f"a line is shorter than {MAX_LINE_BYTES} bytes"
     try:
@@ -170,7 +167,7 @@ def _decode(raw: bytes) -> tuple[str, str]:
 
 
 def _section(text: str, before: str) -> tuple[str, str]:
-    """The section that a header line opens, or the one before and what is wrong."""
+    """Return the section that a header line opens and "", or the section before and the problem."""
     if not text.endswith("]"):
         return before, "a section header is [NAME]"
     if _UNSAFE_IN_SECTION.search(text):
@@ -179,9 +176,9 @@ def _section(text: str, before: str) -> tuple[str, str]:
 
 
 def _logical_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Each line with its number: comments gone, continued lines joined with a space for the backslash.
+    """Yield each line with its number, without comments; a continued line is joined with a space for the backslash.
 
-    A comment between continued lines is passed over and does not end them; a blank line does.
+    A comment between continued lines is skipped and does not end them; a blank line does.
     """
     data = data.removeprefix(_BOM)
     pending: bytes | None = None

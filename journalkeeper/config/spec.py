@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a directive of journalkeeper.conf may be: its form, its range, how it is read and written.
+"""The form and range of a directive of journalkeeper.conf, and the conversion of its values.
 
-Reading and writing are inverse: what `written` says, `read` takes.
+Reading and writing are inverse: `read(format_value(value))` is `value`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from journalkeeper.model.units import (
 
 
 class Form(StrEnum):
-    """What a directive's value looks like, in the words that an error message uses."""
+    """The form of a directive's value, in the words of error messages."""
 
     BOOL = "yes or no"
     COMPRESSION = compression.ALLOWED
@@ -49,10 +49,10 @@ UNITS = {
 
 
 class Spec(NamedTuple):
-    """What the annotation of a field says about its directive.
+    """The description of a directive, in the annotation of its field.
 
-    `basis` is the measurement or source behind the default. `low` and `high` bound the
-    field's value in the field's unit; `endless` admits "infinity", which is None.
+    `basis` is the measurement or source of the default. `low` and `high` are the limits of the value in the field's
+    unit; `endless` permits "infinity", which is None.
     """
 
     name: str
@@ -66,29 +66,29 @@ class Spec(NamedTuple):
 
     @property
     def allowed(self) -> str:
-        """What may be written, in words."""
+        """A sentence part that lists the permitted values."""
         text = str(self.form)
         if self.words:
             text += " " + ", ".join(self.words)
         if self.high is not None:
-            text += f", from {self.written(self.low)} to {self.written(self.high)}"
+            text += f", from {self.format_value(self.low)} to {self.format_value(self.high)}"
         return text + (", or infinity" if self.endless else "")
 
-    def written(self, value: object) -> str:
-        """`value` as it would be written in a file."""
+    def format_value(self, value: object) -> str:
+        """Return `value` as text for a configuration file."""
         match value:
             case None:
                 return "infinity"
             case bool():
                 return "yes" if value else "no"
             case int():
-                return _scaled(value, UNITS.get(self.form, ()))
+                return _scale(value, UNITS.get(self.form, ()))
             case tuple():
                 return join(value)
         return str(value)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """How pydantic makes a value: a file's text is read by us, then type and range are checked."""
+        """Return pydantic's schema for the field: our `read` converts text, then pydantic checks type and range."""
 
         def value(given: object) -> object:
             return self.read(given) if isinstance(given, str | list) else given
@@ -97,9 +97,9 @@ class Spec(NamedTuple):
         return core_schema.no_info_before_validator_function(value, handler.generate_schema(bounded))
 
     def read(self, text: str | list[str]) -> object:
-        """The value that the text of one directive stands for; a list's texts add up. Ranges are not looked at.
+        """Return the value of a directive's text; the texts in a list are combined. Ranges are not checked.
 
-        Raises: ValueError saying what is wrong with it.
+        Raises: ValueError with the reason.
         """
         if isinstance(text, list):
             return tuple(dict.fromkeys(path for line in text for path in _paths(line)))
@@ -110,21 +110,24 @@ class Spec(NamedTuple):
         return READERS[self.form](text)
 
     def _yes_or_no(self, text: str) -> str:
-        """The word that another of systemd's words for a boolean stands for; what is none is left to the check."""
+        """Return "yes" or "no" for any boolean word of systemd, or other text unchanged for pydantic's check."""
         try:
-            return self.written(READERS[Form.BOOL](text))
+            return self.format_value(READERS[Form.BOOL](text))
         except ValueError:
             return text
 
 
-def _scaled(value: int, units: Iterable[tuple[int, str]]) -> str:
-    """`value` in the largest of `units` that says it exactly."""
+def _scale(value: int, units: Iterable[tuple[int, str]]) -> str:
+    """Return `value` as text in the largest of `units` that divides it."""
     unit, suffix = next((unit for unit in units if value and value % unit[0] == 0), (1, ""))
     return f"{value // unit}{suffix}"
 
 
 def _compression(text: str) -> str:
-    """Checked here, and kept as the word that a plan and a command line hand on."""
+    """Return `text` unchanged if it is a compression.
+
+    Raises: ValueError otherwise.
+    """
     compression.parse_compression(text)
     return text
 
@@ -136,14 +139,14 @@ def _count(text: str) -> int:
 
 
 def _absolute(text: str) -> str:
-    """The path without slashes that say nothing; names are not looked up."""
+    """Return the path without redundant slashes and dots; the file system is not read."""
     if not text.startswith("/") or ".." in text.split("/"):
         raise ValueError(Form.PATH)
     return "/" + "/".join(name for name in text.split("/") if name not in ("", "."))
 
 
 def _paths(text: str) -> list[str]:
-    """The paths in one line; quotes keep a path with spaces together, as in systemd's lists."""
+    """Return the paths in one line; a path with spaces is quoted, as in systemd's lists."""
     return [_absolute(path) for path in split(text)]
 
 
@@ -157,4 +160,4 @@ READERS: dict[Form, Callable[[str], object]] = {
     Form.SPAN: parse_span_us,
     Form.WORD: str,
 }
-"""How each form but PATHS is read."""
+"""The function that reads each form, except PATHS."""

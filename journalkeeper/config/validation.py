@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From the lines of configuration files to a Config, or to every problem in them.
+"""Convert the lines of configuration files to a Config, or to a list of all problems.
 
-An error names file, line and directive and says what is allowed; no file is opened here.
+An error names file, line and directive and states the permitted values. No file is opened here.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ AT_LEAST = (
     (("Window", "MarginSec"), ("Defrag", "ChunkSec")),
     (("Window", "IntakeDelayMaxSec"), ("Defrag", "ChunkSec")),
 )
-"""Directives of which the first must be no less than the second."""
+"""Pairs of directives of which the first must not be less than the second."""
 
 
 class Shown(NamedTuple):
-    """One directive's value as it would be written; `default` says whether it is the default."""
+    """A directive's value as text; `default` is true for the default value."""
 
     section: str
     key: str
@@ -40,22 +40,22 @@ class Shown(NamedTuple):
 
 
 def describe(config: Config) -> list[Shown]:
-    """Every directive with its value, in the order of journalkeeper.conf."""
+    """Return every directive with its value, in the order of journalkeeper.conf."""
     shown = []
     for one in directives():
-        value = one.spec.written(_value(config, one))
+        value = one.spec.format_value(_value(config, one))
         shown.append(Shown(one.section, one.spec.name, value, value == one.default))
     return shown
 
 
 def from_assignments(assignments: Iterable[Assignment]) -> Config:
-    """The configuration that the lines of all files make, given in the order in which they apply.
+    """Return the configuration that the lines of all files give, in the order in which they apply.
 
-    A later line wins, an empty one resets to the default, the paths of a list add up. A
-    value that a later line overrides is not checked: a drop-in can mend a file below it.
+    A later line wins, an empty line resets to the default, and the paths of a list add up. An overridden value is not
+    checked, so a drop-in can correct an earlier file.
 
-    Raises: ConfigError with every problem: unknown section or directive, bad value, out of
-        range, values that contradict each other.
+    Raises: ConfigError with every problem: unknown section or directive, bad value, value out of range, values that
+        contradict each other.
     """
     lines: dict[Directive, list[Assignment]] = {}
     problems: list[Problem] = []
@@ -73,7 +73,7 @@ def from_assignments(assignments: Iterable[Assignment]) -> Config:
             lines.setdefault(directive, []).append(line)
         else:
             lines[directive] = [line]
-    config, wrong = _validated(lines) if lines else (Config(), [])
+    config, wrong = _validate(lines) if lines else (Config(), [])
     problems += wrong + _contradictions(config, lines, wrong)
     if problems:
         raise ConfigError(tuple(sorted(problems, key=lambda problem: order[problem[:2]])))
@@ -90,7 +90,7 @@ def _value(config: Config, directive: Directive) -> Any:
 
 
 def _unknown(line: Assignment) -> str:
-    """Why a line names nothing that we know, and what was probably meant."""
+    """Return the reason why a line's section or key is unknown, with a suggestion."""
     sections = list(dict.fromkeys(one.section for one in directives()))
     if line.section not in sections:
         near = get_close_matches(line.section.capitalize(), sections, n=1)
@@ -106,8 +106,8 @@ def _unknown(line: Assignment) -> str:
     return f"unknown in [{line.section}]; {meant}allowed are {', '.join(f'{name}=' for name in names.values())}"
 
 
-def _validated(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[Problem]]:
-    """The configuration by pydantic; where a value is wrong its default and the problem."""
+def _validate(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[Problem]]:
+    """Return pydantic's configuration, with the default and a problem for each wrong value."""
     problems: list[Problem] = []
     good = dict(lines)
     while True:
@@ -120,7 +120,7 @@ def _validated(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[P
 
 
 def _as_words(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, object]]:
-    """What pydantic is given: sections of fields, each with the text that counts, or the texts of a list."""
+    """Return the input for pydantic: sections of fields, each with its last text, or all texts of a list."""
     words: dict[str, dict[str, object]] = {}
     for directive, given in lines.items():
         texts = [line.value.strip() for line in given]
@@ -131,7 +131,7 @@ def _as_words(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, o
 
 
 def _complaints(directive: Directive, given: list[Assignment]) -> list[Problem]:
-    """One problem for each wrong line of a directive that pydantic refused: of a list's lines some are right."""
+    """Return a problem for each wrong line of a directive that pydantic refused; some lines of a list may be right."""
     wrong = [line for line in given if directive.spec.form is not Form.PATHS or not _readable(directive, line)]
     what = f"is not allowed; allowed is {directive.spec.allowed}"
     return [(line.file, line.line, line.key, f"{line.value.strip()!r} {what}") for line in wrong]
@@ -146,7 +146,7 @@ def _readable(directive: Directive, line: Assignment) -> bool:
 
 
 def _contradictions(config: Config, lines: dict[Directive, list[Assignment]], wrong: list[Problem]) -> list[Problem]:
-    """Pairs of values of which one must be no less than the other, where both could be read."""
+    """Return a problem for each pair in AT_LEAST that is violated by readable values."""
     problems: list[Problem] = []
     bad = {(file, line) for file, line, _, _ in wrong}
     for greater_name, smaller_name in AT_LEAST:
@@ -156,8 +156,8 @@ def _contradictions(config: Config, lines: dict[Directive, list[Assignment]], wr
             continue
         if _value(config, greater) < _value(config, smaller):
             what = (
-                f"{greater.spec.name}={greater.spec.written(_value(config, greater))} must be at least "
-                f"{smaller.spec.name}={smaller.spec.written(_value(config, smaller))}"
+                f"{greater.spec.name}={greater.spec.format_value(_value(config, greater))} must be at least "
+                f"{smaller.spec.name}={smaller.spec.format_value(_value(config, smaller))}"
             )
             problems.append((given[0].file, given[0].line, given[0].key, what))
     return problems

@@ -19,7 +19,7 @@ from journalkeeper.execute.throttle import Place, Throttle
 from journalkeeper.journald import control, layout
 from journalkeeper.model import Action, Instance, JournalFile, Kind, Plan
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.model.internal_error import InternalError, catch_errors
 from journalkeeper.model.progress import Meter, Progress
 from journalkeeper.model.run import Done
 from journalkeeper.observe.flushes import Flushes
@@ -73,7 +73,7 @@ class Runner:
                 continue
             meter.begin(action)
             begun_bytes = meter.done_bytes
-            done = guarded(partial(self._execute, action, seen, meter))
+            done = catch_errors(partial(self._execute, action, seen, meter))
             if isinstance(done, InternalError):
                 done = broken_off(action, done, meter.done_bytes - begun_bytes)
             if action.live or not isinstance(action.target, JournalFile):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The status of a host in Prometheus's text format, for node_exporter's textfile collector.
 
-A name says its unit, a counter ends in _total and never falls, and a number that
-is not known is not there. There are no time stamps, which the collector refuses, no label
-`instance` or `job`, which a scrape adds itself, and no machine id, which is nobody else's business
-(machine-id(5)). Source: prometheus.io, "Metric and label naming", "Exposition formats".
+A name ends with its unit, a counter ends in _total and never falls, and an unknown number is left out. There are no
+time stamps, because the collector refuses them. There is no label `instance` or `job`, because a scrape adds them, and
+no machine id, which is confidential (machine-id(5)). Source: prometheus.io, "Metric and label naming", "Exposition
+formats".
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PREFIX = "journalkeeper"
 
 
 class Facts(NamedTuple):
-    """All that is rendered; `status` is None where no run of this process has come to an end, `counters`
-    where no record could be read: a counter that is 0 for a while seems to begin anew.
+    """The facts that are rendered.
 
-    `succeeded` is about the last run, also of one that had nothing to do; `last_run_us` is the
-    end of the last that had. `intake_delay_us` is the longest that journald let a message wait.
+    `status` is None until a run of this process has ended. `counters` is None if the history cannot be read, because a
+    counter that falls to 0 would look like a restart. `succeeded` is about the last run, even if it had no work;
+    `last_run_us` is the end of the last run with work. `intake_delay_us` is the longest wait of a message for journald.
     """
 
     succeeded: bool
@@ -40,18 +40,18 @@ class Facts(NamedTuple):
 
 
 class Type(StrEnum):
-    """What a number does."""
+    """The type of a metric."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
 
 
 Sample = tuple[str, int | str | None]
-"""Labels in braces, or "", and the value; None is left out."""
+"""Labels in braces, or "", and the value. A sample with the value None is left out."""
 
 
 class Family(NamedTuple):
-    """One metric: its name without the prefix, its help, and where its samples are."""
+    """A metric: its name without the prefix, its help text, and the function that returns its samples."""
 
     name: str
     type: Type
@@ -60,28 +60,28 @@ class Family(NamedTuple):
 
 
 def _gauge(name: str, text: str, value: Callable[[Status], int | None]) -> Family:
-    """A number of the last run's status."""
+    """Return a metric with a number from the last run's status."""
     return Family(name, Type.GAUGE, text, lambda facts: [("", None if facts.status is None else value(facts.status))])
 
 
 def _counter(name: str, text: str, value: Callable[[Counters], int | None]) -> Family:
-    """A number of the counters."""
+    """Return a metric with a number from the history's counters."""
     return Family(
         name, Type.COUNTER, text, lambda facts: [("", None if facts.counters is None else value(facts.counters))]
     )
 
 
 SUMMED: Final = sorted((row for row in FILE if row.metric), key=lambda row: row.type.optional)
-"""The numbers of a file that are added up; those that only root may know last."""
+"""The fields of a file that are summed; the fields that only root can read come last."""
 
 
 def _of_files(row: Field) -> Family:
-    """The sum over all files."""
+    """Return a metric with the sum of a field over all files."""
     return _gauge(row.key, row.metric, lambda status: status.sums.get(row.key))
 
 
 def _seconds(time_us: int | None) -> str | None:
-    """Microseconds as seconds, to the digit."""
+    """Return microseconds as a decimal number of seconds."""
     return None if time_us is None else f"{time_us // SECOND_US}.{time_us % SECOND_US:06d}"
 
 
@@ -93,7 +93,7 @@ def _actions(facts: Facts) -> list[Sample]:
     return [(f'{{result="{result}"}}', count) for result, count in tally.items()]
 
 
-def _skipped(facts: Facts) -> list[Sample]:
+def _count_skips(facts: Facts) -> list[Sample]:
     return [(f'{{reason="{reason}"}}', count) for reason, count in (facts.status.skipped if facts.status else ())]
 
 
@@ -108,24 +108,26 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "last_run_success",
         Type.GAUGE,
-        "1 if the last run came to its end, 0 if it came to nothing.",
+        "1 if the last run succeeded, 0 if it failed.",
         lambda facts: [("", int(facts.succeeded))],
     ),
     Family(
         "last_run_timestamp_seconds",
         Type.GAUGE,
-        "When the last run that had something to do ended.",
+        "The time at which the last run with work ended.",
         lambda facts: [("", _seconds(facts.last_run_us))],
     ),
-    _counter("run_failures_total", "Runs that came to nothing as a whole.", lambda counters: counters.failed_runs),
-    Family("actions_total", Type.COUNTER, "What was begun on a file or directory, by how it ended.", _actions),
+    _counter("run_failures_total", "Runs that failed as a whole.", lambda counters: counters.failed_runs),
+    Family("actions_total", Type.COUNTER, "Actions on files and directories, by result.", _actions),
     _counter(
-        "written_bytes_total", "Written to journal files, before compression.", lambda counters: counters.bytes_written
+        "written_bytes_total",
+        "Bytes written to journal files, before compression.",
+        lambda counters: counters.bytes_written,
     ),
     Family(
         "reclaimed_bytes",
         Type.GAUGE,
-        "Bytes that rewrites gave back to the disk since the installation, less what they took, as far as measured.",
+        "Bytes of disk space that rewrites freed since the installation, less the bytes that they used, if measured.",
         lambda facts: [("", None if facts.counters is None else facts.counters.bytes_reclaimed)],
     ),
     _counter(
@@ -137,29 +139,29 @@ FAMILIES: tuple[Family, ...] = (
     _gauge("problem_files", "Journal files that could not be judged.", lambda status: status.problem_files),
     _gauge(
         "fragmented_files",
-        "Journal files that a rewrite would pay for, were there no reason against it.",
+        "Journal files for which the gain of a rewrite is worth its cost, also if a reason delays the rewrite.",
         lambda status: status.fragmented_files,
     ),
-    Family("skipped_files", Type.GAUGE, "Journal files that were left alone, by reason.", _skipped),
+    Family("skipped_files", Type.GAUGE, "Journal files that were not rewritten, by reason.", _count_skips),
     *(_of_files(row) for row in SUMMED if not row.key.endswith("_bytes")),
     _gauge("active_extents", "Extents of the files that journald writes.", lambda status: status.active_extents),
     *(_of_files(row) for row in SUMMED if row.key.endswith("_bytes")),
-    _gauge("budget_bytes", "What may be written in 24 hours.", lambda status: status.budget_bytes),
-    _gauge("budget_left_bytes", "What of it is left.", lambda status: status.budget_left_bytes),
+    _gauge("budget_bytes", "The daily write budget.", lambda status: status.budget_bytes),
+    _gauge("budget_left_bytes", "Bytes left of the daily write budget.", lambda status: status.budget_left_bytes),
     _gauge(
         "window_open", "1 if work on a file that journald writes was allowed.", lambda status: int(status.window_open)
     ),
     Family(
         "intake_delay_seconds",
         Type.GAUGE,
-        "The longest that journald let one of the newest messages wait since the last look.",
+        "The longest time that one of the newest messages waited for journald since the last look.",
         lambda facts: [("", _seconds(facts.intake_delay_us))],
     ),
 )
 
 
 def render(facts: Facts) -> str:
-    """The whole file: each family that has a sample, its HELP and TYPE first."""
+    """Return the whole text: HELP, TYPE and samples of each metric that has a sample."""
     lines: list[str] = []
     for family in FAMILIES:
         samples = [(labels, value) for labels, value in family.samples(facts) if value is not None]

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Metrics after each run: what is known goes into the file that Textfile= names.
+"""Write the metrics after each run to the file that Textfile= names.
 
-It is never a run's fault. A file that cannot be written is something to say,
-and a run that failed is in the metrics all the same.
+Metrics never make a run fail: a file that cannot be written becomes a notice, and a failed run is counted, too.
 
-The file is written when a number changed, and after an hour at the latest, so that its time of
-change says whether anybody is at work here: node_exporter shows a file for ever.
+The file is written when a number changed, and at least every hour. So its modification time shows whether journalkeeper
+is running; node_exporter shows an old file for ever.
 """
 
 from __future__ import annotations
@@ -28,15 +27,17 @@ from journalkeeper.model import Host, Outcome, Plan
 from journalkeeper.model.errors import BusyError, FileError, KeeperError
 from journalkeeper.observe.intake import Intake, list_journald_files
 
-AGAIN_S: Final = 3600.0
+REFRESH_S: Final = 3600.0
 
 NAME: Final = "journalkeeper.prom"
 
 MODE: Final = 0o644
-"""node_exporter reads it as a user of its own."""
+"""Readable for all, because node_exporter runs as its own user."""
 
 ENTRIES: Final = 128
-"""Of how many of the newest entries the worst wait is taken: some 13 ms after each flush of journald."""
+"""The number of newest entries in which the longest wait is searched; this takes some 13 ms after each flush of
+journald.
+"""
 
 REMEDIES: Final = {
     errno.ENOENT: "make the directory, or name another by Textfile= in [Metrics]",
@@ -45,12 +46,14 @@ REMEDIES: Final = {
 
 
 def target(place: str) -> str:
-    """Return the file that Textfile= means: `place` if it ends in .prom, as the collector asks, else a file in it."""
+    """Return the file for Textfile=: `place` itself if it ends in .prom, as the collector requires, else a
+    file in it.
+    """
     return place if place.endswith(".prom") else f"{place}/{NAME}"
 
 
 class Publisher:
-    """Keeps the file that `Textfile=` of `config` names; the record is in `state_directory`."""
+    """The writer of the file that `Textfile=` of `config` names; the history is in `state_directory`."""
 
     def __init__(self, config: Config, state_directory: str) -> None:
         self._config = config
@@ -58,13 +61,16 @@ class Publisher:
         self._path = target(config.metrics.textfile)
         self._facts = Facts(succeeded=True)
         self._text = ""
-        self._written_s = -AGAIN_S
+        self._written_s = -REFRESH_S
         self._intake = Intake(ENTRIES)
 
-    def done(self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, *, watching: bool) -> None:
-        """A run came to its end. Only one that is `watching` comes back to see how long messages waited since.
+    def show(self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, *, watching: bool) -> None:
+        """Publish the numbers after a successful run.
 
-        Raises: FileError, KeeperError with what to do about it.
+        With `watching`, the run is one of the service: it measures the intake delay, and its health comes from
+        `publish_health`.
+
+        Raises: FileError; KeeperError with the remedy.
         """
         host, plan = seen
         run = record.last_run()
@@ -82,31 +88,39 @@ class Publisher:
         )
         self._write()
 
-    def left(self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> None:
-        """A run is over, by an `error` or without: for ExitStack.push. Somebody else's run is no error."""
+    def publish_failure(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """Count and publish a failed run; for ExitStack.push.
+
+        A run without an `error`, or with a BusyError because another run is on, did not fail.
+        """
         if not isinstance(error, KeeperError | OSError) or isinstance(error, BusyError):
             return
         try:
             with Record(self._state_directory) as record:
                 record.count_run_failure()
                 self._facts = self._facts._replace(counters=record.counters())
-        except KeeperError as second:  # which is then most likely the first, too
+        except KeeperError as second:  # most likely the same error as the first
             error.add_note(f"not counted: {second}")
         self._facts = self._facts._replace(succeeded=False, intake_delay_us=None, healthy=False)
         try:
             self._write()
         except KeeperError as second:
-            error.add_note(str(second))  # the run's own error is the one to tell
+            error.add_note(str(second))  # the run's own error matters more
 
-    def judged(self, *, healthy: bool | None) -> None:
-        """Show the verdict of the service, which knows more than a run. Raises: as `done`."""
+    def publish_health(self, *, healthy: bool | None) -> None:
+        """Publish the verdict of the service, which judges more than a run.
+
+        Raises: as `show`.
+        """
         if healthy is not self._facts.healthy:
             self._facts = self._facts._replace(healthy=healthy)
             self._write()
 
     def _write(self) -> None:
         text = prometheus.render(self._facts)
-        recent = time.monotonic() - self._written_s < AGAIN_S
+        recent = time.monotonic() - self._written_s < REFRESH_S
         if text == self._text and recent and os.path.lexists(self._path):
             return
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How a host's journals are, in numbers: the one source for all that show them.
+"""Numbers on the state of a host's journals: the one source for all outputs.
 
-A number that is not known is None, never 0.
+An unknown number is None, never 0.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from journalkeeper.wire.records import FILE
 
 
 class Status(NamedTuple):
-    """The files after a run, what is left alone and why, and what may still be written today.
+    """Counts and sums of the files after a run, and the budget.
 
-    `files` are all that are there, `problem_files` those of them that could not be judged and
-    count for nothing else. `sums` are those of wire.records.FILE with a metric, by key; one of which
-    not every file's part is known is None. `skipped` has each
-    Reason with the number of files left alone for it. Budgets are None where nothing limits them.
+    `files` counts all files. `problem_files` of them could not be judged and are in no other number. `sums` has the sum
+    of each field of wire.records.FILE with a metric, by key, or None if the value of one file is unknown. `skipped` has
+    each Reason with the number of files that it kept from a rewrite. Budgets are None without a limit.
     """
 
     files: int
@@ -38,9 +37,9 @@ class Status(NamedTuple):
 
 
 def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) -> Status:
-    """The numbers of `host` after `plan` came to `outcomes`.
+    """Return the numbers of `host` after `plan` led to `outcomes`.
 
-    What a rotation made is not among them before the next look.
+    Files that a rotation made are counted from the next look on.
     """
     became = {outcome.path: outcome for outcome in outcomes if outcome.result is Result.DONE}
     known = [(file, became.get(file.path)) for file in host.files if file.problem is None]
@@ -68,7 +67,7 @@ def _sum(numbers: list[int | None]) -> int | None:
 
 
 def _after(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:
-    """The file as a rewrite left it."""
+    """Return the file with the extents and disk bytes that a rewrite left."""
     lies = file.extents._replace(total=outcome.extents_after)
     if becomes_compressed(file, config):
         lies = lies._replace(encoded_bytes=lies.data_bytes)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Immutable types that all packages share.
 
-Bytes are `_bytes`, wall-clock times are microseconds since the epoch, `_us`, intervals too.
+Names of bytes end in `_bytes`. Names of times (microseconds since the epoch) and of intervals end in `_us`.
 """
 
 from journalkeeper.model.files import (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The words for a compression, as in `Compress=` and `--compress=`.
+"""The words for a compression in `Compress=` and `--compress=`.
 
-Only what btrfs itself can do is a value here, so it need not be checked again.
+Only a compression that btrfs supports is a value here, so it needs no further check.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Compression(NamedTuple):
 
 @lru_cache(maxsize=64)
 def parse_compression(text: str) -> Compression | None:
-    """What `text` asks for; "no" is None.
+    """Return the compression that `text` names; None for "no".
 
-    Raises: ValueError saying what is allowed.
+    Raises: ValueError with the permitted words.
     """
     if text == "no":
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Errors, by whose fault they are.
+"""Errors, by their causes.
 
-An error says what happened, to which file, and what to do next; the
-command line and the bus turn it into one line. A vanished file is an outcome, never an error here.
+An error names the file, the failure and the remedy; the command line and the bus print it in one line. A vanished file
+is an outcome, never an error here.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 
 
 class KeeperError(Exception):
-    """Anything that journalkeeper says instead of a traceback."""
+    """An error with a message for the user, which is printed without a traceback."""
 
 
 class UsageError(KeeperError):
-    """The caller asked for something that makes no sense: exit status 2."""
+    """The caller's request makes no sense: exit status 2."""
 
 
 class ConfigError(KeeperError):
     """A configuration file has a wrong line.
 
-    `problems` has one (file, line, key, what is allowed) per wrong line, line counted from 1, 0 for the whole file;
-    `lines` the same as sentences.
+    `problems` has one (file, line, key, permitted values) per wrong line; lines count from 1, and 0 is the whole file.
+    `lines` has the same as sentences.
     """
 
     def __init__(self, problems: tuple[tuple[str, int, str, str], ...]) -> None:
@@ -35,7 +35,7 @@ class ConfigError(KeeperError):
 
 
 class NeedsRootError(KeeperError):
-    """The kernel refused what only root may do."""
+    """The kernel denied an operation that only root may do."""
 
 
 class BusyError(KeeperError):
@@ -43,13 +43,13 @@ class BusyError(KeeperError):
 
 
 class NoSuchJobError(KeeperError):
-    """The service has no such job, or not any more."""
+    """The service has no such job, or has forgotten it."""
 
 
 class FileError(KeeperError):
-    """The kernel refused something on one file.
+    """A system call on a file failed.
 
-    `number` is the errno, `path` the file, `doing` the words for what was tried.
+    `number` is the errno, `path` the file, `doing` the words for the operation.
     """
 
     def __init__(self, doing: str, path: str, number: int) -> None:
@@ -60,7 +60,7 @@ class FileError(KeeperError):
 
     @classmethod
     def wrap(cls, doing: str, path: str, error: OSError) -> FileError:
-        """The same error with its file's name and its errno kept."""
+        """Return a FileError with the errno of `error`."""
         return cls(doing, path, error.errno or 0)
 
 
@@ -69,4 +69,4 @@ class NotBtrfsError(KeeperError):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        super().__init__(f"{path}: not on btrfs; journalkeeper has nothing to mend on other filesystems")
+        super().__init__(f"{path}: not on btrfs; journalkeeper works only on btrfs")

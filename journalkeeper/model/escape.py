@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The one function that every name and sentence passes before the log, stderr, a terminal or the service manager."""
+"""The function that escapes every name and sentence before the log, stderr, a terminal or the service manager."""
 
 from __future__ import annotations
 
 
 def shown(name: str) -> str:
-    r"""`name` with all that could steer a terminal or break a line escaped as in C.
+    r"""Return `name` with all characters escaped as in C that could control a terminal or break a line.
 
     Control characters, line separators, text direction overrides and the bytes that are not
     UTF-8 (surrogates, see os.fsdecode) become `\xNN` or `\uNNNN`; a backslash is doubled, so
@@ -16,10 +16,10 @@ def shown(name: str) -> str:
     """
     if name.isprintable() and "\\" not in name:
         return name
-    return "".join(_shown_character(character) for character in name)
+    return "".join(_escape_character(character) for character in name)
 
 
-def _shown_character(character: str) -> str:
+def _escape_character(character: str) -> str:
     if character == "\\":
         return "\\\\"
     if character.isprintable():

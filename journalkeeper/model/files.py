@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is seen: files, volumes and instances at one moment."""
+"""Files, volumes and instances as they were at one moment."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MAX_COMPRESSED_EXTENT_BYTES = 128 * KIB
 """The longest compressed extent (BTRFS_MAX_UNCOMPRESSED, fs/btrfs/compression.h)."""
 
 MAX_FILE_BYTES = 64 * GIB
-"""Larger ones are no journal files: journald's end at 4 GiB, not compact ones at SystemMaxFileSize=."""
+"""A larger file is no journal file: journald's files end at 4 GiB, non-compact ones at SystemMaxFileSize=."""
 
 
 class Extents(NamedTuple):
-    """What FIEMAP tells of one file: counts and bytes.
+    """The extents of one file by FIEMAP: counts and bytes.
 
-    `total` is their number as filefrag(8) counts, physically contiguous neighbours once, written or
-    not; the bytes are lengths in the file, so compressed ones count uncompressed. `per_mib[i]` is the
-    number of extents that begin in the i-th MiB of the file; empty unless it was asked for.
+    `total` is the number as filefrag(8) counts it: physically contiguous neighbours are one extent, written or not. The
+    bytes are lengths in the file, so compressed data counts uncompressed. `per_mib[i]` is the number of extents that
+    begin in the i-th MiB of the file; it is empty unless it was requested.
     """
 
     total: int = 0
@@ -35,9 +35,10 @@ class Extents(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """A part of a file, in bytes: the extents that begin in it, and what it holds; the kinds add up to its length.
+    """A part of a file, in bytes: the number of extents that begin in it, and bytes by kind, which add up to its
+    length.
 
-    `shared_bytes` are plain and shared; what is compressed and shared is `both_bytes`.
+    `shared_bytes` are plain and shared; bytes that are both compressed and shared are `both_bytes`.
     """
 
     offset: int
@@ -52,7 +53,7 @@ class Stretch(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The part of a journal file's header that we use (systemd, journal-def.h)."""
+    """The fields of a journal file's header that we use (systemd, journal-def.h)."""
 
     state: State
     file_id: str
@@ -66,13 +67,12 @@ class Header(NamedTuple):
 
 
 class JournalFile(NamedTuple):
-    """One journal file as seen at one moment.
+    """A journal file as it was at one moment.
 
-    `owner` is "system", "user:UID" or "remote"; `instance` the name of the directory
-    (machine id, machine id "." namespace, or "remote") that one journald writes.
-    `mtime_noted`: a run that was killed had moved the mtime; `mtime_ns` is what it was, and the next run puts it back.
-    `problem` is the Reason for which the file cannot be judged, with `problem_detail`
-    in words; the numbers that were not learned are then 0.
+    `owner` is "system", "user:UID" or "remote". `instance` is the name of the directory (machine id, machine id "."
+    namespace, or "remote") that one journald writes. If `mtime_noted`, a killed run had changed the mtime; `mtime_ns`
+    is the former one, which the next run restores. `problem` is the Reason why the file cannot be judged, with
+    `problem_detail` in words; unknown numbers are then 0.
     """
 
     path: str
@@ -100,7 +100,7 @@ class JournalFile(NamedTuple):
 
     @property
     def directory(self) -> str:
-        """The journal directory that it is in."""
+        """The journal directory that contains the file."""
         return self.path.rpartition("/")[0]
 
     @property
@@ -110,18 +110,20 @@ class JournalFile(NamedTuple):
 
     @property
     def ideal_extents(self) -> int:
-        """The number of extents that a whole file of this much data and this form has; never more than are there."""
+        """The number of extents that this much data in this form needs, at most the present number."""
         return min(self.extents.total, ideal_extents(self.extents.data_bytes, compressed=self.compressed))
 
 
 def ideal_extents(data_bytes: int, *, compressed: bool) -> int:
-    """How many extents btrfs needs for `data_bytes`: of 128 KiB each compressed, of 128 MiB plain; holes need none."""
+    """Return the number of extents that btrfs needs for `data_bytes`: one for each 128 KiB compressed or 128
+    MiB plain.
+    """
     longest = MAX_COMPRESSED_EXTENT_BYTES if compressed else MAX_EXTENT_BYTES
     return -(-data_bytes // longest)
 
 
 class Sums(NamedTuple):
-    """The numbers of some files; `unmeasured` is the number of files whose disk bytes are not known."""
+    """Sums over some files; `unmeasured` counts the files with unknown disk bytes."""
 
     files: int = 0
     extents: int = 0
@@ -134,7 +136,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, files: Iterable[JournalFile]) -> Sums:
-        """Return the numbers of these files."""
+        """Return the sums over `files`."""
         every = tuple(files)
         return cls(
             files=len(every),
@@ -149,20 +151,19 @@ class Sums(NamedTuple):
 
     @property
     def known_disk_bytes(self) -> int | None:
-        """What the files occupy on the disk, if every file's is known."""
+        """The disk space of the files, None unless every file's is known."""
         return self.disk_bytes if self.files and not self.unmeasured else None
 
 
 class Volume(NamedTuple):
-    """The btrfs that a directory is on.
+    """The btrfs of a directory.
 
-    `device` is st_dev, which the kernel deals out anew at each mount; `uuid` and
-    `subvolume` (tree id) name the same thing for good. `data_profile` is mkfs.btrfs's
-    word; `redundant` says whether it keeps copies that a checksum can choose between.
-    `free_bytes` is free within allocated data chunks, `unallocated_bytes` not yet in
-    any chunk, raw. `options` are mount(8)'s words. `maintenance` is what keeps the whole
-    volume busy, "balance" or "scrub", "" nothing. `busy_percent` is the share of a moment right before
-    the plan in which its disks worked for others, None where nobody asked or can tell.
+    `device` is st_dev, which changes at each mount; `uuid` and `subvolume` (tree id) are permanent. `data_profile` is a
+    word of mkfs.btrfs, and the volume is `redundant` if that profile keeps copies between which a checksum can choose.
+    `free_bytes` is free within allocated data chunks, `unallocated_bytes` not yet in any chunk, raw. `options` are
+    words of mount(8). `maintenance` is "balance" or "scrub" while one of them keeps the whole volume busy, else "".
+    `busy_percent` is the share of a moment right before the plan in which its disks worked for other programs, None if
+    it was not measured or cannot be.
     """
 
     device: int
@@ -180,16 +181,15 @@ class Volume(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """One journald and its directory, with the settings it runs by.
+    """One journald, its directory and its settings.
 
-    `name` is the directory's name, `namespace` "" for the main instance.
-    `storage` is journald.conf(5)'s word; a limit of None means journald's default.
-    `online_since_us` is when its files became ONLINE at the earliest, None where nobody
-    saw it; `slowest_piece_us` the longest that one piece of our work took there.
-    With `available_bytes` (statvfs) the limits are journald's effective ones. `max_retention_us`
-    0 means for ever, `max_file_us` 0 that age alone ends no file. `compressed` is the directory's
-    own attribute, `rotatable` whether its journald can be asked to rotate. `sync_tells`: nothing but a sync that
-    it is asked for tells when it flushes next.
+    `name` is the directory's name, `namespace` is "" for the main instance. `storage` is a word of journald.conf(5); a
+    limit of None means journald's default. `online_since_us` is the earliest time at which its files became ONLINE,
+    None if it was not observed; `slowest_piece_us` is the longest time that one piece of our work took there. With
+    `available_bytes` (statvfs) the limits are journald's effective ones. `max_retention_us` 0 means for ever; with
+    `max_file_us` 0 age alone ends no file. `compressed` is the directory's own attribute, and `rotatable` is true if
+    its journald accepts a request to rotate. With `sync_tells`, only a requested sync can show when journald flushes
+    next.
     """
 
     name: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a plan is made from."""
+"""The input of a plan."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from journalkeeper.model.plans import Past, Refusal
 
 
 class Host(NamedTuple):
-    """One look at everything, at `now_us`.
+    """The state of all journals, volumes and journalds at `now_us`.
 
-    `past` has the last rewrite of each file by (device, inode), `refused` the last try that
-    came to nothing; `written_bytes` is what was written in the budget's present day.
-    `rotations` is how many rotations were asked for in the last 24 hours. `unshared` are the directories in
-    which something was rewritten beside a snapshot not long ago, as recorded.
+    `past` has the last rewrite of each file by (device, inode), `refused` the last failed try. `written_bytes` is the
+    number of bytes written in the budget's present day. `rotations` is the number of rotations requested in the last 24
+    hours. `unshared` are the directories in which a file that a snapshot shared was recently rewritten, as recorded.
     """
 
     now_us: int

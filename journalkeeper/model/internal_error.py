@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The one place that catches any exception: around one file's turn, and around one event.
+"""The one place that catches any exception: around the turn of one file, and around one event.
 
-Nobody else does. A turn is short (look at one file, judge it, do one action), so
-what was not foreseen costs that file its turn and nobody else anything: it becomes the reason
-`internal-error`, and the file is left alone until it changes. After such an event everything is looked at.
+No other code does. A turn is short (look at one file, judge it, do one action), so an unforeseen exception costs only
+that file its turn. It becomes the reason `internal-error`, and the file is left alone until it changes. After such an
+event all files are looked at.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 WORDS = 200
-"""Characters of an exception's message that are shown: it may quote what a stranger wrote."""
+"""The number of characters of an exception's message that are shown, because it may quote a stranger's text."""
 
 FRAMES = 8
-"""The innermost calls that are shown: of a recursion the rest is the same."""
+"""The number of innermost calls that are shown; the rest of a recursion is the same."""
 
 
 class InternalError(NamedTuple):
-    """A turn that came to nothing by a mistake of ours; `detail` is the exception and its traceback in one line."""
+    """A turn that a bug of ours ended; `detail` is the exception and its traceback in one line."""
 
     detail: str
 
 
-def guarded(turn: Callable[[], T]) -> T | InternalError:
-    """What one file's `turn` returns, or the exception that ended it."""
+def catch_errors(turn: Callable[[], T]) -> T | InternalError:
+    """Return the result of one file's `turn`, or an InternalError with the exception that ended it."""
     try:
         return turn()
     except Exception as error:  # noqa: BLE001 - one file's failure never ends a run, and no input ends the service
-        return InternalError(_in_one_line(error))
+        return InternalError(_describe_error(error))
 
 
-def _in_one_line(error: Exception) -> str:
-    """The exception, then the calls that led to it, the innermost first."""
+def _describe_error(error: Exception) -> str:
+    """Return the exception and the calls that led to it, the innermost first, in one line."""
     words = " ".join(f"{type(error).__name__}: {error}".split())
     calls = _calls(error.__traceback__)[::-1]
     return f"{words[:WORDS]} in {', called from '.join(calls[:FRAMES])}"

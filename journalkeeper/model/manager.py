@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The service as it shows itself to clients."""
+"""The service's state as it is published to clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Manager(NamedTuple):
-    """What it is and saw last; None is what it does not know, or an older version does not say.
+    """The service's properties; None is an unknown value, also if an older version does not publish it.
 
     `health` is ok, act or unknown. `state` is idle, waiting, working, paused or degraded. `budget_left_bytes` is None
     without a limit, too.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is asked for, decided and done."""
+"""Requests, decisions and outcomes."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,9 @@ from journalkeeper.model.words import Kind, Reason, Result, Verb
 
 
 class Past(NamedTuple):
-    """The last rewrite of a file: what it looked like then, what had been expected of it, and how it was compressed.
+    """The last rewrite of a file: the file's state then, the expected result, and the compression.
 
-    `compress` is in the words of --compress=, and `kind` what the file was; None where it was not recorded.
+    `compress` is a word of --compress=, and `kind` the kind of the file; None if it was not recorded.
     """
 
     verb: Verb
@@ -26,7 +26,7 @@ class Past(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An action that failed or was refused `tries` times in a row, and what the file looked like at the last try.
+    """An action that failed or was refused `tries` times in a row, and the file's state at the last try.
 
     `reason` and `detail` are those of the last outcome.
     """
@@ -40,10 +40,10 @@ class Refusal(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What was asked for: the daemon asks for everything, the command line for what its flags say.
+    """The work that is requested: all work by the daemon, or the work that the command line's options name.
 
-    `paths` () means all files. `now` waits for no window or settling. `upkeep` asks for directories' actions, too.
-    `compress` and `allow_unshare` override the configuration where not None. `ending`: the host goes down next.
+    `paths` () means all files. `now` does not wait for a window or settling. `upkeep` includes actions on directories.
+    `compress` and `allow_unshare` override the configuration unless None. `ending`: the host will shut down.
     """
 
     paths: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Request(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Whether work on one instance's active files would be in journald's way, and when that ends by itself."""
+    """Whether work on one instance's active files would disturb journald, and when that changes by itself."""
 
     instance: str
     open: bool
@@ -75,34 +75,33 @@ class Range(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """An instance whose journald is to rotate, and the active file for which it shall."""
+    """A rotation of one instance, and the active file that needs it."""
 
     instance: Instance
     file: JournalFile
 
     @property
     def directory(self) -> str:
-        """The instance's; so are device and inode: what comes to nothing is remembered of it."""
+        """The instance's directory. Its device and inode are the rotation's, too, so a failure is remembered for it."""
         return self.instance.directory
 
     @property
     def device(self) -> int:
-        """The directory's."""
+        """The directory's device."""
         return self.instance.device
 
     @property
     def inode(self) -> int:
-        """The directory's."""
+        """The directory's inode."""
         return self.instance.inode
 
 
 class Action(NamedTuple):
-    """What will be done and why, to a file, a directory or by a journald: `target` is what the plan saw of it.
+    """A planned action and its reason; `target` is the file, the directory or the rotation as the plan saw it.
 
-    `path` is the file, the directory, or the active file that is rotated away.
-    No piece of the work is begun that would not be over by `not_after_us`; None: no limit.
-    `unshared_bytes` is what the disk will hold twice, until the snapshots that share the file are deleted.
-    `detail` goes into the outcome of what was done.
+    `path` is the file, the directory, or the active file that is rotated away. No piece of work is begun that would not
+    end by `not_after_us`; None means no limit. `unshared_bytes` is the number of bytes that the disk will store twice
+    until the snapshots of the file are deleted. `detail` is copied to the outcome.
     """
 
     path: str
@@ -120,15 +119,15 @@ class Action(NamedTuple):
 
     @property
     def live(self) -> bool:
-        """Whether data is moved in a file that journald writes."""
+        """Whether the action moves data in a file that journald writes."""
         return isinstance(self.target, JournalFile) and self.target.kind is Kind.ACTIVE
 
 
 class Skip(NamedTuple):
-    """A file, or directory, that is left alone and why; `now`: with --now it would not be.
+    """A file or directory that is left alone, and the reason; `now` is true if --now would change that.
 
-    `until_us` is when that ends by itself; None where only an event can end it. `puts_off`: there is
-    an action that pays, and it is only put off.
+    `until_us` is the time when the reason ends by itself; None if only an event can end it. `puts_off` is true if an
+    action would pay and is only delayed.
     """
 
     path: str
@@ -140,10 +139,11 @@ class Skip(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """An action or a reason for every file of a Host, actions in the order in which they are done: directories first.
+    """An action or a reason for every file of a Host; actions are in the order in which they are done, directories
+    first.
 
-    A directory has an action, or a reason where there is something to say. `notices` are about the plan itself.
-    The journalds of `syncs` are asked for a sync before: the next plan knows when they flush.
+    A directory has an action, or a reason if one is worth a line. `notices` are about the plan itself. The journalds in
+    `syncs` are asked for a sync first, so that the next plan knows when they flush.
     """
 
     windows: tuple[Window, ...]
@@ -154,16 +154,16 @@ class Plan(NamedTuple):
 
     @property
     def wake_at_us(self) -> int | None:
-        """When a new plan can differ from this one without anything having happened."""
+        """The earliest time at which a new plan can differ from this one without an event."""
         return min((skip.until_us for skip in self.skipped if skip.until_us is not None), default=None)
 
 
 class Outcome(NamedTuple):
-    """What became of one action.
+    """The result of one action.
 
-    `bytes_written` is data handed to the filesystem, before compression.
-    `detail` says a failure in words. `unshared_bytes` is what the disk now holds twice, as planned and as far as
-    the work went.
+    `bytes_written` is the number of bytes given to the filesystem, before compression. `detail` describes a failure.
+    `unshared_bytes` is the number of bytes that the disk now stores twice: the planned number, or less after an
+    interrupted run.
     """
 
     path: str

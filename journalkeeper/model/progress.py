@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How far a run is.
+"""The progress of a run.
 
-It is reported when a file is begun and after every piece; the receiver decides how
-often to show it.
+It is reported at the start of each file and after every piece; the receiver decides how often to show it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from journalkeeper.model import Action
 
 
 class Progress(NamedTuple):
-    """How far a run is: file `number` (from 1) of `total`, and bytes over the whole run."""
+    """The progress of a run: file `number` (from 1) of `total`, and bytes over the whole run."""
 
     number: int
     total: int
@@ -24,7 +23,7 @@ class Progress(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """How much is done, 0 to 1."""
+        """The share of the bytes that is done, 0 to 1."""
         return min(1.0, self.done_bytes / self.total_bytes) if self.total_bytes else 0.0
 
 
@@ -33,7 +32,7 @@ NONE_YET: Final = Progress(0, 0, "", 0, 0)
 
 
 class Meter:
-    """Counts bytes over a whole run and tells of each step."""
+    """A counter of bytes over a whole run that reports each step."""
 
     def __init__(self, actions: tuple[Action, ...], tell: Callable[[Progress], None]) -> None:
         self._tell = tell
@@ -44,11 +43,11 @@ class Meter:
 
     @property
     def done_bytes(self) -> int:
-        """Bytes over the whole run."""
+        """The bytes done in the whole run."""
         return self._now.done_bytes
 
     def begin(self, action: Action) -> None:
-        """The next file, if `action` is about one: what the last one left out counts as done, too."""
+        """Begin the next file if `action` has ranges, and count all bytes of the last file as done."""
         if not action.ranges:
             return
         self._before += self._length
@@ -57,7 +56,7 @@ class Meter:
         self._tell(self._now)
 
     def add(self, length: int) -> None:
-        """`length` bytes more of the present file; what is done a second time is not counted again."""
+        """Add `length` bytes of the present file; bytes that are rewritten a second time are not counted again."""
         done = min(self._now.done_bytes + length, self._before + self._length)
         self._now = self._now._replace(done_bytes=done)
         self._tell(self._now)

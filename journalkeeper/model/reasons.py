@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The words for reasons, outcomes and totals, which all outlets share: log, command line, history and report.
+"""The sentences for reasons, outcomes and totals in all outputs: log, command line, history and report.
 
-Every Reason has exactly one sentence here, and one against an action on a journal file an end.
+Every Reason has exactly one sentence here, and a reason against an action on a journal file has an end.
 """
 
 from __future__ import annotations
@@ -17,89 +17,88 @@ from journalkeeper.model.units import counted, spell_size
 SENTENCES: dict[Reason, str] = {
     Reason.FRAGMENTED: "The file has many more extents than its data needs, and each costs a cold reader one seek.",
     Reason.UNCOMPRESSED: "The archive is stored plain and will be smaller on disk once it is compressed.",
-    Reason.PINNED: "The file keeps disk space occupied that none of its bytes refer to any more.",
+    Reason.PINNED: "The file occupies disk space that none of its bytes use any more.",
     Reason.NOCOW_ARCHIVE: "The archive has no checksums and cannot be compressed until it is copied to a datacow file.",
     Reason.NO_REDUNDANCY: "The volume has one copy of its data: NOCOW gives up no repair and keeps the files whole.",
-    Reason.CONFIGURED: "The configuration says so.",
-    Reason.BORN_DATACOW: "The file was made before its directory was NOCOW; one rotation replaces it by a NOCOW file.",
-    Reason.CHEAPER: "A rotation costs less than the file's extents cost its readers, or than rewriting its ranges:"
+    Reason.CONFIGURED: "The configuration requires it.",
+    Reason.BORN_DATACOW: "The file is older than its directory's C attribute; a rotation replaces it by a NOCOW file.",
+    Reason.CHEAPER: "A rotation costs less than the slow reads of the file, or than a rewrite of its ranges:"
     " the archive is compacted once.",
-    Reason.ASKED: "The archive was rewritten with another compression than the one that --compress= names.",
+    Reason.ASKED: "The archive has another compression than --compress= requests.",
     Reason.IDEAL: "The file has about as few extents as its data can have.",
     Reason.RECORDED: "The file was already rewritten and has not changed since: an archive is rewritten once.",
-    Reason.NO_GAIN: "The rewrite would cost more written bytes than the extents it saves are worth,"
-    " or the last one saved less than half of what was expected and too few extents came since.",
-    Reason.WINDOW_CLOSED: "journald is about to flush this file, or may at any moment; --now does not wait.",
+    Reason.NO_GAIN: "The rewrite would write more bytes than the saved extents are worth, or the last"
+    " rewrite saved less than half of the expected extents and few have been added since.",
+    Reason.WINDOW_CLOSED: "journald will flush this file soon, or may at any moment; --now does not wait.",
     Reason.IN_USE: "journald or another program still writes to the file, or it serves as a loop device.",
-    Reason.SHARED: "A snapshot or reflink shares the file's data, and a rewrite would use too much of that space"
-    " again; AllowUnshare=yes or --allow-unshare permits it.",
+    Reason.SHARED: "A snapshot or reflink shares the file's data, and a rewrite would need too much additional"
+    " space; AllowUnshare=yes or --allow-unshare permits it.",
     Reason.SETTLING: "The file was archived so recently that journald may still be copying it; --now does not wait.",
-    Reason.BUDGET: "What is left of the day's budget of bytes or rotations is not enough for it; --now does not count.",
-    Reason.PRESSURE: "Others keep the disk of the volume busy; it is tried again when the pressure is gone.",
+    Reason.BUDGET: "The rest of the day's budget of bytes or rotations is too small; --now ignores the budget.",
+    Reason.PRESSURE: "Other programs keep the disk busy; the next try follows when they stop.",
     Reason.FREE_SPACE: "The volume has too little free space for the rewrite to fit safely.",
-    Reason.NOT_BTRFS: "The file is on another filesystem, where journalkeeper has nothing to mend.",
-    Reason.NOT_JOURNAL: "The file does not begin as a journal file does, or its name, size or time is none that a"
-    " journal file has.",
+    Reason.NOT_BTRFS: "The file is not on btrfs; journalkeeper works only on btrfs.",
+    Reason.NOT_JOURNAL: "The file does not begin like a journal file, or its name, size or time is impossible for one.",
     Reason.NOT_REGULAR: "The path is a symbolic link, a directory, a FIFO or a device, and is never followed.",
     Reason.HARD_LINKED: "The file has more than one name, and an exchange would leave the others behind.",
     Reason.SWAPFILE: "The file is in use as swap space and the kernel refuses to move it.",
     Reason.BAD_HEADER: "The header contradicts the file; journalctl --verify --file=PATH says more.",
     Reason.UNREADABLE: "The file could not be opened or read with the rights that this process has.",
-    Reason.FOREIGN_OWNER: "The file belongs to somebody else than journald, so somebody else may be at it, or a copy"
-    " could not be given to its owner: the service does not have CAP_CHOWN.",
+    Reason.FOREIGN_OWNER: "The file does not belong to journald's user, so another program may write to it; or a copy"
+    " could not get its owner, because the service has no CAP_CHOWN.",
     Reason.VANISHED: "The file is gone: journald renamed or vacuumed it, or it was never there.",
-    Reason.CHANGED: "The file is no longer what the plan saw, so the next plan judges it anew.",
-    Reason.NOT_ASKED: "The request leaves this kind of file or this path out.",
+    Reason.CHANGED: "The file changed after the plan was made; the next plan judges it again.",
+    Reason.NOT_ASKED: "The request does not include this kind of file or this path.",
     Reason.READ_ONLY: "The filesystem, the subvolume or the file is read-only or immutable.",
-    Reason.INTERRUPTED: "The run was stopped before this file was finished; it is whole, and the next run goes on.",
+    Reason.INTERRUPTED: "The run was stopped before this file was finished; it is whole, and the next run continues.",
     Reason.IO_ERROR: "The kernel reported an error while the file was read or written; see dmesg.",
     Reason.MISMATCH: "The copy did not equal the original, so the original was kept.",
-    Reason.SNAPSHOTS: "Snapshots share files of this journal: each makes NOCOW data copy-on-write once more,"
-    " so the checksums would be given up for nothing.",
-    Reason.REDUNDANT: "The volume keeps copies of its data, and without checksums nobody could tell the good one:"
-    " Nocow=auto leaves such directories datacow, and Nocow=yes does not.",
+    Reason.SNAPSHOTS: "Snapshots share files of this journal: each makes btrfs copy NOCOW data once more,"
+    " so NOCOW would cost the checksums without a gain.",
+    Reason.REDUNDANT: "The volume stores copies of its data, and only checksums show which copy is good:"
+    " Nocow=auto keeps such directories datacow, Nocow=yes does not.",
     Reason.COMPRESSION: "The directory asks for compression (chattr +c or a property), which excludes NOCOW.",
-    Reason.NOT_TAKEN: "NOCOW was set and is not there: the kernel did nothing, or a new file did not inherit it.",
-    Reason.ROTATION: "journald is asked to rotate, and the file is an archive afterwards.",
-    Reason.RETENTION: "A rotation would have journald delete its oldest entries sooner than it would have by itself.",
-    Reason.TOO_MANY: "The directory has more journal files than are looked at: those of remote hosts and the oldest"
-    " archives are left out. Remove or move files away until it is over.",
-    Reason.NO_JOURNALD: "No journald that could be asked writes to the directory, or it did not do what it was asked.",
-    Reason.INTERNAL_ERROR: "The file met a mistake of journalkeeper, which is worth a report; it is left alone until it"
-    " changes.",
+    Reason.NOT_TAKEN: "NOCOW was set without effect: the kernel ignored it, or a new file did not inherit it.",
+    Reason.ROTATION: "journald is asked to rotate, which makes the file an archive.",
+    Reason.RETENTION: "After a rotation, journald would delete its oldest entries sooner than without.",
+    Reason.TOO_MANY: "The directory has too many journal files: those of remote hosts and the oldest"
+    " archives are left out. Remove files until the rest can be examined.",
+    Reason.NO_JOURNALD: "No journald that accepts requests writes to the directory, or it did not do as requested.",
+    Reason.INTERNAL_ERROR: "Bug in journalkeeper, please report it (traceback in the log); the file is left alone until"
+    " it changes.",
 }
 
 ENDS: dict[Reason, str] = {
-    Reason.IDEAL: "when journald or a copy has torn it again",
+    Reason.IDEAL: "when the file has become fragmented again",
     Reason.RECORDED: "when the file changes",
-    Reason.NO_GAIN: "when more extents come, or with a lower MinExtents= or MinReclaim=",
+    Reason.NO_GAIN: "when the file has more extents, or with a lower MinExtents= or MinReclaim=",
     Reason.WINDOW_CLOSED: "after journald's next flush",
-    Reason.IN_USE: "when nobody writes to it any more",
+    Reason.IN_USE: "when no program writes to the file any more",
     Reason.SHARED: "when the snapshots that share it are deleted, or with AllowUnshare=yes",
-    Reason.SETTLING: "when it has been left alone for SettleSec=",
-    Reason.BUDGET: "as the last 24 hours' writes grow old, or with a higher BytesPerDay=",
-    Reason.PRESSURE: "when others leave the disk alone",
+    Reason.SETTLING: "when the file has not changed for SettleSec=",
+    Reason.BUDGET: "when the last writes are 24 hours old, or with a higher BytesPerDay=",
+    Reason.PRESSURE: "when other programs no longer keep the disk busy",
     Reason.FREE_SPACE: "when there is more free space, or with a lower KeepFree=",
-    Reason.FOREIGN_OWNER: "when the file belongs to root or to its user; as root, defrag does it",
+    Reason.FOREIGN_OWNER: "when the file belongs to root or to its user; defrag by root rewrites it now",
     Reason.CHANGED: "at the next look",
-    Reason.NOT_ASKED: "when it is asked for",
-    Reason.READ_ONLY: "when it can be written to again",
+    Reason.NOT_ASKED: "when a request includes it",
+    Reason.READ_ONLY: "when it is writable again",
     Reason.INTERRUPTED: "at the next run",
-    Reason.IO_ERROR: "when the disk is mended",
+    Reason.IO_ERROR: "when the disk is repaired",
     Reason.MISMATCH: "when the file changes",
     Reason.HARD_LINKED: "when its other names are removed",
-    Reason.SWAPFILE: "when it is no swap space any more",
+    Reason.SWAPFILE: "when it is no longer swap space",
     Reason.REDUNDANT: "with Nocow=yes",
     Reason.SNAPSHOTS: "when no snapshot shares the journal's files any more, or with Nocow=yes",
-    Reason.COMPRESSION: "when the directory's attribute c is taken away",
+    Reason.COMPRESSION: "when the directory's attribute c is removed",
     Reason.NOT_TAKEN: "when the kernel or the file system changes",
     Reason.RETENTION: "with a smaller SystemMaxFileSize= or a larger SystemMaxUse= in journald.conf",
     Reason.NO_JOURNALD: "when a journald writes there",
     Reason.TOO_MANY: "when files are removed",
-    Reason.ROTATION: "at once: journald is asked to rotate",
+    Reason.ROTATION: "at once, by a rotation",
     Reason.INTERNAL_ERROR: "when the file changes",
 }
-"""What ends a reason not to act; those that are not here say of a file that it is no journal file to work on."""
+"""The end of each reason not to act; a reason that is missing here means that the file is no journal file."""
 
 NO_JOURNAL: frozenset[Reason] = frozenset(
     {
@@ -111,7 +110,7 @@ NO_JOURNAL: frozenset[Reason] = frozenset(
         Reason.UNREADABLE,
     }
 )
-"""Why a path that was named cannot be looked at as a journal file."""
+"""The reasons why a named path cannot be examined as a journal file."""
 
 DONE: Final = {
     Verb.DEFRAGMENT: "defragmented",
@@ -135,9 +134,9 @@ def short_name(path: str) -> str:
 
 
 def describe_outcome(outcome: Outcome, name: str = "") -> str:
-    """Return the sentence on an outcome: "compressed NAME: 3.7 MiB to 576 KiB on disk, 3,046 to 46 extents".
+    """Return the sentence for an outcome: "compressed NAME: 3.7 MiB to 576 KiB on disk, 3,046 to 46 extents".
 
-    `name` replaces the short name of the file, or the path of the directory. Disk sizes appear only where both were
+    `name` replaces the short name of the file, or the path of the directory. Disk sizes appear only if both were
     measured. Names and details are not escaped.
     """
     directory = outcome.action is Verb.SET_NOCOW
@@ -163,14 +162,14 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
 
 
 def describe_gain(before: int, after: int, expected: int) -> str:
-    """Return the sentence on a rewrite that saved too few extents."""
+    """Return the sentence for a rewrite that saved too few extents."""
     return f"rewritten without gain: {before} extents before, {after} after, {expected} expected"
 
 
 def describe_saving(counters: Counters, since: str) -> str:
-    """Return what was saved: "at least 1.2 GiB on disk and 31,415 extents since 2026-11-01"; "" if nothing.
+    """Return the saving as words: "at least 1.2 GiB on disk and 31,415 extents since 2026-11-01"; "" if there is none.
 
-    `since` is a day or an event. "At least" stands where some rewrites were not measured.
+    `since` is a day or an event. "At least" appears if some rewrites were not measured.
     """
     size_bytes = max(0, counters.bytes_reclaimed or 0)
     least = "at least " if counters.unmeasured else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The rows of the record."""
+"""Records that are stored in the history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from journalkeeper.model import Outcome
 
 
 class Run(NamedTuple):
-    """One run; `ended_us` is None if it was killed, or goes on."""
+    """A run; `ended_us` is None while it works or if it was killed."""
 
     id: int
     origin: str
@@ -22,7 +22,7 @@ class Run(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One outcome, when it was, and the origin of its run ("" if its run was lost)."""
+    """An outcome, its time, and the origin of its run ("" if its run was lost)."""
 
     when_us: int
     origin: str
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """One instance's files at one moment."""
+    """The sums over one instance's files at one moment."""
 
     when_us: int
     instance: str
@@ -43,7 +43,7 @@ class Totals(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One active file at one moment."""
+    """The extents of one active file at one moment."""
 
     when_us: int
     path: str
@@ -54,11 +54,12 @@ class Sample(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """The totals since the record began at `since_us`: outcomes by result, failed runs, the cost and the saving.
+    """The totals since the history began at `since_us`: outcomes by result, failed runs, costs and savings.
 
-    `bytes_reclaimed` is the disk space that the measured rewrites gave back, less what they took; None if none was
-    measured, which only CAP_SYS_ADMIN or the measure socket can do. `unmeasured` rewrites are missing in it, among them
-    those next to a snapshot, which keeps the old data. `extents_removed` is about rewrites, not rotations.
+    `bytes_reclaimed` is the disk space that the measured rewrites freed, less the space that they used. It is None if
+    no rewrite was measured, which requires CAP_SYS_ADMIN or the measure socket. `unmeasured` rewrites are not in it,
+    among them those of files in a snapshot, which keeps the old data. `extents_removed` is about rewrites, not
+    rotations.
     """
 
     done: int = 0

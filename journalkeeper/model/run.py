@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a run did: with one file, and as a whole."""
+"""The results of a run: for one file, and as a whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from journalkeeper.model.words import Kind
 
 
 class Found(NamedTuple):
-    """A file as it was found, before an action or after it; a directory has an inode only."""
+    """A file's state before or after an action; a directory has only an inode."""
 
     inode: int
     size_bytes: int
@@ -23,10 +23,10 @@ class Found(NamedTuple):
 
 
 class Done(NamedTuple):
-    """An outcome, and the file as it is afterwards for the record.
+    """An outcome, and the file's state afterwards for the history.
 
-    `extents_expected` is what could be expected of the file's data; 0 where nothing was. `compress` and
-    `kind`, what the file was at the beginning, are None of what is no rewrite.
+    `extents_expected` is the expected number of extents; 0 if there was no expectation. `compress` and `kind`, the
+    file's kind before, are None unless the action was a rewrite.
     """
 
     outcome: Outcome
@@ -39,11 +39,11 @@ class Done(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a run did. `notices` are sentences about the run itself, not about one file; `host` is what it saw.
+    """The result of a run. `notices` are sentences about the run as a whole; `host` is the state that it saw.
 
-    `waiting` are the files with an action that was put off or came to nothing, after a run of the service. `counters`
-    are the totals since the installation, None if they could not be read. `unrecorded` are those of the notices that
-    say what could not be recorded.
+    `waiting` are the files with a delayed or failed action, after a run of the service. `counters` are the totals since
+    the installation, None if they could not be read. `unrecorded` are those notices that report a failure to write the
+    history.
     """
 
     plan: Plan

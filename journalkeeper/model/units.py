@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sizes, time spans and booleans as systemd writes and reads them.
+"""Sizes, time spans and booleans as systemd reads and writes them.
 
-What systemd takes is taken, with the same number, and what it refuses is
-refused, so that one habit serves journald.conf and journalkeeper.conf.
+Every text that systemd accepts is accepted, with the same number, and every other is refused, so that journald.conf and
+journalkeeper.conf follow the same rules.
 Source: systemd 252, src/basic/parse-util.c, time-util.c, format-util.c; unchanged in 255.
 """
 
@@ -28,7 +28,7 @@ TIME_LIMIT_US = 253_402_128_000 * SECOND_US
 """Two days before the year 10000, where datetime ends in every time zone."""
 
 MAX_TEXT = 1000
-"""Longer texts are refused unread: int() has a limit of its own, with other words."""
+"""The longest text that is parsed, because int() has its own limit with another message."""
 
 SIZE_ALLOWED = "a size in bytes, or with K, M, G, T, P, E to the base 1024: 512K, 128M, 1.5G"
 SPAN_ALLOWED = "a time span: 30s, 5min, 1h 30min, 500ms, infinity; a plain number is seconds"
@@ -73,9 +73,9 @@ _FALSE = frozenset(("0", "no", "n", "false", "f", "off"))
 
 
 def parse_size(text: str) -> int:
-    """The bytes that a size says, base 1024; several terms with falling suffixes add up ("1G 512M").
+    """Return the number of bytes of a size, base 1024; terms with falling suffixes add up ("1G 512M").
 
-    Raises: ValueError with what is allowed; also beyond 2^64-1. Source: parse_size().
+    Raises: ValueError with the permitted forms; also beyond 2^64-1. Source: parse_size().
     """
     pattern = re.compile(_SIZE_TERM)
     total, position, first_unit = 0, 0, 0
@@ -99,7 +99,7 @@ def parse_size(text: str) -> int:
 
 
 def _size_unit(text: str, position: int, first: int) -> int | None:
-    """The index of the first unit from `first` on that the text has at `position`."""
+    """Return the index of the first unit, from `first` on, that the text has at `position`; None if there is none."""
     for index in range(first, len(_SIZE_UNITS)):
         if text.startswith(_SIZE_UNITS[index][0], position):
             return index
@@ -107,10 +107,10 @@ def _size_unit(text: str, position: int, first: int) -> int | None:
 
 
 def parse_span_us(text: str) -> int:
-    """The microseconds that a time span says; INFINITY_US for "infinity".
+    """Return the number of microseconds of a time span; INFINITY_US for "infinity".
 
-    A number without a unit is seconds; terms add up ("1h 30min").
-    Raises: ValueError with what is allowed; also from 2^64-1 on. Source: parse_sec().
+    A number without a unit is in seconds; terms add up ("1h 30min").
+    Raises: ValueError with the permitted forms; also from 2^64-1 on. Source: parse_sec().
     """
     if text.strip(" \t\n\r") == "infinity":
         return INFINITY_US
@@ -133,7 +133,7 @@ def parse_span_us(text: str) -> int:
 
 
 def _fraction_us(digits: str, unit: int) -> int:
-    """The microseconds of decimals, each digit's unit cut to a whole one as systemd does."""
+    """Return the microseconds of decimals; each digit's unit is truncated, as systemd does."""
     total = 0
     for digit in digits:
         unit //= 10
@@ -142,9 +142,9 @@ def _fraction_us(digits: str, unit: int) -> int:
 
 
 def parse_bool(text: str) -> bool:
-    """Yes or no in any of systemd's words, in any case.
+    """Return the boolean for one of systemd's words, in any case.
 
-    Raises: ValueError with what is allowed. Source: parse_boolean().
+    Raises: ValueError with the permitted words. Source: parse_boolean().
     """
     word = text.lower()
     if word in _TRUE:
@@ -155,7 +155,7 @@ def parse_bool(text: str) -> bool:
 
 
 def format_size(size_bytes: int) -> str:
-    """A size as systemd prints it: 89.0M, one decimal, cut and not rounded, base 1024; 512B below 1K.
+    """Return a size as systemd prints it: 89.0M with one decimal, truncated, base 1024; 512B below 1K.
 
     Source: FORMAT_BYTES().
     """
@@ -174,10 +174,11 @@ def spell_size(size_bytes: int) -> str:
 
 
 def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
-    """A time span for people, in at most two units: 1h 2min, 10min 14s; 1.500s with an accuracy of 1 ms; infinity.
+    """Return a time span for people in at most two units: 1h 2min, 10min 14s; 1.500s with an accuracy of 1 ms;
+    infinity.
 
-    It is what systemd prints, cut after two units, the second one without decimals. Parts shorter than
-    `accuracy_us`, a power of ten or a unit, are left out, unless nothing were left.
+    The text is systemd's, cut after two units, the second without decimals. Parts shorter than `accuracy_us`, a power
+    of ten or a unit, are left out unless nothing would remain.
     Source: format_timespan().
     """
     if span_us == INFINITY_US:
@@ -201,11 +202,11 @@ def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
 
 
 def counted(number: int, singular: str) -> str:
-    """A number with its noun: "1 file", "9,447 extents", "2 directories"."""
+    """Return a number with its noun: "1 file", "9,447 extents", "2 directories"."""
     plural = f"{singular[:-1]}ies" if singular.endswith("ry") else f"{singular}s"
     return f"{number:,} {singular if number == 1 else plural}"
 
 
 def quantile(ordered: Sequence[Number], per_mille: int) -> Number | int:
-    """The least value that so many of a thousand do not exceed; 0 of none."""
+    """Return the smallest value that is not exceeded by `per_mille` of a thousand values; 0 if there are no values."""
     return ordered[-(-len(ordered) * per_mille // 1000) - 1] if ordered else 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long files have waited for an action that pays, whatever puts it off.
+"""The files that wait for an action that pays, and for how long.
 
-A wait begins when an action is put off or comes to nothing, and ends when it is done or no
-longer pays: a budget, a window, a busy disk, a file that never settles are all one here.
+A wait begins when an action is delayed or fails. It ends when the action is done or no longer pays. The cause does not
+matter: a budget, a window, a busy disk, or a file that never settles.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LONG_US: Final = DAY_US
 
 
 class Wait(NamedTuple):
-    """Since when a file has waited, and what it waits for now."""
+    """A file that waits, since when, and the present reason."""
 
     path: str
     since_us: int
@@ -26,7 +26,7 @@ class Wait(NamedTuple):
 
 
 def waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:
-    """The files that wait after `plan` came to `outcomes`, by path; a wait that goes on keeps its beginning."""
+    """Return the files that wait after `plan` led to `outcomes`, by path; a continued wait keeps its start."""
     reasons = {skip.path: str(skip.reason) for skip in plan.skipped if skip.puts_off}
     reasons |= {outcome.path: str(outcome.reason) for outcome in outcomes if outcome.result is not Result.DONE}
     started = {path: min(now_us, before[path].since_us) if path in before else now_us for path in reasons}
@@ -39,12 +39,14 @@ def is_long(wait: Wait, now_us: int) -> bool:
 
 
 def long(known: Iterable[Wait], now_us: int) -> list[Wait]:
-    """Those of more than a day, the longest first."""
+    """Return the waits of more than a day, the longest first."""
     return sorted((one for one in known if is_long(one, now_us)), key=lambda one: (one.since_us, one.path))
 
 
 def sentence(known: Iterable[Wait], now_us: int) -> str:
-    """ "3 files have waited for 2d: pressure", by the longest wait; "" if none has for more than a day."""
+    """Return a sentence such as "3 files have waited for 2d: pressure", with the longest wait; "" if none exceeds a
+    day.
+    """
     found = long(known, now_us)
     if not found:
         return ""

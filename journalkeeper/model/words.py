@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Units, and the fixed words for what files are, what is done to them, how that ends and why."""
+"""Units, and the fixed words for kinds of files, actions, results and reasons."""
 
 from enum import StrEnum
 
@@ -9,7 +9,7 @@ GIB = 1 << 30
 
 
 class Kind(StrEnum):
-    """What a file's name says it is."""
+    """The kind of a journal file by its name."""
 
     ACTIVE = "active"
     ARCHIVED = "archived"
@@ -26,7 +26,7 @@ class State(StrEnum):
 
 
 class Verb(StrEnum):
-    """What can be done."""
+    """An action."""
 
     DEFRAGMENT = "defragment"
     COMPRESS = "compress"
@@ -36,7 +36,7 @@ class Verb(StrEnum):
 
 
 class Result(StrEnum):
-    """How it ended."""
+    """The result of an action."""
 
     DONE = "done"
     SKIPPED = "skipped"
@@ -44,7 +44,7 @@ class Result(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why something is done or not: short fixed words, listed in journalkeeper(1)."""
+    """Why an action is done or not: short fixed words, listed in journalkeeper(1)."""
 
     # why it is done
     FRAGMENTED = "fragmented"

@@ -26,7 +26,7 @@ from journalkeeper.journald.layout import Directory
 from journalkeeper.journald.names import Name, classify
 from journalkeeper.model import Instance, JournalFile, Reason, Volume
 from journalkeeper.model.errors import FileError, NotBtrfsError
-from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.model.internal_error import InternalError, catch_errors
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import file_row, survey
 from journalkeeper.observe.survey import Opened
@@ -230,7 +230,7 @@ class Observer:
             opened: list[Opened] = []
             try:
                 for name, kind in names[start : start + AT_ONCE]:
-                    answer = guarded(partial(self._build_row, place, where, name, kind, now_us=now_us))
+                    answer = catch_errors(partial(self._build_row, place, where, name, kind, now_us=now_us))
                     if isinstance(answer, InternalError):
                         problem = file_row.build_problem(
                             place, name, kind or file_row.UNNAMED, Reason.INTERNAL_ERROR, answer.detail

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from journalkeeper.btrfs import disk, placement
 from journalkeeper.model import JournalFile, Kind, Reason, State
-from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.model.internal_error import InternalError, catch_errors
 from journalkeeper.observe import file_row
 from journalkeeper.observe.parallel import run_searches
 
@@ -70,7 +70,7 @@ def _run_search(search: Callable[[], Fields]) -> Fields:
 
 def _guard_search(search: Callable[[], Fields]) -> Fields:
     """Run `search` and turn any other error into a problem, so that one file's failure does not end the look."""
-    found = guarded(partial(_run_search, search))
+    found = catch_errors(partial(_run_search, search))
     if isinstance(found, InternalError):
         return {"problem": Reason.INTERNAL_ERROR, "problem_detail": found.detail}
     return found

@@ -11,7 +11,7 @@ from functools import partial
 
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Volume
-from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.model.internal_error import InternalError, catch_errors
 from journalkeeper.model.units import format_size
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case, cases
@@ -59,7 +59,7 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
 
 def _judge_safely(case: Case) -> tuple[Skip | None, Action | None]:
     """Return the result of _judge, or an INTERNAL_ERROR skip if it raises, so that one file does not end the plan."""
-    answer = guarded(partial(_judge, case))
+    answer = catch_errors(partial(_judge, case))
     if isinstance(answer, InternalError):
         return Skip(case.file.path, Reason.INTERNAL_ERROR, answer.detail), None
     return answer

@@ -25,7 +25,7 @@ from journalkeeper.history import state
 from journalkeeper.history.database import RecordLockedError
 from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError
-from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.model.internal_error import InternalError, catch_errors
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import HOUR_US, MINUTE_US, quantile
@@ -345,7 +345,7 @@ class Daemon:
     def _handle_change(self, change: Change) -> None:
         """Handle a change that the watch reports: a rescan, a look, or a wake-up if a flush interval begins."""
         engine = self._reloader.engine
-        began = guarded(lambda: [engine.memory.flushes.note_append(directory) for directory in change.appended])
+        began = catch_errors(lambda: [engine.memory.flushes.note_append(directory) for directory in change.appended])
         trouble = began.detail if isinstance(began, InternalError) else change.trouble
         if trouble:
             self._daily.log("event", ERROR, f"what changed is not known, so everything is looked at: {trouble}")

@@ -26,7 +26,7 @@ import pyinotify
 from journalkeeper.journald import layout, names
 from journalkeeper.model import Kind
 from journalkeeper.model.errors import FileError, KeeperError
-from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.model.internal_error import InternalError, catch_errors
 from journalkeeper.service import mounts
 from journalkeeper.service.mailbox import Mailbox
 
@@ -278,7 +278,7 @@ class Watch:
             while offset < len(data):
                 number, mask, _, length = EVENT.unpack_from(data, offset)
                 offset += EVENT.size + length
-                taken = guarded(partial(self._take, number, mask, data[offset - length : offset]))
+                taken = catch_errors(partial(self._take, number, mask, data[offset - length : offset]))
                 if isinstance(taken, InternalError):
                     self._everything, self._trouble = True, taken.detail
         self._schedule()

@@ -131,7 +131,7 @@ def test_nobody_reads_everything(bus: PrivateBus, daemon: Daemon) -> None:
 def test_a_plan_is_for_everybody_and_fails_with_a_name_and_a_sentence(bus: PrivateBus, daemon: Daemon) -> None:
     done = call(bus, "Plan", "{}", nobody=True)
     assert "org.journalkeeper1.Error.NotBtrfs" in done.stderr
-    assert "nothing to mend on other filesystems" in done.stderr
+    assert "journalkeeper works only on btrfs" in done.stderr
 
 
 def test_root_may_without_polkit_and_nobody_may_not(bus: PrivateBus, daemon: Daemon) -> None:

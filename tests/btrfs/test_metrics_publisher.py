@@ -106,7 +106,7 @@ def test_the_file_is_written_again_when_a_number_changed_or_it_is_gone_or_old(
     assert second != first
     go(engine, origin=DAEMON)
     third = inode()
-    monkeypatch.setattr(publisher, "AGAIN_S", 0.0)
+    monkeypatch.setattr(publisher, "REFRESH_S", 0.0)
     go(engine, origin=DAEMON)
     assert inode() != third
     monkeypatch.undo()

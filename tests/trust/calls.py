@@ -41,7 +41,7 @@ from journalkeeper.history.record import Record
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.model import KIB, Action, Kind, Outcome, Reason, Result, Verb
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.internal_error import InternalError, guarded
+from journalkeeper.model.internal_error import InternalError, catch_errors
 from journalkeeper.model.run import Done
 from journalkeeper.model.waiting import Wait
 from journalkeeper.probe.bed import OFFLINE, PrivateJournald
@@ -130,7 +130,7 @@ class FileFlow:
 
     def work(self) -> str:
         with interrupts.Interrupts("") as stop:
-            return in_words(guarded(partial(do, self._action, stop=stop, chunk_bytes=256 * KIB)))
+            return in_words(catch_errors(partial(do, self._action, stop=stop, chunk_bytes=256 * KIB)))
 
     def look(self, said: str) -> Looked:
         lost = differences(self._before, self._path, finished=False)
@@ -164,7 +164,7 @@ class RotationFlow:
     def work(self) -> str:
         assert self._action is not None
         with interrupts.Interrupts(""):
-            return in_words(guarded(partial(do, self._action)))
+            return in_words(catch_errors(partial(do, self._action)))
 
     def look(self, said: str) -> Looked:
         del said

@@ -22,7 +22,7 @@ from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.execute.runner import Runner
 from journalkeeper.execute.verified_file import VerifiedFile
 from journalkeeper.model import Action, Kind, Outcome, Plan, Range, Reason, Refusal, Request, Result, Skip, Verb
-from journalkeeper.model.internal_error import FRAMES, WORDS, InternalError, guarded
+from journalkeeper.model.internal_error import FRAMES, WORDS, InternalError, catch_errors
 from journalkeeper.model.run import Done, Report
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import survey as module
@@ -51,7 +51,7 @@ def mistake(*_: object, **__: object) -> NoReturn:
 
 
 def test_what_a_turn_returns_is_returned() -> None:
-    assert guarded(lambda: 42) == 42
+    assert catch_errors(lambda: 42) == 42
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("ours"), MemoryError(), RecursionError("deep"), KeyError("x")])
@@ -59,11 +59,11 @@ def test_any_exception_is_a_sentence_that_names_its_place(error: Exception) -> N
     def fail() -> NoReturn:
         raise error
 
-    found = guarded(fail)
+    found = catch_errors(fail)
     assert isinstance(found, InternalError)
     assert found.detail.startswith(f"{type(error).__name__}: ")
     assert " in fail (trust/test_boundary.py:" in found.detail
-    assert "called from guarded (model/internal_error.py:" in found.detail
+    assert "called from catch_errors (model/internal_error.py:" in found.detail
 
 
 def test_a_message_is_one_line_of_bounded_length() -> None:
@@ -72,7 +72,7 @@ def test_a_message_is_one_line_of_bounded_length() -> None:
             raise ValueError("a\nb\n" * 1000)
         fail(depth - 1)
 
-    found = guarded(lambda: fail(50))
+    found = catch_errors(lambda: fail(50))
     assert isinstance(found, InternalError)
     assert "\n" not in found.detail
     assert found.detail.startswith("ValueError: a b a b")
@@ -86,7 +86,7 @@ def test_the_end_of_the_program_is_not_caught(end: type[BaseException]) -> None:
         raise end
 
     with pytest.raises(end):
-        guarded(fail)
+        catch_errors(fail)
 
 
 # Judging
