@@ -62,24 +62,24 @@ class Context:
         except ValueError as error:
             raise UsageError(str(error)) from error
 
-    def engine(self) -> Engine:
-        """Return the engine for the configuration and -D; for root it also measures disk usage.
+    def engine(self, config: Config | None = None) -> Engine:
+        """Return the engine for `config`, else for the configuration on disk, and for -D; for root with disk usage.
 
         Raises: as `config`; KeeperError for a -D that is no directory; PermissionError (EACCES).
         """
         if self._engine is not None:
             return self._engine
-        return self.new_engine(disk_bytes=self.privileged)
+        return self.new_engine(config, disk_bytes=self.privileged)
 
-    def new_engine(self, *, disk_bytes: bool = False, patient: bool = False) -> Engine:
-        """Return a new engine with the present configuration.
+    def new_engine(self, config: Config | None = None, *, disk_bytes: bool = False, patient: bool = False) -> Engine:
+        """Return a new engine with `config`, else with the present configuration.
 
         A `patient` engine, the service's, follows flushes, and its -D may be created later. Raises: as `engine`.
         """
         from journalkeeper.engine import Engine  # noqa: PLC0415 - pages are made without its libraries
 
         return Engine(
-            self.config(),
+            config or self.config(),
             directories=self._directories(patient=patient),
             state_directory=self.state_directory,
             disk_bytes=disk_bytes,

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final
 from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import format_time
+from journalkeeper.config import Config
 from journalkeeper.health.evidence import DOCTOR_ENTRIES, Evidence, Hung, Journal, Unknown, Wanted
 from journalkeeper.health.finding import Finding, Severity, Verdict, judge
 from journalkeeper.health.rules import RULES
+from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted
 from journalkeeper.report.retention import history
@@ -62,7 +64,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Collect the evidence, judge it, and show the findings."""
     wanted = Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US)
-    evidence = collect_evidence(context, wanted)
+    try:
+        evidence = collect_evidence(context, wanted, context.config())
+    except ConfigError as error:
+        wrong = Unknown("the configuration is wrong")
+        evidence = collect_evidence(context, wanted, Config())._replace(config=wrong, config_error=str(error))
     verdict = judge(evidence, DOCTOR_RULES)
     if context.output.json != "off":
         context.output.document(document(verdict, evidence.journal))
@@ -71,13 +77,16 @@ def run(args: argparse.Namespace, context: Context) -> int:
     return int(args.check and bool(verdict.problems))
 
 
-def collect_evidence(context: Context, wanted: Wanted) -> Evidence:
-    """Collect the evidence that a command wants, with the running service's own report."""
+def collect_evidence(context: Context, wanted: Wanted, config: Config | None = None) -> Evidence:
+    """Collect the evidence that a command wants, with the running service's own report.
+
+    `config` replaces the configuration on disk.
+    """
     from journalkeeper.gather.evidence import gather  # noqa: PLC0415 - takes dbus-fast, which the pages are made without
 
     return gather(
-        context.engine(),
-        context.config(),
+        context.engine(config),
+        config or context.config(),
         wanted=wanted,
         state_directory=context.state_directory,
         now_us=context.now_us,
