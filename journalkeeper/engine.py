@@ -119,6 +119,11 @@ class Engine:
         """How long an archive is left alone after a change."""
         return self._config.watch.settle_us
 
+    @property
+    def budget_bytes(self) -> int | None:
+        """How many bytes may be written in a day, None without a limit."""
+        return self._config.budget.bytes_per_day
+
     def publish_health(self, *, healthy: bool | None) -> None:
         """Write the verdict into the metrics, None if it is unknown. An error is left for the next run to report."""
         if self._publisher is not None:
@@ -200,9 +205,9 @@ class Engine:
             if publisher is not None:
                 stack.push(publisher.publish_failure)
             lock = stack.enter_context(state.lock(self.state_directory))
-            record, notices = self._open_history(stack)
-            self._forget_files_of_other_runs(record)
-            seen = self._see(request, self._list_directories(watching=watching or self._follows))
+            directories = self._list_directories(watching=watching or self._follows)
+            record, notices = self._open_history(stack, request, directories)
+            seen = self._see(request, directories)
             host, chosen = self._plan(self._make_host(seen, record), request, marked=not watching)
             stopped = _stop_on_either(stop, lock)
             worker = Runner(self._config, self.memory.flushes, self.memory.piece_times, hurry=request.now, stop=stopped)
@@ -254,15 +259,24 @@ class Engine:
             self.memory.waiting = {path: wait for path, wait in before.items() if path not in done}
         record.wait((one for one in self.memory.waiting.values() if now - one.since_us >= HOUR_US), now_us=now)
 
-    def _open_history(self, stack: ExitStack) -> tuple[Record, list[str]]:
-        """Open the history until `stack` ends. Return it with the notices, among them one if it was removed."""
-        removed = self.memory.history_seen and not os.path.lexists(os.path.join(self.state_directory, NAME))
+    def _open_history(
+        self, stack: ExitStack, request: Request, directories: tuple[str, ...]
+    ) -> tuple[Record, list[str]]:
+        """Open the history until `stack` ends. Return it with the notices, among them one if it was removed.
+
+        Raises: NotBtrfsError before a history is made on a host that needs none.
+        """
+        exists = os.path.lexists(os.path.join(self.state_directory, NAME))
+        if not exists:
+            self._see(request, directories)
+        removed = self.memory.history_seen and not exists
         record = stack.enter_context(Record(self.state_directory))
         self.memory.history_seen = True
         if removed:
             self.memory.notices.append(f"{record.path}: the history was removed, and a new one was started")
         notices = list(self.memory.notices)
         stack.push(partial(self._keep_notices, record))
+        self._forget_files_of_other_runs(record)
         return record, notices
 
     def _keep_notices(self, record: Record, _: object, error: BaseException | None, __: object) -> None:

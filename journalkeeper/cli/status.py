@@ -19,7 +19,7 @@ from journalkeeper.cli.times import format_time
 from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown
 from journalkeeper.health.finding import Verdict, judge
 from journalkeeper.health.service_rules import HEALTH, present
-from journalkeeper.health.verdict import describe_files
+from journalkeeper.health.verdict import describe_files, describe_foreign
 from journalkeeper.model import Host
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.manager import Manager
@@ -146,11 +146,12 @@ def _look(context: Context, service: Manager | Hung | Unknown | None) -> _Status
 def _describe_ok(evidence: Evidence) -> str:
     """Return the sentence of a verdict that is OK."""
     live, look = evidence.service, evidence.look
+    if isinstance(live, Manager) and live.state == "idle" and live.state_reason:
+        return f"{live.state_reason}."
     if isinstance(live, Manager):
         return describe_files(live.files or 0, (live.state_reason or "") if live.state == "waiting" else "")
     if isinstance(look, Look):
-        are = "is" if len(look.foreign) == 1 else "are"
-        return f"{' and '.join(look.foreign)} {are} not on btrfs; there is nothing to do."
+        return f"{describe_foreign(look.foreign)}."
     return "No service runs, and the last run by hand or by the timer did not fail."
 
 
@@ -221,7 +222,7 @@ def _document(status: _Status, state_directory: str) -> dict[str, object]:
 def _lines(status: _Status, context: Context) -> list[str]:
     record, live = status.record, status.live
     absent = [("Service", ABSENT)] if status.verdict is not None else []
-    service = absent if live is None else _service_facts(live, context)
+    service = absent if live is None else _service_facts(live)
     facts = [*_saving_row(status), *service, ("Version", __version__), ("Record", shown(context.state_directory))]
     if record is None:
         facts.append(("Last run", "only root may know; try sudo journalkeeper status"))
@@ -255,10 +256,12 @@ def _saving_row(status: _Status) -> list[tuple[str, str]]:
     return [("Saved", said)] if said else []
 
 
-def _service_facts(live: Manager, context: Context) -> list[tuple[str, str]]:
+def _service_facts(live: Manager) -> list[tuple[str, str]]:
     """Return the rows with the service's own report."""
     if live.health == "unknown":  # it has counted nothing yet
-        return [("Service", "the first look runs"), *_budget(context)]
+        limit = live.budget_left_bytes
+        budget = "no limit" if limit is None else f"{format_size(limit)} a day"
+        return [("Service", "the first look runs"), ("Budget", budget)]
     state = f"{live.state}, {live.state_reason}" if live.state_reason else f"{live.state}"
     if live.version != __version__:
         state += f" (it is still version {live.version}: systemctl restart journalkeeper)"
@@ -281,15 +284,6 @@ def _window(live: Manager) -> str:
     if live.window_open:
         return f"open; closes shortly before journald's next flush at {flush}" if flush else "open"
     return f"closed; opens after journald's flush at {flush}" if flush else "closed; opens after journald's next flush"
-
-
-def _budget(context: Context) -> list[tuple[str, str]]:
-    """Return the row with the configured daily budget."""
-    try:
-        limit = context.config().budget.bytes_per_day
-    except (KeeperError, OSError):
-        return []  # the verdict names the error
-    return [("Budget", "no limit" if limit is None else f"{format_size(limit)} a day")]
 
 
 def _run(run: Run) -> str:

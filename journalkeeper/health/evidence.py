@@ -53,10 +53,12 @@ class Present(NamedTuple):
     `looked` is False until the first look is over. `problem` is why the last run as a whole failed. `busy` names what
     another process has held since `busy_since_us` and runs need; up to `busy_limit_us` that is normal. `configuration`
     is why the running configuration is not the one on disk. `closed` are the instances with waiting files whose window
-    can never open. `lacking_space` are files that wait for free space.
+    can never open. `lacking_space` are files that wait for free space. `foreign` is the directory where a
+    look ended because no journal directory is on btrfs.
     """
 
     looked: bool = True
+    foreign: str = ""
     problem: str = ""
     busy: str = ""
     busy_since_us: int = 0

@@ -76,6 +76,11 @@ def describe_waits(skipped: Iterable[Skip], settle_us: int) -> str:
     return ", ".join(parts)
 
 
+def describe_foreign(paths: Sequence[str]) -> str:
+    """Return what a host shows whose journals are not on btrfs: "/var/log/journal is not on btrfs; ..."."""
+    return f"{' and '.join(paths)} {'is' if len(paths) == 1 else 'are'} not on btrfs; there is nothing to do"
+
+
 def describe_files(files: int, waits: str) -> str:
     """Return the sentence of a verdict that is OK."""
     return f"{counted(files, 'journal file')}.{f' {waits[0].upper()}{waits[1:]}.' if waits else ''}"

@@ -24,7 +24,7 @@ from journalkeeper.metrics import prometheus
 from journalkeeper.metrics.prometheus import Facts
 from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Outcome, Plan
-from journalkeeper.model.errors import BusyError, FileError, KeeperError
+from journalkeeper.model.errors import BusyError, FileError, KeeperError, NotBtrfsError
 from journalkeeper.observe.intake import Intake, list_journald_files
 
 REFRESH_S: Final = 3600.0
@@ -93,9 +93,10 @@ class Publisher:
     ) -> None:
         """Count and publish a failed run; for ExitStack.push.
 
-        A run without an `error`, or with a BusyError because another run is on, did not fail.
+        A run without an `error`, or with a BusyError because another run is on, did not fail. Neither did
+        a run on a host without btrfs.
         """
-        if not isinstance(error, KeeperError | OSError) or isinstance(error, BusyError):
+        if not isinstance(error, KeeperError | OSError) or isinstance(error, BusyError | NotBtrfsError):
             return
         try:
             with Record(self._state_directory) as record:

@@ -78,7 +78,9 @@ class Api:
         """Return the present state of the service."""
         working = self._state.working or any(job.running for job in self.jobs.queue)
         windows = tuple(at(one, now_us()) for one in self._state.windows)
-        return self._state._replace(directories=self._reloader.engine.directories, working=working, windows=windows)
+        engine = self._reloader.engine
+        state = self._state._replace(directories=engine.directories, budget_bytes=engine.budget_bytes)
+        return state._replace(working=working, windows=windows)
 
     @property
     def paused(self) -> bool:

@@ -20,7 +20,7 @@ from threading import Event as ThreadEvent
 from typing import Final, TypeVar
 
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
-from journalkeeper.health.verdict import describe_files, present_after_run
+from journalkeeper.health.verdict import describe_files, describe_foreign, present_after_run
 from journalkeeper.history import state
 from journalkeeper.history.database import RecordLockedError
 from journalkeeper.model import Outcome, Reason, Request, Result
@@ -37,7 +37,7 @@ from journalkeeper.service.daily_log import DailyLog, Mistakes, Say
 from journalkeeper.service.jobs import FileDone
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event
 from journalkeeper.service.mailbox import Mailbox
-from journalkeeper.service.messages import Began, Failed, FlushesLooked, Looked, Message
+from journalkeeper.service.messages import Began, Failed, FlushesLooked, Looked, Message, NotOnBtrfs
 from journalkeeper.service.mounts import read_only_mounts, unwritable
 from journalkeeper.service.notify import Notify
 from journalkeeper.service.reloader import Reloader
@@ -292,7 +292,8 @@ class Daemon:
             )
         except NotBtrfsError as error:
             # A mount will cause an event; until then there is nothing to do.
-            self._mailbox.post(Failed(str(error), now_us()))
+            self._daily.log("foreign", INFO, describe_foreign([error.path]))
+            self._mailbox.post(NotOnBtrfs(error.path))
             return None
         except (KeeperError, OSError) as error:
             return self._report_failure(error)

@@ -39,6 +39,12 @@ class Failed(NamedTuple):
     busy_limit_us: int = 0
 
 
+class NotOnBtrfs(NamedTuple):
+    """A look ended at `path`: no journal directory is on btrfs."""
+
+    path: str
+
+
 class Progressed(NamedTuple):
     """A job made progress."""
 
@@ -53,7 +59,7 @@ class FlushesLooked(NamedTuple):
     next_flush_us: int
 
 
-Message = Began | FlushesLooked | Looked | Failed | FileDone | Progressed
+Message = Began | FlushesLooked | Looked | Failed | FileDone | NotOnBtrfs | Progressed
 
 
 def after(state: Snapshot, message: Message) -> Snapshot:
@@ -85,8 +91,12 @@ def after(state: Snapshot, message: Message) -> Snapshot:
             lacking = tuple(one for one in state.present.lacking_space if one.path != outcome.path)
             present = state.present._replace(failures=tuple(failures), lacking_space=lacking)
             return state._replace(tally=tally, present=present)
+        case NotOnBtrfs(path):
+            present = Present(foreign=path, paused=state.present.paused)
+            state = state._replace(working=False, findings=None, present=present)
         case Progressed():
-            return state
+            pass
+    return state
 
 
 def _present_after_failure(present: Present, failed: Failed) -> Present:

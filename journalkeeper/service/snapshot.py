@@ -9,7 +9,7 @@ from typing import NamedTuple
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Present
 from journalkeeper.health.finding import Verdict
-from journalkeeper.health.verdict import describe_files, describe_waits
+from journalkeeper.health.verdict import describe_files, describe_foreign, describe_waits
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, Host, JournalFile, Outcome, Plan, Skip, Window
 from journalkeeper.model.manager import Manager
@@ -45,6 +45,7 @@ class Snapshot(NamedTuple):
     """The state of the service. `working` is True while files are worked on; `verdict` judges `present`.
 
     `counters` are the totals since the installation. `windows` are those of the last look at the flush timers.
+    `budget_bytes` is the budget of a day, None without a limit.
     """
 
     directories: tuple[str, ...]
@@ -58,12 +59,13 @@ class Snapshot(NamedTuple):
     next_flush_us: int = 0
     present: Present = Present(looked=False)
     verdict: Verdict = Verdict()
+    budget_bytes: int | None = None
 
     @property
     def headline(self) -> str:
         """The verdict in one line."""
         if self.findings is None:
-            return self.verdict.headline("")
+            return self.verdict.headline(f"{state(self)[1]}.")
         return self.verdict.headline(describe_files(self.findings.status.files, self.findings.waits_for))
 
 
@@ -94,7 +96,8 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
     if snapshot.missing:
         return "waiting", f"waiting for {' and '.join(snapshot.missing)} to appear"
     if found is None:
-        return "waiting", "the first look runs"
+        foreign = snapshot.present.foreign
+        return ("idle", describe_foreign([foreign])) if foreign else ("waiting", "the first look runs")
     return ("waiting", found.waits_for) if found.waits_for else ("idle", "")
 
 
@@ -113,6 +116,7 @@ def manager(snapshot: Snapshot) -> Manager:
         bytes_written=snapshot.tally.written_bytes,
         bytes_reclaimed=snapshot.tally.reclaimed_bytes,
         intake_delay_p99_us=snapshot.intake_p99_us,
+        budget_left_bytes=snapshot.budget_bytes,
         paused=snapshot.present.paused,
         limits=[*snapshot.present.limits, *filter(None, [snapshot.present.unwatched])],
         bytes_reclaimed_total=None if total is None or total.bytes_reclaimed is None else max(0, total.bytes_reclaimed),

@@ -20,6 +20,8 @@ import pytest
 
 from journalkeeper.bus import contract, names
 from journalkeeper.bus.server import Server
+from journalkeeper.config import Config
+from journalkeeper.history.record import NAME
 from tests.bus import PrivateBus
 from tests.daemon import Daemon
 from tests.patience import eventually
@@ -266,7 +268,10 @@ def test_a_job_that_comes_to_nothing_has_its_error_as_result(bus: PrivateBus, da
     found = re.search(r"/org/journalkeeper1/job/\d+", done.stdout)
     assert found is not None, done
     assert eventually(lambda: "Error.NotBtrfs" in call(bus, "Result", found[0], nobody=True).stderr)
-    assert property_(bus, "State") == "degraded"
+    shown = [property_(bus, name) for name in ("Health", "HealthReasons", "State", "BudgetLeft")]
+    assert shown == ["ok", [], "idle", Config().budget.bytes_per_day]
+    assert str(property_(bus, "StateReason")).endswith("/journal is not on btrfs; there is nothing to do")
+    assert not (daemon.state / NAME).exists()
 
 
 # Days without a bus

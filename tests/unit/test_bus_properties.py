@@ -113,6 +113,7 @@ def test_what_is_not_known_is_nothing_and_no_budget_is_endless() -> None:
     assert numbers.pop("BudgetLeft") == (1 << 64) - 1
     assert set(numbers.values()) == {0}
     assert manager(CALM)["BudgetLeft"] == 7
+    assert manager(Snapshot((TOP,), budget_bytes=9))["BudgetLeft"] == 9  # before the first look
 
 
 @pytest.mark.parametrize(("since_us", "next_us"), [(None, 0), (1000, 1300)])

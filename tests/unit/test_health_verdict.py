@@ -45,6 +45,10 @@ UNREAD = Unknown("only root may read the history", needs_root=True)
             "Act: no room. Try: df",
         ),
         (WELL._replace(service=LIVE._replace(version="0.0.1")), "Act: The running service is still version 0.0.1, "),
+        (
+            WELL._replace(service=LIVE._replace(state_reason="/j is not on btrfs; there is nothing to do")),
+            "OK: /j is not on btrfs; there is nothing to do.",
+        ),
         (WELL._replace(service=LIVE._replace(health="unknown")), "Unknown: the first look runs."),
         (
             WELL._replace(service=Hung("It does not answer")),

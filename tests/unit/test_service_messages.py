@@ -14,7 +14,7 @@ from journalkeeper.model import Outcome, Reason, Request, Result, Skip, Verb, Wi
 from journalkeeper.model.progress import Progress
 from journalkeeper.service.jobs import Changed, Events, FileDone, Job, JobAdded
 from journalkeeper.service.mailbox import Mailbox
-from journalkeeper.service.messages import Began, Failed, FlushesLooked, Looked, Message, Progressed, after
+from journalkeeper.service.messages import Began, Failed, FlushesLooked, Looked, Message, NotOnBtrfs, Progressed, after
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally
 from tests import figures
 
@@ -44,6 +44,11 @@ def looked(found: Findings, *failures: Failure) -> Snapshot:
         (CALM, Began(), CALM._replace(working=True)),
         (CALM._replace(working=True), Failed("no btrfs", 5), with_present(problem="no btrfs")),
         (with_present(problem="no btrfs"), Failed("", 5), with_present()),
+        (
+            looked(FOUND, FAILURE)._replace(working=True, intake_p99_us=0),
+            NotOnBtrfs("/j"),
+            CALM._replace(present=Present(foreign="/j")),
+        ),
         (CALM, Failed("held", 5, 60), with_present(busy="held", busy_since_us=5, busy_limit_us=60)),
         (
             with_present(busy="held", busy_since_us=5, busy_limit_us=60),
