@@ -211,7 +211,7 @@ class Engine:
             host, chosen = self._plan(self._make_host(seen, record), request, marked=not watching)
             stopped = _stop_on_either(stop, lock)
             worker = Runner(self._config, self.memory.flushes, self.memory.piece_times, hurry=request.now, stop=stopped)
-            notices += [*worker.clean(seen.leftovers), *worker.synchronize(chosen.syncs)]
+            notices += [*worker.remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes, unrecorded = list[Outcome](), list[str]()
@@ -327,9 +327,9 @@ class Engine:
     def _add_timing(self, seen: Seen) -> Seen:
         """Add to `seen` the flush times and the slowest piece of each instance, and keep the result."""
         instances = self.memory.flushes.look(seen.instances, seen.files)
-        longest_us = self.memory.piece_times.longest_us
+        get_longest_us = self.memory.piece_times.get_longest_us
         self.memory.seen = seen._replace(
-            instances=tuple(one._replace(slowest_piece_us=longest_us(one.directory)) for one in instances)
+            instances=tuple(one._replace(slowest_piece_us=get_longest_us(one.directory)) for one in instances)
         )
         return self.memory.seen
 
@@ -354,7 +354,7 @@ class Engine:
     def next_flush_look_us(self) -> int | None:
         """Return when to call `has_flush_passed` next, by CLOCK_MONOTONIC; None if an event must come first."""
         return self.memory.flushes.get_next_look_us(
-            self._config.window.margin_us + self.memory.piece_times.longest_us()
+            self._config.window.margin_us + self.memory.piece_times.get_longest_us()
         )
 
     def _find_past(self, seen: Seen, record: Record) -> dict[tuple[int, int], Past]:

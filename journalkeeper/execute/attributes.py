@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The attribute C of a directory.
+"""The NOCOW attribute (C) of a directory.
 
-It was set when it is read back, whatever the call returned.
+The attribute counts as set only when it was read back, whatever the call returned.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from journalkeeper.model import Instance, Reason
 
 
 def set_nocow(instance: Instance) -> None:
-    """Make the directory NOCOW, so that files made in it are; those that are there stay as they are.
+    """Make the directory NOCOW, so that new files in it inherit NOCOW. Existing files do not change.
 
-    Raises: Refused if it is no longer the directory that the plan saw, or asks for compression;
-        Failed; OSError: EPERM not its owner, or immutable; EROFS.
+    Raises: Refused if the name leads to another directory than at the plan, or compression is enabled for it; Failed;
+    OSError: EPERM not the owner, or immutable; EROFS.
     """
     with opening.open_directory(instance.directory) as fd:
         status = os.fstat(fd)
@@ -29,9 +29,7 @@ def set_nocow(instance: Instance) -> None:
             nocow = inode.set_nocow(fd, on=True)
         except OSError as error:
             if error.errno == errno.EINVAL and inode.get_flags(fd) & inode.FS_COMPR_FL:
-                raise Refused(
-                    Reason.COMPRESSION, "the directory was told to compress since it was looked at"
-                ) from error
+                raise Refused(Reason.COMPRESSION, "compression was enabled for the directory after the look") from error
             raise
         if not nocow:
-            raise Failed(Reason.NOT_TAKEN, "the kernel set the attribute C without an error, and it is not there")
+            raise Failed(Reason.NOT_TAKEN, "the kernel reported success but did not set the attribute C")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Does what a plan says to one file or directory: one Action in, one Done out.
+"""Execution of one planned action on one file or directory: an Action in, a Done out.
 
-Observe, decide, look again, act. The look again happens on the very file
-descriptor that is then worked on, and whatever fails leaves the file as it was or better.
+Observe, decide, look again, act. The second look uses the same file descriptor as the work. After any failure the file
+is as it was, or better.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ REASON_OF_ERRNO: Final = {
     errno.ETXTBSY: Reason.SWAPFILE,
     errno.EIO: Reason.IO_ERROR,
 }
-"""What an errno means to the person who reads the outcome."""
+"""The reason in the outcome for each errno."""
 
 SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE})
-"""Errors that are nobody's failure: there is nothing left to do, or it must not be done."""
+"""Reasons that are no failure: the file is gone, or must not be touched."""
 
 
 class Turn:
-    """How far one action got: what was there before, what is there now, and what a rewrite was expected to leave."""
+    """The progress of one action: the file before and after it, and the extents that the rewrite should leave."""
 
     def __init__(self, action: Action) -> None:
         target = action.target
@@ -56,10 +56,10 @@ class Turn:
         self.compress: str | None = None
         self.kind: Kind | None = None
 
-    def done(
+    def make_done(
         self, result: Result, reason: Reason, detail: str, *, written_bytes: int = 0, duration_s: float = 0.0
     ) -> Done:
-        """The outcome, and the file as it is now for the record."""
+        """Return the outcome, with the present state of the file for the history."""
         action, before, after = self.action, self.before, self.after
         outcome = Outcome(
             path=action.path,
@@ -73,13 +73,13 @@ class Turn:
             bytes_written=written_bytes,
             duration_s=duration_s,
             detail=detail,
-            unshared_bytes=_unshared(action, written_bytes, after, whole=result is Result.DONE),
+            unshared_bytes=_compute_extra_bytes(action, written_bytes, after, whole=result is Result.DONE),
         )
         return Done(outcome, after.inode, after.size_bytes, after.mtime_ns, self.expected, self.compress, self.kind)
 
 
 def execute(action: Action, pace: Pace) -> Done:
-    """Do `action` at `pace` and say what became of it; never raises for what one file or directory does."""
+    """Execute `action` at `pace` and return its outcome. Errors of one file or directory never raise."""
     began = time.monotonic()
     turn = Turn(action)
     result, reason, detail = Result.DONE, action.reason, action.detail
@@ -92,21 +92,25 @@ def execute(action: Action, pace: Pace) -> Done:
         result = Result.SKIPPED if reason in SKIPPING else Result.FAILED
         detail = str(FileError.wrap(str(action.action), action.path, error))
     duration_s = time.monotonic() - began
-    return turn.done(result, reason, detail, written_bytes=pace.written_bytes, duration_s=duration_s)
+    return turn.make_done(result, reason, detail, written_bytes=pace.written_bytes, duration_s=duration_s)
 
 
-def not_begun(action: Action) -> Done:
-    """What becomes of an action that a stop came before."""
-    return Turn(action).done(Result.SKIPPED, Reason.INTERRUPTED, "stopped before it was begun")
+def skip_action(action: Action) -> Done:
+    """Return the outcome of an action that was stopped before it began."""
+    return Turn(action).make_done(Result.SKIPPED, Reason.INTERRUPTED, "stopped before this action")
 
 
-def broken_off(action: Action, error: InternalError, written_bytes: int) -> Done:
-    """What becomes of an action that a mistake of ours ended: the file is as it was, or better."""
-    return Turn(action).done(Result.FAILED, Reason.INTERNAL_ERROR, error.detail, written_bytes=written_bytes)
+def fail_action(action: Action, error: InternalError, written_bytes: int) -> Done:
+    """Return the outcome of an action that a bug in journalkeeper ended. The file is as it was, or better."""
+    return Turn(action).make_done(Result.FAILED, Reason.INTERNAL_ERROR, error.detail, written_bytes=written_bytes)
 
 
-def _unshared(action: Action, written_bytes: int, after: Found, *, whole: bool) -> int:
-    """What is stored beside a snapshot now: of a `whole` archive as measured, else as planned for what was written."""
+def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, whole: bool) -> int:
+    """Return how many bytes are now stored in addition to the snapshot's copy.
+
+    For a `whole` archive the number is measured. Otherwise it is the planned number, in proportion to the bytes
+    written.
+    """
     file = action.target
     if not isinstance(file, JournalFile) or not action.unshared_bytes or not written_bytes:
         return 0
@@ -118,24 +122,24 @@ def _unshared(action: Action, written_bytes: int, after: Found, *, whole: bool) 
 
 
 def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFile, turn: Turn, pace: Pace) -> None:
-    """Have `work` write the file's data anew, and see what that brought; it returns the extents that are expected."""
+    """Rewrite the file's data with `work`, and measure the result. `work` returns the expected number of extents."""
     action = turn.action
     with hold(file, replacing=action.action is Verb.REWRITE) as held:
-        turn.before = turn.after = _before(held.fd, file)
+        turn.before = turn.after = _measure_before(held.fd, file)
         turn.expected, turn.compress, turn.kind = action.extents_expected, action.compress, file.kind
         try:
             turn.expected = work(held, action, pace)
         finally:
-            turn.after = _after(held, replacing=action.action is Verb.REWRITE)
+            turn.after = _measure_after(held, replacing=action.action is Verb.REWRITE)
     if pace.ended is not None:
-        raise Refused(pace.ended, "ended between two pieces")
+        raise Refused(pace.ended, "stopped between two pieces")
     was, became = turn.before.extents, turn.after.extents
     if is_useless_rewrite(was, turn.expected, became):
         raise Refused(Reason.NO_GAIN, describe_gain(was, became, turn.expected))
 
 
 def _defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Of an active file the ranges, of an archive all."""
+    """Defragment the ranges of an active file, or compact an archive."""
     return (inplace.defragment if action.live else compact)(held, action, pace)
 
 
@@ -150,29 +154,29 @@ WORK: Final[dict[Verb, Callable[[Any, Turn, Pace], None]]] = {
     Verb.COMPRESS: partial(_rewrite, compact),
     Verb.REWRITE: partial(_rewrite, rewrite.rewrite),
 }
-"""What does each verb to the action's target, of the type that the verb has.
+"""The function that executes each verb on the action's target.
 
 Raises: Refused; OSError.
 """
 
 
-def _before(fd: int, file: JournalFile) -> Found:
-    """What was on the disk: of a file at rest, whose stat is still the same, the look's numbers."""
+def _measure_before(fd: int, file: JournalFile) -> Found:
+    """Return the file's state before the work. For a closed file the numbers of the look are still valid."""
     if file.kind is Kind.ACTIVE or file.disk_bytes is None:
-        return _found(fd, file.kind)
+        return _measure(fd, file.kind)
     return Found(file.inode, file.size_bytes, file.mtime_ns, file.extents.total, file.disk_bytes)
 
 
-def _after(held: VerifiedFile, *, replacing: bool) -> Found:
-    """Measure the file as it is now, after an exchange the one that has taken its name.
+def _measure_after(held: VerifiedFile, *, replacing: bool) -> Found:
+    """Return the file's state after the work, or after an exchange that of the file with its name.
 
-    Raises: Refused if the path no longer leads to the file, as after the deletion of its subvolume.
+    Raises: Refused if the path no longer leads to the file, for example after its subvolume was deleted.
     """
     if replacing and not os.fstat(held.fd).st_nlink:
         with opening.hold_open(held.name, held.dir_fd) as fd:
-            found = _found(fd, held.file.kind)
+            found = _measure(fd, held.file.kind)
     else:
-        found = _found(held.fd, held.file.kind)
+        found = _measure(held.fd, held.file.kind)
     if not _is_reachable(held, found.inode):
         raise Refused(Reason.VANISHED, "the name no longer leads to the file")
     return found
@@ -190,10 +194,11 @@ def _is_reachable(held: VerifiedFile, inode: int) -> bool:
     return (there.st_dev, there.st_ino) == (held.status.st_dev, inode)
 
 
-def _found(fd: int, kind: Kind) -> Found:
-    """What is on the disk; of an active file without a sync, which would be a flush that journald did not choose.
+def _measure(fd: int, kind: Kind) -> Found:
+    """Return the file's extents and disk bytes.
 
-    Another process is asked about files at rest only: it takes 0.2 s twice, and a window may close meanwhile.
+    An active file is not synced, because that would be a flush that journald did not choose. Only for other files is
+    the measuring unit asked: it takes 0.2 s twice, and a window could close meanwhile.
     """
     status, active = os.fstat(fd), kind is Kind.ACTIVE
     extents = placement.count(fd, sync=not active)

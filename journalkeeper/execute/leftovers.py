@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a killed run left behind, removed by the next.
+"""Removal of temporary files and notes that a killed run left behind.
 
-Only our own names, and only while we hold the lock. A temporary file is a copy
-that was not exchanged yet or an original that was: in both cases the journal's own name
-leads to a whole file (execute.rewrite), so nothing is lost with it. A journal file has a note
-of the mtime that its work had moved.
+It touches only our own names, and only under the lock. A temporary file is a copy before its exchange, or an original
+after it. In both cases the journal's name leads to a whole file (execute.rewrite), so nothing is lost. A note in a
+journal file contains the mtime that the killed run changed.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from journalkeeper.journald.names import classify, is_leftover
 
 
 def remove(paths: Iterable[str]) -> list[str]:
-    """Unlink these temporary files, and follow the notes of these journal files; a sentence about each for the report.
+    """Remove the temporary files and follow the mtime notes in `paths`. Return a sentence about each for the report.
 
-    Raises: ValueError for what is neither.
+    Raises: ValueError for a path that is neither a temporary file of ours nor a journal file.
     """
     said: list[str] = []
     for path in paths:
         directory, _, name = path.rpartition("/")
         if not is_leftover(name) and classify(name) is None:
-            raise ValueError(f"{path} is not a temporary file of ours")
+            raise ValueError(f"{path} is neither a temporary file of journalkeeper nor a journal file")
         try:
             with opening.open_directory(directory) as fd:
                 what = _unlink(name, fd) if is_leftover(name) else _follow(name, fd)
         except FileNotFoundError:
             continue
         except OSError as error:
-            said.append(f"{path}: left by a killed run, cannot be removed: {os.strerror(error.errno or 0)}")
+            said.append(f"{path}: cannot remove what a killed run left behind: {os.strerror(error.errno or 0)}")
         else:
             said.append(f"{path}: {what}")
     return said
@@ -41,10 +40,10 @@ def remove(paths: Iterable[str]) -> list[str]:
 
 def _unlink(name: str, directory: int) -> str:
     os.unlink(name, dir_fd=directory)
-    return "left by a killed run, removed"
+    return "temporary file of a killed run removed"
 
 
 def _follow(name: str, directory: int) -> str:
     with opening.hold_open(name, directory) as fd:
         moved = mtime_note.follow(fd)
-    return "its time was moved by a killed run, put back" if moved else "a note left by a killed run, removed"
+    return "modification time restored after a killed run" if moved else "note of a killed run removed"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How work on one file is cut into pieces, counted, and stopped.
+"""The pieces of the work on one file: their size, their count, and stops between them.
 
-Between two pieces everything is written back, so a stop there costs nothing,
-and whoever waits for the disk waits for one piece at the most.
+Everything is written back between two pieces. So a stop there costs nothing, and other users of the disk wait for one
+piece at most.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Final
 from journalkeeper.model import KIB, Range, Reason
 
 LEAST_BYTES: Final = 256 * KIB
-"""The smallest piece: what the kernel defragments at a time (CLUSTER_SIZE, fs/btrfs/defrag.c)."""
+"""The smallest piece: the unit in which the kernel defragments (CLUSTER_SIZE, fs/btrfs/defrag.c)."""
 
 AIM: Final = 0.5
-"""What a piece is sized for, of the time that it may take: by the one before, and disks vary. At 500 IOPS
-pieces sized for 50 ms took up to 64."""
+"""The part of the allowed time that a piece should take, judged by the piece before, because disks vary. At 500 IOPS,
+pieces sized for 50 ms took up to 64 ms.
+"""
 
 GROWTH: Final = 2
-"""A piece is at most this many times the one before: one quick piece is no proof of a quick disk."""
+"""The largest growth from one piece to the next: one quick piece does not prove that the disk is quick."""
 
 
 class Pace:
     """The pieces of one action.
 
-    Pieces have at most `most_bytes`. With `piece_us` they begin small and follow the disk,
-    so that one takes no longer than that. Before each, `ask` hears how long it will take, in
-    microseconds, and may answer with a reason to end here: then `ended` is that reason.
-    `tell` hears the bytes of each finished piece; `written_bytes` is their sum, before
-    compression, and `slowest_us` the longest that one took.
+    A piece has at most `most_bytes`. With `piece_us` the pieces start small and then follow the disk's speed, so that
+    none takes longer than that. Before each piece, `ask` receives its expected time in microseconds and may return a
+    reason to end; `ended` then is that reason. `tell` receives the bytes of each finished piece. `written_bytes` is
+    their sum before compression, and `slowest_us` the longest time of a piece.
     """
 
     def __init__(
@@ -52,30 +52,32 @@ class Pace:
         self.written_bytes = 0
         self.slowest_us = 0
 
-    def pieces(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-        """(offset, length) of each piece of `ranges`, of `most_bytes`; finished when the next is asked for."""
-        for offset, length in self.reads(ranges, most_bytes):
+    def iterate_pieces(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield (offset, length) of each piece of `ranges`, at most `most_bytes` long. A piece counts as finished at
+        the next.
+        """
+        for offset, length in self.iterate_reads(ranges, most_bytes):
             began = time.monotonic_ns()
             yield offset, length
-            self._finished(length, (time.monotonic_ns() - began) // 1000)
+            self._count_piece(length, (time.monotonic_ns() - began) // 1000)
 
-    def reads(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-        """The same of what is only read: each piece is asked for, and none is counted."""
+    def iterate_reads(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield the pieces of `ranges` for reading: `ask` is called before each, and none is counted."""
         for part in ranges:
             offset, end = part.offset, part.offset + part.length
             while offset < end:
-                if not self.goes_on():
+                if not self.can_go_on():
                     return
                 length = min(self._length, end - offset, most_bytes or self._length)
                 yield offset, length
                 offset += length
 
-    def goes_on(self) -> bool:
-        """Ask for leave to go on, for what is neither read nor written; False: it `ended`."""
+    def can_go_on(self) -> bool:
+        """Ask whether the work may continue. If not, set `ended` and return False."""
         self.ended = self._ask(self._expected_us)
         return self.ended is None
 
-    def _finished(self, length: int, took_us: int) -> None:
+    def _count_piece(self, length: int, took_us: int) -> None:
         self.written_bytes += length
         self.slowest_us = max(self.slowest_us, took_us)
         if self._piece_us is not None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How slow this disk can be: the longest that one piece of our work took.
+"""The longest time that one recent piece of our work took on a disk.
 
-It is forgotten by halves, so that one stall does not close windows for ever.
+The time is halved in intervals, so that one stall does not close windows for ever.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from typing import Final
 
 HALVED_S: Final = 600.0
-"""In this time a slow piece comes to count for half: one stall must not close windows for ever."""
+"""The interval after which the time of a slow piece counts only half."""
 
 
 class PieceTimes:
-    """The longest that a piece took, by directory, forgotten by halves. `longest_us` may be called from any thread."""
+    """The longest time of a piece, by directory. Any thread may call `get_longest_us`."""
 
     def __init__(self) -> None:
         self._pieces: Mapping[str, tuple[int, float]] = {}
 
-    def longest_us(self, directory: str | None = None) -> int:
-        """Microseconds, of one directory or the most of all."""
+    def get_longest_us(self, directory: str | None = None) -> int:
+        """Return the longest time in microseconds, of one directory or of all."""
         now_s = time.monotonic()
         return max(
             (
@@ -33,6 +33,6 @@ class PieceTimes:
         )
 
     def add(self, directory: str, took_us: int) -> None:
-        """One more piece, or several of which the longest took so long."""
-        if took_us > self.longest_us(directory):
+        """Record the time of a piece, or the longest time of several pieces."""
+        if took_us > self.get_longest_us(directory):
             self._pieces = {**self._pieces, directory: (took_us, time.monotonic())}  # another thread may read it

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""An archive copied to a datacow file that takes its place: NOCOW ones, and those that the kernel does not move.
+"""Replacement of an archive by a datacow copy, for NOCOW files and for data that the kernel does not move.
 
-The name leads to a whole file at every moment. The copy has no name until
-it is finished, verified and on the disk; then the two trade places in one step, and only
-then does the old one go.
+The name leads to a whole file at every moment. The copy has no name until it is complete, verified and on the disk.
+Then both files exchange their names in one step, and only then is the original deleted.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from journalkeeper.btrfs import fiemap, inode, mtime_note, rename, writeback
-from journalkeeper.execute.inplace import near
+from journalkeeper.execute.inplace import join_near
 from journalkeeper.execute.pace import Pace
-from journalkeeper.execute.verified_file import Failed, Refused, VerifiedFile, being_written
+from journalkeeper.execute.verified_file import Failed, Refused, VerifiedFile, is_being_written
 from journalkeeper.journald import names
 from journalkeeper.model import MIB, Action, Kind, Range, Reason
 from journalkeeper.model.compression import parse_compression
@@ -25,17 +24,17 @@ from journalkeeper.policy.gain import least_extents
 READ_BYTES: Final = MIB
 COMPRESSION_PROPERTY: Final = "btrfs.compression"
 COPY_FLAGS: Final = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | os.O_NOATIME
-"""Without a name, and without an access time of its own when it is read again to be verified."""
+"""Flags for a copy without a name, whose access time does not change when it is read for verification."""
 
 FLAGS_KEPT: Final = inode.FS_SYNC_FL | inode.FS_NODUMP_FL | inode.FS_NOATIME_FL | inode.FS_NOCOMP_FL
 
 
 def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Put a datacow copy in the place of `held`, unless `pace` ends before the copy is whole and verified.
+    """Replace `held` by a datacow copy, unless `pace` ends before the copy is complete and verified.
 
-    Returns the number of extents that can be expected.
+    Return the expected number of extents.
 
-    Raises: Failed if the copy does not equal the original; Refused if that changed meanwhile; OSError.
+    Raises: Failed if the copy differs from the original; Refused if the original changed meanwhile; OSError.
     """
     os.fsync(held.fd)
     directory = os.open(f"/proc/self/fd/{held.dir_fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -44,13 +43,13 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
         try:
             _give_owner(copy, held.status)
             _strip(held.fd, copy)
-            expected = max(action.extents_expected, _fill(held, copy, action, pace))
+            expected = max(action.extents_expected, _copy_data(held, copy, action, pace))
             if pace.ended is None:
-                _bear(held.fd, copy, held.status)
+                _copy_attributes(held.fd, copy, held.status)
                 os.fsync(copy)
                 _verify(held.fd, copy, pace)
             if pace.ended is None:
-                _take_place(held, directory, copy)
+                _replace(held, directory, copy)
         finally:
             os.close(copy)
     finally:
@@ -59,9 +58,9 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
 
 def _give_owner(copy: int, status: os.stat_result) -> None:
-    """Give the copy the original's owner while it is empty, if the directory has not given it that owner already.
+    """Give the still empty copy the original's owner and group, if they differ.
 
-    Raises: Refused without the right, which the service does not have: another owner, as in remote/, or group.
+    Raises: Refused without CAP_CHOWN, which the service does not have. Files in remote/ have another owner.
     """
     made = os.fstat(copy)
     if (made.st_uid, made.st_gid) == (status.st_uid, status.st_gid):
@@ -74,10 +73,10 @@ def _give_owner(copy: int, status: os.stat_result) -> None:
 
 
 def _strip(original: int, copy: int) -> None:
-    """Take off the copy what directory and mount gave it: a default ACL, a compression, NOCOW, no checksums.
+    """Remove the attributes that directory and mount gave the copy: default ACL, compression, NOCOW, missing checksums.
 
-    Setting NOCOW and taking it off again is what brings the checksums back that a mount
-    with nodatasum leaves out (fs/btrfs/ioctl.c, btrfs_fileattr_set).
+    Setting NOCOW and clearing it again enables checksums on a mount with nodatasum (fs/btrfs/ioctl.c,
+    btrfs_fileattr_set).
     """
     for name in set(os.listxattr(copy)) - set(os.listxattr(original)):
         os.removexattr(copy, name)
@@ -87,14 +86,17 @@ def _strip(original: int, copy: int) -> None:
         raise Failed(Reason.MISMATCH, "the copy could not be made datacow")
 
 
-def _fill(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int:
-    """Copy the written data, compressed on its way by a property that is taken off; the fewest extents it can have."""
+def _copy_data(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int:
+    """Copy the written data, and return the smallest number of extents that the copy can have.
+
+    A property of the copy compresses the data; it is removed afterwards.
+    """
     compression = parse_compression(action.compress)
     if compression is not None:
         os.setxattr(copy, COMPRESSION_PROPERTY, compression.algorithm.encode())
     os.ftruncate(copy, held.status.st_size)
     runs = fiemap.find_data(held.fd, sync=True)
-    for offset, length in pace.pieces(tuple(Range(offset, length, 0) for offset, length in runs)):
+    for offset, length in pace.iterate_pieces(tuple(Range(offset, length, 0) for offset, length in runs)):
         for at, data in _read(held.fd, offset, length):
             _write(copy, data, at)
         writeback.sync_file_range(copy, offset, length)
@@ -108,7 +110,7 @@ def _read(fd: int, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
     while offset < end:
         data = os.pread(fd, min(READ_BYTES, end - offset), offset)
         if not data:
-            raise Refused(Reason.CHANGED, "the file became shorter while it was read")
+            raise Refused(Reason.CHANGED, "the file became shorter during the copy")
         yield offset, data
         offset += len(data)
 
@@ -120,72 +122,74 @@ def _write(fd: int, data: bytes, offset: int) -> None:
         view, offset = view[done:], offset + done
 
 
-def _bear(original: int, copy: int, status: os.stat_result) -> None:
-    """Give the copy all else that the original bears: mode, flags, ACL and other xattrs, times."""
+def _copy_attributes(original: int, copy: int, status: os.stat_result) -> None:
+    """Give the copy the original's mode, flags, ACL, other xattrs and times."""
     os.fchmod(copy, status.st_mode & 0o7777)
-    kept = _flags(original)
-    if kept != _flags(copy):
+    kept = _read_flags(original)
+    if kept != _read_flags(copy):
         inode.set_flags(copy, inode.get_flags(copy) & ~FLAGS_KEPT | kept)
-    for name, value in _xattrs(original).items():
+    for name, value in _read_xattrs(original).items():
         os.setxattr(copy, name, value)
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _flags(fd: int) -> int:
+def _read_flags(fd: int) -> int:
     return inode.get_flags(fd) & FLAGS_KEPT
 
 
-def _xattrs(fd: int) -> dict[str, bytes]:
-    """All but a note about this one inode's mtime, which the copy is given."""
+def _read_xattrs(fd: int) -> dict[str, bytes]:
+    """Return all xattrs except the mtime note, which describes only the original inode."""
     return {name: os.getxattr(fd, name) for name in os.listxattr(fd) if name != mtime_note.NAME}
 
 
 def _verify(original: int, copy: int, pace: Pace) -> None:
-    """Compare what was stored with what was to be stored: read back from the disk, checksums and all.
+    """Compare the copy with the original, reading the copy from the disk to check its checksums.
 
-    Holes are compared as such, and only data is read, piece by piece; unless `pace` ends before the last.
+    Holes are compared as ranges, and only data is read, piece by piece. `pace` may end before the last piece.
+
+    Raises: Failed if they differ.
     """
     os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
     runs = fiemap.find_data(original, sync=True)
     pairs = {
         "holes": (runs, fiemap.find_data(copy, sync=True)),
-        "attributes": (_xattrs(original), _xattrs(copy)),
-        "flags": (_flags(original), _flags(copy)),
-        "owner, mode, size and times": (_bearing(original), _bearing(copy)),
+        "attributes": (_read_xattrs(original), _read_xattrs(copy)),
+        "flags": (_read_flags(original), _read_flags(copy)),
+        "owner, mode, size and times": (_read_attributes(original), _read_attributes(copy)),
     }
     for what, (wanted, found) in pairs.items():
         if wanted != found:
-            raise Failed(Reason.MISMATCH, f"{what} of the copy are not those of the original")
-    for offset, length in pace.reads(near(runs)):
+            raise Failed(Reason.MISMATCH, f"the copy's {what} differ from the original's")
+    for offset, length in pace.iterate_reads(join_near(runs)):
         for wanted, found in zip(_read(original, offset, length), _read(copy, offset, length), strict=True):
             if wanted != found:
-                raise Failed(Reason.MISMATCH, "content of the copy is not that of the original")
+                raise Failed(Reason.MISMATCH, "the copy's content differs from the original's")
 
 
-def _bearing(fd: int) -> tuple[int, ...]:
+def _read_attributes(fd: int) -> tuple[int, ...]:
     status = os.fstat(fd)
     return status.st_uid, status.st_gid, status.st_mode, status.st_size, status.st_mtime_ns
 
 
-def _take_place(held: VerifiedFile, directory: int, copy: int) -> None:
-    """Exchange the names, or leave all as it was if the original is no longer the one that was copied.
+def _replace(held: VerifiedFile, directory: int, copy: int) -> None:
+    """Exchange the names of copy and original, and delete the original. Undo the exchange if the original changed.
 
-    The original is compared once more when nobody can open it by its name any longer: what was written to it
-    until then is seen, and what a program could still write that has it open.
+    The original is compared again after the exchange, when no program can open it by its name any more. That shows
+    writes until then. A program that still has it open for writing is refused, too.
     """
     temporary = f"{names.TEMPORARY_PREFIX}{held.file.inode}{names.TEMPORARY_SUFFIX}"
     os.link(f"/proc/self/fd/{copy}", temporary, dst_dir_fd=directory, follow_symlinks=True)
     try:
         os.fsync(copy)
-        _still_the_same(held, exchanged=False)
+        _require_no_change(held, exchanged=False)
         rename.exchange(directory, temporary, held.name)
     except BaseException:
         os.unlink(temporary, dir_fd=directory)
         raise
     try:
-        if _inode(temporary, directory) != (held.file.device, held.file.inode):
+        if _read_inode(temporary, directory) != (held.file.device, held.file.inode):
             raise Refused(Reason.CHANGED, "another file took the name during the exchange")
-        _still_the_same(held, exchanged=True)
+        _require_no_change(held, exchanged=True)
     except Refused:
         _undo_exchange(held, directory, temporary, copy)
         raise
@@ -194,15 +198,15 @@ def _take_place(held: VerifiedFile, directory: int, copy: int) -> None:
 
 
 def _undo_exchange(held: VerifiedFile, directory: int, temporary: str, copy: int) -> None:
-    """Give what was displaced its name back, and remove the copy.
+    """Exchange the names again, and delete the copy.
 
-    A file that took the name from the copy meanwhile keeps it, and a name that was removed stays so: what was
-    displaced would be gone, too, if nothing had been exchanged.
+    If another file took the name meanwhile, it keeps the name. If the name was removed, it stays removed: without the
+    exchange, the original would be gone, too.
     """
     status = os.fstat(copy)
     try:
         rename.exchange(directory, temporary, held.name)
-        if _inode(temporary, directory) != (status.st_dev, status.st_ino):
+        if _read_inode(temporary, directory) != (status.st_dev, status.st_ino):
             rename.exchange(directory, temporary, held.name)
     except FileNotFoundError:
         os.unlink(temporary, dir_fd=directory)
@@ -211,13 +215,16 @@ def _undo_exchange(held: VerifiedFile, directory: int, temporary: str, copy: int
     os.unlink(temporary, dir_fd=directory)
 
 
-def _inode(name: str, directory: int) -> tuple[int, int]:
+def _read_inode(name: str, directory: int) -> tuple[int, int]:
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     return status.st_dev, status.st_ino
 
 
-def _still_the_same(held: VerifiedFile, *, exchanged: bool) -> None:
-    """Raises: Refused if anybody was at the original; an exchange moves the ctime."""
+def _require_no_change(held: VerifiedFile, *, exchanged: bool) -> None:
+    """Refuse if a program changed the original or has it open for writing. After an exchange its ctime is different.
+
+    Raises: Refused; OSError: ENOENT the original was removed.
+    """
     now = os.fstat(held.fd)
     if now.st_nlink == 0:
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -225,6 +232,6 @@ def _still_the_same(held: VerifiedFile, *, exchanged: bool) -> None:
     if not exchanged:
         unchanged.append("st_ctime_ns")
     if any(getattr(now, field) != getattr(held.status, field) for field in unchanged):
-        raise Refused(Reason.CHANGED, "the file changed while it was copied")
-    if held.file.kind is not Kind.ACTIVE and being_written(held.fd):
-        raise Refused(Reason.IN_USE, "a program opened the file for writing while it was copied")
+        raise Refused(Reason.CHANGED, "the file changed during the copy")
+    if held.file.kind is not Kind.ACTIVE and is_being_written(held.fd):
+        raise Refused(Reason.IN_USE, "a program opened the file for writing during the copy")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Carrying a plan out: its actions, one after the other.
+"""Execution of a plan: its actions, one after the other.
 
-Each action gets a new Throttle, which is asked before each piece: which window is
-open, who waits for this disk, what the last pieces took.
+Each action gets a new Throttle, which decides before each piece. It considers the window, the load on the disk, and the
+time of the last pieces.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 
 from journalkeeper.config import Config
 from journalkeeper.execute import leftovers
-from journalkeeper.execute.executor import broken_off, execute, not_begun
+from journalkeeper.execute.executor import execute, fail_action, skip_action
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.execute.throttle import Place, Throttle
@@ -27,9 +27,10 @@ from journalkeeper.observe.observer import Seen
 
 
 class Runner:
-    """The work of one run, until `stop` says so between two pieces.
+    """The work of one run. It ends between two pieces when `stop` returns True.
 
-    `flushes` and `piece_times` learn what was done and how long it took; with `hurry` no flush is waited for.
+    `flushes` and `piece_times` record what was rewritten and how long it took. With `hurry` the work does not wait for
+    flushes.
     """
 
     def __init__(
@@ -47,12 +48,12 @@ class Runner:
         self._hurry = hurry
         self._stop = stop
 
-    def clean(self, paths: Sequence[str]) -> list[str]:
-        """Remove what a killed run left behind; sentences about it."""
+    def remove_leftovers(self, paths: Sequence[str]) -> list[str]:
+        """Remove what a killed run left behind, and return sentences about it."""
         return leftovers.remove(paths)
 
     def synchronize(self, instances: Sequence[Instance]) -> list[str]:
-        """Have these journalds sync, from which their timers are known; sentences about those that do not."""
+        """Ask these journalds to sync, which shows when their next flush is due. Return sentences about failures."""
         troubles = []
         for instance in instances:
             if not self._stop():
@@ -65,47 +66,53 @@ class Runner:
     def carry_out(
         self, chosen: Plan, seen: Seen, on_progress: Callable[[Progress], None]
     ) -> Iterator[tuple[Action, Done]]:
-        """Do what was chosen after `seen`, one action after the other; after a stop the rest are interrupted."""
+        """Execute the actions of `chosen`, and yield each with its outcome. After a stop the rest are skipped as
+        interrupted.
+
+        `seen` is the look that the plan was made from.
+        """
         meter = Meter(chosen.actions, on_progress)
         for action in chosen.actions:
             if self._stop():
-                yield action, not_begun(action)
+                yield action, skip_action(action)
                 continue
             meter.begin(action)
             begun_bytes = meter.done_bytes
             done = catch_errors(partial(self._execute, action, seen, meter))
             if isinstance(done, InternalError):
-                done = broken_off(action, done, meter.done_bytes - begun_bytes)
+                done = fail_action(action, done, meter.done_bytes - begun_bytes)
             if action.live or not isinstance(action.target, JournalFile):
                 self._flushes.note_rewrite(action.target.directory)
             yield action, done
 
     def _execute(self, action: Action, seen: Seen, meter: Meter) -> Done:
-        """Do one action, asking for leave before each piece."""
-        throttle = self._throttle(action, seen)
+        """Execute one action, and ask the throttle before each piece."""
+        throttle = self._build_throttle(action, seen)
         pace = Pace(
             most_bytes=self._config.defrag.chunk_bytes,
-            piece_us=self._piece_us(action),
+            piece_us=self._choose_piece_us(action),
             ask=throttle,
             tell=meter.add,
         )
         done = execute(action, pace)
-        throttle.let_pass()
+        throttle.wait_for_sync()
         if action.live:
             self._piece_times.add(action.target.directory, pace.slowest_us)
         return done
 
-    def _piece_us(self, action: Action) -> int | None:
-        """How long a piece should take. Of an archive: to be over when journald's flush comes, unless in a hurry.
+    def _choose_piece_us(self, action: Action) -> int | None:
+        """Return how long a piece should take, or None for no limit.
 
-        Compressed extents are short anyway; where nothing is compressed short pieces make short extents.
+        Without hurry, a piece of an archive should end within the margin before journald's flush. Short pieces do no
+        harm to compressed extents, which are short anyway. Without compression short pieces would make short extents,
+        so they have no limit.
         """
         if action.live:
             return self._config.defrag.chunk_us
         return None if self._hurry or action.compress == "no" else self._config.window.margin_us
 
-    def _throttle(self, action: Action, seen: Seen) -> Throttle:
-        """Who is asked before each piece of `action`."""
+    def _build_throttle(self, action: Action, seen: Seen) -> Throttle:
+        """Return the throttle for `action`."""
         ours = [one for one in seen.instances if one.device == action.target.device and one.name != layout.REMOTE]
         directories = {one.directory for one in ours}
         actives = tuple(
@@ -114,7 +121,7 @@ class Runner:
             if file.kind is Kind.ACTIVE and file.problem is None and file.directory in directories
         )
         uuid = next(volume.uuid for volume in seen.volumes if volume.device == action.target.device)
-        margin_us = self._config.window.margin_us + self._piece_times.longest_us()
+        margin_us = self._config.window.margin_us + self._piece_times.get_longest_us()
         place = Place(uuid, actives)
         return Throttle(
             action, self._config, self._flushes, place, margin_us=margin_us, hurry=self._hurry, stop=self._stop

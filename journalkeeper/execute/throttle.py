@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whether the next piece of an action may begin, by how journald and its disk are doing.
+"""The decision whether the next piece of an action may begin, from the load on journald and its disk.
 
-Measuring must cost less than what it saves: a few system calls a piece, more
-only a few times a second. What it means is for policy/backpressure.py.
+Measuring must cost less than it saves: a few system calls for each piece, more only a few times a second.
+policy/backpressure.py interprets the measurements.
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ PAUSE_S: Final = 0.25
 REST_S: Final = 0.05
 
 REST_EVERY_S: Final = 1.0
-"""A rest after each second of work, in which whatever the disk does is somebody else's."""
+"""After this much work comes a rest. During a rest, all activity of the disk is the work of other programs."""
 
 ENTRIES_EVERY_S: Final = 0.2
 MAINTENANCE_EVERY_S: Final = 5.0
 
 
 class Place(NamedTuple):
-    """Where work goes on: the volume, and the active files of all instances there."""
+    """The volume of the work, and the active files of all instances on that volume."""
 
     uuid: str
     actives: tuple[str, ...]
 
 
 class Throttle:
-    """What is asked before each piece of one action: the reason to end here, or None.
+    """A callable that returns, before each piece of one action, the reason to end the action, or None.
 
-    `stop` ends it at once, and so does a window that would close before the piece is over, by
-    the plan or by what the flush looks have found since. `margin_us` is how long before a flush
-    no piece may go on. With `hurry` (--now) nothing else is asked.
+    `stop` ends the action at once. So does a window that would close before the end of the piece, by the plan or by
+    later looks. No piece may run within `margin_us` before a flush. With `hurry` (--now) only `stop` counts.
     """
 
     def __init__(
@@ -70,41 +69,41 @@ class Throttle:
         self._rested_s = self._entries_s = self._maintenance_s = time.monotonic()
 
     def __call__(self, piece_us: int) -> Reason | None:
-        """Why the next piece, which will take `piece_us`, must not be begun; it may first wait a while."""
+        """Return why the next piece, which will take `piece_us`, must not begin, or None. May wait first."""
         if not self._hurry and time.monotonic() - self._rested_s > REST_EVERY_S:
             self._rest(REST_S)
-        self.let_pass()
+        self.wait_for_sync()
         while True:
-            ended = self._ended(piece_us)
+            ended = self._find_end(piece_us)
             if ended is not None or self._hurry:
                 return ended
-            match advice(self._reading()):
+            match advice(self._measure()):
                 case Advice.GO_ON:
                     return None
                 case Advice.SLOW_DOWN:
                     self._rest(max(REST_S, min(piece_us / 1e6, PAUSE_S)))
-                    return self._ended(piece_us)
+                    return self._find_end(piece_us)
                 case Advice.PAUSE:
                     self._rest(PAUSE_S)
                     self._paused_s += PAUSE_S
                 case Advice.GIVE_UP:
                     return Reason.PRESSURE
 
-    def let_pass(self) -> None:
-        """Wait until an unforeseen sync is over: before the next piece, and after the last one before it is recorded.
+    def wait_for_sync(self) -> None:
+        """Wait until an unforeseen sync is over: before each piece, and before the outcome is stored.
 
-        A commit of the record would share the sync's log and its I/Os (measured at 500 IOPS: 100 ms).
+        A commit of the history would share the sync's log and its I/O (measured at 500 IOPS: 100 ms).
         """
         if not self._hurry and self._action.live and self._syncs.has_foreign_sync():
             self._rest(COMMIT_S)
 
-    def _ended(self, piece_us: int) -> Reason | None:
+    def _find_end(self, piece_us: int) -> Reason | None:
         if self._stop():
             return Reason.INTERRUPTED
-        return Reason.WINDOW_CLOSED if not self._hurry and self._closed(piece_us) else None
+        return Reason.WINDOW_CLOSED if not self._hurry and self._is_closed(piece_us) else None
 
-    def _closed(self, piece_us: int) -> bool:
-        """Whether journald's next flush of the file itself comes before the piece is over."""
+    def _is_closed(self, piece_us: int) -> bool:
+        """Return whether journald's next flush of the file comes before the end of the piece."""
         action = self._action
         if not action.live:
             return False
@@ -116,7 +115,7 @@ class Throttle:
         closes_us = self._flushes.get_closing_us(directory, self._margin_us)
         return closes_us is not None and time.monotonic_ns() // 1000 + piece_us > closes_us
 
-    def _reading(self) -> Reading:
+    def _measure(self) -> Reading:
         now_s = time.monotonic()
         next_look_us = self._flushes.get_next_look_us(self._margin_us)
         if next_look_us is not None and now_s * 1e6 >= next_look_us:
@@ -137,7 +136,7 @@ class Throttle:
         )
 
     def _rest(self, length_s: float) -> None:
-        """Do nothing for a moment, and see whether the disk does nothing either."""
+        """Sleep for `length_s`, and measure how busy other programs keep the disk meanwhile."""
         uuid = self._place.uuid
         self._busy_percent = measure_busy_percent((uuid,), length_s).get(uuid)
         self._rested_s = time.monotonic()

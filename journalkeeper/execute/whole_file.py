@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Write a file as a whole: a reader of its name finds the old content or the new one, and never a part.
+"""Atomic writing of a whole file: a reader finds the old content or the new content, never a part.
 
-The new file has a random name until it is complete. A link of the file's name is replaced and never followed.
-On the way to the directory root follows only links of root's: the owner of any other link chooses where it leads.
-Where root makes more than one file, every directory on the way must be root's: see require_root_only().
+The new file has a random name until it is complete. If the file's name is a link, the link is replaced and never
+followed. In the path of its directory, root follows only root's links, because the owner of any other link chooses its
+target. If root makes more than one file, every directory of the path must belong to root: see require_root_only().
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ def test_what_a_killed_run_left_is_removed_and_said(top: Path, keep: Keep, journ
     left = path.with_name(f".journalkeeper-{path.stat().st_ino}.tmp")
     left.write_bytes(b"half a copy")
     report = go(keep(), Request(paths=(str(path),), now=True))
-    assert report.notices == (f"{left}: left by a killed run, removed",)
+    assert report.notices == (f"{left}: temporary file of a killed run removed",)
     assert [outcome.result for outcome in report.outcomes] == [Result.DONE]
     assert list(path.parent.iterdir()) == [path]
 

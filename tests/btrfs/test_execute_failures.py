@@ -188,7 +188,7 @@ def test_killed_at_any_call_the_name_leads_to_the_whole_file(place: Path, journa
         stages["leftover"] += len(left)
         stages["before" if path.stat().st_ino == was else "after"] += 1
         said = leftovers.remove(left)
-        assert [line.endswith("left by a killed run, removed") for line in said] == [True] * len(left)
+        assert [line.endswith("temporary file of a killed run removed") for line in said] == [True] * len(left)
         assert do(what._replace(target=look(path)[0])).outcome.result is Result.DONE
         assert bearing(path) == before
         assert list(place.iterdir()) == [path]

@@ -122,7 +122,7 @@ def test_a_file_that_is_gone_before_it_is_measured_is_not_called_done(
     place = make_volume("512M").mountpoint / "journal"
     run("btrfs", "subvolume", "create", place)
     path = put(place, journal_bytes, name)
-    what, real = action(path), executor._found
+    what, real = action(path), executor._measure
     looks = iter(range(9))
 
     def found(fd: int, kind: Kind) -> Found:
@@ -130,7 +130,7 @@ def test_a_file_that_is_gone_before_it_is_measured_is_not_called_done(
             remove(path)
         return real(fd, kind)
 
-    monkeypatch.setattr(executor, "_found", found)
+    monkeypatch.setattr(executor, "_measure", found)
     renamed = name == "system.journal" and remove is move
     assert how(do(what)) == ((Result.DONE, what.reason) if renamed else (Result.SKIPPED, Reason.VANISHED))
 

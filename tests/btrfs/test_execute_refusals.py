@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.execute.verified_file import being_written, loop_files
+from journalkeeper.execute.verified_file import is_being_written, list_loop_files
 from journalkeeper.model import MIB, Reason, Request, Result
 from journalkeeper.model.run import Done
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -195,7 +195,7 @@ def test_a_datacow_archive_that_is_kept_open_is_compacted(place: Path, journal_b
     path = put(place, journal_bytes)
     before, what = bearing(path), action(path)
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-        assert being_written(file.fileno())
+        assert is_being_written(file.fileno())
         assert do(what).outcome.result is Result.DONE
         assert mapped[:] == journal_bytes
     assert bearing(path)._replace(times_ns=before.times_ns) == before
@@ -207,7 +207,7 @@ def test_a_file_behind_a_loop_device_is_in_use(place: Path, journal_bytes: bytes
     before, what = bearing(path), action(path)
     device = run("losetup", "--find", "--show", path).strip()
     try:
-        assert str(path) in loop_files()
+        assert str(path) in list_loop_files()
         expect(do(what), Result.SKIPPED, Reason.IN_USE)
     finally:
         run("losetup", "--detach", device)
@@ -233,14 +233,14 @@ def test_the_lease_is_gone_at_once(place: Path, journal_bytes: bytes) -> None:
     """A writer that does not wait (journald opens with O_NONBLOCK) would be refused while it is held."""
     path = put(place, journal_bytes)
     with open(path, "rb") as file:
-        assert not being_written(file.fileno())
+        assert not is_being_written(file.fileno())
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
 
 
 def test_who_may_not_ask_takes_a_file_for_written(place: Path, journal_bytes: bytes) -> None:
     with open(put(place, journal_bytes), "rb") as file:
-        assert not being_written(file.fileno())
-        assert as_nobody(lambda: being_written(file.fileno()))
+        assert not is_being_written(file.fileno())
+        assert as_nobody(lambda: is_being_written(file.fileno()))
 
 
 def test_a_writer_that_comes_while_we_ask_neither_fails_nor_hurts_us(place: Path, journal_bytes: bytes) -> None:
@@ -250,7 +250,7 @@ def test_a_writer_that_comes_while_we_ask_neither_fails_nor_hurts_us(place: Path
     asked = []
     with subprocess.Popen(["python3", "-c", opener, path]) as writer, open(path, "rb") as file:
         while writer.poll() is None:
-            asked.append(being_written(file.fileno()))
+            asked.append(is_being_written(file.fileno()))
         assert writer.returncode == 0
     assert asked
 

@@ -95,7 +95,7 @@ def test_a_run_that_finds_a_note_does_its_work_in_the_same_turn(
     engine.plan(NOW)
     assert NOTE in os.listxattr(path)  # a plan changes nothing
     report = go(engine)
-    assert report.notices == (f"{path}: its time was moved by a killed run, put back",)
+    assert report.notices == (f"{path}: modification time restored after a killed run",)
     assert [outcome.result for outcome in report.outcomes] == [Result.DONE]
     assert path.stat().st_mtime_ns == OLD_NS + 1
     assert os.listxattr(path) == ["user.crtime_usec"]
@@ -126,7 +126,7 @@ def test_an_mtime_that_somebody_else_moved_since_stays(
     mtime_ns = path.stat().st_mtime_ns
     assert look(path)[0].mtime_ns == mtime_ns
     said = leftovers.remove(leftovers_beside(path))
-    assert said == [f"{path}: a note left by a killed run, removed"]
+    assert said == [f"{path}: note of a killed run removed"]
     assert path.stat().st_mtime_ns == mtime_ns
     assert NOTE not in os.listxattr(path)
 
@@ -142,6 +142,6 @@ def test_a_note_of_somebody_elses_moves_nothing(place: Path, journal_bytes: byte
     mtime_ns = path.stat().st_mtime_ns
     os.setxattr(path, NOTE, value % (len(journal_bytes), mtime_ns) if b"%" in value else value)
     assert look(path)[0].mtime_ns == mtime_ns
-    assert leftovers.remove(leftovers_beside(path)) == [f"{path}: a note left by a killed run, removed"]
+    assert leftovers.remove(leftovers_beside(path)) == [f"{path}: note of a killed run removed"]
     assert path.stat().st_mtime_ns == mtime_ns
     assert os.listxattr(path) == []

@@ -321,7 +321,7 @@ def test_a_directory_that_did_not_take_it_is_a_failure_with_the_reason(
     monkeypatch.setattr(inode, "set_flags", lambda fd, flags: None)  # as a kernel that says yes and does nothing
     outcome = do(the_action(bed, Verb.SET_NOCOW)).outcome
     assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NOT_TAKEN)
-    assert "it is not there" in outcome.detail
+    assert "did not set the attribute C" in outcome.detail
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,9 @@ def check_fiemap(data: bytes) -> None:
                 case 2:
                     assert placement.count(fd, sync=True) >= 0
                 case 3:
-                    runs = inplace.unmoved(fiemap.list_extents(fd, sync=False), fiemap.list_extents(fd, sync=False))
+                    runs = inplace.find_same_places(
+                        fiemap.list_extents(fd, sync=False), fiemap.list_extents(fd, sync=False)
+                    )
                     assert all(offset >= 0 and length > 0 for offset, length in runs)
                 case 4:
                     assert all(length > 0 for _, length in fiemap.find_unwritten(fd, sync=False))

@@ -127,7 +127,7 @@ class NoAttention:
     """Nobody minds."""
 
     def __call__(self, _piece_us: int) -> None: ...
-    def let_pass(self) -> None: ...
+    def wait_for_sync(self) -> None: ...
 
 
 def do(chosen: Plan) -> list[Outcome]:
@@ -148,13 +148,13 @@ def test_an_action_that_raises_anything_is_an_outcome_and_the_next_is_done(monke
 
     def pretend(what: Action, pace: Pace) -> Done:
         if what == bad:
-            assert list(pace.pieces((Range(0, 1000, 1),))) == [(0, 1000)]
+            assert list(pace.iterate_pieces((Range(0, 1000, 1),))) == [(0, 1000)]
             mistake()
         outcome = Outcome(what.path, what.action, Result.DONE, what.reason, 9000, 1, None, None, 1, 0.0)
         return Done(outcome, 1, 1, 1)
 
     monkeypatch.setattr(runner, "execute", pretend)
-    monkeypatch.setattr(Runner, "_throttle", lambda *_: NoAttention())
+    monkeypatch.setattr(Runner, "_build_throttle", lambda *_: NoAttention())
     first, second = do(Plan((), (bad, good), ()))
     assert (first.path, first.result, first.reason) == (bad.path, Result.FAILED, Reason.INTERNAL_ERROR)
     assert (first.extents_before, first.extents_after, first.bytes_written) == (9000, 9000, 1000)
@@ -169,7 +169,7 @@ def test_a_directory_whose_turn_raises_anything_is_an_outcome_and_the_next_is_do
     instances = [hosts.instance(directory=f"/j/{name}") for name in ("bad", "good")]
     bad, good = (Action(one.directory, Verb.SET_NOCOW, Reason.CONFIGURED, one) for one in instances)
     monkeypatch.setattr(attributes, "set_nocow", lambda instance: mistake() if instance == instances[0] else None)
-    monkeypatch.setattr(Runner, "_throttle", lambda *_: NoAttention())
+    monkeypatch.setattr(Runner, "_build_throttle", lambda *_: NoAttention())
     first, second = do(Plan((), (bad, good), ()))
     assert (first.path, first.result, first.reason) == (bad.path, Result.FAILED, Reason.INTERNAL_ERROR)
     assert (second.path, second.result) == (good.path, Result.DONE)

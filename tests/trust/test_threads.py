@@ -116,5 +116,5 @@ def test_the_loop_asks_for_the_longest_piece_while_the_worker_adds_the_first_of_
     pieces = Interrupted({"/a": (5, 0.0)})
     times._pieces = pieces
     pieces.during = lambda: times.add("/b", 7)
-    times.longest_us()
-    assert times.longest_us("/b") == 7
+    times.get_longest_us()
+    assert times.get_longest_us("/b") == 7

@@ -126,7 +126,7 @@ def next_run(top: Path, state: Path) -> NextRun:
         return NextRun([f"the next run: {error}"], left_in(top), time.monotonic() - began, cleaned=False)
     took_s = time.monotonic() - began
     failed = [f"{one.path}: {one.detail}" for one in report.outcomes if one.result is Result.FAILED]
-    cleaned = any("left by a killed run" in line or "moved by a killed run" in line for line in report.notices)
+    cleaned = any("killed run" in line for line in report.notices)
     return NextRun(failed, left_in(top), took_s, cleaned)
 
 

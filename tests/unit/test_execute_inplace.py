@@ -13,7 +13,7 @@ from journalkeeper.btrfs.fiemap import (
     FIEMAP_EXTENT_UNWRITTEN,
     Extent,
 )
-from journalkeeper.execute.inplace import NEAR_BYTES, near, unmoved
+from journalkeeper.execute.inplace import NEAR_BYTES, find_same_places, join_near
 from journalkeeper.model import KIB, Range
 from journalkeeper.policy.gain import is_useless_rewrite, least_extents
 
@@ -36,7 +36,7 @@ RUNS = [
 def test_runs_with_a_short_hole_between_them_are_one_range(
     runs: list[tuple[int, int]], expected: tuple[Range, ...]
 ) -> None:
-    assert near(runs) == expected
+    assert join_near(runs) == expected
 
 
 MAPS: list[tuple[Rows, Rows, list[tuple[int, int]]]] = [
@@ -66,7 +66,7 @@ MAPS: list[tuple[Rows, Rows, list[tuple[int, int]]]] = [
 def test_what_is_at_the_same_place_for_the_same_offset_was_not_moved(
     before: Rows, after: Rows, left: list[tuple[int, int]]
 ) -> None:
-    assert unmoved([Extent(*row) for row in before], [Extent(*row) for row in after]) == left
+    assert find_same_places([Extent(*row) for row in before], [Extent(*row) for row in after]) == left
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def lengths(clock: Clock, us_per_mib: int, *, total: int = 64 * MIB, most: int =
     """The pieces on a disk that takes so long for a MiB."""
     pace = Pace(most_bytes=most, piece_us=PIECE_US, ask=lambda _: None, tell=lambda _: None)
     found = []
-    for _, length in pace.pieces((Range(0, total, 0),)):
+    for _, length in pace.iterate_pieces((Range(0, total, 0),)):
         found.append(length)
         clock.now_ns += 1000 * us_per_mib * length // MIB
     assert sum(found) == total
@@ -57,7 +57,7 @@ def test_on_the_slowest_disk_pieces_are_what_the_kernel_works_on_at_a_time(clock
 
 def test_without_a_time_every_piece_is_as_long_as_it_may_be(clock: Clock) -> None:
     pace = Pace(most_bytes=3 * MIB, piece_us=None, ask=lambda _: None, tell=lambda _: None)
-    assert [length for _, length in pace.pieces((Range(0, 8 * MIB, 0),))] == [3 * MIB, 3 * MIB, 2 * MIB]
+    assert [length for _, length in pace.iterate_pieces((Range(0, 8 * MIB, 0),))] == [3 * MIB, 3 * MIB, 2 * MIB]
     assert (pace.written_bytes, pace.slowest_us) == (8 * MIB, clock.now_ns)
 
 
@@ -69,7 +69,7 @@ def test_the_next_piece_is_asked_for_with_the_time_that_it_will_take(clock: Cloc
         return Reason.INTERRUPTED if len(asked) == 3 else None
 
     pace = Pace(most_bytes=MIB, piece_us=PIECE_US, ask=ask, tell=lambda _: None)
-    for _, length in pace.pieces((Range(0, 8 * MIB, 0),)):
+    for _, length in pace.iterate_pieces((Range(0, 8 * MIB, 0),)):
         clock.now_ns += length * 8
     assert pace.ended is Reason.INTERRUPTED
     assert asked == [0, 2 * 256 * KIB * 8 // 1000, 2 * 512 * KIB * 8 // 1000]
