@@ -284,7 +284,7 @@ def _words(series: report.Series, before: dict[str, Any]) -> list[dict[str, str]
 
 def _describe_gaps(found: Measurement) -> list[str]:
     """Return one sentence about the spans of the first series without samples."""
-    spans = report.unobserved(found.series[0]) if found.series else []
+    spans = report.find_gaps(found.series[0]) if found.series else []
     if not spans:
         return []
     began, ended = max(spans, key=lambda span: span[1] - span[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Findings, one file's story and the page, made of one frozen `Evidence`. Pure: no I/O and no clock.
+"""A file's or directory's story, retention, and the HTML page, made from one frozen `Evidence`. Pure: no I/O, no clock.
 
-What gathers the evidence is in journalkeeper.gather.
+The evidence is collected by journalkeeper.gather.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the journal tells over time: how long boots took, and how long messages waited.
+"""The charts of boot times and of intake delay.
 
-What was not measured is a gap and is said; nothing is drawn below zero, whatever a clock did.
+An unknown value is a gap with a note. No bar or line goes below zero, even if a clock was set back.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from journalkeeper.health.evidence import Boot, Intake, Journal, Recorded
 from journalkeeper.model import Result
 from journalkeeper.model.units import DAY_US, MINUTE_US, counted, format_span, quantile
 from journalkeeper.report import svg
-from journalkeeper.report.figure import MOST_ROWS, Figure, Table, in_time, left_out, number_label, time_labels
+from journalkeeper.report.figure import MOST_ROWS, Figure, Table, describe_omission, in_time, number_label, time_labels
 from journalkeeper.report.text import UNKNOWN, day, hour, seconds, when
 
 MOST_BOOTS: Final = 120
 MOST_SPANS: Final = 120
-"""Spans of time in the intake chart, each with its percentiles."""
+"""The most spans of time in the intake chart; each has its percentiles."""
 
 SPAN_MESSAGES: Final = 100
-"""Of fewer messages the 99th percentile is the longest wait."""
+"""The fewest messages of a span: of fewer, the 99th percentile is the longest wait."""
 
 WAIT_LABELS: Final = ("10us", "100us", "1ms", "10ms", "100ms", "1s", "10s", "100s", "1000s")
 
 
 def boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
-    """How long each boot took, how much of it was the flush, and how many extents it found.
+    """Return the chart of boots: the time of each, the part of the journal's flush, and the extents that it met.
 
-    The record begins on the keeper's first day.
+    A mark shows when the history began, which is the day of the installation.
     """
     name, title = "boots", "Boots"
     shown = sorted(known, key=lambda boot: boot.first_us)[-MOST_BOOTS:]
     if not shown:
-        return Figure(name, title, "The journal holds no boot.")
-    extents = _found(shown, [] if record is None else _counts(record))
+        return Figure(name, title, "The journal contains no boot.")
+    extents = _count_found_extents(shown, [] if record is None else _counts(record))
     since_us = None if record is None else record.first_us
     if record is not None and record.counters is not None and record.counters.since_us is not None:
         since_us = record.counters.since_us
@@ -60,21 +60,21 @@ def boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
         () if first is None or not 0 < first < len(shown) else ((float(first), f"kept since {written(since_us or 0)}"),)
     )
     labels = tuple((place + 0.5, written(boot.first_us)) for place, boot in enumerate(shown))
-    said = _boots_said(shown, first)
+    said = _describe_boots(shown, first)
     chart = svg.Chart(f"Boots: {said}", 0, len(shown), tuple(panels), labels, marks)
     key = ((userspace, "userspace"), (flush, "of it, the journal's flush"))
     return Figure(name, title, said, chart, key, _boots_table(shown, extents), _boots_notes(known, shown))
 
 
-def _boots_said(shown: Sequence[Boot], first: int | None) -> str:
-    """Return the medians of the boots before and since the boot `first`, where both are known."""
+def _describe_boots(shown: Sequence[Boot], first: int | None) -> str:
+    """Return a sentence with the median before and since the boot number `first`, or of all boots."""
     if first is not None and 0 < first < len(shown):
         before, since = _describe_median(shown[:first]), _describe_median(shown[first:])
         if before and since:
             return f"Before journalkeeper a boot took {before}, since then {since}."
     all_boots = _describe_median(shown)
     if not all_boots:
-        return f"None of {counted(len(shown), 'boot')} has a message that says how long it took."
+        return f"None of {counted(len(shown), 'boot')} has a message with its duration."
     return f"A boot takes {all_boots}."
 
 
@@ -84,7 +84,7 @@ def _boots_notes(known: Sequence[Boot], shown: Sequence[Boot]) -> tuple[str, ...
     if without:
         notes.append(
             f"{counted(without, 'boot')} shown as “?” {'has' if without == 1 else 'have'} no “Startup finished”"
-            " message: it was interrupted, or the message is not kept."
+            " message: the boot was interrupted, or the message was deleted."
         )
     if len(known) > len(shown):
         notes.append(f"The newest {len(shown)} of {len(known):,} boots are shown.")
@@ -94,7 +94,7 @@ def _boots_notes(known: Sequence[Boot], shown: Sequence[Boot]) -> tuple[str, ...
 def _boots_table(shown: Sequence[Boot], extents: Sequence[int | None]) -> Table:
     newest = list(zip(shown, extents, strict=True))[-MOST_ROWS:]
     rows = [
-        (when(boot.first_us), _seconds(boot.userspace_us), _seconds(boot.waited_us), _known(number))
+        (when(boot.first_us), _seconds(boot.userspace_us), _seconds(boot.waited_us), _format_count(number))
         for boot, number in reversed(newest)
     ]
     part = f"The newest {len(rows)} of {len(shown)} boots" if len(rows) < len(shown) else "Boots, the newest first"
@@ -102,7 +102,7 @@ def _boots_table(shown: Sequence[Boot], extents: Sequence[int | None]) -> Table:
 
 
 def _counts(record: Recorded) -> list[tuple[int, str, int]]:
-    """The extents of the active files, as noted and as each action left them: (when, path, extents), by time."""
+    """Return (time, path, extents) of the active files by time, from samples and from the outcomes of actions."""
     noted = [(one.when_us, one.path, one.extents) for one in record.samples]
     active = {path for _, path, _ in noted}
     noted += [
@@ -113,8 +113,8 @@ def _counts(record: Recorded) -> list[tuple[int, str, int]]:
     return sorted(noted)
 
 
-def _found(shown: Sequence[Boot], counts: Sequence[tuple[int, str, int]]) -> list[int | None]:
-    """The extents of the active files when each boot began: every file's last count before it."""
+def _count_found_extents(shown: Sequence[Boot], counts: Sequence[tuple[int, str, int]]) -> list[int | None]:
+    """Return the extents of the active files at the beginning of each boot, by the last known count of each file."""
     waiting = deque(counts)
     latest: dict[str, int] = {}
     found: list[int | None] = []
@@ -127,7 +127,7 @@ def _found(shown: Sequence[Boot], counts: Sequence[tuple[int, str, int]]) -> lis
 
 
 def _describe_median(some: Sequence[Boot]) -> str:
-    """Return the median time of the boots that have one, and their number; "" where none has one."""
+    """Return the median time of the boots with a known time, and their number; "" if no time is known."""
     known = [time_s for boot in some if (time_s := _s(boot.userspace_us)) is not None]
     return f"{seconds(median(known))} in the median of {counted(len(known), 'boot')}" if known else ""
 
@@ -135,7 +135,7 @@ def _describe_median(some: Sequence[Boot]) -> str:
 def _columns(
     heights: Sequence[float | None], shown: Sequence[Boot]
 ) -> tuple[tuple[float, float, float, float, str], ...]:
-    """One bar for each known height, from a tenth of its place to nine tenths."""
+    """Return a bar for each known height; a bar takes the middle eight tenths of its place."""
     return tuple(
         (place + 0.1, 0.0, place + 0.9, max(0.0, height), when(boot.first_us))
         for place, (height, boot) in enumerate(zip(heights, shown, strict=True))
@@ -144,12 +144,12 @@ def _columns(
 
 
 def intake(journal: Journal, now_us: int) -> Figure:
-    """Return how long messages waited for journald over time: the median, the 99th percentile and the longest wait."""
+    """Return the chart of the waits for journald over time: the median, the 99th percentile and the longest wait."""
     name, title = "intake", "Intake delay"
     timely = in_time(journal.intake, now_us)
     kept = sorted(entry for entry in timely if entry.wait_us >= 0)
     if not kept:
-        return Figure(name, title, "No message in the journal says when it was sent.")
+        return Figure(name, title, "No message in the journal has the time at which it was sent.")
     waits = sorted(entry.wait_us for entry in kept)
     said = (
         f"Of {counted(len(waits), 'message')}, 99 in 100 waited at most {format_span(quantile(waits, 990), 1)},"
@@ -160,8 +160,8 @@ def intake(journal: Journal, now_us: int) -> Figure:
         notes.append(f"The journal was read back to {when(journal.oldest_us)} only; older messages are not counted.")
     if len(kept) < len(timely):
         back = counted(len(timely) - len(kept), "message")
-        notes.append(f"{back} seemed to be taken before being sent, as the clock was set, and are left out.")
-    notes += left_out(len(journal.intake) - len(timely), "message")
+        notes.append(f"{back} left out: received before being sent, because the clock was set.")
+    notes += describe_omission(len(journal.intake) - len(timely), "message")
     low, high = kept[0].when_us, max(kept[-1].when_us, kept[0].when_us + MINUTE_US)
     number = min(MOST_SPANS, max(MOST_ROWS, len(kept) // SPAN_MESSAGES))
     spans = _spans(kept, low, ceil((high - low + 1) / number))
@@ -178,7 +178,7 @@ def intake(journal: Journal, now_us: int) -> Figure:
 
 
 def _spans(kept: Sequence[Intake], low_us: int, span_us: int) -> list[tuple[int, list[Intake]]]:
-    """Return the messages by spans of time, the shortest wait first; spans without a message are empty."""
+    """Return the messages of each span of time, shortest wait first; a span without messages has an empty list."""
     found: list[list[Intake]] = [[] for _ in range((kept[-1].when_us - low_us) // span_us + 1)]
     for entry in kept:
         found[(entry.when_us - low_us) // span_us].append(entry)
@@ -186,14 +186,14 @@ def _spans(kept: Sequence[Intake], low_us: int, span_us: int) -> list[tuple[int,
 
 
 def _wait_points(spans: Sequence[tuple[int, list[Intake]]], per_mille: int) -> tuple[tuple[float, float | None], ...]:
-    """Return a line through the wait that so many of a thousand messages of each span do not exceed."""
+    """Return a line through the wait of each span that `per_mille` of a thousand messages do not exceed."""
     return tuple(
         (at, _wait_level(quantile([one.wait_us for one in some], per_mille)) if some else None) for at, some in spans
     )
 
 
 def _wait_level(wait_us: float) -> float:
-    """Return the place of a wait on the logarithmic axis of WAIT_LABELS."""
+    """Return the position of a wait on the logarithmic axis of WAIT_LABELS."""
     return max(0.0, log10(max(wait_us, 1)) - 1)
 
 
@@ -217,7 +217,7 @@ def _plain(unit: str) -> Callable[[float], str]:
 
 
 def _s(span_us: int | None) -> float | None:
-    """Seconds of a span; one below zero is a clock's, and unknown."""
+    """Return a span in seconds; None if it is unknown, or negative because the clock was set."""
     return None if span_us is None or span_us < 0 else span_us / 1e6
 
 
@@ -226,5 +226,5 @@ def _seconds(span_us: int | None) -> str:
     return UNKNOWN if known is None else seconds(known)
 
 
-def _known(number: int | None) -> str:
+def _format_count(number: int | None) -> str:
     return UNKNOWN if number is None else f"{number:,}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One journald's directory: whose it is, its window, and how long a history it keeps."""
+"""The story of one journald's directory: its owner, its window, and the span of its history."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from journalkeeper.model import Instance, JournalFile, Sums, Window
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import DAY_US, INFINITY_US, counted, format_size, format_span
 from journalkeeper.report.retention import bound, bytes_per_day
-from journalkeeper.report.story import Decision, decision_lines, facts, window_said
+from journalkeeper.report.story import Decision, decision_lines, describe_window, facts
 from journalkeeper.report.text import UNKNOWN, when
 
 
 class Place(NamedTuple):
-    """One directory with its files but for those with a problem; `window` is None where no plan has one."""
+    """A directory with its files, except those with a problem; `window` is None if no plan has one."""
 
     now_us: int
     instance: Instance
@@ -26,9 +26,11 @@ class Place(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """What is kept now and what limits it. `full_span_us` is how long a history all limits together keep at this
-    rate, as in `journalkeeper retention`; None where that is not known or there is no such limit. `binding` names the
-    limit of which most is used up."""
+    """The span and sizes of the present history, and the limits.
+
+    `full_span_us` is the span of history that all limits together permit at the present rate, as in `journalkeeper
+    retention`; None if it is unknown or there is no such limit. `binding` names the limit that is most used up.
+    """
 
     files: int
     size_bytes: int
@@ -44,10 +46,10 @@ class Retention(NamedTuple):
 
 
 def retention(place: Place) -> Retention:
-    """How long a history there is, and how long it can become.
+    """Return the present history of a directory and the limit that will end its growth.
 
-    journald counts allocated bytes against SystemMaxUse=, less where SystemKeepFree= leaves less, and deletes the
-    oldest archive beyond the first limit that is reached. Source: journald.conf(5); systemd 252, journal-vacuum.c.
+    journald counts allocated bytes against SystemMaxUse=, or against less if SystemKeepFree= requires it. It deletes
+    the oldest archive beyond the first limit that is reached. Source: journald.conf(5); systemd 252, journal-vacuum.c.
     """
     files, instance, every = place.files, place.instance, Sums.of(place.files)
     allocated = every.allocated_bytes
@@ -73,7 +75,7 @@ def retention(place: Place) -> Retention:
 
 
 def _use_bytes(instance: Instance, allocated: int) -> int | None:
-    """What journald lets its files take now; None unknown, 0 without limit."""
+    """Return the number of bytes that journald permits its files now; None if unknown, 0 without a limit."""
     use, keep_free, available = (
         instance.system_max_use_bytes,
         instance.system_keep_free_bytes,
@@ -85,7 +87,7 @@ def _use_bytes(instance: Instance, allocated: int) -> int | None:
 
 
 def _binding(instance: Instance, files: int, allocated: int, use: int | None, span: int | None) -> str | None:
-    """The limit of which most is used up."""
+    """Return the name of the limit that is most used up; None without limits."""
     used = [(files / instance.system_max_files, "SystemMaxFiles=")] if instance.system_max_files else []
     if use:
         name = "SystemMaxUse=" if use == instance.system_max_use_bytes else "SystemKeepFree="
@@ -96,14 +98,14 @@ def _binding(instance: Instance, files: int, allocated: int, use: int | None, sp
 
 
 def lines(place: Place, width: int) -> list[str]:
-    """The directory as text, at most `width` wide but for its name."""
+    """Return the directory's story as lines of at most `width` characters, except for its name."""
     instance, kept = place.instance, retention(place)
     space = f" of namespace {shown(instance.namespace)}" if instance.namespace else ""
     asked = "can be asked to rotate" if instance.rotatable else "cannot be asked to rotate"
     rows = [
         ("Instance", f"{shown(instance.name)}, its journald{space} {asked}"),
         ("Settings", _settings(instance)),
-        ("Window", UNKNOWN if place.window is None else window_said(place.window)),
+        ("Window", UNKNOWN if place.window is None else describe_window(place.window)),
         ("Files", _files(place.files)),
         ("History", _history(kept)),
         ("Limit", _limit(kept)),
@@ -135,7 +137,7 @@ def _history(kept: Retention) -> str:
 
 def _limit(kept: Retention) -> str:
     if kept.binding is None:
-        return "nothing limits it" if kept.max_use_bytes == 0 else UNKNOWN
+        return "no limit" if kept.max_use_bytes == 0 else UNKNOWN
     said = f"{kept.binding} is reached first: {counted(kept.files, 'file')} of {kept.max_files:,}"
     if kept.max_use_bytes:
         said += f", {format_size(kept.allocated_bytes)} of {format_size(kept.max_use_bytes)}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Times that were waited, as percentiles, rows of powers of two, and a verdict.
+"""Waits as percentiles, as a histogram of powers of two, and as a verdict.
 
-Every value is kept until it is counted, and a percentile is one of the values.
+Every value is stored, and a percentile is one of the values.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from journalkeeper.model.units import quantile
 
 STATISTICS: Final = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}
 ABOVE: Final = 10
-"""A percentile with fewer values above it is not known."""
+"""A percentile needs this many values above it; else it is unknown."""
 
 GAP_NS: Final = 1_000_000_000
-"""Spans of this length in which nothing was measured are reported."""
+"""A span of this length without a measurement is reported."""
 
 UNITS: Final = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 BAR: Final = 40
 
 
 class Limit(NamedTuple):
-    """What a wait should not exceed, and who says so."""
+    """The longest permitted wait, and the setting that it comes from."""
 
     ns: int
     source: str
@@ -37,8 +37,8 @@ class Limit(NamedTuple):
 class Series:
     """Timed calls in the order in which they began, in nanoseconds of one clock.
 
-    `planned_ns` is when each was to begin (open loop), None where nothing was planned: then
-    waits count from `began_ns`. `labels` are further words of a row.
+    `planned_ns` has the planned time of each call (open loop). It is None if the calls were not planned; then waits
+    count from `began_ns`. `labels` are further words for the table row.
     """
 
     def __init__(self, name: str, labels: dict[str, str] | None = None, *, planned: bool = False) -> None:
@@ -49,24 +49,24 @@ class Series:
         self.took_ns: array[int] = array("q")
 
     def add(self, began_ns: int, took_ns: int, planned_ns: int | None = None) -> None:
-        """Take in one call."""
+        """Add one call."""
         self.began_ns.append(began_ns)
         self.took_ns.append(took_ns)
         if self.planned_ns is not None:
             self.planned_ns.append(began_ns if planned_ns is None else planned_ns)
 
     def begins_ns(self) -> array[int]:
-        """From when each wait counts."""
+        """Return the times from which the waits count."""
         return self.began_ns if self.planned_ns is None else self.planned_ns
 
     def waits_ns(self, first: int = 0) -> list[int]:
-        """How long each wait was, from the one of that number on."""
+        """Return the duration of each wait, from number `first` on."""
         ends = zip(self.began_ns[first:], self.took_ns[first:], self.begins_ns()[first:], strict=False)
         return [began + took - planned for began, took, planned in ends]
 
 
 def statistics(waits_ns: Iterable[int]) -> dict[str, int | None]:
-    """Return count, total, mean, p50, p90, p99, p99.9 and worst; None for what so few values do not show."""
+    """Return count, total, mean, p50, p90, p99, p99.9 and worst in ns; None for a value that needs more waits."""
     ordered = sorted(waits_ns)
     count = len(ordered)
     total = sum(ordered)
@@ -78,18 +78,20 @@ def statistics(waits_ns: Iterable[int]) -> dict[str, int | None]:
 
 
 def bucket(wait_ns: int) -> int:
-    """n, where a wait is of 2^n us and more, but less than 2^(n+1); -1 below 1 us."""
+    """Return n for a wait of at least 2^n us and less than 2^(n+1) us; -1 below 1 us."""
     return (wait_ns // 1000).bit_length() - 1
 
 
 def bound(number: int) -> str:
-    """The lower bound of a bucket."""
+    """Return the lower bound of a bucket as text."""
     number_and_unit = shown(1000 << number) if number >= 0 else "0"
     return re.sub(r"\.0+ ", " ", number_and_unit)
 
 
 def rows(waits_ns: Iterable[int]) -> list[str]:
-    """A line for each power of two between the least and the longest wait: `[262 ms, 524 ms)  12 |@@@`."""
+    """Return a histogram line for each power of two from the shortest to the longest wait: `[262 ms, 524 ms)
+    12 |@@@`.
+    """
     counts = Counter(map(bucket, waits_ns))
     if not counts:
         return []
@@ -102,14 +104,14 @@ def rows(waits_ns: Iterable[int]) -> list[str]:
     ]
 
 
-def unobserved(series: Series) -> list[tuple[int, int]]:
-    """The spans of GAP_NS and more in which no wait began or was under way."""
+def find_gaps(series: Series) -> list[tuple[int, int]]:
+    """Return the spans of at least GAP_NS during which no wait began or continued."""
     ends = ((ended, began) for (_, ended), (began, _) in pairwise(stalls(series)))
     return [(ended, began) for ended, began in ends if began - ended >= GAP_NS]
 
 
 def stalls(series: Series, least_ns: float = -inf) -> list[tuple[int, int]]:
-    """The spans covered by waits, or those of `least_ns` and more, those that overlap made one."""
+    """Return the spans that waits of at least `least_ns` cover; overlapping spans are joined."""
     found: list[tuple[int, int]] = []
     for began, wait in sorted(zip(series.begins_ns(), series.waits_ns(), strict=False)):
         if wait < least_ns:
@@ -122,26 +124,26 @@ def stalls(series: Series, least_ns: float = -inf) -> list[tuple[int, int]]:
 
 
 def largest_gap(moments_ns: Iterable[int]) -> int:
-    """The longest time between two of them that follow each other; 0 of fewer than two."""
+    """Return the longest time between two successive moments; 0 if there are fewer than two."""
     return max((later - earlier for earlier, later in pairwise(sorted(moments_ns))), default=0)
 
 
 def verdict(all_series: Sequence[Series], limit: Limit) -> str:
-    """One sentence: whether the longest wait is within the limit, and where the limit is from."""
+    """Return a sentence: whether the longest wait is within the limit, and the source of the limit."""
     waits = [(max(series.waits_ns()), series) for series in all_series if series.began_ns]
     allowed = f"{shown(limit.ns)} ({limit.source})"
     if not waits:
-        return f"Nothing was measured; the limit would be {allowed}."
+        return f"No wait was measured; the limit is {allowed}."
     worst, series = max(waits, key=lambda one: one[0])
     if worst <= limit.ns:
-        return f"Fine: the longest wait, {shown(worst)}, is within {allowed}."
+        return f"OK: the longest wait, {shown(worst)}, is within {allowed}."
     late = sum(wait > limit.ns for wait in series.waits_ns())
     count = len(series.began_ns)
     return f"{series.name}: {late} of {count} waits are over {allowed}, the longest {shown(worst)}."
 
 
 def document(series: Series, wall_ns: int) -> dict[str, Any]:
-    """One series as JSON; `wall_ns` added to its clock is the time since 1970."""
+    """Return a series as a JSON document; `wall_ns` plus the series' clock is the time since 1970."""
     own = None if series.planned_ns is None else _seconds(statistics(series.took_ns))
     counts = Counter(map(bucket, series.waits_ns()))
     return {
@@ -151,8 +153,7 @@ def document(series: Series, wall_ns: int) -> dict[str, Any]:
         "call": own,
         "buckets": [{"from_s": (1 << max(n, 0)) / 1e6 if n >= 0 else 0.0, "count": counts[n]} for n in sorted(counts)],
         "unobserved": [
-            {"from_us": (began + wall_ns) // 1000, "to_us": (end + wall_ns) // 1000}
-            for began, end in unobserved(series)
+            {"from_us": (began + wall_ns) // 1000, "to_us": (end + wall_ns) // 1000} for began, end in find_gaps(series)
         ],
     }
 
@@ -163,7 +164,7 @@ def _seconds(found: Mapping[str, int | None]) -> dict[str, Any]:
 
 
 def ratio(found: Mapping[str, int | None], before: Mapping[str, Any] | None) -> str:
-    """The 99th percentile, where both are known, else the worst, as a multiple of an earlier document's."""
+    """Return the p99 as a multiple of an earlier document's p99, e.g. "1.05 x"; else the same with the worst wait."""
     for name in ("p99", "worst"):
         now_ns, then_s = found[name], (before or {}).get(f"{name}_s")
         if now_ns is not None and isinstance(then_s, int | float) and then_s > 0:
@@ -172,7 +173,7 @@ def ratio(found: Mapping[str, int | None], before: Mapping[str, Any] | None) -> 
 
 
 def shown(span_ns: int | None) -> str:
-    """A time with three digits: "262 ms", "1.05 s"; "-" if it is not known."""
+    """Return a time with three digits: "262 ms", "1.05 s"; "-" for None."""
     if span_ns is None:
         return "-"
     unit, size = next(((unit, size) for unit, size in UNITS if abs(span_ns) >= size), UNITS[-1])

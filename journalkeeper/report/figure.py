@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A chart with its words and its table, and how its axes are labelled."""
+"""A chart with its texts and its table, and the labels of its axes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from journalkeeper.report import svg
 from journalkeeper.report.text import day, hour
 
 MOST_ROWS: Final = 12
-"""Rows of a table below a chart; the newest, or sums."""
+"""The most rows of a table below a chart: the newest rows, or sums."""
 
 FIRST_US: Final = 1_293_840_000_000_000
-"""2011 begins, and journald is not there yet."""
+"""The beginning of 2011, before which journald did not exist."""
 
 
 class Timed(Protocol):
@@ -28,7 +28,7 @@ T = TypeVar("T", bound=Timed)
 
 
 class Table(NamedTuple):
-    """A caption, headings, and rows of cells; the first `left` columns are words, and the last if so said."""
+    """A caption, headings, and rows of cells. The first `left` columns are text, with `words_last` also the last."""
 
     caption: str
     heads: tuple[str, ...]
@@ -44,9 +44,9 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A chart with what is said of it; `chart` is None where there is nothing to draw, and `said` tells why.
+    """A chart with its texts: `said` is a summary, or the reason why `chart` is None because there is nothing to draw.
 
-    `key` are the layers that need a name. `notes` stand below the chart: what is missing in it.
+    `key` has the layers that need a name. `notes` below the chart describe missing data.
     """
 
     name: str
@@ -59,28 +59,28 @@ class Figure(NamedTuple):
 
 
 def in_time(rows: Iterable[T], now_us: int) -> list[T]:
-    """The rows that a clock that was right can have noted: none before journald was, none after now."""
+    """Return the rows with a plausible time: neither before journald existed nor after now."""
     return [row for row in rows if FIRST_US <= row.when_us <= now_us + HOUR_US]
 
 
-def left_out(number: int, noun: str) -> tuple[str, ...]:
-    """What is said of the others."""
+def describe_omission(number: int, noun: str) -> tuple[str, ...]:
+    """Return a note on the rows that `in_time` left out."""
     rows = f"{number:,} {noun}{'' if number == 1 else 's'}"
-    return (f"{rows} of a clock that was wrong, before 2011 or after now, left out.",) if number else ()
+    return (f"{rows} dated before 2011 or after now by a wrong clock, left out.",) if number else ()
 
 
 def number_label(number: float) -> str:
-    """A whole number; nothing for others, which count nothing."""
+    """Return the label of a whole number; "" for a fraction, which counts nothing."""
     return f"{number:,.0f}" if number == int(number) else ""
 
 
 def size_label(number: float) -> str:
-    """A size, without a decimal that says nothing."""
+    """Return the label of a size, without ".0"."""
     return format_size(int(number)).replace(".0", "")
 
 
 def time_labels(low: int, high: int) -> tuple[tuple[float, str], ...]:
-    """Return labels of an axis of time at ten even distances."""
+    """Return eleven labels at even distances on an axis of time."""
     written = day if high - low > 4 * DAY_US else hour
     labels = [(low + (high - low) * tenth // 10) for tenth in range(11)]
     return tuple((at, written(at)) for at in labels)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the record tells over time: extents against their ideal, and bytes."""
+"""The charts of the history: extents and their ideal, and bytes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from journalkeeper.report.figure import (
     MOST_ROWS,
     Figure,
     Table,
+    describe_omission,
     in_time,
-    left_out,
     number_label,
     size_label,
     time_labels,
@@ -29,37 +29,37 @@ from journalkeeper.report.text import day, when
 
 MOST_BARS: Final = 120
 MOST_POINTS: Final = 2000
-"""Points of a line before it is drawn; of more, the peaks of neighbours."""
+"""The most points of a line before it is drawn; of more, the peaks of neighbours are kept."""
 
 
 def growth(record: Recorded, files: Sequence[JournalFile], now_us: int) -> tuple[Figure, Figure]:
-    """The charts of extents and of bytes, which end with the `files` as they are now.
+    """Return the charts of extents and of bytes, which end with the present `files`.
 
-    Notes of a clock that was wrong are left out, and said to be.
+    Rows with an implausible time are left out, and a note reports their number.
     """
     kept = in_time(record.totals, now_us)
     if not kept:
-        why = "Nothing is recorded yet: the service notes extents and sizes as they change."
+        why = "The history is empty: the service records extents and sizes when they change."
         return Figure("extents", "Extents", why), Figure("bytes", "Bytes", why)
-    moments = [one for one in summed(kept) if not files or one.when_us < now_us]
+    moments = [one for one in sum_instances(kept) if not files or one.when_us < now_us]
     if files:
-        moments.append(now_summed(files, now_us))
-    notes = left_out(len(record.totals) - len(kept), "note")
+        moments.append(sum_now(files, now_us))
+    notes = describe_omission(len(record.totals) - len(kept), "note")
     entries = in_time(record.entries, now_us)
     extents, sizes = _extents(moments, entries), _sizes(moments, entries, Sums.of(files).known_disk_bytes)
     return extents._replace(notes=notes), sizes._replace(notes=notes)
 
 
-def now_summed(files: Sequence[JournalFile], now_us: int) -> Totals:
-    """The sums over the files that were looked at."""
+def sum_now(files: Sequence[JournalFile], now_us: int) -> Totals:
+    """Return the sums over the present files."""
     return Totals(now_us, "", *totals(files))
 
 
 def _extents(moments: Sequence[Totals], entries: Sequence[Entry]) -> Figure:
-    """The extents of all files against the number they would have if they were whole, and each rewrite."""
+    """Return the chart of the extents of all files, their ideal number, and the time of each rewrite."""
     low, high = _span([one.when_us for one in moments])
-    line = svg.Line("extents", _thinned([(one.when_us, one.extents) for one in moments]))
-    ideal = svg.Line("ideal", _thinned([(one.when_us, one.ideal_extents) for one in moments]))
+    line = svg.Line("extents", _thin([(one.when_us, one.extents) for one in moments]))
+    ideal = svg.Line("ideal", _thin([(one.when_us, one.ideal_extents) for one in moments]))
     done = [entry.when_us for entry in entries if entry.outcome.result is Result.DONE]
     ticks = svg.Ticks("rewrites", tuple(place for place in done if low <= place <= high))
     panel = svg.Panel("extents", max(one.extents for one in moments), number_label, (ideal, line, ticks), height=170)
@@ -76,8 +76,8 @@ def _extents(moments: Sequence[Totals], entries: Sequence[Entry]) -> Figure:
     return Figure("extents", "Extents", said, chart, key, table)
 
 
-def summed(totals: Sequence[Totals]) -> list[Totals]:
-    """The sums over all instances at each moment at which one of them was noted, by time."""
+def sum_instances(totals: Sequence[Totals]) -> list[Totals]:
+    """Return the sums over all instances at each time at which one of them was recorded, by time."""
     latest: dict[str, Totals] = {}
     sums = [0] * 6
     moments: dict[int, Totals] = {}
@@ -92,10 +92,10 @@ def summed(totals: Sequence[Totals]) -> list[Totals]:
 
 
 def _sizes(moments: Sequence[Totals], entries: Sequence[Entry], disk_bytes: int | None) -> Figure:
-    """Bytes that journald logged and the filesystem allocated, what is on the disk, and what we wrote."""
+    """Return the chart of logged, allocated and disk bytes, and of the bytes that journalkeeper wrote."""
     low, high = _span([one.when_us for one in moments])
-    logged = svg.Line("logged", _thinned([(one.when_us, one.size_bytes) for one in moments]))
-    allocated = svg.Line("allocated", _thinned([(one.when_us, one.allocated_bytes) for one in moments]))
+    logged = svg.Line("logged", _thin([(one.when_us, one.size_bytes) for one in moments]))
+    allocated = svg.Line("allocated", _thin([(one.when_us, one.allocated_bytes) for one in moments]))
     layers: list[svg.Layer] = [logged, allocated]
     key: list[tuple[svg.Boxes | svg.Line | svg.Ticks, str]] = [(logged, "logged (size)"), (allocated, "allocated")]
     if disk_bytes is not None:
@@ -106,7 +106,7 @@ def _sizes(moments: Sequence[Totals], entries: Sequence[Entry], disk_bytes: int 
     highest = max([max(one.size_bytes, one.allocated_bytes) for one in moments] + [disk_bytes or 0])
     panels = [svg.Panel("bytes of all files", highest, size_label, tuple(layers), height=130, binary=True)]
     days = ceil((high - low) / DAY_US / MOST_BARS)
-    written = _written(entries, days * DAY_US)
+    written = _sum_written(entries, days * DAY_US)
     if written:
         boxes = ((max(at, low), 0, min(at + days * DAY_US, high), number, "") for at, number in written if at < high)
         bars = svg.Boxes("written", tuple(box for box in boxes if box[0] < box[2]))
@@ -136,8 +136,8 @@ def _sizes_table(moments: Sequence[Totals], entries: Sequence[Entry]) -> Table:
     return Table(_spread_caption("Bytes", rows, moments), heads, rows)
 
 
-def _written(entries: Sequence[Entry], span_us: int) -> list[tuple[int, int]]:
-    """The bytes that we wrote in each span, by its beginning; a day is one of UTC."""
+def _sum_written(entries: Sequence[Entry], span_us: int) -> list[tuple[int, int]]:
+    """Return the bytes that journalkeeper wrote in each span, by the span's start; a day is a UTC day."""
     spans: Counter[int] = Counter()
     for entry in entries:
         spans[entry.when_us // span_us * span_us] += entry.outcome.bytes_written
@@ -145,7 +145,7 @@ def _written(entries: Sequence[Entry], span_us: int) -> list[tuple[int, int]]:
 
 
 def _spread(moments: Sequence[Totals]) -> list[Totals]:
-    """At most MOST_ROWS of them at even distances, the last one among them."""
+    """Return at most MOST_ROWS moments at even distances, including the last."""
     every = ceil(len(moments) / MOST_ROWS)
     return [*moments[::-1][::every]][::-1]
 
@@ -155,8 +155,8 @@ def _spread_caption(what: str, rows: Sequence[object], moments: Sequence[object]
     return f"{what}, {part}, the newest first"
 
 
-def _thinned(points: Sequence[tuple[int, int]]) -> tuple[tuple[float, float | None], ...]:
-    """The same line in at most twice MOST_POINTS points: of neighbours the last and the highest, in their order."""
+def _thin(points: Sequence[tuple[int, int]]) -> tuple[tuple[float, float | None], ...]:
+    """Return the line with at most twice MOST_POINTS points: of each group of neighbours the highest and the last."""
     every = ceil(len(points) / MOST_POINTS)
     groups = (points[start : start + every] for start in range(0, len(points), max(1, every)))
     return tuple(
@@ -165,6 +165,6 @@ def _thinned(points: Sequence[tuple[int, int]]) -> tuple[tuple[float, float | No
 
 
 def _span(times: Sequence[int]) -> tuple[int, int]:
-    """The first and the last time, an hour apart at the least."""
+    """Return the first and the last time, at least an hour apart."""
     low, high = min(times), max(times)
     return min(low, high - HOUR_US), high

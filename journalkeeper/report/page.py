@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One HTML page that needs nothing else: no script, no network, at most MOST_BYTES.
+"""One self-contained HTML page: no script, no network, at most MOST_BYTES.
 
-The template is templates/page.html. Nothing from the disk or the journal reaches it unescaped: the environment escapes
-and cuts every value. Each chart is drawn twice, for a wide and a narrow screen, because text in a drawing shrinks with
-it. The rows of actions, which grow with the record, are cut until the page fits; older actions become monthly sums.
+The template is templates/page.html. No text from the disk or the journal reaches it unescaped: the environment escapes
+and cuts every value. Each chart is drawn for a wide and for a narrow screen, because its text shrinks with the drawing.
+The rows of actions are cut until the page fits; older actions become monthly sums.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from journalkeeper.policy.saving import READ_IOPS, estimate_read_seconds
 from journalkeeper.report import charts, svg
 from journalkeeper.report.figure import Figure, Table
 from journalkeeper.report.growth import growth
-from journalkeeper.report.text import LONGEST, UNKNOWN, cut, day, seconds, when
+from journalkeeper.report.text import LONGEST, UNKNOWN, day, seconds, shorten, when
 
 MOST_BYTES: Final = 500 << 10
 MOST_ACTIONS: Final = 400
-"""Actions that have a row each; older ones are summed up by month."""
+"""The most actions with a row each; older ones are summed by month."""
 
 MOST_PLANNED: Final = 100
 WIDTHS: Final = {"wide": 900, "narrow": 360}
 LONG: Final = 600
-"""Characters of a sentence or a command, where a name has fewer."""
+"""The most characters of a sentence or a command; a name has fewer."""
 
 
 def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
-    """Return the page of `host`, in UTF-8 at most MOST_BYTES long."""
+    """Return the page of `host`; in UTF-8 it has at most MOST_BYTES."""
     environment = _environment()
     template = environment.get_template("page.html")
     style = Markup(environment.loader.get_source(environment, "style.css")[0])  # type: ignore[union-attr] # noqa: S704
-    content = {**_head(evidence, verdict), **_decided(evidence.plan), "style": style, "host": host}
+    content = {**_head(evidence, verdict), **_tabulate_plan(evidence.plan), "style": style, "host": host}
     rows = MOST_ACTIONS
     while True:
-        made = template.render(**content, **_done(evidence, rows))
+        made = template.render(**content, **_tabulate_past(evidence, rows))
         if len(made.encode()) <= MOST_BYTES or not rows:
             return made
         rows //= 2
 
 
 def _environment() -> Environment:
-    """Return an environment that escapes every value: markup, control characters, and whatever is too long."""
+    """Return an environment that escapes markup and control characters in every value and cuts long values."""
 
     def show(value: object, longest: int = LONGEST) -> object:
-        return value if isinstance(value, Markup) else escape(cut(shown(str(value)), longest))
+        return value if isinstance(value, Markup) else escape(shorten(shown(str(value)), longest))
 
     def draw(chart: svg.Chart, css: str) -> Markup:
         drawn = svg.draw(chart, WIDTHS[css]).replace("<svg ", f'<svg class="{css}" ', 1)
@@ -84,7 +84,7 @@ def _environment() -> Environment:
 
 
 def figures(evidence: Evidence) -> tuple[Figure, ...]:
-    """Return the four charts, or the reason why one could not be made."""
+    """Return the four charts, or instead of a chart the reason why it cannot be made."""
     record, journal, look, now_us = evidence.record, evidence.journal, evidence.look, evidence.now_us
     files = () if isinstance(look, Unknown) else tuple(file for file in look.host.files if file.problem is None)
     if isinstance(journal, Unknown):
@@ -104,7 +104,7 @@ def _unknown(name: str, title: str, why: Unknown) -> Figure:
 
 
 def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
-    """Return what the page begins with, the charts, and the findings."""
+    """Return the values for the top of the page, the charts, and the findings."""
     record = evidence.record
     unknown = tuple((rule, part.why) for rule, part in verdict.unknown)
     saving = ""
@@ -113,30 +113,30 @@ def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
         saving = describe_saving(record.counters, "the installation" if since_us is None else day(since_us))
     return {
         "now": when(evidence.now_us),
-        "seen": _seen(evidence),
+        "seen": _describe_files(evidence),
         "verdict": _verdict(verdict),
         "saving": saving,
         "figures": figures(evidence),
         "findings": verdict,
-        "unknown_checks": Table("Checks that could not be made", ("Check", "Why"), unknown, words_last=True),
+        "unknown_checks": Table("Checks without a result", ("Check", "Why"), unknown, words_last=True),
         "ignored": () if isinstance(record, Unknown) else record.ignored,
     }
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    """Return whether no problem was found, and the sentence that says so or names the first problem."""
+    """Return whether no problem was found, and a sentence that confirms this or names the first problem."""
     problems = verdict.problems
     if not problems:
-        unknown = f", {len(verdict.unknown)} could not be made" if verdict.unknown else ""
+        unknown = f", {len(verdict.unknown)} without a result" if verdict.unknown else ""
         return {"ok": bool(verdict.passed), "said": f"{counted(len(verdict.passed), 'check')} passed{unknown}."}
     more = f" {counted(len(problems) - 1, 'more problem')} below." if len(problems) > 1 else ""
     return {"ok": False, "said": f"{problems[0].sentence}{more}"}
 
 
-def _seen(evidence: Evidence) -> str:
-    """Return one sentence on the files."""
+def _describe_files(evidence: Evidence) -> str:
+    """Return a sentence on the journal files."""
     if isinstance(evidence.look, Unknown):
-        return f"The journal files could not be looked at: {evidence.look.why}."
+        return f"The journal files could not be examined: {evidence.look.why}."
     every = Sums.of(evidence.look.host.files)
     disk, extents = every.known_disk_bytes, counted(every.extents, "extent")
     said = f"{counted(every.files, 'file')} of {format_size(every.size_bytes)}"
@@ -153,8 +153,8 @@ def _describe_facts(facts: Facts) -> str:
     return ", ".join(f"{name} {value(fact)}" for name, fact in facts.items())
 
 
-def _done(evidence: Evidence, most: int) -> dict[str, Any]:
-    """Return the tables of past actions, the newest `most` with a row each."""
+def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
+    """Return the tables of past actions; the newest `most` have a row each."""
     if isinstance(evidence.record, Unknown):
         return {"done": (), "undone": f"Unknown: {evidence.record.why}.", "done_reasons": ()}
     entries = sorted(evidence.record.entries, key=lambda entry: entry.when_us, reverse=True)
@@ -185,7 +185,7 @@ def _sizes(before: int | None, after: int | None) -> str:
 
 
 def _by_month(older: Iterable[Entry]) -> Table:
-    """Return the sums of the actions that have no row of their own."""
+    """Return the monthly sums of the actions without their own row."""
     sums: dict[tuple[str, ...], Counter[str]] = {}
     for entry in older:
         done = entry.outcome
@@ -205,19 +205,20 @@ def _by_month(older: Iterable[Entry]) -> Table:
         for key, one in sorted(sums.items(), reverse=True)
     )
     heads = ("Month", "Action", "Result", "Reason", "Times", "Extents", "On disk", "Written")
-    return Table("Older actions, summed up by month", heads, rows, left=4)
+    return Table("Older actions, summed by month", heads, rows, left=4)
 
 
-def _decided(plan: Plan | Unknown) -> dict[str, Any]:
-    """Return the tables of what the plan decides: actions one by one, the files left alone by reason."""
+def _tabulate_plan(plan: Plan | Unknown) -> dict[str, Any]:
+    """Return the tables of the plan: each action, and the files left alone by reason."""
     if isinstance(plan, Unknown):
         return {"decided": (), "undecided": f"Unknown: {plan.why}.", "decided_reasons": ()}
-    tables = ([_planned(plan)] if plan.actions else []) + ([_left_alone(plan.skipped)] if plan.skipped else [])
+    tables = [_tabulate_actions(plan)] if plan.actions else []
+    tables += [_tabulate_skips(plan.skipped)] if plan.skipped else []
     reasons = _explain({skip.reason for skip in plan.skipped})
     return {"decided": tables, "undecided": "There are no journal files.", "decided_reasons": reasons}
 
 
-def _planned(plan: Plan) -> Table:
+def _tabulate_actions(plan: Plan) -> Table:
     rows = tuple(
         (
             one.action,
@@ -230,15 +231,15 @@ def _planned(plan: Plan) -> Table:
         for one in plan.actions[:MOST_PLANNED]
     )
     todo = counted(len(plan.actions), "action")
-    caption = f"{todo} to do; what a cold read takes less is of {READ_IOPS} reads a second"
+    caption = f"{todo} to do; “Read saved” is the time of a cold read at {READ_IOPS} reads per second"
     if len(rows) < len(plan.actions):
         caption += f", the first {len(rows)}"
     heads = ("Action", "Reason", "Extents", "To write", "Read saved", "File")
     return Table(caption, heads, rows, left=2, words_last=True)
 
 
-def _left_alone(skipped: Sequence[Skip]) -> Table:
-    """Return how many files are left alone for which reason, with one file as the example."""
+def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
+    """Return the number of files that each reason leaves alone, with one file as an example."""
     by_reason: dict[Reason, list[Skip]] = {}
     for skip in skipped:
         by_reason.setdefault(skip.reason, []).append(skip)
@@ -251,5 +252,5 @@ def _left_alone(skipped: Sequence[Skip]) -> Table:
 
 
 def _explain(reasons: set[Reason]) -> list[tuple[Reason, str]]:
-    """Return a sentence on each of these reasons."""
+    """Return each of these reasons with its sentence."""
     return [(word, sentence) for word, sentence in SENTENCES.items() if word in reasons]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One file's picture in text: how many extents begin in each MiB, and what lies there.
+"""A picture of a file in text: the number of extents that begin in each MiB, and the kind of data there.
 
-The height says extents per MiB on a fixed scale, so that two files can be compared: each step is twice the one
-before, from one extent to the 128 and more that blocks of 4 KiB allow. The letter below says what holds most bytes.
+The height shows extents per MiB on a fixed scale, so that files can be compared. Each step is twice the one before,
+from one extent to the 128 and more that blocks of 4 KiB permit. The letter below names the most frequent kind of data.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from journalkeeper.model.units import format_size
 
 HEIGHTS: Final = "▁▂▃▄▅▆▇█"
 DIGITS: Final = "12345678"
-"""The heights where the terminal has only ASCII."""
+"""The heights for a terminal that has only ASCII."""
 
 
 class Look(NamedTuple):
-    """How a kind of bytes is shown: its field, a letter, a name."""
+    """The sign of a kind of bytes: its field, its letter and its name."""
 
     field: str
     letter: str
@@ -37,7 +37,7 @@ LOOKS: Final = (
 
 
 def level(extents: int, length: int) -> int:
-    """The step, from 0, of so many extents in so many bytes.
+    """Return the step, from 0, for `extents` in `length` bytes.
 
     >>> [level(extents, MIB) for extents in (0, 1, 2, 3, 4, 127, 128, 256)]
     [0, 0, 1, 1, 2, 6, 7, 7]
@@ -47,21 +47,21 @@ def level(extents: int, length: int) -> int:
 
 
 def letter(part: Stretch) -> str:
-    """The letter of what holds most of its bytes; of equals the first."""
+    """Return the letter of the kind with the most bytes, the first of equal kinds."""
     return max(LOOKS, key=lambda look: getattr(part, look.field)).letter if part.length else " "
 
 
-def merged(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
-    """At most `columns` parts: neighbours are added up, each with as many as the others, but for the last."""
+def merge(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
+    """Return at most `columns` parts: the sums of equally many neighbours, with fewer in the last."""
     each = -(-len(parts) // max(1, columns)) or 1
     return [_sum(parts[start : start + each]) for start in range(0, len(parts), each)]
 
 
 def lines(parts: Sequence[Stretch], width: int, *, ascii_only: bool = False) -> list[str]:
-    """The picture at most `width` wide, and below it what the signs mean, as far as they occur."""
+    """Return the picture, at most `width` wide, and a key to the signs that occur."""
     if not parts:
         return ["(empty)"[:width]]
-    columns = merged(parts, width)
+    columns = merge(parts, width)
     heights = DIGITS if ascii_only else HEIGHTS
     steps = [level(part.extents, part.length) for part in columns]
     drawn = "".join(
@@ -90,6 +90,6 @@ def _count(step: int) -> str:
 
 
 def _sum(parts: Sequence[Stretch]) -> Stretch:
-    """One part of all of these."""
+    """Return the sum of neighbouring parts as one part."""
     columns = list(zip(*parts, strict=True))
     return Stretch(columns[0][0], *map(sum, columns[1:]))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long a history fits the bytes that the journal may take, and the setting of journald's for it.
+"""The span of history that fits into the bytes that the journal may take, and the journald settings for it.
 
-journald counts what its files would take uncompressed (st_blocks, which btrfs counts so), so compacted archives do not
-let it keep more. The limit that lets it is the present one multiplied by how much smaller the archives became, less
-what is not compacted yet: the active files, and one full file that was just archived.
+journald counts the uncompressed size of its files (st_blocks, which btrfs counts so). So compacted archives do not make
+it keep a longer history. The proposed limit is the present one multiplied by the measured compression ratio, less the
+files that are not compacted yet: the active files, and one full file that was just archived.
 
-The limit that was in force before the first change is kept in the drop-in, so that a second change starts from it too.
+The drop-in stores the limit before the first change, so that a second change starts from the same value.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from journalkeeper.model import MIB, Instance, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_size, format_span
 
 ARCHIVES: Final = 2
-"""Compacted archives that there must be before their ratio is believed."""
+"""The fewest compacted archives from which a ratio is computed."""
 
 LEAST_SPAN_US: Final = DAY_US
-"""The least history that tells how much is logged in a day: nights and days, jobs and backups differ."""
+"""The shortest history from which a daily rate is computed, because nights and days, jobs and backups differ."""
 
 WORTH: Final = 1.5
-"""With less than half as much again nobody changes a setting."""
+"""A gain below this factor is not worth a change of settings."""
 
 FILES_SPARE: Final = 1.5
-"""Files that end early, at boots and by rotations, are smaller than those of today."""
+"""Reserve for files that end early, at boots and by rotations, and are smaller than those of today."""
 
 MAX_FILES: Final = 100
-"""journald's SystemMaxFiles= by default."""
+"""The default of journald's SystemMaxFiles=."""
 
 
 class Retention(NamedTuple):
-    """What the main journal keeps, and what it would keep under the proposed limits.
+    """The history that the main journal keeps now, and under the proposed limits.
 
-    All sizes but `disk_bytes` and `target_bytes` are as journald counts. `limit_bytes` is what it may keep now and
-    `binds` the setting that says so; `target_bytes` what it may really take. `kept_us` and `proposed_us` are how long a
-    history that is, at `bytes_per_day`; `ratio` is how much smaller the archives are on the disk; `disk_bytes` what the
-    journal would really take at the present limit, `proposed_disk_bytes` at the proposed one.
+    All sizes but `disk_bytes` and `target_bytes` are as journald counts. `limit_bytes` is the present limit and `binds`
+    the setting that causes it; `target_bytes` is the disk space that the journal may take. `kept_us` and `proposed_us`
+    are the spans of history at `bytes_per_day`. `ratio` is the allocated size of the archives divided by their size on
+    disk. `disk_bytes` is the disk space of the journal at the present limit, `proposed_disk_bytes` at the proposed one.
     """
 
     target_bytes: int
@@ -60,7 +60,7 @@ class Retention(NamedTuple):
 
     @property
     def gain(self) -> float:
-        """How many times as long a history would be kept."""
+        """The proposed span of history divided by the present one."""
         return self.proposed_us / max(1, self.kept_us)
 
 
@@ -85,10 +85,12 @@ def history(evidence: Evidence) -> Finding | None:
 
 
 def sentence(found: Retention) -> str:
-    """What is kept and what could be, with the setting that binds where it is another than SystemMaxUse=."""
+    """Return a sentence with the present and the proposed history, and the setting that binds unless it is
+    SystemMaxUse=.
+    """
     now = f"{found.binds} keeps {format_span(found.kept_us)} and really takes {format_size(found.disk_bytes)}"
     then = (
-        f"SystemMaxUse={written(found.proposed_use_bytes)} would keep about {format_span(found.proposed_us)} in"
+        f"SystemMaxUse={format_limit(found.proposed_use_bytes)} would keep about {format_span(found.proposed_us)} in"
         f" {format_size(found.proposed_disk_bytes)}"
     )
     binds = f", then bound by {found.proposed_binds}" if found.proposed_binds else ""
@@ -96,7 +98,7 @@ def sentence(found: Retention) -> str:
 
 
 def retention(evidence: Evidence) -> Retention | Unknown:
-    """What the main journal keeps and could keep, by its own ratio, rate and limits."""
+    """Return the present and the possible history of the main journal, from its own ratio, rate and limits."""
     look, storage = evidence.look, evidence.storage
     if isinstance(look, Unknown):
         return look
@@ -104,45 +106,45 @@ def retention(evidence: Evidence) -> Retention | Unknown:
         return storage
     main = [one for one in look.host.instances if not one.namespace and one.rotatable]
     if not main:
-        return Unknown("no directory that was looked at is written by this machine's main journald")
+        return Unknown("this machine's main journald writes to none of the configured directories")
     instance = main[0]
     files = [file for file in look.host.files if file.directory == instance.directory and not file.problem]
     ratio = _ratio(files)
     if isinstance(ratio, Unknown):
         return ratio
     rate = bytes_per_day(files)
-    return rate if isinstance(rate, Unknown) else _computed(instance, files, ratio, rate, storage.retention_bytes)
+    return rate if isinstance(rate, Unknown) else _compute(instance, files, ratio, rate, storage.retention_bytes)
 
 
 def bytes_per_day(files: Sequence[JournalFile]) -> float | Unknown:
-    """Return how many bytes journald fills in a day, as journald counts.
+    """Return the number of bytes that journald writes per day, as journald counts.
 
-    Bytes and time are those of the archives: an active file is allocated ahead of its entries.
+    Only archives count, because an active file is allocated ahead of its entries.
     """
     archives = [file for file in files if file.kind is not Kind.ACTIVE and file.head_time_us]
     heads, tails = [file.head_time_us for file in archives], [file.tail_time_us for file in archives]
     span_us = max(tails, default=0) - min(heads, default=0)
     if span_us < LEAST_SPAN_US:
-        held = f"hold {format_span(span_us)}" if span_us > 0 else "hold no span"
-        return Unknown(f"the archives {held} of history, and a rate is computed from {format_span(LEAST_SPAN_US)} on")
+        held = format_span(span_us) if span_us > 0 else "nothing"
+        return Unknown(f"the archives contain {held} of history; a rate needs at least {format_span(LEAST_SPAN_US)}")
     return sum(file.allocated_bytes for file in archives) * DAY_US / span_us
 
 
 def _ratio(files: list[JournalFile]) -> float | Unknown:
-    """How much smaller the archives are on the disk than journald counts: all of them, as not each one pays."""
+    """Return the allocated bytes of all archives divided by their disk bytes, compacted or not."""
     archives = [file for file in files if file.kind is not Kind.ACTIVE]
     if any(file.disk_bytes is None for file in archives):
-        return Unknown("what the archives take on the disk is told to root only")
+        return Unknown("only root can measure the disk space of the archives")
     compacted = sum(file.compressed for file in archives)
     if compacted < ARCHIVES:
-        return Unknown(f"only {compacted} archives are compacted and tell how much smaller they become")
+        return Unknown(f"compacted archives: {compacted}; a ratio needs at least {ARCHIVES}")
     return sum(file.allocated_bytes for file in archives) / max(1, sum(file.disk_bytes or 0 for file in archives))
 
 
-def _computed(
+def _compute(
     instance: Instance, files: list[JournalFile], ratio: float, rate: float, target: int | None
 ) -> Retention | Unknown:
-    """The figures, from the journal's `ratio` and its `rate`, bytes a day."""
+    """Return the figures for the journal's `ratio` and its `rate` in bytes per day."""
     use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
     largest, available = instance.system_max_file_size_bytes, instance.available_bytes
     if not use or not largest or keep_free is None or available is None:
@@ -155,9 +157,9 @@ def _computed(
     reserve = min(active + largest, target_bytes // 2)
     proposed = _round_down(round((target_bytes - reserve) * ratio) + reserve)
     needed = round(proposed / mean * FILES_SPARE) + 1
-    # what is compacted meanwhile does not take the space that journald keeps free
+    # compacting the archives frees space, which SystemKeepFree= then leaves to the journal
     grown = max(0, available + (taken - active) / ratio - keep_free) * ratio + active
-    after = _bound(instance, proposed, grown, max(needed, instance.system_max_files) * mean, rate)
+    after = _find_limit(instance, proposed, grown, max(needed, instance.system_max_files) * mean, rate)
     return Retention(
         target_bytes=target_bytes,
         limit_bytes=round(present[0]),
@@ -182,22 +184,25 @@ def _mean_archive_bytes(files: Sequence[JournalFile]) -> float:
 
 
 def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
-    """Return what SystemKeepFree= leaves to the journal. Source: systemd 257, journald-server.c, determine_space."""
+    """Return the bytes that SystemKeepFree= leaves to the journal.
+
+    Source: systemd 257, journald-server.c, determine_space.
+    """
     free = (instance.available_bytes or 0) - (instance.system_keep_free_bytes or 0)
     return sum(file.allocated_bytes for file in files) + max(0, free)
 
 
 def bound(instance: Instance, files: Sequence[JournalFile], rate: float) -> tuple[float, str, int]:
-    """Return what the present limits keep, as `_bound`, at `rate` bytes a day."""
+    """Return what the present limits keep, as `_find_limit`, at `rate` bytes per day."""
     by_files = instance.system_max_files * _mean_archive_bytes(files)
-    return _bound(instance, instance.system_max_use_bytes or 0, _room_bytes(instance, files), by_files, rate)
+    return _find_limit(instance, instance.system_max_use_bytes or 0, _room_bytes(instance, files), by_files, rate)
 
 
-def _bound(instance: Instance, use: int, room: float, by_files: float, rate: float) -> tuple[float, str, int]:
-    """What is kept in bytes and in time, and the setting that says so: that which keeps least."""
+def _find_limit(instance: Instance, use: int, room: float, by_files: float, rate: float) -> tuple[float, str, int]:
+    """Return the bytes and microseconds of history that the strictest limit permits, and the name of its setting."""
     limits = [
-        (float(use), f"SystemMaxUse={written(use)}"),
-        (room, f"SystemKeepFree={written(instance.system_keep_free_bytes or 0)}"),
+        (float(use), f"SystemMaxUse={format_limit(use)}"),
+        (room, f"SystemKeepFree={format_limit(instance.system_keep_free_bytes or 0)}"),
     ]
     if instance.system_max_files:
         limits.append((by_files, f"SystemMaxFiles={instance.system_max_files}"))
@@ -212,25 +217,25 @@ def _bound(instance: Instance, use: int, room: float, by_files: float, rate: flo
 
 
 def dropin(found: Retention) -> str:
-    """What the drop-in for journald says."""
+    """Return the text of the drop-in for journald."""
     return (
         "# Written by `journalkeeper retention --apply`; `journalkeeper retention --undo` removes it.\n"
         "# journald counts uncompressed bytes: compacted, the journal takes about"
         f" {format_size(found.proposed_disk_bytes)}.\n"
         f"{TARGET}{found.target_bytes}\n"
         "[Journal]\n"
-        f"SystemMaxUse={written(found.proposed_use_bytes)}\n"
-        f"SystemMaxFileSize={written(found.max_file_bytes)}\n"
+        f"SystemMaxUse={format_limit(found.proposed_use_bytes)}\n"
+        f"SystemMaxFileSize={format_limit(found.max_file_bytes)}\n"
         f"SystemMaxFiles={found.proposed_files}\n"
     )
 
 
 TARGET: Final = "# target-bytes="
-"""Before the bytes that the journal may really take, in the drop-in."""
+"""The prefix, in the drop-in, of the disk space that the journal may take."""
 
 
 def target_in(text: str) -> int | None:
-    """The bytes that a drop-in of ours names, None where there are none."""
+    """Return the target bytes in a drop-in of ours; None if it has none."""
     for line in text.splitlines():
         digits = line.removeprefix(TARGET)
         if digits != line and digits.isdecimal() and len(digits) < 20:
@@ -238,8 +243,8 @@ def target_in(text: str) -> int | None:
     return None
 
 
-def written(size_bytes: int) -> str:
-    """A size as journald.conf(5) takes it, in the largest unit that says it whole."""
+def format_limit(size_bytes: int) -> str:
+    """Return a size for journald.conf(5), in the largest unit that divides it."""
     for suffix, unit in (("G", 1024 * MIB), ("M", MIB), ("K", 1024)):
         if size_bytes and size_bytes % unit == 0:
             return f"{size_bytes // unit}{suffix}"
@@ -247,7 +252,9 @@ def written(size_bytes: int) -> str:
 
 
 def _round_down(size_bytes: int) -> int:
-    """To whole MiB, and to a twentieth of the size: nobody wants SystemMaxUse=3187M."""
+    """Round a size down to a power-of-two number of MiB that is at most a twentieth of it, because a user expects round
+    sizes.
+    """
     step = MIB
     while step * 20 < size_bytes:
         step *= 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One file's story: what it is, what it costs a reader, what was done to it, and what is decided until when."""
+"""A file's story: its kind, its cost for a reader, the past actions on it, and the decision with its end."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from journalkeeper.report import picture
 from journalkeeper.report.text import UNKNOWN, seconds, when
 
 MOST_PAST: Final = 10
-"""Actions that are listed one by one."""
+"""The most actions that are listed one by one."""
 
 INDENT: Final = 10
 
 UPKEEP: Final = frozenset({Verb.SET_NOCOW, Verb.ROTATE})
-"""What is done to a directory or its journald, and by no `defrag` that was not asked for it."""
+"""Actions on a directory or its journald, which `defrag` does only on request."""
 
 
 class Decision(NamedTuple):
-    """A row of `plan -j` about one file: `action` is "" for one that is left alone, and the numbers are then 0."""
+    """A row of `plan -j` about one file; `action` is "" for a file that is left alone, and then the numbers are 0."""
 
     action: str
     reason: Reason
@@ -42,11 +42,10 @@ class Decision(NamedTuple):
 
 
 class Story(NamedTuple):
-    """All that is known of one file; an `Unknown` for what could not be looked at.
+    """All knowledge about one file; an `Unknown` replaces what could not be examined.
 
-    `parts` are of a MiB each. `pinned_bytes` are on the disk and no byte of the file refers to them.
-    `disk_read_s` is how long a cold read of the file takes on this disk. `decided` is None where the plan has no word
-    on the file.
+    `parts` are of a MiB each. `pinned_bytes` occupy the disk, but no byte of the file refers to them. `disk_read_s` is
+    the duration of a cold read of the file on this disk. `decided` is None if the plan does not mention the file.
     """
 
     now_us: int
@@ -61,18 +60,18 @@ class Story(NamedTuple):
 
 
 def slow_read_s(file: JournalFile) -> float:
-    """Return how long a cold read takes at READ_IOPS, with one read for each extent."""
+    """Return the duration of a cold read in seconds at READ_IOPS, with one read for each extent."""
     return file.extents.total / READ_IOPS
 
 
 def change(decided: Decision, window: Window | None, now_us: int) -> str:
-    """When it is done, or the decision can become another one."""
+    """Return a sentence: when the action will be done, or when the decision can change."""
     if decided.action in UPKEEP:
-        return "The service does it at its next run; by hand: `journalkeeper defrag`."
+        return "The next run of the service does it; to do it now: `journalkeeper defrag`."
     if decided.action:
         if window is not None and window.closes_at_us is not None:
-            return f"It is done by the next run before {when(window.closes_at_us)}, when the window closes."
-        return "It is done by the next run, unless the file changes before or others keep the disk busy."
+            return f"The next run before {when(window.closes_at_us)}, when the window closes, does it."
+        return "The next run does it, unless the file changes before or other programs keep the disk busy."
     if decided.until_us is not None:
         left = format_span(max(SECOND_US, decided.until_us - now_us))
         said = f"in {left}, at {when(decided.until_us)}"
@@ -82,15 +81,15 @@ def change(decided: Decision, window: Window | None, now_us: int) -> str:
 
 
 def lines(story: Story, width: int, *, ascii_only: bool = False) -> list[str]:
-    """The story as text, at most `width` wide but for the name."""
+    """Return the story as lines of at most `width` characters, except for the name."""
     file, room = story.file, max(width, 40)
     drawn = picture.lines(story.parts, room - 2, ascii_only=ascii_only) if story.parts else []
     chart = [f"  {line}".rstrip() for line in drawn[:2]]
     key = [
         line for one in drawn[3:] for line in textwrap.wrap(one, room, initial_indent="  ", subsequent_indent="    ")
     ]
-    known = [("File", _what(file)), ("Size", _size(story)), ("Extents", _extents(file))]
-    rows = [("Price", _price(story)), *[("Pinned", text) for text in _pinned(story)]]
+    known = [("File", _describe_kind(file)), ("Size", _size(story)), ("Extents", _extents(file))]
+    rows = [("Price", _price(story)), *[("Pinned", text) for text in _describe_pinned(story)]]
     rows += [("Past", text) for text in past(story)]
     priced = not isinstance(story.disk_read_s, Unknown)
     decided = decision_lines(story.decided, story.window, story.now_us, priced=priced)
@@ -100,7 +99,7 @@ def lines(story: Story, width: int, *, ascii_only: bool = False) -> list[str]:
 
 
 def facts(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Each fact behind its name, wrapped; the name only where it is not the one above."""
+    """Return each fact after its name, wrapped to `width`; a repeated name is left out."""
     found: list[str] = []
     before = ""
     for name, text in rows:
@@ -110,7 +109,7 @@ def facts(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
     return found
 
 
-def _what(file: JournalFile) -> str:
+def _describe_kind(file: JournalFile) -> str:
     form = "NOCOW" if file.nocow else "compressed" if file.compressed else "copy on write"
     state = "" if file.state.value in {file.kind.value, "unknown"} else f" ({file.state})"
     said = f"{file.kind}{state}, {form}, of {shown(file.owner)}, instance {shown(file.instance)}, inode {file.inode}"
@@ -140,21 +139,21 @@ def _price(story: Story) -> str:
     return f"a cold read takes {seconds(story.disk_read_s)} on this disk, by a sample that was just read; {slow}"
 
 
-def _pinned(story: Story) -> list[str]:
+def _describe_pinned(story: Story) -> list[str]:
     pinned = story.pinned_bytes
     if isinstance(pinned, Unknown):
         return [f"{UNKNOWN}: {shown(pinned.why)}"]
     if not pinned:
-        return ["nothing: all that the file keeps on the disk is its own data"]
+        return ["nothing: all of the file's disk space is its own data"]
     return [f"{format_size(pinned)} of the disk, in parts of extents that were overwritten or cut off"]
 
 
 def past(story: Story) -> list[str]:
-    """What was done to the file, the newest first, and how its extents grew."""
+    """Return the past actions on the file, the newest first, and the growth of its extents."""
     if isinstance(story.entries, Unknown):
         return [f"{UNKNOWN}: {shown(story.entries.why)}"]
     newest = story.entries[: -MOST_PAST - 1 : -1]
-    said = [_done(entry) for entry in newest]
+    said = [_describe_entry(entry) for entry in newest]
     if len(story.entries) > len(newest):
         said.append(f"{counted(len(story.entries) - len(newest), 'older action')}; `journalkeeper history` has them")
     if not isinstance(story.samples, Unknown) and story.samples:
@@ -163,10 +162,10 @@ def past(story: Story) -> list[str]:
             f"extents: {first.extents:,} at {when(first.when_us)}, {last.extents:,} at {when(last.when_us)},"
             f" at most {max(sample.extents for sample in story.samples):,}"
         )
-    return said or ["nothing is recorded of it"]
+    return said or ["no entry in the history"]
 
 
-def _done(entry: Entry) -> str:
+def _describe_entry(entry: Entry) -> str:
     said = f"{when(entry.when_us)} {shown(describe_outcome(entry.outcome))}"
     return f"{said}, by {shown(entry.origin)}" if entry.origin else said
 
@@ -174,11 +173,11 @@ def _done(entry: Entry) -> str:
 def decision_lines(
     decided: Decision | Unknown | None, window: Window | None, now_us: int, *, priced: bool = False
 ) -> list[str]:
-    """Return what the plan decides, why, and when that can change; with the price on a slow disk if `priced`."""
+    """Return lines with the decision, its reason, and when it can change."""
     if isinstance(decided, Unknown):
         return [f"{UNKNOWN}: {shown(decided.why)}"]
     if decided is None:
-        return ["nothing: the plan has no word on it"]
+        return ["nothing: it is not in the plan"]
     if decided.action:
         said = [f"{decided.action}, {decided.reason}"]
         if decided.extents_before or decided.bytes_to_write:
@@ -194,12 +193,12 @@ def decision_lines(
         said = [f"left alone, {decided.reason}" + (f": {shown(decided.detail)}" if decided.detail else "")]
     said.append(SENTENCES[decided.reason])
     if window is not None:
-        said.append(window_said(window))
+        said.append(describe_window(window))
     return [*said, change(decided, window, now_us)]
 
 
-def window_said(window: Window) -> str:
-    """The window in one sentence."""
+def describe_window(window: Window) -> str:
+    """Return a sentence on the window."""
     if window.open:
         until = f" until {when(window.closes_at_us)}" if window.closes_at_us is not None else ""
         return f"The window for work on active files is open{until}: {window.reason}."

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Charts as SVG text: panels one above another that share the axis of time.
+"""Charts as SVG text: panels above each other that share an axis of time.
 
-Colours are classes of the page's style sheet. Coordinates have one decimal; a line is thinned to three points for
-each unit of width, which keeps its peaks, so a chart's bytes do not grow with the record.
+Colours are classes of the page's style sheet. Coordinates have one decimal. A line is thinned to three points for each
+unit of width and keeps its peaks, so a chart's size does not grow with the history.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ FOOT: Final = 22
 GAP: Final = 14
 MARK: Final = 16
 LETTER: Final = 6.6
-"""Lengths in units of the view box: beside the panels for labels, above each for its title, below all for the axis,
-between two, above all for a mark's words; and a letter of a label, rather more than less."""
+"""Lengths of the view box: LEFT of the panels, TITLE above each, FOOT for the axis, GAP between, and a
+LETTER's width.
+"""
 
 
 class Boxes(NamedTuple):
-    """Rectangles from (x0, y0) to (x1, y1) in the panel's numbers; with what is said when pointed at, or ""."""
+    """Rectangles from (x0, y0) to (x1, y1) in the panel's numbers, each with a tooltip, or ""."""
 
     css: str
     boxes: tuple[tuple[float, float, float, float, str], ...]
@@ -39,14 +40,14 @@ class Line(NamedTuple):
 
 
 class Ticks(NamedTuple):
-    """Short upright lines on the panel's floor."""
+    """Short vertical lines at the bottom of the panel."""
 
     css: str
     places: tuple[float, ...]
 
 
 class Words(NamedTuple):
-    """Words that stand on the panel's floor: ((x, text), ...)."""
+    """Words at the bottom of the panel: ((x, text), ...)."""
 
     css: str
     words: tuple[tuple[float, str], ...]
@@ -56,8 +57,7 @@ Layer = Boxes | Line | Ticks | Words
 
 
 class Panel(NamedTuple):
-    """One vertical axis from 0 to `high` (or a little more), its labels written by `unit`, and what is drawn.
-    `binary`: labels at powers of two. `labels` ((y, text), ...) in place of counted ones."""
+    """An axis from 0 to at least `high`. Labels come from `unit`, at powers of two if `binary`, or from `labels`."""
 
     title: str
     high: float
@@ -69,7 +69,7 @@ class Panel(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Panels over one axis from `low` to `high`, its labels ((x, text), ...), marks across all, and words for it."""
+    """Panels over one axis from `low` to `high`, its labels ((x, text), ...), marks, and a summary."""
 
     about: str
     low: float
@@ -80,7 +80,7 @@ class Chart(NamedTuple):
 
 
 class _Scale(NamedTuple):
-    """From numbers to places."""
+    """A linear map from numbers to coordinates."""
 
     low: float
     high: float
@@ -88,13 +88,13 @@ class _Scale(NamedTuple):
     last: float
 
     def at(self, number: float) -> float:
-        """The place of a number; those outside are at the edge."""
+        """Return the coordinate of a number; a number outside of the scale is put at its edge."""
         share = (min(max(number, self.low), self.high) - self.low) / ((self.high - self.low) or 1)
         return self.first + share * (self.last - self.first)
 
 
 def steps(high: float, most: int, *, binary: bool = False) -> list[float]:
-    """At most `most` round numbers from 0 that reach `high`: 1, 2 or 5 times a power of ten, or powers of two."""
+    """Return about `most` round numbers from 0 to at least `high`: multiples of 1, 2, 5 times 10^n, or of 2^n."""
     step = max(high, 1e-6) / most
     if binary:
         size = 1.0
@@ -107,7 +107,7 @@ def steps(high: float, most: int, *, binary: bool = False) -> list[float]:
 
 
 def draw(chart: Chart, width: int) -> str:
-    """The chart as an <svg> element of this width; it scales to what is there."""
+    """Return the chart as an <svg> element with a view box of this width; it scales with the page."""
     top = MARK if chart.marks else 0
     height = top + sum(TITLE + panel.height + GAP for panel in chart.panels) - GAP + FOOT
     across = _Scale(chart.low, chart.high, LEFT, width - RIGHT)
@@ -124,7 +124,7 @@ def draw(chart: Chart, width: int) -> str:
 
 
 def swatch(layer: Boxes | Line | Ticks) -> str:
-    """The layer's look as a small picture, for a key."""
+    """Return a small picture of the layer's look, for a key."""
     css = f'class="{layer.css}"'
     shape = f'<path {css} d="{"M0 6H20" if isinstance(layer, Line) else "M4 2V10M10 2V10M16 2V10"}"/>'
     if isinstance(layer, Boxes):
@@ -170,7 +170,7 @@ def _layer(layer: Layer, across: _Scale, up: _Scale) -> Iterator[str]:
 
 
 def _steps(line: Line, across: _Scale, up: _Scale) -> Iterator[str]:
-    """The words of a path."""
+    """Yield the commands of an SVG path."""
     pen = False
     for column, some in groupby(line.points, key=lambda point: int(across.at(point[0]))):
         heights = [y for _, y in some]
@@ -185,7 +185,7 @@ def _steps(line: Line, across: _Scale, up: _Scale) -> Iterator[str]:
 
 
 def _axis(labels: tuple[tuple[float, str], ...], across: _Scale, height: int) -> Iterator[str]:
-    """As many of the labels as there is room for, from the left, within the width."""
+    """Yield the labels from left to right that fit into the width without overlap."""
     free = 0.0
     for x, text in labels:
         half = len(text) * LETTER / 2
@@ -196,5 +196,5 @@ def _axis(labels: tuple[tuple[float, str], ...], across: _Scale, height: int) ->
 
 
 def _short(number: float) -> str:
-    """A coordinate with one decimal at most."""
+    """Return a coordinate with at most one decimal."""
     return f"{number:.1f}".removesuffix(".0")

@@ -9,13 +9,13 @@ from typing import Final
 from journalkeeper.model.units import SECOND_US, TIME_LIMIT_US, format_span
 
 LONGEST: Final = 160
-"""Characters of one name or sentence on a page: a unit's name can be 10 kB, of which the ends tell."""
+"""The most characters of a name or sentence on a page: a unit's name can have 10 kB, and its ends identify it."""
 
 UNKNOWN: Final = "unknown"
 
 
-def cut(text: str, longest: int = LONGEST) -> str:
-    """At most so many characters, the middle left out."""
+def shorten(text: str, longest: int = LONGEST) -> str:
+    """Return at most `longest` characters of a text; the middle is left out."""
     if len(text) <= longest:
         return text
     head = (longest - 1) // 2
@@ -23,17 +23,17 @@ def cut(text: str, longest: int = LONGEST) -> str:
 
 
 def when(time_us: int) -> str:
-    """A time for people, local, to the minute; "unknown" for what no clock can have said."""
+    """Return a local time to the minute; "unknown" if no clock can have shown it."""
     return _time(time_us, "%Y-%m-%d %H:%M")
 
 
 def day(time_us: int) -> str:
-    """The local day."""
+    """Return the local day."""
     return _time(time_us, "%Y-%m-%d")
 
 
 def hour(time_us: int) -> str:
-    """Day and hour without the year, for an axis."""
+    """Return day and hour without the year, for an axis."""
     return _time(time_us, "%m-%d %H:%M")
 
 
@@ -44,7 +44,7 @@ def _time(time_us: int, form: str) -> str:
 
 
 def seconds(number: float) -> str:
-    """Seconds for people: 0.004s, 1.8s, 41.5s, 3min 12s."""
+    """Return seconds for people: 0.004s, 1.8s, 41.5s, 3min 12s."""
     if number >= 60:
         return format_span(round(number) * SECOND_US)
     return f"{number:.3f}s" if number < 0.0995 else f"{number:.1f}s"

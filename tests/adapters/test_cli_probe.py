@@ -213,7 +213,7 @@ def test_messages_that_journald_dropped_are_in_the_verdict_and_fail_the_probe(sa
     says(entry(SECOND), dropped, entry(4 * SECOND))
     said = typed("probe", "intake")
     assert said.status == 1
-    assert said.words.startswith("journald dropped 1,200 messages (RateLimitBurst=). Fine: the longest wait, ")
+    assert said.words.startswith("journald dropped 1,200 messages (RateLimitBurst=). OK: the longest wait, ")
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_clock_that_was_set_meanwhile_is_said(step_ns: int, note: str | None) 
 
 def test_a_measurement_of_nothing_says_so() -> None:
     limit = Limit(100_000_000, "X=")
-    assert Measurement([Series("all")]).verdict(limit) == "Nothing was measured; the limit would be 100 ms (X=)."
+    assert Measurement([Series("all")]).verdict(limit) == "No wait was measured; the limit is 100 ms (X=)."
     assert who.describe([], 2_000_000, limit) == "No process synced a file in 2.00 s."
 
 

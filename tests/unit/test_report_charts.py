@@ -144,7 +144,7 @@ def moment(when_us: int, instance: str, extents: int, size: int = 100 << 20) -> 
 
 def test_sums_are_over_all_instances_as_last_noted() -> None:
     rows = [moment(3, "b", 5), moment(1, "a", 100), moment(5, "a", 40)]
-    assert [(one.when_us, one.extents) for one in growth.summed(rows)] == [(1, 100), (3, 105), (5, 45)]
+    assert [(one.when_us, one.extents) for one in growth.sum_instances(rows)] == [(1, 100), (3, 105), (5, 45)]
 
 
 def test_a_rewrite_is_a_tick_and_a_failure_is_none() -> None:
@@ -207,7 +207,7 @@ def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wr
     wrong = entry(wrong_us)
     for figure in growth.growth(Recorded(0, (wrong,), (), rows, None, ()), (), NOW_US):
         assert (drawn(figure).low, drawn(figure).high) == (NOW_US - HOUR_US, NOW_US)
-        assert figure.notes == ("1 note of a clock that was wrong, before 2011 or after now, left out.",)
+        assert figure.notes == ("1 note dated before 2011 or after now by a wrong clock, left out.",)
     taken = [Intake(wrong_us, 7, ""), Intake(NOW_US, 7, "")]
     assert "left out." in intake(taken).notes[-1]
 
@@ -215,7 +215,7 @@ def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wr
 def test_an_empty_record_is_said() -> None:
     for figure in growth.growth(Recorded(None, (), (), (), None, ()), (), NOW_US):
         assert figure.chart is None
-        assert figure.said.startswith("Nothing is recorded yet")
+        assert figure.said.startswith("The history is empty")
 
 
 # intake
@@ -268,7 +268,7 @@ def test_a_clock_that_was_set_back_makes_no_negative_wait_and_is_said() -> None:
     taken = [Intake(NOW_US, 5 * MS, "a"), Intake(NOW_US, -3_600_000_000, "b")]
     figure = intake(taken)
     assert "Of 1 message," in figure.said
-    assert "1 message seemed to be taken before being sent" in " ".join(figure.notes)
+    assert "1 message left out: received before being sent" in " ".join(figure.notes)
 
 
 def test_where_the_journal_was_not_read_to_its_beginning_is_said() -> None:

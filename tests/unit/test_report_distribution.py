@@ -91,7 +91,7 @@ def test_a_span_is_unobserved_where_for_a_second_no_wait_began_or_was_under_way(
     one = Series("one")
     for began, took in ((0, 2 * S), (2 * S + 999 * MS, 1), (4 * S, 1), (6 * S, 1)):
         one.add(began, took)
-    assert report.unobserved(one) == [(2 * S + 999 * MS + 1, 4 * S), (4 * S + 1, 6 * S)]
+    assert report.find_gaps(one) == [(2 * S + 999 * MS + 1, 4 * S), (4 * S + 1, 6 * S)]
 
 
 def test_stalls_are_what_long_waits_cover_together() -> None:
@@ -104,8 +104,8 @@ def test_stalls_are_what_long_waits_cover_together() -> None:
 @pytest.mark.parametrize(
     ("waits_ns", "says"),
     [
-        ((), "Nothing was measured; the limit would be 100 ms (X=)."),
-        ((100 * MS,), "Fine: the longest wait, 100 ms, is within 100 ms (X=)."),
+        ((), "No wait was measured; the limit is 100 ms (X=)."),
+        ((100 * MS,), "OK: the longest wait, 100 ms, is within 100 ms (X=)."),
         ((100 * MS + 1, 1, 2 * S), "one: 2 of 3 waits are over 100 ms (X=), the longest 2.00 s."),
     ],
 )

@@ -49,11 +49,11 @@ def test_every_letter_is_another() -> None:
 
 @pytest.mark.parametrize(("parts", "columns", "drawn"), [(8, 80, 8), (80, 80, 80), (81, 80, 41), (4096, 78, 78)])
 def test_the_picture_fits_and_loses_nothing(parts: int, columns: int, drawn: int) -> None:
-    merged = picture.merged([data(3, at=number) for number in range(parts)], columns)
-    assert len(merged) == drawn <= columns
-    assert sum(part.extents for part in merged) == 3 * parts
-    assert sum(part.length for part in merged) == parts * MIB
-    assert [part.offset for part in merged] == sorted({part.offset for part in merged})
+    merge = picture.merge([data(3, at=number) for number in range(parts)], columns)
+    assert len(merge) == drawn <= columns
+    assert sum(part.extents for part in merge) == 3 * parts
+    assert sum(part.length for part in merge) == parts * MIB
+    assert [part.offset for part in merge] == sorted({part.offset for part in merge})
 
 
 def test_heights_letters_and_a_key_of_what_occurs() -> None:

@@ -14,7 +14,7 @@ from journalkeeper.journald import conf
 from journalkeeper.model import GIB, MIB, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, HOUR_US, parse_size
 from journalkeeper.report import directory
-from journalkeeper.report.retention import Retention, dropin, history, retention, sentence, target_in, written
+from journalkeeper.report.retention import Retention, dropin, format_limit, history, retention, sentence, target_in
 from tests.evidence import STORAGE, archives, evidence, limits, look
 from tests.hosts import DIRECTORY, NOW_US, file, instance
 
@@ -128,7 +128,7 @@ def test_journald_reads_what_the_drop_in_says() -> None:
 
 @pytest.mark.parametrize("size", [1, 4095, 4096, 65 * 1024, MIB, 513 * MIB, GIB, 3 * GIB, 3 * GIB + MIB])
 def test_sizes_are_written_as_journald_reads_them(size: int) -> None:
-    assert parse_size(written(size)) == size
+    assert parse_size(format_limit(size)) == size
 
 
 @pytest.mark.parametrize("text", ["", "# target-bytes=\n", "# target-bytes=x\n", "# target-bytes=" + "9" * 30, "1"])
@@ -139,9 +139,9 @@ def test_a_drop_in_of_somebody_else_has_no_target(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ({"number": 1}, "only 1 archives are compacted"),
-        ({"rotatable": False}, "no directory"),
-        ({"namespace": "shop"}, "no directory"),
+        ({"number": 1}, "compacted archives: 1"),
+        ({"rotatable": False}, "none of the configured directories"),
+        ({"namespace": "shop"}, "none of the configured directories"),
         ({"system_max_use_bytes": 0}, "SystemMaxUse= is off"),
         ({"available_bytes": None}, "limits are not known"),
     ],
@@ -157,7 +157,7 @@ def test_a_rate_takes_a_day_of_history(span_us: int, *, enough: bool) -> None:
     files = [one._replace(head_time_us=NOW_US - span_us, tail_time_us=NOW_US) for one in archives()]
     found = retention(host(*files))
     assert isinstance(found, Retention) is enough
-    assert enough or "from 1d on" in str(found)
+    assert enough or "at least 1d" in str(found)
 
 
 @pytest.mark.parametrize("number", [3, 30])
@@ -191,7 +191,7 @@ def test_archives_that_are_not_compacted_tell_no_ratio() -> None:
     plain = [file(inode=n, disk_bytes=1) for n in range(9)]
     found = retention(host(file(Kind.ACTIVE), *plain))
     assert isinstance(found, Unknown)
-    assert "only 0 archives" in found.why
+    assert "compacted archives: 0" in found.why
 
 
 def test_archives_that_do_not_pay_to_be_compacted_count_in_the_ratio() -> None:

@@ -69,20 +69,20 @@ def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
     failed = entry(NOW_US, result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error\x1b[2J")
     text = said(a_story(entries=(failed,)))
     assert r"failed to compress system.journal (io-error): Input/output error\x1b[2J" in text
-    assert "nothing is recorded of it" in said(a_story(entries=()))
+    assert "no entry in the history" in said(a_story(entries=()))
 
 
 @pytest.mark.parametrize(
     ("decided", "window", "words"),
     [
-        (DOING, None, "It is done by the next run, unless the file changes"),
-        (DOING, Window("a", open=True, closes_at_us=NOW_US, reason="online"), "when the window closes."),
+        (DOING, None, "The next run does it, unless the file changes"),
+        (DOING, Window("a", open=True, closes_at_us=NOW_US, reason="online"), "when the window closes, does it."),
         (WAITING, None, "That can change in 57s, at 2026-"),
         (WAITING, None, ", or at once with `journalkeeper defrag --now`."),
         (WAITING._replace(until_us=NOW_US - 5), None, "That can change in 1s"),
         (Decision("", Reason.RECORDED), None, "That can change when the file changes."),
         (Decision("", Reason.NOT_REGULAR), None, "when it is a journal file on btrfs"),
-        (None, None, "the plan has no word on it"),
+        (None, None, "it is not in the plan"),
     ],
 )
 def test_when_a_decision_can_change_is_said(decided: Decision | None, window: Window | None, words: str) -> None:
@@ -202,5 +202,5 @@ def test_what_only_the_service_does_by_itself_is_told_with_the_command_that_does
     action: str, window: Window | None
 ) -> None:
     assert story.change(Decision(action, Reason.NO_REDUNDANCY), window, NOW_US) == (
-        "The service does it at its next run; by hand: `journalkeeper defrag`."
+        "The next run of the service does it; to do it now: `journalkeeper defrag`."
     )
