@@ -15,7 +15,7 @@ from journalkeeper.model import Kind, Outcome, Past, Verb
 from journalkeeper.model.recorded import Entry, Run, Sample, Totals
 from journalkeeper.model.units import HOUR_US, TIME_LIMIT_US
 from journalkeeper.model.waiting import Wait
-from journalkeeper.wire.field import SECONDS, Field, Fields, column, stored
+from journalkeeper.wire.field import SECONDS, Field, Fields, column, encode_value
 from journalkeeper.wire.records import KEPT_OUTCOME
 
 CONFIRM_US = 12 * HOUR_US
@@ -79,7 +79,7 @@ def columns(fields: Fields) -> str:
 
 def outcome_values(outcome: Outcome) -> list[Any]:
     """Return the values of an outcome in the order of its columns."""
-    return [os.fsencode(outcome.path) if row.key == "path" else stored(row, outcome) for row in KEPT_OUTCOME]
+    return [os.fsencode(outcome.path) if row.key == "path" else encode_value(row, outcome) for row in KEPT_OUTCOME]
 
 
 def parse_entry(row: tuple[Any, ...]) -> Entry:

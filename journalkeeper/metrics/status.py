@@ -13,7 +13,7 @@ from typing import NamedTuple
 from journalkeeper.config import Config
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result
 from journalkeeper.policy.cost import becomes_compressed, is_fragmented
-from journalkeeper.wire.field import got
+from journalkeeper.wire.field import get_value
 from journalkeeper.wire.records import FILE
 
 
@@ -53,7 +53,7 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
         problem_files=len(host.files) - len(known),
         fragmented_files=sum(is_fragmented(file, after, config) for file, after in known),
         active_extents=sum(file.extents.total for file in now if file.kind is Kind.ACTIVE),
-        sums={row.key: _sum([got(row, file) for file in now]) for row in FILE if row.metric},
+        sums={row.key: _sum([get_value(row, file) for file in now]) for row in FILE if row.metric},
         skipped=tuple(sorted(reasons.items())),
         window_open=any(window.open for window in plan.windows),
         budget_bytes=budget,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The JSON of the commands and of the bus: each record described once. No I/O, no clock."""
+"""The JSON of the commands and of the bus; each record is described once. No I/O, no clock."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The JSON of `plan` and `defrag`, and of the bus's answers; and what a client makes of it."""
+"""The JSON documents of `plan`, `defrag` and the bus, and their conversion back to records."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from journalkeeper.model import Outcome, Plan, Result, Skip, Verb, Window
 from journalkeeper.model.run import Report
-from journalkeeper.wire.field import document, parsed
+from journalkeeper.wire.field import document, parse_record
 from journalkeeper.wire.records import ACTION, OUTCOME, SKIP, WINDOW
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """Windows by instance, actions in the order in which they will be done, and what is left alone."""
+    """Return windows by instance, actions in the order in which they will be done, and skipped files."""
     return {
         "window": {window.instance: document(WINDOW, window) for window in plan.windows},
         "actions": [document(ACTION, action) for action in plan.actions],
@@ -23,27 +23,32 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 
 def plan_windows(written: Mapping[str, Any]) -> dict[str, Window]:
-    """The windows of a plan's document, by instance."""
-    return {instance: parsed(partial(Window, instance), WINDOW, row) for instance, row in written["window"].items()}
+    """Return the windows in a plan's document, by instance."""
+    return {
+        instance: parse_record(partial(Window, instance), WINDOW, row) for instance, row in written["window"].items()
+    }
 
 
 def skips(written: Mapping[str, Any]) -> tuple[Skip, ...]:
-    """What a document says is left alone. Raises: KeyError, TypeError, ValueError for what another version wrote."""
-    return tuple(parsed(Skip, SKIP, row) for row in written["skipped"])
+    """Return the skipped files in a document.
+
+    Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
+    """
+    return tuple(parse_record(Skip, SKIP, row) for row in written["skipped"])
 
 
 def defrag_document(report: Report) -> dict[str, Any]:
-    """What became of every file.
+    """Return the outcome of every file, and totals.
 
-    One that the plan left alone is an outcome too: action "defragment", result "skipped", its reason, 0 bytes written.
+    A skipped file is an outcome, too: action "defragment", result "skipped", its reason, 0 bytes written.
     """
     extents = {file.path: file.extents.total for file in report.host.files} if report.host else {}
-    outcomes = (*report.outcomes, *(_left_alone(skip, extents.get(skip.path, 0)) for skip in report.plan.skipped))
+    outcomes = (*report.outcomes, *(_make_outcome(skip, extents.get(skip.path, 0)) for skip in report.plan.skipped))
     return {"outcomes": [document(OUTCOME, outcome) for outcome in outcomes], "totals": _totals(report, outcomes)}
 
 
 def job_document(report: Report) -> dict[str, Any]:
-    """What Result answers: the document of `defrag -j`, and what else the command line says."""
+    """Return the answer of Result: the document of `defrag -j`, skipped files, details and notices."""
     return {
         **defrag_document(report),
         "skipped": [document(SKIP, skip) for skip in report.plan.skipped],
@@ -53,13 +58,13 @@ def job_document(report: Report) -> dict[str, Any]:
 
 
 def job_report(written: Mapping[str, Any]) -> Report:
-    """The report of which `job_document` was made, as far as it tells: outcomes, and what the plan left alone.
+    """Return the report of a `job_document`: outcomes, skipped files, totals and notices.
 
-    Raises: KeyError, TypeError, ValueError for what another version wrote.
+    Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
     """
     skipped = skips(written)
     left_alone = {(skip.path, Result.SKIPPED, skip.reason) for skip in skipped}
-    outcomes = (parsed(Outcome, OUTCOME, row) for row in written["outcomes"])
+    outcomes = (parse_record(Outcome, OUTCOME, row) for row in written["outcomes"])
     begun = tuple(
         outcome._replace(detail=written["details"].get(outcome.path, ""))
         for outcome in outcomes
@@ -70,18 +75,18 @@ def job_report(written: Mapping[str, Any]) -> Report:
 
 
 def entry_document(when_us: int, origin: str, outcome: Outcome) -> dict[str, Any]:
-    """One outcome with its time and what began its run, as in `history -j`: records.ENTRY."""
+    """Return an outcome with its time and the origin of its run, as in `history -j` (records.ENTRY)."""
     return {"when_us": when_us, "origin": origin, **document(OUTCOME, outcome)}
 
 
-def _left_alone(skip: Skip, extents: int) -> Outcome:
+def _make_outcome(skip: Skip, extents: int) -> Outcome:
     return Outcome(
         skip.path, Verb.DEFRAGMENT, Result.SKIPPED, skip.reason, extents, extents, None, None, 0, 0.0, skip.detail
     )
 
 
 def _totals(report: Report, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:
-    """What the run did as a whole: records.SUM."""
+    """Return the totals of a run (records.SUM)."""
     disk_before, disk_after = disk_sums(outcomes)
     return {
         "files": len(outcomes),
@@ -96,7 +101,9 @@ def _totals(report: Report, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:
 
 
 def disk_sums(outcomes: Iterable[Outcome]) -> tuple[int | None, int | None]:
-    """The disk bytes before and after of the files of which both are known; None if there is no such file."""
+    """Return the disk bytes before and after, summed over files with both numbers; (None, None) if there is no such
+    file.
+    """
     known = [
         (before, after)
         for before, after in ((outcome.disk_bytes_before, outcome.disk_bytes_after) for outcome in outcomes)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a file, an action or the service is described with, and what is made of a description.
+"""Descriptions of records by fields, and the documents, properties and columns that are made from them.
 
-Fields are rows in the order of the JSON keys. Keys are added at the end and never renamed: others script against them.
+Fields are rows in the order of the JSON keys. Keys are added at the end and never renamed, because scripts use them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Type(NamedTuple):
-    """What a value may be: its JSON Schema, its D-Bus signature, and how a document's value is read back."""
+    """The type of a value: its JSON Schema, its D-Bus signature, and the function that reads it from a document."""
 
     schema: Mapping[str, Any]
     signature: str = ""
@@ -25,13 +25,13 @@ class Type(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One value of a description.
+    """One value of a record.
 
-    `key` is its JSON key, and the attribute that has it unless `get` gets it. `bus` is its D-Bus property, `doc` that
-    one's sentence. `note` is what the JSON section of journalkeeper(1) adds to the key. `constant`: the property never
-    changes; `private`: of a user's file it is shown to nobody else; `none` stands for null there; `before` is the
-    property before which it is listed, "" is the order of the rows. `log` is its field in the log, without the prefix.
-    `metric` is the help of the metric that has the sum over all files.
+    `key` is its JSON key, and the record's attribute unless there is a function `get`. `bus` is its D-Bus property,
+    `doc` the property's description. `note` is added to the key in the JSON section of journalkeeper(1). A `constant`
+    property never changes. A `private` one of a user's file is shown only to that user. `none` is its value on the bus
+    instead of null. `before` is the property before which it is listed; "" keeps the order of the rows. `log` is its
+    field in the log, without the prefix. `metric` is the help text of the metric with the sum over all files.
     """
 
     key: str
@@ -52,7 +52,7 @@ Fields = tuple[Field, ...]
 
 
 def rows(one: Type, *keys: str) -> Fields:
-    """Rows of which there is no more to say."""
+    """Return a field of type `one` for each key."""
     return tuple(Field(key, one) for key in keys)
 
 
@@ -77,16 +77,16 @@ REASON: Final = Type(
 )
 
 UNKNOWN: Final[dict[str, object]] = {"s": "", "as": [], "b": False, "t": 0, "u": 0, "d": 0.0}
-"""What a property of a signature is while its value is not known."""
+"""The value of a property whose value is unknown, by signature."""
 
 
 def words(kind: type[StrEnum]) -> Type:
-    """One of some fixed words."""
+    """Return the type of a word of `kind`."""
     return Type({"enum": [word.value for word in kind]}, "s", kind)
 
 
 def nullable(one: Type) -> Type:
-    """The same, or null."""
+    """Return the type that also permits null."""
     if "type" in one.schema:
         schema = {**one.schema, "type": [one.schema["type"], "null"]}
     else:
@@ -95,41 +95,42 @@ def nullable(one: Type) -> Type:
 
 
 def described(one: Type, sentence: str) -> Type:
-    """The same with a description in its schema."""
+    """Return the type with a description in its schema."""
     return one._replace(schema={**one.schema, "description": sentence})
 
 
 def nested(fields: Fields, sometimes: Fields = ()) -> Type:
-    """An object, which may have the keys of `sometimes`, too."""
+    """Return the type of an object, which may also have the keys of `sometimes`."""
     keys = {row.key: row.type.schema for row in (*fields, *sometimes)}
     return Type({"type": "object", "required": [row.key for row in fields], "properties": keys})
 
 
 def listed(fields: Fields) -> Type:
-    """An array of objects."""
+    """Return the type of an array of objects."""
     return Type({"type": "array", "items": nested(fields).schema})
 
 
-def got(row: Field, value: object) -> Any:
-    """What a row says of a value."""
+def get_value(row: Field, value: object) -> Any:
+    """Return the value of a field in a record."""
     return getattr(value, row.key) if row.get is None else row.get(value)
 
 
 def document(fields: Fields, value: object) -> dict[str, Any]:
-    """A value as JSON."""
-    return {row.key: got(row, value) for row in fields}
+    """Return a record as JSON."""
+    return {row.key: get_value(row, value) for row in fields}
 
 
-def parsed(kind: Callable[..., T], fields: Fields, written: Mapping[str, Any]) -> T:
-    """What `kind` makes of a document, its keys being arguments; keys that an older version did not write are left out.
+def parse_record(kind: Callable[..., T], fields: Fields, written: Mapping[str, Any]) -> T:
+    """Call `kind` with the values of a document as keyword arguments. A key that is missing in the document is left
+    out.
 
-    Raises: TypeError where something is missing, ValueError for a word that another version wrote.
+    Raises: TypeError for a missing value, ValueError for an unknown word.
     """
     return kind(**{row.key: row.type.read(written[row.key]) for row in fields if row.key in written})
 
 
 def on_bus(fields: Fields) -> Fields:
-    """The rows that are D-Bus properties, in the interface's order."""
+    """Return the fields that are D-Bus properties, in the interface's order."""
     found: list[Field] = []
     for row in fields:
         if row.bus:
@@ -139,11 +140,11 @@ def on_bus(fields: Fields) -> Fields:
 
 
 def properties(fields: Fields, value: object) -> dict[str, object]:
-    """A value's D-Bus properties; what is not known is 0 or empty, if the row does not say otherwise."""
+    """Return a record's D-Bus properties; an unknown value is `none` of its field, else 0 or empty."""
     found: dict[str, object] = {}
     for row in fields:
         if row.bus:
-            one = got(row, value)
+            one = get_value(row, value)
             if one is None:
                 one = UNKNOWN[row.type.signature] if row.none is None else row.none
             found[row.bus] = str(one) if isinstance(one, StrEnum) else one
@@ -151,23 +152,23 @@ def properties(fields: Fields, value: object) -> dict[str, object]:
 
 
 def from_properties(kind: Callable[..., T], fields: Fields, values: Mapping[str, Any]) -> T:
-    """What `kind` makes of D-Bus properties; those that an older version does not have are left out."""
+    """Call `kind` with D-Bus properties as keyword arguments. Properties that an older version lacks are left out."""
     there = [row for row in fields if row.bus in values]
     return kind(**{row.key: None if values[row.bus] == row.none else values[row.bus] for row in there})
 
 
 def column(row: Field) -> str:
-    """The column of the record in SQLite: a span is in whole microseconds there."""
+    """Return the field's column in SQLite, where a span is in whole microseconds."""
     return row.key.removesuffix("_s") + "_us" if row.type is SECONDS else row.key
 
 
-def stored(row: Field, value: object) -> Any:
-    """What the log and the record keep of a value."""
-    one = got(row, value)
+def encode_value(row: Field, value: object) -> Any:
+    """Return a field's value for the log and the history."""
+    one = get_value(row, value)
     return round(one * 1e6) if row.type is SECONDS else one
 
 
 def log_fields(fields: Fields, value: object) -> dict[str, str]:
-    """A value's fields in the log; what is not known, or empty, is left out."""
-    kept = {row.log: stored(row, value) for row in fields if row.log}
+    """Return a record's fields for the log; unknown and empty values are left out."""
+    kept = {row.log: encode_value(row, value) for row in fields if row.log}
     return {f"JOURNALKEEPER_{name}": str(one) for name, one in kept.items() if one not in {None, ""}}

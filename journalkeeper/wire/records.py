@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Each record described once: JSON, D-Bus, the log, the columns of SQLite, metrics and man pages are made of it.
+"""Each record is described once; JSON, D-Bus, the log, SQLite columns, metrics and man pages are made from it.
 
-A new value of a file is a field of model.JournalFile, which observe/file_row.py fills in (of its extents:
+A new value of a file needs a field of model.JournalFile, code in observe/file_row.py that fills it (for extents:
 observe/survey.py), and a row here.
 """
 
@@ -36,7 +36,7 @@ from journalkeeper.wire.field import (
 )
 
 FILE: Final[Fields] = (
-    Field("path", TEXT, "Path", "Where it is.", constant=True),
+    Field("path", TEXT, "Path", "The file's path.", constant=True),
     Field("device", COUNT, "Device", "st_dev of stat(2)."),
     Field("inode", COUNT, "Inode", "st_ino of stat(2)."),
     Field("kind", words(Kind), "Kind", "active, archived or unclean.", note=" (active, archived, unclean)"),
@@ -55,25 +55,25 @@ FILE: Final[Fields] = (
         "offline, online, archived or unknown.",
         note=" (online, offline, archived, unknown)",
     ),
-    Field("size_bytes", COUNT, "Size", "Its length.", metric="Size of all journal files."),
+    Field("size_bytes", COUNT, "Size", "Its length in bytes.", metric="Size of all journal files in bytes."),
     Field(
         "allocated_bytes",
         COUNT,
         "AllocatedSize",
-        "What stat(2) calls its blocks, in bytes.",
-        metric="Allocated to all journal files, before compression.",
+        "The blocks of stat(2), in bytes.",
+        metric="Bytes allocated to all journal files, before compression.",
     ),
     Field(
         "disk_bytes",
-        described(nullable(COUNT), "What compsize(8) calls disk usage; null unless root asks."),
+        described(nullable(COUNT), "Disk usage as in compsize(8); null unless root asks."),
         note=" (null unless root asks)",
-        metric="What the disk keeps for all journal files.",
+        metric="Bytes that all journal files occupy on disk.",
     ),
     Field(
         "extents",
         COUNT,
         "Extents",
-        "Its extents, as filefrag(8) counts.",
+        "The number of its extents, as filefrag(8) counts.",
         get=lambda file: file.extents.total,
         metric="Extents of all journal files.",
     ),
@@ -81,28 +81,28 @@ FILE: Final[Fields] = (
         "ideal_extents",
         COUNT,
         "IdealExtents",
-        "How many a whole file of its size and form has.",
-        metric="Extents that whole files would have.",
+        "The number of extents that a file of its size and form needs.",
+        metric="Extents that all journal files need.",
     ),
     Field(
         "shared_bytes",
         COUNT,
         "SharedSize",
-        "What it shares with snapshots.",
+        "The bytes that it shares with snapshots.",
         get=lambda file: file.extents.shared_bytes,
         before="Extents",
-        metric="Data of journal files shared with snapshots.",
+        metric="Bytes of journal files that snapshots share.",
     ),
     Field("compressed", FLAG, "Compressed", "Whether at least half of it is compressed."),
     Field("nocow", FLAG, "NoCOW", "Whether it has the attribute C of chattr(1)."),
-    Field("entries", COUNT, "Entries", "Its entries.", private=True),
+    Field("entries", COUNT, "Entries", "The number of its entries.", private=True),
     Field("head_time_us", TIME, "HeadTimeUSec", "The time of its first entry.", private=True),
     Field("tail_time_us", TIME, "TailTimeUSec", "The time of its last entry.", private=True),
     Field(
         "problem",
         nullable(REASON),
         "Problem",
-        "Why it cannot be judged, one of the words of journalkeeper(1), or nothing.",
+        "The reason why it cannot be judged, one of the words of journalkeeper(1), or empty.",
         note=" (a reason, or null)",
     ),
 )
@@ -190,25 +190,25 @@ SUM: Final[Fields] = (
     Field("bytes_written", COUNT),
     Field("duration_s", SECONDS),
 )
-"""What a run did as a whole."""
+"""The totals of a run."""
 
 WHEN: Final = Field("when_us", TIME)
 ORIGIN: Final = Field("origin", TEXT)
 
 ENTRY: Final[Fields] = (WHEN, ORIGIN, *OUTCOME)
-"""An outcome in the record."""
+"""An outcome in the history."""
 
 SIZES: Final[Fields] = rows(COUNT, "size_bytes", "allocated_bytes")
 
 SAMPLE: Final[Fields] = (WHEN, Field("path", TEXT), *rows(COUNT, "extents", "ideal_extents"), *SIZES)
-"""An active file at one moment."""
+"""The extents of an active file at one moment."""
 
 TOTALS: Final[Fields] = (
     *(WHEN, Field("instance", TEXT)),
     *rows(COUNT, "files", "extents", "ideal_extents", "active_extents"),
     *SIZES,
 )
-"""An instance's files at one moment."""
+"""The sums over an instance's files at one moment."""
 
 RUN: Final[Fields] = (
     *(Field("id", COUNT), ORIGIN, Field("began_us", TIME), Field("ended_us", nullable(TIME))),
@@ -225,10 +225,10 @@ SAVING: Final[Fields] = (
     Field("extents_removed", COUNT),
     Field("since_us", nullable(TIME)),
 )
-"""The saving since the installation: of model.recorded.Counters."""
+"""The saving since the installation, from model.recorded.Counters."""
 
 WAIT: Final[Fields] = (Field("path", TEXT), Field("since_us", TIME), Field("reason", REASON))
-"""A file that waits: a Wait."""
+"""A file that waits: a model.waiting.Wait."""
 
 MANAGER: Final[Fields] = (
     Field("version", nullable(TEXT), "Version", "The version of journalkeeper.", constant=True),
@@ -236,25 +236,25 @@ MANAGER: Final[Fields] = (
         "health",
         nullable(TEXT),
         "Health",
-        "ok; act: something is wrong that somebody has to act on; unknown: the first look runs.",
+        "ok; act: a problem needs an administrator; unknown: the first look is not finished.",
         note=" (ok, act, unknown)",
     ),
     Field(
         "health_reasons",
         nullable(TEXTS),
         "HealthReasons",
-        "Why the health is not ok: each the word of a rule of `journalkeeper doctor`, a colon, and a sentence with"
-        " what to do.",
+        "The reasons why the health is not ok: for each the name of a rule of `journalkeeper doctor`, a colon, and a"
+        " sentence with the remedy.",
     ),
     Field(
         "state",
         nullable(TEXT),
         "State",
-        "idle; waiting: there is something to do, and it waits for a window or for a directory; working; paused;"
+        "idle; waiting: work waits for a window or for a directory; working; paused;"
         " degraded: the last look failed as a whole.",
         note=" (idle, waiting, working, paused, degraded)",
     ),
-    Field("state_reason", nullable(TEXT), "StateReason", "A sentence about the state, or nothing."),
+    Field("state_reason", nullable(TEXT), "StateReason", "A sentence about the state, or empty."),
     Field("directories", nullable(TEXTS), "Directories", "The directories that are watched."),
     Field("files", nullable(NUMBER), "FileCount", "Journal files at the last look."),
     Field("extents", nullable(COUNT), "Extents", "Extents of all of them."),
@@ -263,26 +263,26 @@ MANAGER: Final[Fields] = (
         "fragmented_files",
         nullable(NUMBER),
         "FragmentedFiles",
-        "Files that a rewrite would mend, were there no reason against it.",
+        "Files for which the gain of a rewrite is worth its cost, also if a reason delays the rewrite.",
     ),
     Field(
         "window_open",
         nullable(FLAG),
         "WindowOpen",
-        "Whether at the last look a journald was not about to flush, so that its active files could be worked on.",
+        "Whether work on the active files of at least one journald was allowed at the last look.",
     ),
     Field(
         "next_flush_us",
         nullable(TIME),
         "NextFlushUSec",
-        "When the first journald flushes next, as far as is known.",
+        "The time of the next flush of any journald, if known.",
         none=0,
     ),
     Field(
         "last_run_us",
         nullable(TIME),
         "LastRunUSec",
-        "When files were last worked on since the service started.",
+        "The time of the last work on files since the service started.",
         none=0,
     ),
     Field(
@@ -296,8 +296,8 @@ MANAGER: Final[Fields] = (
         "bytes_reclaimed",
         nullable(COUNT),
         "BytesReclaimed",
-        "Bytes that files occupy less since the service started, as far as is known: 0 under the confinement of"
-        " journalkeeper.service, which may not ask (CAP_SYS_ADMIN).",
+        "Bytes of disk space freed since the service started, if measured: 0 in the sandbox of"
+        " journalkeeper.service, which may not measure (CAP_SYS_ADMIN).",
         note=" (since it started)",
     ),
     Field(
@@ -312,8 +312,8 @@ MANAGER: Final[Fields] = (
         "intake_delay_p99_us",
         nullable(SPAN),
         "IntakeDelayP99USec",
-        "How long messages wait for journald: the 99th percentile of the newest ones that the service saw, in"
-        " microseconds; 0 while none is known.",
+        "The 99th percentile of the time that the newest messages waited for journald, in microseconds;"
+        " 0 while it is unknown.",
         none=0,
     ),
     Field("paused", nullable(FLAG), "Paused", "Whether Pause is in force."),
@@ -321,18 +321,17 @@ MANAGER: Final[Fields] = (
         "limits",
         nullable(TEXTS),
         "Limits",
-        "A sentence for each limit that is reached: a directory has more files than are looked at, the kernel gives"
-        " no more inotify watches.",
-        note=" (a sentence for each limit that is reached: more files in a directory than are looked at, no more"
-        " inotify watches)",
+        "A sentence for each limit that is reached: too many files in a directory, or no more inotify watches from the"
+        " kernel.",
+        note=" (a sentence for each limit that is reached: too many files in a directory, or no more inotify watches)",
         before="Paused",
     ),
     Field(
         "bytes_reclaimed_total",
         nullable(COUNT),
         "BytesReclaimedTotal",
-        "Bytes that rewrites gave back to the disk since the installation, less what they took, as far as they were"
-        " measured; 0 while that is unknown.",
+        "Bytes of disk space that rewrites freed since the installation, less the bytes that they used, if measured;"
+        " 0 while it is unknown.",
         note=" (since the installation)",
         none=0,
         before="BudgetLeft",
@@ -341,21 +340,27 @@ MANAGER: Final[Fields] = (
 """The service: a model.manager.Manager."""
 
 PROGRESS: Final[Fields] = (
-    Field("path", TEXT, "File", "The file at work, or nothing."),
-    Field("number", NUMBER, "FileNumber", "Which one it is, from 1."),
-    Field("total", NUMBER, "FileTotal", "How many will be worked on."),
-    Field("done_bytes", COUNT, "BytesDone", "Bytes that are done, of all files."),
-    Field("total_bytes", COUNT, "BytesTotal", "Bytes that there are to do."),
+    Field("path", TEXT, "File", "The file that is being rewritten, or empty."),
+    Field("number", NUMBER, "FileNumber", "The number of that file, from 1."),
+    Field("total", NUMBER, "FileTotal", "The number of files to rewrite."),
+    Field("done_bytes", COUNT, "BytesDone", "Bytes done in all files."),
+    Field("total_bytes", COUNT, "BytesTotal", "Bytes to do in all files."),
 )
-"""How far a job is, on the bus only: a Progress."""
+"""The progress of a job, only on the bus: a model.progress.Progress."""
 
 JOB: Final[Fields] = (
     Field("number", NUMBER, "Id", "Its number, from 1.", constant=True),
     Field("state", TEXT, "State", "queued, running, or canceling: it ends at the next chunk border."),
-    Field("request", OPTIONS, "Options", "What was asked for, as for Defragment.", constant=True),
-    Field("done", SECONDS, "Progress", "How much is done, 0 to 1.", get=lambda job: job.progress.fraction),
+    Field("request", OPTIONS, "Options", "The options of the call of Defragment.", constant=True),
+    Field(
+        "done",
+        SECONDS,
+        "Progress",
+        "The share that is done, 0 to 1.",
+        get=lambda job: job.progress.fraction,
+    ),
 )
-"""A job, on the bus only, where its PROGRESS follows."""
+"""A job, only on the bus; its PROGRESS follows."""
 
 STRETCH: Final[Fields] = (
     *rows(COUNT, "offset", "length"),
@@ -365,4 +370,4 @@ STRETCH: Final[Fields] = (
     Field("both_bytes", described(COUNT, "Compressed and shared.")),
     *rows(COUNT, "unwritten_bytes", "hole_bytes"),
 )
-"""A part of a file, and what it holds: a Stretch."""
+"""A part of a file and its contents: a model.Stretch."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The JSON Schema of each command's answer, for /usr/share/journalkeeper/schema."""
+"""The JSON Schema of each command's output, for /usr/share/journalkeeper/schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RULE: Final = Type(
 
 
 def _by_name(one: Type, sentence: str) -> Type:
-    """An object with keys of any name."""
+    """Return the type of an object with keys of any name."""
     return Type({"type": "object", "description": sentence, "additionalProperties": one.schema})
 
 

@@ -288,8 +288,8 @@ def test_nothing_is_lost_of_what_is_logged_while_the_active_file_is_defragmented
     # Beside a journald that writes without a pause a rewrite can save nothing, on a busy machine each of them.
     assert results
     assert results <= {(Result.DONE, False), (Result.SKIPPED, True)}
-    got = run("journalctl", f"--file={bed.journald.active}", "-o", "cat", "LAB_COUNT=yes").splitlines()
-    assert got == [f"number {number}" for number in numbers]
+    get_value = run("journalctl", f"--file={bed.journald.active}", "-o", "cat", "LAB_COUNT=yes").splitlines()
+    assert get_value == [f"number {number}" for number in numbers]
     bed.journald.stop()
     subprocess.run(["journalctl", "--verify", f"--file={bed.journald.active}"], check=True, capture_output=True)
 

@@ -31,7 +31,7 @@ from journalkeeper.wire.field import (
     nested,
     nullable,
     on_bus,
-    parsed,
+    parse_record,
     properties,
 )
 from tests.unit.test_bus_contract import shapes
@@ -129,18 +129,18 @@ def test_a_row_is_an_attribute_or_says_how_to_get_it(kind: type, record: Fields)
 
 def test_an_outcome_comes_back_as_it_was() -> None:
     written = json.loads(json.dumps(document(records.KEPT_OUTCOME, OUTCOME)))
-    assert parsed(Outcome, records.KEPT_OUTCOME, written) == OUTCOME
+    assert parse_record(Outcome, records.KEPT_OUTCOME, written) == OUTCOME
 
 
 def test_what_an_older_version_did_not_write_is_as_if_nobody_knew_it() -> None:
     written = document(records.OUTCOME, OUTCOME)
     del written["unshared_bytes"]
-    assert parsed(Outcome, records.OUTCOME, written) == OUTCOME._replace(unshared_bytes=0, detail="")
+    assert parse_record(Outcome, records.OUTCOME, written) == OUTCOME._replace(unshared_bytes=0, detail="")
     del written["path"]
     with pytest.raises(TypeError, match="path"):
-        parsed(Outcome, records.OUTCOME, written)
+        parse_record(Outcome, records.OUTCOME, written)
     with pytest.raises(ValueError, match="moonlight"):
-        parsed(Outcome, records.OUTCOME, {**written, "reason": "moonlight"})
+        parse_record(Outcome, records.OUTCOME, {**written, "reason": "moonlight"})
 
 
 def test_a_jobs_report_comes_back_with_its_outcomes_and_what_was_left_alone() -> None:
