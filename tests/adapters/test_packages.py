@@ -52,6 +52,11 @@ def placed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return {without_place(path) for path in paths if not path.endswith("/")}
 
 
+def test_all_files_of_the_program_are_placed(placed: set[str]) -> None:
+    program = {path for path in (CHECKOUT / "journalkeeper").rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert {f"/usr/share/journalkeeper/{path.relative_to(CHECKOUT)}" for path in program} <= placed
+
+
 def without_place(path: str) -> str:
     """A path as it is in all packages alike: zsh's functions have two places, a man page is packed or not."""
     path = path.replace("/zsh/site-functions/", "/zsh/vendor-completions/")
