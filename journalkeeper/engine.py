@@ -116,7 +116,7 @@ class Engine:
 
     @property
     def settle_us(self) -> int:
-        """How long an archive is left alone after a change."""
+        """The time for which an archive is left alone after a change."""
         return self._config.watch.settle_us
 
     @property

@@ -68,7 +68,7 @@ class Service:
 
     @classmethod
     def find(cls) -> Self | None:
-        """The service if it has its name on the bus; None if it has not, or there is no bus."""
+        """Return the service if its name is on the bus; None if it is not, or if there is no bus."""
         with ExitStack() as undo:
             runner = asyncio.Runner()
             undo.callback(runner.close)
@@ -83,7 +83,7 @@ class Service:
             return cls(runner, bus, owner)
 
     def close(self) -> None:
-        """Leave the bus. A job goes on."""
+        """Close the connection. A job of the service continues."""
         self._bus.disconnect()
         self._runner.close()
 
@@ -99,7 +99,7 @@ class Service:
         return from_properties(Manager, MANAGER, values)
 
     def plan(self, request: Request) -> dict[str, Any]:
-        """The document of `plan -j`. Raises: UsageError, BusyError; KeeperError for all else."""
+        """Return the document of `plan -j`. Raises: UsageError, BusyError; KeeperError for all other errors."""
         return self._run(self._plan(request))
 
     def defragment(
@@ -112,7 +112,10 @@ class Service:
         return self._run(self._defragment(request, on_progress, stop))
 
     def pause(self, span_us: int) -> None:
-        """No work of its own for so long; 0: until `resume`. Raises: NeedsRootError if polkit refuses; KeeperError."""
+        """Stop the service's own work for `span_us`; 0 means until `resume`.
+
+        Raises: NeedsRootError if polkit refuses; KeeperError for all other errors.
+        """
         self._run(self._manager("Pause", "t", [span_us], asks=True))
 
     def resume(self) -> None:

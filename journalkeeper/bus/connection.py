@@ -61,7 +61,7 @@ class Connection(MessageBus):
         self._own._sock = self._own._stream = SizeGuard(self._own._sock, self._loop)
 
     def close(self, error: Exception | None = None) -> None:
-        """End the connection, in whatever state it is, because of `error`; the bus gives the name to the next."""
+        """Close the connection because of `error`, in any state, so that the bus gives the name to the next owner."""
         self._stop_writing()
         self._queue.clear()
         self._queue_bytes = 0

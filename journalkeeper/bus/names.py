@@ -55,7 +55,7 @@ ERRORS: Final[tuple[tuple[type[KeeperError], str], ...]] = (
 
 
 def error_name(error: Exception) -> str:
-    """The name of `error` on the bus."""
+    """Return the name of `error` on the bus."""
     return next((name for kind, name in ERRORS if isinstance(error, kind)), FAILED)
 
 

@@ -122,7 +122,7 @@ class Server:
             self._bus.send(message)
 
     async def _ask(self, message: Message) -> Message | None:
-        """The answer to a call of ours; None if the bus goes away."""
+        """Call a method and return its answer; None if the bus goes away."""
         try:
             return None if self._bus is None else await self._bus.call(message)
         except (OSError, EOFError):

@@ -50,7 +50,7 @@ class Signals:
         self._jobs = {job.number: (job, job_values(job)) for job in jobs.queue}
 
     def close(self) -> None:
-        """Send no more."""
+        """Stop sending signals."""
         if self._task is not None:
             self._task.cancel()
 

@@ -136,7 +136,7 @@ def is_terminal(descriptor: int) -> bool:
 
 
 def wants_colours(environ: Mapping[str, str]) -> bool:
-    """Whether a terminal is to have colours: SYSTEMD_COLORS, else NO_COLOR, else TERM decides.
+    """Return whether a terminal gets colours: SYSTEMD_COLORS, else NO_COLOR, else TERM decides.
 
     Source: systemd(1), "Environment"; https://no-color.org/.
     """

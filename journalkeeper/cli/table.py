@@ -62,9 +62,9 @@ def render(
     width: int | None = None,
     colour: Callable[[T], str] = no_colour,
 ) -> list[str]:
-    """A line for each of `rows`, in at most `width` columns if it can be done, the headings first if there is a legend.
+    """Return the lines of a table, in at most `width` columns if possible, with headings first if `legend` is set.
 
-    `colour` is what a row has on a terminal. Without rows there are no lines.
+    `colour` returns the colour of a row. Without rows there are no lines.
     """
     if not rows:
         return []

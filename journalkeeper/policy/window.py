@@ -27,7 +27,7 @@ from journalkeeper.model.units import INFINITY_US
 
 
 def closing_us(since_us: int, interval_us: int, margin_us: int) -> int | None:
-    """Return when a window closes whose timer was started at `since_us`; None if it is too short for any work."""
+    """Return when the window closes if the timer was started at `since_us`; None if it is too short for any work."""
     return None if interval_us <= 2 * margin_us else since_us + interval_us - margin_us
 
 

@@ -50,7 +50,7 @@ def test_only_a_run_makes_journald_sync(engine: Engine, monkeypatch: pytest.Monk
     asked: list[str] = []
     monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
     monkeypatch.setattr(control, "synchronize", asked.append)
-    monkeypatch.setattr(FlushTimer, "worth_a_sync", lambda *_: True)
+    monkeypatch.setattr(FlushTimer, "needs_sync", lambda *_: True)
     monkeypatch.setattr(flushes, "ASKED_LOOKS", 0)
     assert engine.plan(NOW).syncs
     engine.plan(NOW._replace(paths=(f"{engine.directories[0]}/{MACHINE}/system.journal",)))
