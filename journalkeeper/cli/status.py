@@ -21,7 +21,7 @@ from journalkeeper.health.finding import Verdict, judge
 from journalkeeper.health.service_rules import HEALTH, present
 from journalkeeper.health.verdict import describe_files, describe_foreign
 from journalkeeper.model import Host
-from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
+from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.reasons import describe_saving
 from journalkeeper.model.recorded import Counters, Run, Totals
@@ -124,9 +124,9 @@ def _show(context: Context, status: _Status, *, again: bool = False) -> None:
 
 def _look(context: Context, service: Manager | Hung | Unknown | None) -> _Status:
     """Collect the evidence from the service, the configuration, the history, and PID 1 if no service answers."""
-    record, written_bytes = _read(context)
-    unread = Unknown("only root may read the history: sudo journalkeeper status", needs_root=True)
-    evidence = Evidence(context.now_us, record=record or unread, service=service)
+    found, written_bytes = _read(context)
+    record = found if isinstance(found, Recorded) else None
+    evidence = Evidence(context.now_us, record=found, service=service)
     if not context.means_service():
         return _Status(record, written_bytes, evidence, None)
     try:
@@ -176,7 +176,7 @@ def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
     return tops
 
 
-def _read(context: Context) -> tuple[Recorded | None, int]:
+def _read(context: Context) -> tuple[Recorded | Unknown, int]:
     """Return the present contents of the history, and the bytes written in the last 24 hours."""
     now_us = context.now_us
     try:
@@ -197,7 +197,9 @@ def _read(context: Context) -> tuple[Recorded | None, int]:
                 context.output.note(sentence)
             return found, written_bytes
     except NeedsRootError:
-        return None, 0
+        return Unknown("only root may read the history: sudo journalkeeper status", needs_root=True), 0
+    except BusyError as error:
+        return Unknown(str(error)), 0
 
 
 def _document(status: _Status, state_directory: str) -> dict[str, object]:
@@ -224,7 +226,9 @@ def _lines(status: _Status, context: Context) -> list[str]:
     absent = [("Service", ABSENT)] if status.verdict is not None else []
     service = absent if live is None else _service_facts(live)
     facts = [*_saving_row(status), *service, ("Version", __version__), ("Record", shown(context.state_directory))]
-    if record is None:
+    if isinstance(status.evidence.record, Unknown) and not status.evidence.record.needs_root:
+        facts.append(("Last run", shown(status.evidence.record.why)))
+    elif record is None:
         facts.append(("Last run", "only root may know; try sudo journalkeeper status"))
     elif record.last_run is None:
         facts.append(("Last run", "none yet; `journalkeeper plan` shows what there is to do"))

@@ -655,6 +655,14 @@ def test_retention_answers_what_its_schema_says(typed: Typed, monkeypatch: pytes
     assert document["changed"] is False
 
 
+def test_status_with_a_locked_history_shows_what_else_is_known(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(_: Context) -> Record:
+        raise BusyError("/h.db: another process has held it locked for 5 s")
+
+    monkeypatch.setattr(Context, "record", locked)
+    assert "Last run: /h.db: another process has held it locked for 5 s\n" in typed("status").out
+
+
 def test_check_config_shows_every_value_of_a_right_file(typed: Typed, tmp_path: Path) -> None:
     file = tmp_path / "right.conf"
     file.write_text("[Defrag]\nMinExtents=64\n")
