@@ -274,7 +274,7 @@ def _words(series: report.Series, before: dict[str, Any]) -> list[dict[str, str]
         found.append(("  from the call on", report.statistics(series.took_ns)))
     lines = []
     for name, values in found:
-        words = {key: report.shown(value) for key, value in values.items()} | series.labels
+        words = {key: report.format_wait(value) for key, value in values.items()} | series.labels
         if "file" in words:
             words["detail"] = f"{words['thread']}: {words['file']}"
         words |= {"name": name, "count": str(values["count"]), "ratio": report.ratio(values, before.get(name))}
@@ -291,6 +291,6 @@ def _describe_gaps(found: Measurement) -> list[str]:
     when = format_time((began + found.wall_ns) // 1000)
     total = sum(end - begin for begin, end in spans)
     return [
-        f"Not observed: {counted(len(spans), 'span')} of a second or more without a sample, {report.shown(total)} "
-        f"in all, the longest {report.shown(ended - began)} from {when}."
+        f"Not observed: {counted(len(spans), 'span')} of a second or more without a sample, "
+        f"{report.format_wait(total)} in all, the longest {report.format_wait(ended - began)} from {when}."
     ]

@@ -67,9 +67,9 @@ def files(
     """Return the main file and the drop-ins of the configuration `name`, in reading order.
 
     The main file is the first NAME in `project_dirs`/`subdir`. Drop-ins are NAME.d/*.conf of all directories, sorted by
-    name; of equal names, the one in the first directory counts. So an empty file or a link to /dev/null hides later
-    ones. Links are followed as the kernel does, also out of `root`. Before 256, journald itself read the main file only
-    from /etc.
+    name. Of drop-ins with equal names, the one in the first directory counts. So an empty file or a link to /dev/null
+    hides later ones. Links are followed as the kernel does, also out of `root`. Before 256, journald itself read the
+    main file only from /etc.
     Raises: FileError if a directory cannot be listed.
     """
     places = [os.path.join(root, directory, subdir, name) for directory in project_dirs]

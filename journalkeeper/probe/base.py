@@ -23,7 +23,7 @@ import psutil
 from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe import bed
-from journalkeeper.report.distribution import Limit, Series, shown, verdict
+from journalkeeper.report.distribution import Limit, Series, format_wait, verdict
 
 NAME = "journalkeeper-"
 """The prefix of the names of all that probes make; our process id follows."""
@@ -90,7 +90,7 @@ class Measurement:
         """Add a note if the wall clock was set since the measurement began."""
         if step_ns := self.began.step_ns(now or WallClock.read()):
             way = "forward" if step_ns > 0 else "back"
-            self.notes.append(f"The clock was set {way} by {shown(abs(step_ns))} meanwhile; no wait is affected.")
+            self.notes.append(f"The clock was set {way} by {format_wait(abs(step_ns))} meanwhile; no wait is affected.")
 
 
 class ProcessorTime:

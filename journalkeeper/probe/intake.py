@@ -21,7 +21,7 @@ from journalkeeper.model.escape import shown
 from journalkeeper.model.units import counted, parse_span_us
 from journalkeeper.probe.base import SLEW, STEP_NS, Lines, Measurement, ProcessorTime, Steps, host_journald
 from journalkeeper.report.distribution import Series, stalls
-from journalkeeper.report.distribution import shown as span
+from journalkeeper.report.distribution import format_wait as span
 
 FIELDS: Final = (
     *("_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "_TRANSPORT", "PRIORITY", "MESSAGE", "N_DROPPED", "_PID"),

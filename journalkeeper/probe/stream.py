@@ -26,7 +26,8 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown as escaped
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.probe.base import PATIENCE_S, SCRATCH, Lines, Measurement, Steps, Target, scratch, target
-from journalkeeper.report.distribution import Limit, Series, largest_gap, shown
+from journalkeeper.report.distribution import Limit, Series, largest_gap
+from journalkeeper.report.distribution import format_wait as span
 
 PYTHON: Final = """
 import sys, time
@@ -107,10 +108,10 @@ class Program:
         burst = self.find_largest_burst()
         at_once = f"it writes up to {counted(len(burst), 'line')} ({format_size(sum(burst))}) at once"
         if len(burst) < 2:
-            return f"journald took a line of {self.name} {shown(late_ns)} after it was written." if stamped else ""
+            return f"journald took a line of {self.name} {span(late_ns)} after it was written." if stamped else ""
         if stamped:
-            return f"{self.name} keeps lines back for up to {shown(late_ns)}: {at_once}, by its own buffer; {REMEDY}."
-        return f"{self.name} pauses for up to {shown(late_ns)}: {at_once}. If it has lines before that, {REMEDY}."
+            return f"{self.name} keeps lines back for up to {span(late_ns)}: {at_once}, by its own buffer; {REMEDY}."
+        return f"{self.name} pauses for up to {span(late_ns)}: {at_once}. If it has lines before that, {REMEDY}."
 
 
 def measure(asked: Namespace) -> Steps:
@@ -193,7 +194,7 @@ def _measurement(rows: list[Series], programs: list[Program]) -> Measurement:
         if readers:
             worst_ns = max(max(series.took_ns) for series in readers)
             compared = "within" if worst_ns <= limit.ns else "over"
-            text = f"A reader has a line at most {shown(worst_ns)} after journald, {compared} {shown(limit.ns)}"
+            text = f"A reader has a line at most {span(worst_ns)} after journald, {compared} {span(limit.ns)}"
             sentences.insert(0, f"{text} ({limit.source}).")
         return " ".join(filter(None, sentences))
 
@@ -205,7 +206,7 @@ def _label(series: Series) -> None:
     ends = [began + took for began, took in zip(series.began_ns, series.took_ns, strict=True)]
     span_s = (max(ends) - min(ends)) / 1e9 if ends else 0.0
     series.labels["rate"] = f"{(len(ends) - 1) / span_s:.1f}/s" if span_s else "-"
-    series.labels["gap"] = shown(largest_gap(ends) or None)
+    series.labels["gap"] = span(largest_gap(ends) or None)
 
 
 def _read(ready: selectors.BaseSelector) -> bool:

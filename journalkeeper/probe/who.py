@@ -24,7 +24,7 @@ from journalkeeper.model.units import counted
 from journalkeeper.probe.base import NAME, Lines, Measurement, Steps, undo_at_end
 from journalkeeper.probe.scratch_volume import own_mounts
 from journalkeeper.report.distribution import Limit, Series
-from journalkeeper.report.distribution import shown as span
+from journalkeeper.report.distribution import format_wait as span
 
 TRACEFS: Final = "/sys/kernel/tracing"
 CALLS: Final = ("fsync", "fdatasync", "sync_file_range", "msync", "syncfs")

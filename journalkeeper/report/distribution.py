@@ -84,7 +84,7 @@ def bucket(wait_ns: int) -> int:
 
 def bound(number: int) -> str:
     """Return the lower bound of a bucket as text."""
-    number_and_unit = shown(1000 << number) if number >= 0 else "0"
+    number_and_unit = format_wait(1000 << number) if number >= 0 else "0"
     return re.sub(r"\.0+ ", " ", number_and_unit)
 
 
@@ -131,15 +131,15 @@ def largest_gap(moments_ns: Iterable[int]) -> int:
 def verdict(all_series: Sequence[Series], limit: Limit) -> str:
     """Return a sentence: whether the longest wait is within the limit, and the source of the limit."""
     waits = [(max(series.waits_ns()), series) for series in all_series if series.began_ns]
-    allowed = f"{shown(limit.ns)} ({limit.source})"
+    allowed = f"{format_wait(limit.ns)} ({limit.source})"
     if not waits:
         return f"No wait was measured; the limit is {allowed}."
     worst, series = max(waits, key=lambda one: one[0])
     if worst <= limit.ns:
-        return f"OK: the longest wait, {shown(worst)}, is within {allowed}."
+        return f"OK: the longest wait, {format_wait(worst)}, is within {allowed}."
     late = sum(wait > limit.ns for wait in series.waits_ns())
     count = len(series.began_ns)
-    return f"{series.name}: {late} of {count} waits are over {allowed}, the longest {shown(worst)}."
+    return f"{series.name}: {late} of {count} waits are over {allowed}, the longest {format_wait(worst)}."
 
 
 def document(series: Series, wall_ns: int) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def ratio(found: Mapping[str, int | None], before: Mapping[str, Any] | None) -> 
     return "-"
 
 
-def shown(span_ns: int | None) -> str:
+def format_wait(span_ns: int | None) -> str:
     """Return a time with three digits: "262 ms", "1.05 s"; "-" for None."""
     if span_ns is None:
         return "-"

@@ -44,7 +44,9 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A chart with its texts: `said` is a summary, or the reason why `chart` is None because there is nothing to draw.
+    """A chart with its texts; `chart` is None if there is nothing to draw.
+
+    The text below the title is a summary or the reason why there is no chart.
 
     `key` has the layers that need a name. `notes` below the chart describe missing data.
     """

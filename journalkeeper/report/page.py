@@ -118,7 +118,7 @@ def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
         "saving": saving,
         "figures": figures(evidence),
         "findings": verdict,
-        "unknown_checks": Table("Checks without a result", ("Check", "Why"), unknown, words_last=True),
+        "unknown_checks": Table("Checks that could not be made", ("Check", "Why"), unknown, words_last=True),
         "ignored": () if isinstance(record, Unknown) else record.ignored,
     }
 
@@ -127,7 +127,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     """Return whether no problem was found, and a sentence that confirms this or names the first problem."""
     problems = verdict.problems
     if not problems:
-        unknown = f", {len(verdict.unknown)} without a result" if verdict.unknown else ""
+        unknown = f", {len(verdict.unknown)} could not be made" if verdict.unknown else ""
         return {"ok": bool(verdict.passed), "said": f"{counted(len(verdict.passed), 'check')} passed{unknown}."}
     more = f" {counted(len(problems) - 1, 'more problem')} below." if len(problems) > 1 else ""
     return {"ok": False, "said": f"{problems[0].sentence}{more}"}

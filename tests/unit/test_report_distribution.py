@@ -65,7 +65,7 @@ def test_a_bucket_is_the_floor_of_the_logarithm_in_microseconds_as_in_sd_events_
      (262_144_000, "262 ms"), (999_960_000, "1000 ms"), (1_048_576_000, "1.05 s"), (75_500 * MS, "75.5 s")],
 )  # fmt: skip
 def test_a_time_has_three_digits(span_ns: int | None, text: str) -> None:
-    assert report.shown(span_ns) == text
+    assert report.format_wait(span_ns) == text
 
 
 def test_rows_are_powers_of_two_with_a_bar_each_and_no_gap() -> None:
