@@ -56,7 +56,7 @@ _CLEAR: Final = "\x1b[H\x1b[J"
 
 
 class _Status(NamedTuple):
-    """The facts to show. `record` is None if this user may not read it; `written_bytes` are those of the last 24 hours.
+    """The facts to show. `record` is None if it cannot be read now; `written_bytes` are those of the last 24 hours.
 
     `verdict` is None if the command is about another journal than that of this host's service.
     """
@@ -177,7 +177,7 @@ def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _read(context: Context) -> tuple[Recorded | Unknown, int]:
-    """Return the present contents of the history, and the bytes written in the last 24 hours."""
+    """Return the present contents of the history, or why they cannot be read, and the bytes written in 24 hours."""
     now_us = context.now_us
     try:
         with context.record() as record:

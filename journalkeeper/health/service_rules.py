@@ -43,6 +43,11 @@ def _has_failed(service: Unit) -> bool:
     return service.active == "failed" or service.sub == "auto-restart"
 
 
+def _is_started_soon(units: tuple[Unit, ...]) -> bool:
+    """Return whether the timer that starts the service after a boot has not elapsed."""
+    return _unit(units, SERVICE).active != "active" and _unit(units, TIMER).sub == "waiting"
+
+
 def is_up(units: tuple[Unit, ...]) -> bool:
     """Return whether the service runs, or a timer starts it or stands in for it."""
     service, timer, instead = (_unit(units, name) for name in (SERVICE, TIMER, DEFRAG_TIMER))
@@ -63,7 +68,7 @@ def bad_configuration(evidence: Evidence) -> Finding | None:
     return _problem("bad-configuration", {"problem": wrong}, f"{wrong}.", "journalkeeper check-config")
 
 
-def keeper_down(evidence: Evidence) -> Finding | None:
+def keeper_down(evidence: Evidence) -> Finding | Unknown | None:
     """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order."""
     if isinstance(evidence.service, Manager | Hung) or not has_btrfs(evidence.look):
         return None
@@ -74,13 +79,11 @@ def keeper_down(evidence: Evidence) -> Finding | None:
     service, timer = _unit(units, SERVICE), _unit(units, TIMER)
     facts: Facts = {"state": service.active, "sub_state": service.sub, "result": service.result}
     if is_up(units):
-        if service.active != "active" or evidence.service is not None:
-            return None
-        what = "journalkeeper.service runs and is not on the system bus"
-        return _problem("keeper-down", facts, f"{what}.", LOG, RESTART)
+        return _judge_up(units, facts, evidence.service)
     remedy = ["systemctl enable --now journalkeeper.service"]
     if _has_failed(service):
-        what = f"journalkeeper.service has failed ({service.result or service.sub})"
+        again = "; systemd starts it again" if service.sub == "auto-restart" else ""
+        what = f"journalkeeper.service has failed ({service.result or service.sub}){again}"
         remedy = [LOG, RESTART]
     elif "enabled" in {service.enabled, timer.enabled}:
         what = "journalkeeper.service is enabled and does not run"
@@ -94,10 +97,19 @@ def keeper_down(evidence: Evidence) -> Finding | None:
     return _problem("keeper-down", facts, f"{what}: nothing keeps the journal whole.", *remedy)
 
 
+def _judge_up(units: tuple[Unit, ...], facts: Facts, service: object) -> Finding | Unknown | None:
+    """Judge a service that runs or is about to, and that nothing on the bus answers for."""
+    if _is_started_soon(units):
+        return Unknown("journalkeeper.timer starts the service soon after the boot")
+    if _unit(units, SERVICE).active != "active" or service is not None:
+        return None
+    return _problem("keeper-down", facts, "journalkeeper.service runs and is not on the system bus.", LOG, RESTART)
+
+
 def _ran_recently(evidence: Evidence) -> bool:
-    """Return whether a run by hand or by the timer is in the record of the last two days."""
+    """Return whether the newest run in the history is one by hand or by the timer, of the last two days."""
     last = None if isinstance(evidence.record, Unknown) else evidence.record.last_run
-    return last is not None and evidence.now_us - last.began_us < RECENT_US
+    return last is not None and last.origin != "daemon" and evidence.now_us - last.began_us < RECENT_US
 
 
 def keeper_hung(evidence: Evidence) -> Finding | None:

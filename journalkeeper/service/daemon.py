@@ -20,7 +20,7 @@ from threading import Event as ThreadEvent
 from typing import Final, TypeVar
 
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
-from journalkeeper.health.verdict import describe_files, describe_foreign, present_after_run
+from journalkeeper.health.verdict import describe_foreign, present_after_run
 from journalkeeper.history import state
 from journalkeeper.history.database import RecordLockedError
 from journalkeeper.model import Outcome, Reason, Request, Result
@@ -159,10 +159,8 @@ class Daemon:
 
     def _tell(self, state: Snapshot) -> None:
         """Pass the verdict on to the service manager, the log and the metrics."""
-        found = state.findings
         if state.verdict.health != "unknown" and not state.working:
-            files = "" if found is None or not state.verdict.problems else f" {describe_files(found.status.files, '')}"
-            self._notify.status(f"{state.headline}{files}")
+            self._notify.status(state.headline)
         if problems := state.verdict.problems:
             words = " ".join(finding.word for finding in problems)
             self._daily.log("health", WARNING, state.headline, same=words)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from journalkeeper.model import MIB
 from journalkeeper.probe.scratch_volume import disk_bytes
 from tests.guest.host import Guest, missing
-from tests.guest.steps import INSTALL, date_back, eventually, lend_checkout
+from tests.guest.steps import INSTALL, dated_back, eventually, lend_checkout
 
 LIMIT = "[Journal]\nSystemMaxUse={}M\nSystemMaxFileSize={}M\n"
 QUICK = (
@@ -88,9 +88,9 @@ def main() -> int:
         guest.run(INSTALL)
         if not eventually(lambda: compacted(guest), 300):
             raise SystemExit("the archives are not compacted after 5 min")
-        date_back(guest)
-        print(guest.run("journalkeeper", "retention").stdout, end="")
-        print(guest.run("journalkeeper", "retention", "--apply").stdout, end="")
+        with dated_back(guest):
+            print(guest.run("journalkeeper", "retention").stdout, end="")
+            print(guest.run("journalkeeper", "retention", "--apply").stdout, end="")
         guest.run("systemctl", "restart", "systemd-journald")
         print("with its limit for journald:")
         kept_after, taken_after = live(guest, asked.boots, lambda now: now >= 4 * kept, keeper=True)

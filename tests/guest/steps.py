@@ -10,6 +10,8 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,11 +82,20 @@ def _head_us(path: Path) -> int:
         return int.from_bytes(os.pread(file.fileno(), 8, HEAD_REALTIME), "little")
 
 
-def date_back(guest: Guest) -> None:
-    """Make the oldest archive begin two days earlier: set its head_entry_realtime, and leave its times."""
+@contextmanager
+def dated_back(guest: Guest) -> Iterator[None]:
+    """Make the oldest archive begin two days earlier within the block: set its head_entry_realtime, not its times."""
     oldest = min(guest.journal.glob("system@*.journal"), key=_head_us)
-    times = oldest.stat()
-    with oldest.open("r+b") as file:
+    _add_to_head(oldest, -2 * DAY_US)
+    try:
+        yield
+    finally:
+        _add_to_head(oldest, 2 * DAY_US)  # or `journalctl --verify` finds the file damaged
+
+
+def _add_to_head(path: Path, span_us: int) -> None:
+    times = path.stat()
+    with path.open("r+b") as file:
         file.seek(HEAD_REALTIME)
-        file.write((_head_us(oldest) - 2 * DAY_US).to_bytes(8, "little"))
-    os.utime(oldest, ns=(times.st_atime_ns, times.st_mtime_ns))
+        file.write((_head_us(path) + span_us).to_bytes(8, "little"))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))

@@ -22,7 +22,7 @@ from journalkeeper.model.units import parse_size
 from tests.adapters.test_units import EXPOSURE
 from tests.answers import check
 from tests.guest.host import Guest
-from tests.guest.steps import CHECKOUT, INSTALL, archive, date_back, eventually, extents, history, install, property_of
+from tests.guest.steps import CHECKOUT, INSTALL, archive, dated_back, eventually, extents, history, install, property_of
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 
@@ -137,18 +137,18 @@ def test_journald_keeps_as_much_as_fits_the_same_bytes_and_what_it_kept_before(g
 
     before = limit()
     # a journal of less than a day shows no rate
-    date_back(guest)
-    assert eventually(lambda: guest.run("journalkeeper", "retention", check=False).returncode == 0)
-    document = json.loads(guest.run("journalkeeper", "retention", "-j").stdout)
-    check("retention", document)
-    assert document["proposed_use_bytes"] > 2 * document["limit_bytes"]
-    said = guest.run("journalkeeper", "retention", "--apply").stdout
-    assert "systemctl restart systemd-journald" in " ".join(said.split())
-    # of a small disk SystemKeepFree= may allow less
-    assert parse_size(before) < parse_size(limit()) < document["proposed_use_bytes"] + GIB
-    assert "says so already" in guest.run("journalkeeper", "retention", "--apply").stdout
-    rules = {one["rule"] for one in json.loads(guest.run("journalkeeper", "doctor", "-j").stdout)["findings"]}
-    assert "history" not in rules
+    with dated_back(guest):
+        assert eventually(lambda: guest.run("journalkeeper", "retention", check=False).returncode == 0)
+        document = json.loads(guest.run("journalkeeper", "retention", "-j").stdout)
+        check("retention", document)
+        assert document["proposed_use_bytes"] > 2 * document["limit_bytes"]
+        said = guest.run("journalkeeper", "retention", "--apply").stdout
+        assert "systemctl restart systemd-journald" in " ".join(said.split())
+        # of a small disk SystemKeepFree= may allow less
+        assert parse_size(before) < parse_size(limit()) < document["proposed_use_bytes"] + GIB
+        assert "says so already" in guest.run("journalkeeper", "retention", "--apply").stdout
+        rules = {one["rule"] for one in json.loads(guest.run("journalkeeper", "doctor", "-j").stdout)["findings"]}
+        assert "history" not in rules
     guest.run("journalkeeper", "retention", "--undo")
     assert limit() == before
     assert "There is no" in guest.run("journalkeeper", "retention", "--undo").stdout

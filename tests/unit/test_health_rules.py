@@ -247,7 +247,6 @@ PASSED: list[tuple[str, Evidence]] = [
     ("slow-boot", slow(3, 3)._replace(record=recorded(counters=Counters(since_us=NOW_US - 3 * DAY_US)))),
     ("slow-boot", slow(5, 0, flush_s=0.999, userspace_s=1)),
     ("keeper-down", down()._replace(units=BY_TIMER)),
-    ("keeper-down", down(service="inactive/dead/enabled", timer="active/waiting/enabled")),
     ("keeper-down", down(service="reloading/reload/enabled")),
     ("keeper-down", down(service="inactive/dead/disabled", timer="inactive/dead/disabled")._replace(record=ran(47.9))),
     ("keeper-down", down()._replace(units=UNSEEN, record=ran(47.9))),

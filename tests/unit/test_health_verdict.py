@@ -19,14 +19,16 @@ from journalkeeper.model.waiting import Wait
 from tests.evidence import UNITS, look, recorded
 from tests.hosts import NOW_US, outcome
 
-RUN = Run(1, "daemon", NOW_US - HOUR_US, NOW_US - HOUR_US + 1, 3, 0, 0, 100)
+RUN = Run(1, "defrag", NOW_US - HOUR_US, NOW_US - HOUR_US + 1, 3, 0, 0, 100)
 BAD = outcome("/j/a", result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error")
 FAILED = recorded(last_run=RUN, entries=(Entry(NOW_US, "daemon", BAD),))
 WAITING = recorded(last_run=RUN, waiting=(Wait("/a", NOW_US - 49 * HOUR_US, "budget"),))
+BY_SERVICE = RUN._replace(origin="daemon")
 LIVE = Manager(version=__version__, health="ok", health_reasons=[], state="idle", state_reason="", files=12)
 WELL = Evidence(NOW_US, record=recorded(last_run=RUN), units=UNITS, service=LIVE)
 BY_HAND = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inactive", "dead", "disabled"),))
 STOPPED = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inactive", "dead", "enabled"),))
+STARTING = STOPPED._replace(units=(*STOPPED.units, Unit("journalkeeper.timer", "active", "waiting", "enabled")))
 BROKEN = STOPPED._replace(units=(Unit("journalkeeper.service", "failed", "failed", "enabled", "exit-code"),))
 UNREAD = Unknown("only root may read the history", needs_root=True)
 
@@ -59,6 +61,8 @@ UNREAD = Unknown("only root may read the history", needs_root=True)
         (BROKEN, "Act: journalkeeper.service has failed (exit-code): nothing keeps the journal whole. Try: "),
         (BROKEN._replace(config_error="/etc/a.conf:3: no"), "Act: /etc/a.conf:3: no. Try: journalkeeper check-config"),
         (BY_HAND, "OK: No service runs, and the last run"),
+        (BY_HAND._replace(record=recorded(last_run=BY_SERVICE)), "Act: journalkeeper.service is installed and not"),
+        (STARTING, "Unknown: journalkeeper.timer starts the service soon after the boot."),
         (BY_HAND._replace(record=FAILED), "Act: /j/a failed: Input/output error. Try: journalkeeper history"),
         (BY_HAND._replace(record=WAITING), "Act: 1 file has waited for 2d: budget. Try: journalkeeper plan"),
         (BY_HAND._replace(record=UNREAD), "Act: journalkeeper.service is installed and not enabled"),
