@@ -130,7 +130,9 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
         try:
             turn.expected = work(held, action, pace)
         finally:
-            turn.after = _measure_after(held, replacing=action.action is Verb.REWRITE)
+            turn.after = _measure_after(held)
+        if not _is_reachable(held, turn.after):
+            raise Refused(Reason.VANISHED, "the name no longer leads to the file")
     if pace.ended is not None:
         raise Refused(pace.ended, "stopped between two pieces")
     was, became = turn.before.extents, turn.after.extents
@@ -167,31 +169,29 @@ def _measure_before(fd: int, file: JournalFile) -> Found:
     return Found(file.inode, file.size_bytes, file.mtime_ns, file.extents.total, file.disk_bytes)
 
 
-def _measure_after(held: VerifiedFile, *, replacing: bool) -> Found:
-    """Return the file's state after the work, or after an exchange that of the file with its name.
+def _measure_after(held: VerifiedFile) -> Found:
+    """Measure the file as it is now, after an exchange the file that has taken its name."""
+    if os.fstat(held.fd).st_nlink:
+        return _measure(held.fd, held.file.kind)
+    with opening.hold_open(held.name, held.dir_fd) as fd:
+        return _measure(fd, held.file.kind)
 
-    Raises: Refused if the path no longer leads to the file, for example after its subvolume was deleted.
+
+def _is_reachable(held: VerifiedFile, after: Found) -> bool:
+    """Return whether the path still leads to the file, or to its copy, which has the same size and mtime.
+
+    journald may rename an active file within its directory.
     """
-    if replacing and not os.fstat(held.fd).st_nlink:
-        with opening.hold_open(held.name, held.dir_fd) as fd:
-            found = _measure(fd, held.file.kind)
-    else:
-        found = _measure(held.fd, held.file.kind)
-    if not _is_reachable(held, found.inode):
-        raise Refused(Reason.VANISHED, "the name no longer leads to the file")
-    return found
-
-
-def _is_reachable(held: VerifiedFile, inode: int) -> bool:
-    """Return whether the path leads to the file. journald may rename an active file within its directory."""
+    status = os.fstat(held.fd)
     try:
         if held.file.kind is Kind.ACTIVE:
             there = os.stat(os.path.dirname(held.file.path))
-            return os.fstat(held.fd).st_nlink > 0 and os.path.samestat(there, os.fstat(held.dir_fd))
+            return status.st_nlink > 0 and os.path.samestat(there, os.fstat(held.dir_fd))
         there = os.lstat(held.file.path)
     except FileNotFoundError:
         return False
-    return (there.st_dev, there.st_ino) == (held.status.st_dev, inode)
+    same = (after.size_bytes, after.mtime_ns) == (held.status.st_size, held.status.st_mtime_ns)
+    return (there.st_dev, there.st_ino) == (status.st_dev, after.inode) and (same or status.st_nlink > 0)
 
 
 def _measure(fd: int, kind: Kind) -> Found:

@@ -56,7 +56,7 @@ def exchanged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
 
 def another_file(path: Path) -> None:
     """A copy of the file takes its name."""
-    put(path.parent, path.read_bytes(), "copy", torn=False)
+    put(path.parent, path.read_bytes(), "copy", torn=False).touch()
     path.with_name("copy").rename(path)
 
 
