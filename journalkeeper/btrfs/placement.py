@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from operator import add, and_, ne, sub
+from operator import add, and_, ne, or_, sub
 
 from journalkeeper.btrfs import inode, writeback
 from journalkeeper.btrfs.fiemap import (
@@ -97,7 +97,7 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     """Return the number of extents of `fd` and its bytes of each kind.
 
     `total` includes extents behind the end of the file; the byte counts end there. Dirty pages without a place count as
-    data. `per_mib` stays empty for files larger than MAX_FILE_BYTES, because it would need too much memory.
+    data. `per_mib` and `left_per_mib` stay empty for files larger than MAX_FILE_BYTES, because of the memory.
 
     Raises: as `fiemap.map_batches`.
     """
@@ -105,12 +105,18 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     total = 0
     bytes_by_flags: dict[int, int] = {}
     counts: list[int] = []
+    left: list[int] = []
+    was_unwritten = 0
     for columns, begins in _mark_beginnings(fd, sync=sync):
         total += sum(begins)
         _clip(columns, size)
         _add_bytes(bytes_by_flags, columns)
         if per_mib and size <= MAX_FILE_BYTES:
+            unwritten_rows = [flags & FIEMAP_EXTENT_UNWRITTEN for flags in columns.flags]
+            next_to_unwritten = map(or_, unwritten_rows, [was_unwritten, *unwritten_rows])
             _add_counts(counts, columns, begins, size)
+            _add_counts(left, columns, [a and bool(b) for a, b in zip(begins, next_to_unwritten, strict=True)], size)
+            was_unwritten = unwritten_rows[-1]
     unwritten = _sum_bytes_with(bytes_by_flags, FIEMAP_EXTENT_UNWRITTEN)
     return Extents(
         total=total,
@@ -119,6 +125,7 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
         encoded_bytes=_sum_bytes_with(bytes_by_flags, FIEMAP_EXTENT_ENCODED),
         shared_bytes=_sum_bytes_with(bytes_by_flags, FIEMAP_EXTENT_SHARED),
         per_mib=tuple(counts),
+        left_per_mib=tuple(left),
     )
 
 

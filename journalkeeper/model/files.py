@@ -24,6 +24,7 @@ class Extents(NamedTuple):
     `total` is the number as filefrag(8) counts it: physically contiguous neighbours are one extent, written or not. The
     bytes are lengths in the file, so compressed data counts uncompressed. `per_mib[i]` is the number of extents that
     begin in the i-th MiB of the file; it is empty unless it was requested.
+    `left_per_mib[i]` is the number of those that a rewrite leaves: each is unwritten or follows an unwritten one.
     """
 
     total: int = 0
@@ -32,6 +33,7 @@ class Extents(NamedTuple):
     encoded_bytes: int = 0
     shared_bytes: int = 0
     per_mib: tuple[int, ...] = ()
+    left_per_mib: tuple[int, ...] = ()
 
 
 class Stretch(NamedTuple):

@@ -126,6 +126,9 @@ def _judge_active(case: Case) -> Action | Skip:
             return Skip(file.path, Reason.IDEAL, count)
         return Skip(file.path, Reason.NO_GAIN, f"{count}: no MiB has as many as ExtentsPerMiB= asks for")
     gone = sum(part.extents for part in ranges)
+    rewritten = {mib for part in ranges for mib in range(part.offset // MIB, -(-(part.offset + part.length) // MIB))}
+    stay = len(rewritten) * ideal_per_mib
+    stay += sum(extents for mib, extents in enumerate(file.extents.left_per_mib) if mib in rewritten)
     return Action(
         path=file.path,
         action=Verb.DEFRAGMENT,
@@ -134,7 +137,7 @@ def _judge_active(case: Case) -> Action | Skip:
         ranges=ranges,
         bytes_to_write=sum(part.length for part in ranges),
         extents_before=file.extents.total,
-        extents_expected=file.extents.total - gone + sum(-(-part.length // MIB) * ideal_per_mib for part in ranges),
+        extents_expected=min(file.extents.total, file.extents.total - gone + stay),
         not_after_us=case.window.closes_at_us,
         unshared_bytes=min(file.extents.shared_bytes, sum(part.length for part in ranges)),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What everybody may ask of the service: a plan leaves no trace, and is about watched files only."""
+"""A plan leaves no trace, is about watched files only, and estimates what then happens."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from journalkeeper.config import Config, Defrag
 from journalkeeper.engine import Engine
 from journalkeeper.journald import control
-from journalkeeper.model import Request
+from journalkeeper.model import KIB, MIB, Reason, Request, Result
 from journalkeeper.model.errors import UsageError
 from journalkeeper.observe import flushes
 from journalkeeper.policy.flush_timer import FlushTimer
-from journalkeeper.probe.scratch_volume import ScratchVolume
+from journalkeeper.probe.bed import Bed
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from journalkeeper.service import api
-from tests.btrfs.journals import ALWAYS, NOW, go
+from tests.btrfs.journals import ALWAYS, NOW, do, extents, go, planned, with_unwritten
 from tests.hosts import MACHINE
-from tests.journal_files import put
+from tests.journal_files import archive_name, put
 
 pytestmark = pytest.mark.root
 
@@ -83,3 +85,125 @@ def test_a_watched_directory_itself_may_be_a_link(top: Path) -> None:
     given = Request(paths=(f"{link}/{MACHINE}/system.journal", f"{link}/{MACHINE}/not-there.journal"))
     placed = api._resolve(given, (f"{link}/",))
     assert placed.paths == (f"{top}/{MACHINE}/system.journal", f"{top}/{MACHINE}/not-there.journal")
+
+
+# what a plan promises, and what then happens
+
+
+def write_archive(bed: Bed, flushes: int = 40) -> Path:
+    """Return an archive as journald leaves it after so many flushes, datacow and uncompressed."""
+    bed.journald.age(flushes)
+    return bed.journald.rotate()
+
+
+def write_short_archive(bed: Bed) -> Path:
+    """Return an archive in few extents, of which the rest of the last fallocate stays occupied."""
+    return write_archive(bed, 1)
+
+
+def write_sparse_archive(bed: Bed) -> Path:
+    """Return an archive with data between holes."""
+    path = write_archive(bed, 3)
+    times = path.stat()
+    for offset in range(MIB, times.st_size - MIB, 512 * KIB):
+        run("fallocate", "--punch-hole", f"--offset={offset}", f"--length={256 * KIB}", path)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    return path
+
+
+def write_nocow_archive(bed: Bed) -> Path:
+    """Return an archive as a journald before 250 leaves it."""
+    return put(bed.journald.journal, write_archive(bed).read_bytes(), archive_name(900), nocow=True)
+
+
+def write_compressed_archive(bed: Bed) -> Path:
+    """Return a fragmented archive that another program compressed in pieces of 16 KiB."""
+    content = write_archive(bed).read_bytes()
+    path = bed.journald.journal / archive_name(901)
+    path.touch()
+    run("btrfs", "property", "set", path, "compression", "zstd")
+    with path.open("wb") as file:
+        for offset in range(0, len(content), 16 * KIB):
+            file.write(content[offset : offset + 16 * KIB])
+            file.flush()
+            os.fsync(file.fileno())
+    run("chattr", "-c", path)
+    return path
+
+
+def write_pinned_archive(bed: Bed) -> Path:
+    """Return an archive in one extent with an unwritten remnant of 8 MiB."""
+    path = put(bed.journald.journal, write_archive(bed, 2).read_bytes(), archive_name(902), torn=False)
+    with_unwritten(path, path.stat().st_size, 8 * MIB)
+    return path
+
+
+def write_shared_archive(bed: Bed) -> Path:
+    """Return an archive that a snapshot keeps, too."""
+    path = write_archive(bed)
+    take_snapshot(bed)
+    return path
+
+
+def take_snapshot(bed: Bed) -> None:
+    top = bed.volume.mountpoint
+    run("btrfs", "filesystem", "sync", top)
+    run("btrfs", "subvolume", "snapshot", "-r", top, top / f"snapshot-{os.urandom(4).hex()}")
+
+
+def write_active(bed: Bed) -> Path:
+    """Return an active file after many flushes."""
+    bed.journald.age(150)
+    return bed.journald.active
+
+
+def write_shared_active(bed: Bed) -> Path:
+    """Return an active file of which a snapshot keeps a part."""
+    bed.journald.age(100)
+    take_snapshot(bed)
+    bed.journald.age(50)
+    return bed.journald.active
+
+
+PLAIN = ALWAYS.model_copy(update={"defrag": ALWAYS.defrag.model_copy(update={"compress": "no"})})
+UNSHARE = NOW._replace(allow_unshare=True)
+EFFECTS: dict[str, tuple[Callable[[Bed], Path], Config, Request]] = {
+    "archive": (write_archive, ALWAYS, NOW),
+    "archive, uncompressed": (write_archive, PLAIN, NOW),
+    "short archive": (write_short_archive, ALWAYS, NOW),
+    "sparse archive": (write_sparse_archive, ALWAYS, NOW),
+    "sparse archive, uncompressed": (write_sparse_archive, PLAIN, NOW),
+    "NOCOW archive": (write_nocow_archive, ALWAYS, NOW),
+    "NOCOW archive, uncompressed": (write_nocow_archive, PLAIN, NOW),
+    "compressed archive": (write_compressed_archive, ALWAYS, NOW),
+    "pinned archive": (write_pinned_archive, ALWAYS, NOW),
+    "pinned archive, uncompressed": (write_pinned_archive, PLAIN, NOW),
+    "shared archive": (write_shared_archive, ALWAYS, UNSHARE),
+    "shared archive, uncompressed": (write_shared_archive, PLAIN, UNSHARE),
+    "active": (write_active, Config(), NOW),
+    "active, every range": (write_active, ALWAYS.model_copy(update={"defrag": Defrag(extents_per_mib=2)}), NOW),
+    "shared active": (write_shared_active, Config(), UNSHARE),
+}
+
+
+def is_near(expected: int, happened: int) -> bool:
+    """Return whether an estimate is within a factor of 1.5, or off by 4 at most where both are below 10."""
+    if max(expected, happened) < 10:
+        return abs(expected - happened) <= 4
+    return max(expected, happened) <= 1.5 * min(expected, happened)
+
+
+@pytest.mark.parametrize(("write", "config", "request_"), EFFECTS.values(), ids=EFFECTS)
+def test_a_rewrite_leaves_as_many_extents_as_the_plan_says(
+    bed: Bed, write: Callable[[Bed], Path], config: Config, request_: Request
+) -> None:
+    path = write(bed)
+    run("btrfs", "filesystem", "sync", bed.volume.mountpoint)
+    while True:  # journald touches an archive up to 250 ms after its last append
+        found = planned(path, request=request_, config=config)
+        assert found.actions, found.skipped
+        done = do(found.actions[0])
+        if done.outcome.reason is not Reason.CHANGED:
+            break
+    assert done.outcome.result is Result.DONE, done.outcome
+    assert is_near(found.actions[0].extents_expected, extents(path))

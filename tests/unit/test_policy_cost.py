@@ -311,3 +311,11 @@ def test_ranges_cover_just_the_dense_mibs(seed: int) -> None:
     assert all(part.offset + part.length <= size for part in ranges)
     ends = [part.offset + part.length for part in ranges]
     assert all(end < part.offset for end, part in zip(ends, ranges[1:], strict=False))
+
+
+def test_extents_next_to_unwritten_blocks_stay() -> None:
+    """The kernel does not move an extent between two unwritten ones: 40 of the first MiB stay, and its data is one."""
+    torn = extents(600, per_mib=(300, 5, 295), left_per_mib=(40, 2, 0))
+    action = propose(case(file(Kind.ACTIVE, extents=torn, size_bytes=3 * MIB)))
+    assert isinstance(action, Action)
+    assert action.extents_expected == 5 + 41 + 1
