@@ -95,7 +95,8 @@ class Control:
         if link:
             link_collection(collections)
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")},
+            # PYTHON* would have the guest's Python write its caches where the tests have theirs
+            **{name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "PYTHON"))},
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "ANSIBLE_HOME": os.fspath(home / "ansible"),
             "ANSIBLE_COLLECTIONS_PATH": os.fspath(collections),

@@ -30,5 +30,10 @@ STATUS = Status(
     budget_left_bytes=0,
 )
 FACTS = Facts(
-    succeeded=True, counters=COUNTERS, status=STATUS, last_run_us=1_700_000_000_000_001, intake_delay_us=250_000
+    succeeded=True,
+    counters=COUNTERS,
+    status=STATUS,
+    last_run_us=1_700_000_000_000_001,
+    intake_delay_us=250_000,
+    healthy=True,
 )

@@ -63,7 +63,7 @@ journald's last change to a file that it archives comes up to 250 ms after its l
 SOON_S: Final = 0.1
 """The least time between two cycles that no event caused."""
 
-STUCK_S: Final = 60.0
+STUCK_S: Final = 120.0
 """A run without any progress for this long waits for a disk that does not answer.
 
 Reading a piece of 32 MiB with 5,000 extents takes 33 s at 150 IOPS.

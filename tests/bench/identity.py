@@ -196,7 +196,7 @@ def measure(place: Bed, kinds: dict[Path, str]) -> tuple[list[str], list[Figure]
         count_is("failed", sum(outcome["result"] == "failed" for outcome in first + second), 0),
         Figure("rewritten by the first run", str(sum(outcome["result"] == "done" for outcome in first))),
         count_is("bytes written by the second run", sum(outcome["bytes_written"] for outcome in second), 0),
-        count_is("files that it says why it left alone", _left_alone(second), len(kinds)),
+        count_is("files that it says why it left alone", _left_alone(second, kinds), len(kinds)),
         count_is("NOCOW files still NOCOW (lsattr)", sum("C" in run("lsattr", path).split()[0] for path in nocow), 0),
         count_is("NOCOW files without checksums now", without_checksums(place.volume, nocow), 0),
         count_is("blocks without a checksum now (scrub)", blocks, 0),
@@ -206,8 +206,9 @@ def measure(place: Bed, kinds: dict[Path, str]) -> tuple[list[str], list[Figure]
     return notes, figures
 
 
-def _left_alone(outcomes: list[dict[str, Any]]) -> int:
-    return sum(outcome["result"] == "skipped" and bool(outcome["reason"]) for outcome in outcomes)
+def _left_alone(outcomes: list[dict[str, Any]], kinds: dict[Path, str]) -> int:
+    files = [outcome for outcome in outcomes if Path(outcome["path"]) in kinds]
+    return sum(outcome["result"] == "skipped" and bool(outcome["reason"]) for outcome in files)
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -137,6 +138,9 @@ PIECES = r"DEFRAG|sync_file_range\(.*SYNC_FILE_RANGE_WRITE|fsync\(.*\.journal|fd
 
 
 TRACING = Path("/sys/kernel/tracing")
+MOUNTING = threading.Lock()
+"""Only one thread of a bench mounts tracefs."""
+
 FSYNC = re.compile(r"-(\d+)\s+\[\d+\]\s+\S+\s+([\d.]+): sys_fsync(\(| -> )")
 
 
@@ -150,8 +154,9 @@ def fsyncs(pid: int) -> Iterator[list[Call]]:
     Raises: RuntimeError if events were lost, OSError or CalledProcessError without tracefs.
     """
     found: list[Call] = []
-    if not (TRACING / "instances").exists():
-        run("mount", "-t", "tracefs", "tracefs", TRACING)  # in the mount namespace of the bench
+    with MOUNTING:
+        if not (TRACING / "instances").exists():
+            run("mount", "-t", "tracefs", "tracefs", TRACING)  # in the mount namespace of the bench
     instance = TRACING / f"instances/journalkeeper-bench-{pid}"
     instance.mkdir()
     try:

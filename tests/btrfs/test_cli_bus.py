@@ -523,6 +523,6 @@ def test_a_record_that_another_process_holds_is_a_reason_to_act_after_a_minute(m
         assert other.stdout.readline() == "held\n"
         host.archive()
         assert eventually(lambda: "Act: " in host.log(), 150), host.log()
-        assert ("has held it locked" in host.log(), host.log().count("Act: ")) == (True, 1)
+        assert ("has kept it locked" in host.log(), host.log().count("Act: ")) == (True, 1)
         other.communicate("\n")
     assert eventually(lambda: verdict(host)[0] == 0, 150), verdict(host)

@@ -126,7 +126,7 @@ def test_the_command_obeys_another_compression_and_does_the_same_one_once(
 
     def defrag(*words: str) -> tuple[str, str]:
         done = journalkeeper("defrag", "-D", top, "--now", "-j", *words, state=tmp_path / "state")
-        (outcome,) = json.loads(done.stdout)["outcomes"]
+        (outcome,) = (one for one in json.loads(done.stdout)["outcomes"] if one["path"] == f"{path}")
         return outcome["result"], outcome["reason"]
 
     def algorithms() -> str:

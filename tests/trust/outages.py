@@ -222,10 +222,11 @@ class Place:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
 
-    def history(self) -> list[str]:
-        """The names of the files that the record says were done."""
+    def history(self, *, every: bool = False) -> list[str]:
+        """The names of the files that the record says were done, or that it has any outcome of."""
         with Record(self.state, read_only=True) as record:
-            done = [entry.outcome for entry in record.history() if entry.outcome.result is Result.DONE]
+            outcomes = [entry.outcome for entry in record.history()]
+        done = [outcome for outcome in outcomes if every or outcome.result is Result.DONE]
         return [os.path.basename(outcome.path) for outcome in done]
 
     @property
@@ -447,7 +448,8 @@ class Subject:
         self.unclean += [path.name for path in journal.iterdir() if path.name.startswith(".journalkeeper")]
         claims = read_claims(self.place.state)
         self.unclean += find_false_claims(journal, claims)
-        recorded = {row.name for row in claims.done}
+        # a rewrite that failed after its last piece has moved is a failed one
+        recorded = set(self.place.history(every=True))
         self.unclean += [f"{name} was rewritten and is not recorded" for name in torn if name not in recorded]
 
 

@@ -31,6 +31,8 @@ from dbus_fast import BusType, Message, MessageType, Variant
 from dbus_fast.aio import MessageBus
 
 from journalkeeper.bus import names
+from journalkeeper.bus.callers import BURST, LONG_COST, RATE_PER_S
+from journalkeeper.bus.dispatch import LONG
 from journalkeeper.history.record import Record
 from journalkeeper.observe.observer import Observer
 from journalkeeper.probe.bed import Bed, bed
@@ -68,6 +70,7 @@ EXPECTED: Final = frozenset(name.rpartition(".")[2] for kind, name in names.ERRO
 
 LOGGED: Final = re.compile(
     r"<6>.*|<4>[0-9]+ messages were lost.*|<3>not reloaded, the running configuration stays: .*Archived.*|<4>no file .*"
+    r"|<4>Act: (The service is paused|The configuration on disk is).*"
 )
 """What the service has a reason to log here."""
 
@@ -148,6 +151,7 @@ class Stress:
         self._bus = bus
         self._seed = seed
         self._over = False
+        self._tokens, self._paced_s, self._took_s = BURST, time.monotonic(), 0.0
         self._files = Files(place.volume.mountpoint, place.journald.rotate().read_bytes(), self._dice("files"))
         bus.add_message_handler(self._hear)
 
@@ -161,14 +165,26 @@ class Stress:
 
     # -- Calls ---------------------------------------------------------------------------------
 
+    async def _pace(self, member: str) -> None:
+        """Wait as long as keeps the caller below its rate: above it a call gets no answer."""
+        now_s = time.monotonic()
+        self._tokens = min(BURST, self._tokens + (now_s - self._paced_s) * RATE_PER_S)
+        self._tokens -= LONG_COST if member in LONG else 1
+        self._paced_s = now_s
+        if self._tokens < BURST / 2:
+            await asyncio.sleep((BURST / 2 - self._tokens) / RATE_PER_S)
+
     async def _ask(self, member: str, signature: str = "", *body: object, interface: str = names.MANAGER) -> Message:
         call = Message(names.BUS_NAME, names.MANAGER_PATH, interface, member, signature=signature, body=list(body))
+        began_s = time.monotonic()
         answer = await asyncio.wait_for(self._bus.call(call), ANSWER_S)
+        self._took_s = time.monotonic() - began_s
         assert answer is not None
         return answer
 
     async def _call(self, member: str, signature: str = "", *body: object, interface: str = names.MANAGER) -> list[Any]:
         """The answer; nothing where it is an error that is expected."""
+        await self._pace(member)
         answer = await self._ask(member, signature, *body, interface=interface)
         if answer.message_type is MessageType.ERROR:
             name = str(answer.error_name)
@@ -198,12 +214,11 @@ class Stress:
         if dice.random() < 0.3:
             await self._call("ListFiles", "a{sv}", {})
             return
-        began_s = time.monotonic()  # of what is not put off on purpose, as lists are after the one before
         if dice.random() < 0.5:
             await self._call("GetAll", "s", names.MANAGER, interface=names.PROPERTIES)
         else:
             await self._call("Introspect", interface=names.INTROSPECTABLE)
-        self.slowest_s = max(self.slowest_s, time.monotonic() - began_s)
+        self.slowest_s = max(self.slowest_s, self._took_s)
 
     async def plan(self, _dice: random.Random) -> None:
         """A plan."""
