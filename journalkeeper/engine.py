@@ -76,6 +76,8 @@ class Memory:
     notices: list[str] = field(default_factory=list)
     newest_run: int | None = None
     pruned_s: float = -DAY_S
+    healthy: bool | None = None
+    """The last verdict of the service, None before the first."""
 
 
 class Engine:
@@ -104,11 +106,13 @@ class Engine:
         self.memory = Memory(Observer(root, with_disk_bytes=disk_bytes))
         self._publisher: Publisher | None = None
         if config.metrics.textfile and self.directories == config.watch.directories:  # not of another directory, -D
-            self._publisher = Publisher(config, self.state_directory)
+            self._publisher = Publisher(config, self.state_directory, judges=not follows)
 
     def take_over(self, before: Engine) -> None:
         """Continue with the memory of `before`, an engine with another configuration."""
         self.memory = before.memory
+        if self._publisher is not None:
+            self._publisher.keep_health(healthy=self.memory.healthy)
 
     def has_configuration_of(self, other: Engine) -> bool:
         """Return whether both engines have the same configuration and directories."""
@@ -126,6 +130,7 @@ class Engine:
 
     def publish_health(self, *, healthy: bool | None) -> None:
         """Write the verdict into the metrics, None if it is unknown. An error is left for the next run to report."""
+        self.memory.healthy = healthy
         if self._publisher is not None:
             run_bookkeeping(partial(self._publisher.publish_health, healthy=healthy))
 

@@ -53,10 +53,14 @@ def target(place: str) -> str:
 
 
 class Publisher:
-    """The writer of the file that `Textfile=` of `config` names; the history is in `state_directory`."""
+    """The writer of the file that `Textfile=` of `config` names; the history is in `state_directory`.
 
-    def __init__(self, config: Config, state_directory: str) -> None:
+    `judges` is False in the service, whose verdict knows more than a run: of a pause, or of a read-only directory.
+    """
+
+    def __init__(self, config: Config, state_directory: str, *, judges: bool) -> None:
         self._config = config
+        self._judges = judges
         self._state_directory = state_directory
         self._path = target(config.metrics.textfile)
         self._facts = Facts(succeeded=True)
@@ -67,15 +71,14 @@ class Publisher:
     def show(self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, *, watching: bool) -> None:
         """Publish the numbers after a successful run.
 
-        With `watching`, the run is one of the service: it measures the intake delay, and its health comes from
-        `publish_health`.
+        With `watching`, the run is one of the service: it measures the intake delay.
 
         Raises: FileError; KeeperError with the remedy.
         """
         host, plan = seen
         run = record.last_run()
         healthy = self._facts.healthy
-        if not watching:
+        if self._judges:
             waiting = tuple(record.waiting().values())
             healthy = judge_present(present_after_run(plan, outcomes, waiting), host.now_us).health == "ok"
         self._facts = Facts(
@@ -104,7 +107,8 @@ class Publisher:
                 self._facts = self._facts._replace(counters=record.counters())
         except KeeperError as second:  # most likely the same error as the first
             error.add_note(f"not counted: {second}")
-        self._facts = self._facts._replace(succeeded=False, intake_delay_us=None, healthy=False)
+        healthy = False if self._judges else self._facts.healthy
+        self._facts = self._facts._replace(succeeded=False, intake_delay_us=None, healthy=healthy)
         try:
             self._write()
         except KeeperError as second:
@@ -116,8 +120,12 @@ class Publisher:
         Raises: as `show`.
         """
         if healthy is not self._facts.healthy:
-            self._facts = self._facts._replace(healthy=healthy)
+            self.keep_health(healthy=healthy)
             self._write()
+
+    def keep_health(self, *, healthy: bool | None) -> None:
+        """Keep the verdict of the service for the next time that the file is written."""
+        self._facts = self._facts._replace(healthy=healthy)
 
     def _write(self) -> None:
         text = prometheus.render(self._facts)

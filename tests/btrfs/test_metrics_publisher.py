@@ -151,6 +151,19 @@ def test_a_first_run_without_a_record_says_no_more_than_that_it_failed(keep: Kee
     assert {name.partition("{")[0] for name in found(out)} == {"build_info", "healthy", "last_run_success"}
 
 
+@pytest.mark.parametrize("healthy", [True, False])
+def test_the_verdict_of_the_service_outlives_its_jobs_and_a_reload(keep: Keep, out: Path, *, healthy: bool) -> None:
+    engine = keep(follows=True)
+    go(engine, origin=DAEMON)
+    engine.publish_health(healthy=healthy)
+    go(engine, origin="bus")
+    assert found(out)["healthy"] == healthy
+    reloaded = keep(follows=True)
+    reloaded.take_over(engine)
+    go(reloaded, origin=DAEMON)
+    assert found(out)["healthy"] == healthy
+
+
 def test_somebody_elses_run_is_no_failure(keep: Keep, tmp_path: Path, out: Path) -> None:
     with state.lock(tmp_path / "state"), pytest.raises(BusyError):
         go(keep())
