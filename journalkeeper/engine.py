@@ -25,17 +25,7 @@ from journalkeeper.history.bookkeeping import describe_replacement, record_outco
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.metrics.publisher import Publisher
 from journalkeeper.metrics.status import Status, status
-from journalkeeper.model import (
-    Host,
-    Outcome,
-    Past,
-    Plan,
-    Reason,
-    Refusal,
-    Request,
-    Result,
-    Window,
-)
+from journalkeeper.model import Host, Outcome, Past, Plan, Reason, Refusal, Request, Result, Window
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.recorded import Counters
@@ -76,8 +66,7 @@ class Memory:
     notices: list[str] = field(default_factory=list)
     newest_run: int | None = None
     pruned_s: float = -DAY_S
-    healthy: bool | None = None
-    """The last verdict of the service, None before the first."""
+    healthy: bool | None = None  # the last verdict of the service
 
 
 class Engine:

@@ -144,7 +144,7 @@ shows how many of its lines come to journald at once. It starts a journald of it
 host's with --host.""",
         """
   sudo journalkeeper probe stream --seconds=2
-  sudo journalkeeper probe stream --seconds=5 -- sh -c 'while sleep 0.1; do date; done'""",
+  sudo journalkeeper probe stream --seconds=5 -- vmstat 1""",
         {"host": False, "size": 100, "rate": 20, "seconds": 15, "argv": []},
         _STARTS,
         500_000,

@@ -289,6 +289,8 @@ class Daemon:
                 on_outcome=lambda outcome: self._mailbox.post(FileDone(outcome, now_us())),
             )
         except NotBtrfsError as error:
+            if engine.memory.seen.instances:  # it was on btrfs before, so it is unmounted or replaced
+                return self._report_failure(error)
             # A mount will cause an event; until then there is nothing to do.
             self._daily.log("foreign", INFO, describe_foreign([error.path]))
             self._mailbox.post(NotOnBtrfs(error.path))

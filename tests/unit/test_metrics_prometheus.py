@@ -25,6 +25,7 @@ def samples(facts: Facts) -> dict[str, str]:
     ("name", "value"),
     [
         (f'build_info{{version="{__version__}"}}', "1"),
+        ("healthy", "1"),
         ("last_run_success", "1"),
         ("last_run_timestamp_seconds", "1700000000.000001"),
         ("run_failures_total", "3"),
@@ -57,7 +58,7 @@ def test_every_number_has_its_sample(name: str, value: str) -> None:
 
 
 def test_this_table_leaves_no_sample_out() -> None:
-    assert len(samples(figures.FACTS)) == 26
+    assert len(samples(figures.FACTS)) == 27
 
 
 @pytest.mark.parametrize(
