@@ -91,6 +91,8 @@ def lend_registries(root: Path) -> None:
 def _recipe(release: str) -> list[str]:
     packages = ",".join((*PACKAGES, *EXTRA[release]))
     return [
+        # the caches of the tests' Python are none of the guest's
+        "env", "--unset=PYTHONPYCACHEPREFIX",
         "mmdebstrap", "--mode=root", "--format=tar", "--variant=minbase", f"--include={packages}",
         "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in UNREAD),
