@@ -276,7 +276,7 @@ def test_a_page_of_another_hosts_directory(commands: Commands, tmp_path: Path) -
     page = tmp_path / "page.html"
     done = commands("report", "-D", commands.directory, "-o", page)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"{page}: ")
+    assert done.stdout.startswith(f"{page}:")
     check("report", commands.json("report", "-D", commands.directory, "-o", page, "--force"))
     text = page.read_text()
     assert '<h2 id="actions">' in text
