@@ -92,7 +92,9 @@ def stack_blocks(blocks: list[list[str]]) -> list[str]:
 
 def wrap_sentence(text: str, width: int | None) -> list[str]:
     """Return a sentence in lines of at most `width` columns."""
-    return [text] if width is None else textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+    return (
+        [text] if width is None else textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False) or [""]
+    )
 
 
 def _excess(widths: list[int], width: int | None) -> int:

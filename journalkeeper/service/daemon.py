@@ -160,7 +160,7 @@ class Daemon:
     def _tell(self, state: Snapshot) -> None:
         """Pass the verdict on to the service manager, the log and the metrics."""
         if state.verdict.health != "unknown" and not state.working:
-            self._notify.status(state.headline)
+            self._notify.status(state.status_line)
         if problems := state.verdict.problems:
             words = " ".join(finding.word for finding in problems)
             self._daily.log("health", WARNING, state.headline, same=words)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Present
-from journalkeeper.health.finding import Verdict
+from journalkeeper.health.finding import TRY, Verdict
 from journalkeeper.health.verdict import describe_files, describe_foreign, describe_waits
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, Host, JournalFile, Outcome, Plan, Skip, Window
@@ -67,6 +67,14 @@ class Snapshot(NamedTuple):
         if self.findings is None:
             return self.verdict.headline(f"{state(self)[1]}.")
         return self.verdict.headline(describe_files(self.findings.status.files, self.findings.waits_for))
+
+    @property
+    def status_line(self) -> str:
+        """The headline; one with a remedy has the number of files before it, so that the remedy can be pasted."""
+        sentence, separator, remedy = self.headline.rpartition(TRY)
+        if not separator or self.findings is None:
+            return self.headline
+        return f"{sentence} {describe_files(self.findings.status.files, '')}{separator}{remedy}"
 
 
 def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, settle_us: int) -> Findings:

@@ -226,7 +226,7 @@ def test_what_cannot_be_told_ends_with_why(given: Given, typed: Typed) -> None:
     given(evidence(look=look(*archives(1), instances=(limits(),))))
     said = typed("retention")
     assert said.status == 1
-    assert "cannot be told: only 1 archives" in said.err
+    assert "cannot be told: compacted archives: 1" in said.err
 
 
 def test_another_directory_is_not_applied_to(typed: Typed) -> None:
