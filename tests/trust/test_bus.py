@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -189,14 +190,16 @@ def test_calls_above_the_rate_get_no_answer_and_others_get_theirs(
         with RawClient(str(bus.socket)) as client:
             client.send(STATE)  # the bus says who this is
             client.wait()
-            client.send(b"".join(numbered(STATE, serial) for serial in range(3, 403)))
             client.socket.settimeout(5)
-            with suppress(TimeoutError):
-                for kind, _ in answers(client):
-                    answered += kind == beds.METHOD_RETURN
+            # A bus lets a caller wait for 128 answers and refuses the next call itself.
+            for first, last in ((3, 103), (103, 203), (203, 323)):
+                client.send(b"".join(numbered(STATE, serial) for serial in range(first, last)))
+                with suppress(TimeoutError):
+                    for kind, _ in islice(answers(client), last - first):
+                        answered += kind == beds.METHOD_RETURN
         return answered
 
-    assert BURST - 1 <= as_nobody(floods) < 400
+    assert BURST - 1 <= as_nobody(floods) < 320
     assert gdbus(bus, "ListFiles", "{}").returncode == 0
 
 
