@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple, Self
 
-from journalkeeper.gather.journal import read_journal
 from journalkeeper.health.buffering import bursts, judge_stream
 from journalkeeper.health.evidence import Journal
+from journalkeeper.observe.journal import read_journal
 from journalkeeper.probe.bed import PrivateJournald
 from tests.patience import PATIENCE_S
 

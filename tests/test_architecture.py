@@ -35,7 +35,6 @@ ORDER = (
     "probe",
     "service",
     "bus",
-    "gather",
     "cli",
     "__main__",
 )

@@ -82,7 +82,7 @@ def collect_evidence(context: Context, wanted: Wanted, config: Config | None = N
 
     `config` replaces the configuration on disk.
     """
-    from journalkeeper.gather.evidence import gather  # noqa: PLC0415 - takes dbus-fast, which the pages are made without
+    from journalkeeper.cli.evidence import gather  # noqa: PLC0415 - takes dbus-fast, which the pages are made without
 
     return gather(
         context.engine(config),

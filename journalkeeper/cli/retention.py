@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.doctor import WIDTH, collect_evidence
 from journalkeeper.execute.whole_file import write_whole
-from journalkeeper.gather.machine import RETENTION
 from journalkeeper.health.evidence import Evidence, Unknown, Wanted
 from journalkeeper.journald import conf
 from journalkeeper.model.errors import FileError, KeeperError, UsageError
+from journalkeeper.observe.machine import RETENTION
 from journalkeeper.report.retention import Retention, dropin, retention, sentence
 
 if TYPE_CHECKING:

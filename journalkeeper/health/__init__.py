@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The rules of health: they turn evidence about a host into findings, and into one verdict. Pure: no I/O and no clock.
 
-`gather` and the service collect the evidence.
+The commands and the service collect the evidence.
 """

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from journalkeeper.config import files
 from journalkeeper.model import GIB, KIB, MIB
@@ -176,3 +176,16 @@ def fill_defaults(given: Settings, filesystem_bytes: int) -> Settings:
 def _round_up_to_page(size_bytes: int) -> int:
     page = os.sysconf("SC_PAGE_SIZE")
     return -(-size_bytes // page) * page
+
+
+TARGET: Final = "# target-bytes="
+"""The prefix, in the drop-in of `journalkeeper retention --apply`, of the disk space that the journal may take."""
+
+
+def parse_target(text: str) -> int | None:
+    """Return the target bytes in a drop-in of ours; None if it has none."""
+    for line in text.splitlines():
+        digits = line.removeprefix(TARGET)
+        if digits != line and digits.isdecimal() and len(digits) < 20:
+            return int(digits)
+    return None

@@ -25,7 +25,7 @@ from journalkeeper.metrics.prometheus import Facts
 from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Outcome, Plan
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NotBtrfsError
-from journalkeeper.observe.intake import Intake, list_journald_files
+from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, Intake, list_journald_files
 
 REFRESH_S: Final = 3600.0
 
@@ -33,11 +33,6 @@ NAME: Final = "journalkeeper.prom"
 
 MODE: Final = 0o644
 """Readable for all, because node_exporter runs as its own user."""
-
-ENTRIES: Final = 128
-"""The number of newest entries in which the longest wait is searched; this takes some 13 ms after each flush of
-journald.
-"""
 
 REMEDIES: Final = {
     errno.ENOENT: "make the directory, or name another by Textfile= in [Metrics]",
@@ -66,7 +61,7 @@ class Publisher:
         self._facts = Facts(succeeded=True)
         self._text = ""
         self._written_s = -REFRESH_S
-        self._intake = Intake(ENTRIES)
+        self._intake = Intake(ENTRIES_PER_FLUSH)
 
     def show(self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, *, watching: bool) -> None:
         """Publish the numbers after a successful run.

@@ -8,6 +8,7 @@ journald's own time. So the effect of a stall is known when the stall ends.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -16,7 +17,12 @@ from journalkeeper.journald.entries import Entry, read_newest
 from journalkeeper.model import JournalFile, Kind
 
 ENTRIES: Final = 16
-"""The number of newest entries that are read at a time."""
+"""The number of newest entries that are read at a time between two pieces of work."""
+
+ENTRIES_PER_FLUSH: Final = 128
+"""The number of newest entries that are read after each flush of journald; this takes some 13 ms."""
+
+KEPT: Final = 1000
 
 
 class Intake:
@@ -70,3 +76,19 @@ def list_journald_files(files: Iterable[JournalFile]) -> list[str]:
     """Return the paths of the active files that journald writes; the files in remote/ have other writers."""
     active = (file for file in files if file.kind is Kind.ACTIVE and file.problem is None)
     return [file.path for file in active if file.instance != layout.REMOTE]
+
+
+class IntakeDelays:
+    """The waits for journald of the newest KEPT messages."""
+
+    def __init__(self) -> None:
+        self._waits: deque[int] = deque(maxlen=KEPT)
+        self._intake = Intake(ENTRIES_PER_FLUSH)
+
+    def look(self, files: Iterable[JournalFile]) -> list[int]:
+        """Read the new entries of the active files, and return the waits of the newest KEPT messages in microseconds.
+
+        For the worker thread, because it reads files.
+        """
+        self._waits.extend(self._intake.list_waits_us(list_journald_files(files)))
+        return list(self._waits)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A file's or directory's story, retention, and the HTML page, made from one frozen `Evidence`. Pure: no I/O, no clock.
+"""The story of a file or directory, retention, and the HTML page, made from one frozen `Evidence`.
 
-The evidence is collected by journalkeeper.gather.
+Pure: no I/O, no clock.
 """

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.health.evidence import Evidence, Unknown
 from journalkeeper.health.finding import Facts, Finding, Severity, require
+from journalkeeper.journald.conf import TARGET
 from journalkeeper.model import MIB, Instance, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_size, format_span
 
@@ -228,19 +229,6 @@ def dropin(found: Retention) -> str:
         f"SystemMaxFileSize={format_limit(found.max_file_bytes)}\n"
         f"SystemMaxFiles={found.proposed_files}\n"
     )
-
-
-TARGET: Final = "# target-bytes="
-"""The prefix, in the drop-in, of the disk space that the journal may take."""
-
-
-def target_in(text: str) -> int | None:
-    """Return the target bytes in a drop-in of ours; None if it has none."""
-    for line in text.splitlines():
-        digits = line.removeprefix(TARGET)
-        if digits != line and digits.isdecimal() and len(digits) < 20:
-            return int(digits)
-    return None
 
 
 def format_limit(size_bytes: int) -> str:

@@ -29,7 +29,7 @@ from journalkeeper.model.internal_error import InternalError, catch_errors
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import HOUR_US, MINUTE_US, quantile
-from journalkeeper.observe.intake_delays import IntakeDelays
+from journalkeeper.observe.intake import IntakeDelays
 from journalkeeper.policy.deferral import PASSING, get_retry_delay_us
 from journalkeeper.service.api import Api
 from journalkeeper.service.backoff import RETRY_S, Backoff, CpuShare

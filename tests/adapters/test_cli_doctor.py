@@ -13,10 +13,10 @@ from jsonschema import Draft202012Validator
 
 from journalkeeper.cli import doctor, retention
 from journalkeeper.config import files
-from journalkeeper.gather import machine
 from journalkeeper.health.evidence import Dropped, Evidence, Unit, Unknown
 from journalkeeper.journald import conf
 from journalkeeper.model import Reason
+from journalkeeper.observe import machine
 from journalkeeper.wire.schemas import schema
 from tests.adapters.command import Typed
 from tests.evidence import archives, evidence, journal, limits, look, recorded

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from journalkeeper.cli import program
-from journalkeeper.gather.journal import read_journal
 from journalkeeper.health.evidence import Journal
 from journalkeeper.health.intake import summarize_waits
 from journalkeeper.journald import layout
 from journalkeeper.model import MIB
+from journalkeeper.observe.journal import read_journal
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import extents

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from journalkeeper.cli import program
-from journalkeeper.gather.journal import read_journal
 from journalkeeper.health.evidence import Journal
+from journalkeeper.observe.journal import read_journal
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.guest.conftest import require_guest
 from tests.guest.host import Guest

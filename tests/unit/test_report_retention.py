@@ -14,7 +14,7 @@ from journalkeeper.journald import conf
 from journalkeeper.model import GIB, MIB, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, HOUR_US, parse_size
 from journalkeeper.report import directory
-from journalkeeper.report.retention import Retention, dropin, format_limit, history, retention, sentence, target_in
+from journalkeeper.report.retention import Retention, dropin, format_limit, history, retention, sentence
 from tests.evidence import STORAGE, archives, evidence, limits, look
 from tests.hosts import DIRECTORY, NOW_US, file, instance
 
@@ -107,7 +107,7 @@ def test_the_finding_is_the_sentence_of_the_command() -> None:
 def test_once_applied_it_starts_from_the_bytes_of_before() -> None:
     """Else each --apply would multiply the limit again."""
     first = kept()
-    storage = STORAGE._replace(retention_bytes=target_in(dropin(first)))
+    storage = STORAGE._replace(retention_bytes=conf.parse_target(dropin(first)))
     again = kept(storage=storage, system_max_use_bytes=first.proposed_use_bytes)
     assert again.applied
     assert again.target_bytes == first.target_bytes
@@ -133,7 +133,7 @@ def test_sizes_are_written_as_journald_reads_them(size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "# target-bytes=\n", "# target-bytes=x\n", "# target-bytes=" + "9" * 30, "1"])
 def test_a_drop_in_of_somebody_else_has_no_target(text: str) -> None:
-    assert target_in(text) is None
+    assert conf.parse_target(text) is None
 
 
 @pytest.mark.parametrize(

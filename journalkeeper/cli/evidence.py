@@ -9,26 +9,19 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from journalkeeper.bus.unit_states import units
 from journalkeeper.config import Config
-from journalkeeper.gather import machine
-from journalkeeper.gather.journal import read_journal
+from journalkeeper.engine import SNAPSHOTS_US, Engine
 from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown, Wanted
 from journalkeeper.health.service_rules import present
 from journalkeeper.history.record import NAME, Record
-from journalkeeper.journald import layout, opening
 from journalkeeper.model import Host, Plan, Reason, Request
-from journalkeeper.model.errors import FileError, KeeperError, NeedsRootError, NotBtrfsError
+from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.units import DAY_US
-
-if TYPE_CHECKING:
-    from journalkeeper.engine import Engine
-
-SNAPSHOTS_US: Final = 30 * DAY_US
-"""The same as in a plan: how long a rewrite of shared data is evidence that snapshots are taken of a journal."""
+from journalkeeper.observe import machine
+from journalkeeper.observe.journal import read_journal
 
 ELSEWHERE: Final = Unknown("-D names a journal that this machine's journald does not write")
 
@@ -84,19 +77,8 @@ def _look(
         plan = record
     here = {one.directory for one in host.instances}
     foreign = tuple(file.path for file in host.files if file.problem is Reason.NOT_BTRFS and file.path not in here)
-    return Look(host, tuple(path for path in foreign if os.path.isdir(path)), _find_leftovers(host)), plan
-
-
-def _find_leftovers(host: Host) -> tuple[str, ...]:
-    """Return the paths of this program's temporary files in the journal directories."""
-    found: list[str] = []
-    for one in host.instances:
-        try:
-            with opening.open_directory(one.directory) as fd:
-                found += [f"{one.directory}/{name}" for name in layout.list_directory(fd).leftovers]
-        except (FileError, OSError):
-            continue  # it could be opened a moment ago; the problems of its files are reported instead
-    return tuple(found)
+    temporary = set(engine.memory.seen.leftovers) - {file.path for file in host.files}
+    return Look(host, tuple(path for path in foreign if os.path.isdir(path)), tuple(sorted(temporary))), plan
 
 
 def read_history(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | Unknown:

@@ -11,7 +11,6 @@ from typing import Final
 from journalkeeper.health.evidence import Storage, System, Unknown
 from journalkeeper.journald import conf, control, layout
 from journalkeeper.model.errors import FileError
-from journalkeeper.report.retention import target_in
 
 QLEN: Final = "/proc/sys/net/unix/max_dgram_qlen"
 RETENTION: Final = "/etc/systemd/journald.conf.d/60-journalkeeper-retention.conf"
@@ -65,6 +64,6 @@ def read_retention_bytes() -> int | None:
     """Return the disk usage that our drop-in for journald aims at, or None without a drop-in. Raises: OSError."""
     try:
         with open(RETENTION, encoding="utf-8", errors="replace") as file:
-            return target_in(file.read(4096))
+            return conf.parse_target(file.read(4096))
     except FileNotFoundError:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Searches on two threads, and their run_searches."""
+"""Searches on two threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from journalkeeper.observe.parallel import run_searches
+from journalkeeper.observe.survey import run_searches
 
 BOTH = pytest.mark.parametrize("parallel", [True, False])
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.gather import journal as gathering
-from journalkeeper.gather.journal import read_journal
 from journalkeeper.health.evidence import Dropped, Ended, Intake, Journal, Line, Unknown
 from journalkeeper.journald.journalctl import JournalctlError, read_entries
 from journalkeeper.model.errors import NeedsRootError
+from journalkeeper.observe import journal as reading
+from journalkeeper.observe.journal import read_journal
 from tests.adapters.command import Says, Typed
 
 NOW_US = 1_795_350_000_000_000
@@ -114,10 +114,10 @@ SAID = "Time spent on flushing to /var/log/journal/a is 1min 2.345678s for 471 e
 def test_a_boot_is_told_by_its_messages(says: Says) -> None:
     says(
         events=[
-            entry(1, MESSAGE_ID=gathering.STARTUP_FINISHED, USERSPACE_USEC="9000000", _TRANSPORT="journal"),
-            entry(2, MESSAGE_ID=gathering.UNIT_STARTED, _SOURCE_REALTIME_TIMESTAMP=str(NOW_US - 2_500_000), **FLUSH),
+            entry(1, MESSAGE_ID=reading.STARTUP_FINISHED, USERSPACE_USEC="9000000", _TRANSPORT="journal"),
+            entry(2, MESSAGE_ID=reading.UNIT_STARTED, _SOURCE_REALTIME_TIMESTAMP=str(NOW_US - 2_500_000), **FLUSH),
             entry(3, MESSAGE=SAID, _TRANSPORT="driver"),
-            entry(4, MESSAGE_ID=gathering.UNIT_STARTING, _SOURCE_REALTIME_TIMESTAMP=str(NOW_US - 5_000_000), **FLUSH),
+            entry(4, MESSAGE_ID=reading.UNIT_STARTING, _SOURCE_REALTIME_TIMESTAMP=str(NOW_US - 5_000_000), **FLUSH),
             entry(5, MESSAGE="Journal started", _TRANSPORT="driver"),
             entry(90, MESSAGE="Journal started", _TRANSPORT="driver", _BOOT_ID="b" * 32),
         ]
@@ -132,23 +132,23 @@ def test_a_boot_is_told_by_its_messages(says: Says) -> None:
 def test_a_flush_that_ended_before_it_began_is_not_known(says: Says) -> None:
     says(
         events=[
-            entry(9, MESSAGE_ID=gathering.UNIT_STARTED, **FLUSH),
-            entry(1, MESSAGE_ID=gathering.UNIT_STARTING, **FLUSH),
+            entry(9, MESSAGE_ID=reading.UNIT_STARTED, **FLUSH),
+            entry(1, MESSAGE_ID=reading.UNIT_STARTING, **FLUSH),
         ]
     )
     assert read().boots[0].flush_us is None
 
 
 def test_what_was_lost_and_who_died(says: Says) -> None:
-    unit = {"OBJECT_SYSTEMD_UNIT": "a.service", "_TRANSPORT": "driver", "MESSAGE_ID": gathering.JOURNAL_DROPPED}
-    ended = {"MESSAGE_ID": gathering.UNIT_FAILURE_RESULT, "UNIT": "systemd-journald.service", "UNIT_RESULT": "watchdog"}
+    unit = {"OBJECT_SYSTEMD_UNIT": "a.service", "_TRANSPORT": "driver", "MESSAGE_ID": reading.JOURNAL_DROPPED}
+    ended = {"MESSAGE_ID": reading.UNIT_FAILURE_RESULT, "UNIT": "systemd-journald.service", "UNIT_RESULT": "watchdog"}
     says(
         events=[
             entry(1, MESSAGE="Suppressed 40 messages from a.service", N_DROPPED="41", **unit),
             entry(
                 2, MESSAGE="Suppressed 7 messages from /system.slice/b.service", **{**unit, "OBJECT_SYSTEMD_UNIT": ""}
             ),
-            entry(3, MESSAGE="Missed 9 kernel messages", _TRANSPORT="driver", MESSAGE_ID=gathering.JOURNAL_MISSED),
+            entry(3, MESSAGE="Missed 9 kernel messages", _TRANSPORT="driver", MESSAGE_ID=reading.JOURNAL_MISSED),
             entry(4, MESSAGE="Suppressed many messages from a.service", **unit),
             entry(5, _TRANSPORT="journal", **ended),
         ]
