@@ -80,7 +80,6 @@ def recorded(**words: Any) -> Recorded:
         "first_us": NOW_US - 30 * DAY_US,
         "counters": Counters(since_us=NOW_US - 30 * DAY_US),
         "entries": (),
-        "samples": (),
         "totals": (),
         "last_run": None,
         "waiting": (),

@@ -8,7 +8,7 @@ from typing import Any
 
 from journalkeeper.health.evidence import Boot, Evidence, Intake, Journal, Look, Recorded, Unknown
 from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Reason, Skip, State, Verb
-from journalkeeper.model.recorded import Entry, Sample, Totals
+from journalkeeper.model.recorded import Entry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from tests import hosts
 
@@ -82,16 +82,15 @@ def journal(boots: int = 20, kept_from: int = 11, messages: int = 3000) -> Journ
 def recorded(days: int = 10, every_us: int = HOUR_US) -> Recorded:
     """A record of so many days: extents that grow and are taken back each morning."""
     times = range(NOW_US - days * DAY_US + HOUR_US, NOW_US, every_us)
-    samples, totals, entries = [], [], []
+    totals, entries = [], []
     for number, when_us in enumerate(times):
         torn = 40 + number % 24 * 55
-        samples.append(Sample(when_us, ACTIVE, torn, 1, 16 << 20, 16 << 20))
         size = (200 << 20) + number * (300 << 10)
         totals.append(Totals(when_us, "main", 20 + number // 24, 900 + torn, 600, torn, size, size - (30 << 20)))
         if number % 24 == 0:
             entries.append(entry(when_us, bytes_written=(6 + number % 5) << 20))
     first = NOW_US - (days - 1) * DAY_US - 12 * HOUR_US if not totals else totals[0].when_us
-    return Recorded(first, tuple(entries), tuple(samples), tuple(totals), None, ())
+    return Recorded(first, tuple(entries), tuple(totals), None, ())
 
 
 def plan() -> Plan:

@@ -88,13 +88,11 @@ def read_history(state_directory: str, wanted: Wanted, now_us: int) -> Recorded 
         with closing(Record(state_directory, read_only=True)) as record:
             paths = [wanted.directory] if wanted.directory else []
             entries = record.history(paths, wanted.since_us)
-            samples = record.samples(paths, wanted.since_us)
             totals = record.totals(wanted.since_us)
-            times = [row.when_us for rows in (entries, samples, totals) for row in rows[:1]]
+            times = [row.when_us for rows in (entries, totals) for row in rows[:1]]
             return Recorded(
                 first_us=min(times, default=None),
                 entries=tuple(entries),
-                samples=tuple(samples),
                 totals=tuple(totals),
                 last_run=record.last_run(),
                 waiting=tuple(record.waiting().values()),

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Writes one HTML page that needs nothing else, at most 500 KiB, without scripts: how long each
-boot took and how much of it the journal's flush, extents against their ideal, how long
-messages waited, bytes, each with a table; what is wrong or risky; every action with its reason."""
+boot took and how much of it the journal's flush, extents against their ideal, and how long
+messages waited, each with a table; what is wrong or risky; every action with its reason."""
 
 EXAMPLES = """\
 examples:

@@ -186,7 +186,6 @@ def _read(context: Context) -> tuple[Recorded | Unknown, int]:
             found = Recorded(
                 first_us=None,
                 entries=() if last is None else tuple(record.history((), last.began_us)),
-                samples=(),
                 totals=tuple(latest.values()),
                 last_run=last,
                 waiting=tuple(long(record.waiting().values(), now_us)),

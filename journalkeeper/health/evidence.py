@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from journalkeeper.config import Config
 from journalkeeper.model import Host, Plan
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.recorded import Counters, Entry, Run, Sample, Totals
+from journalkeeper.model.recorded import Counters, Entry, Run, Totals
 from journalkeeper.model.waiting import Wait
 
 DOCTOR_ENTRIES: Final = 50_000
@@ -101,14 +101,13 @@ class Look(NamedTuple):
 class Recorded(NamedTuple):
     """The contents of the history for the requested time, each part the oldest first.
 
-    `counters` are the totals since the installation. `first_us` is the time of the oldest row of `entries`, `samples`
-    and `totals`, None if there is none. `ignored` has a sentence on each table with unreadable rows. `unshared` are the
+    `counters` are the totals since the installation. `first_us` is the time of the oldest row of `entries` and
+    `totals`, None if there is none. `ignored` has a sentence on each table with unreadable rows. `unshared` are the
     directories in which shared data was rewritten, as in a plan.
     """
 
     first_us: int | None
     entries: tuple[Entry, ...]
-    samples: tuple[Sample, ...]
     totals: tuple[Totals, ...]
     last_run: Run | None
     waiting: tuple[Wait, ...]

@@ -1,24 +1,34 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The charts of boot times and of intake delay.
+"""The three charts of the page: boots, extents, and intake delay. Each has a summary, a table, and notes.
 
-An unknown value is a gap with a note. No bar or line goes below zero, even if a clock was set back.
+A chart is described here in plain numbers; the page's template draws it, COLUMNS wide and ROWS high. An unknown value
+is a gap with a note. No bar or line goes below zero, even if a clock was set back. A line is thinned to three points
+for each column and keeps its peaks, so a chart's size does not grow with the history.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from math import ceil, log10
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from journalkeeper.health.evidence import Boot, Intake, Journal, Recorded
-from journalkeeper.model import Result
-from journalkeeper.model.units import DAY_US, MINUTE_US, counted, format_span, quantile
-from journalkeeper.report import svg
-from journalkeeper.report.figure import MOST_ROWS, Figure, Table, describe_omission, in_time, number_label, time_labels
+from journalkeeper.history.samples import totals
+from journalkeeper.model import JournalFile, Result
+from journalkeeper.model.recorded import Totals
+from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, counted, format_span, quantile
 from journalkeeper.report.text import UNKNOWN, day, hour, seconds, when
+
+COLUMNS: Final = 1000
+ROWS: Final = 160
+LABELS: Final = 4
+"""The most labels of a time axis: so many fit next to each other on a narrow screen."""
+
+MOST_ROWS: Final = 12
+"""The most rows of a table below a chart: the newest rows, or sums."""
 
 MOST_BOOTS: Final = 120
 MOST_SPANS: Final = 120
@@ -29,9 +39,147 @@ SPAN_MESSAGES: Final = 100
 
 WAIT_LABELS: Final = ("10us", "100us", "1ms", "10ms", "100ms", "1s", "10s", "100s", "1000s")
 
+FIRST_US: Final = 1_293_840_000_000_000
+"""The beginning of 2011, before which journald did not exist."""
+
+
+class Bars(NamedTuple):
+    """Bars from the floor: (x0, x1, height, tooltip or ""). `css` is the class of their colour, `name` is for the key.
+
+    A bar is at least two columns wide.
+    """
+
+    css: str
+    name: str
+    bars: tuple[tuple[float, float, float, str], ...]
+
+
+class Line(NamedTuple):
+    """A stepped line: each (x, y) holds until the next; a y of None is a gap."""
+
+    css: str
+    name: str
+    points: tuple[tuple[float, float | None], ...]
+
+
+class Chart(NamedTuple):
+    """Layers over an axis from `low` to `high`, with heights from 0 to `top`.
+
+    `levels` are the labels of the heights, `labels` those of the axis, `words` stand on the floor, and `mark` is a
+    vertical line with its name.
+    """
+
+    low: float
+    high: float
+    top: float
+    levels: tuple[tuple[float, str], ...]
+    labels: tuple[tuple[float, str], ...]
+    layers: tuple[Bars | Line, ...]
+    words: tuple[tuple[float, str], ...] = ()
+    mark: tuple[float, str] | None = None
+
+    def across(self, x: float) -> float:
+        """Return the column of a place on the axis; a place outside of the axis is put at its edge."""
+        share = (min(max(x, self.low), self.high) - self.low) / ((self.high - self.low) or 1)
+        return round(share * COLUMNS, 1)
+
+    def percent(self, x: float) -> float:
+        """Return the place on the axis as a percentage of the width."""
+        return round(100 * self.across(x) / COLUMNS, 1)
+
+    def down(self, y: float) -> float:
+        """Return the row of a height; a height outside of the chart is put at its edge."""
+        return round(ROWS * (1 - min(max(y, 0), self.top) / (self.top or 1)), 1)
+
+    def boxes(self, layer: Bars) -> list[tuple[float, float, float, float, str]]:
+        """Return (column, row, width, height, tooltip) of each bar."""
+        return [
+            (self.across(x0), row := self.down(y), max(2.0, self.across(x1) - self.across(x0)), ROWS - row, said)
+            for x0, x1, y, said in layer.bars
+        ]
+
+    def path(self, layer: Line) -> str:
+        """Return a line as the commands of an SVG path."""
+        found: list[str] = []
+        pen = False
+        for column, some in groupby(layer.points, key=lambda point: int(self.across(point[0]))):
+            heights = [y for _, y in some]
+            known = [y for y in heights if y is not None]
+            for y in dict.fromkeys([known[0], max(known), known[-1]]) if known else ():
+                found.append(f"{'H' if pen else 'M'}{column}{'V' if pen else ' '}{self.down(y):g}")
+                pen = True
+            pen = pen and heights[-1] is not None
+        return "".join([*found, f"H{COLUMNS}"] if pen else found)
+
+
+class Table(NamedTuple):
+    """A caption, headings, and rows of cells. The first `left` columns are text, with `words_last` also the last."""
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: int = 1
+    words_last: bool = False
+
+    def side(self, column: int) -> str:
+        """Return the CSS classes that align a column."""
+        if self.words_last and column == len(self.heads) - 1:
+            return "left long"
+        return "left" if column < self.left else "right"
+
+
+class Figure(NamedTuple):
+    """A chart with its title, its summary, its table, and notes that describe missing data.
+
+    `chart` is None if there is nothing to draw; then the summary is the reason.
+    """
+
+    name: str
+    title: str
+    said: str
+    chart: Chart | None = None
+    table: Table | None = None
+    notes: tuple[str, ...] = ()
+
+
+class _Timed(Protocol):
+    @property
+    def when_us(self) -> int: ...
+
+
+T = TypeVar("T", bound=_Timed)
+
+
+def _in_time(rows: Iterable[T], now_us: int) -> list[T]:
+    """Return the rows with a plausible time: neither before journald existed nor after now."""
+    return [row for row in rows if FIRST_US <= row.when_us <= now_us + HOUR_US]
+
+
+def _describe_omission(number: int, noun: str) -> list[str]:
+    """Return a note on the rows that `_in_time` left out."""
+    return [f"{counted(number, noun)} dated before 2011 or after now by a wrong clock, left out."] if number else []
+
+
+def _levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]:
+    """Return about four labels of round numbers from 0 to at least `high`: multiples of 1, 2 or 5 times 10^n."""
+    step = max(high, 1e-6) / 4
+    power = 10.0 ** (ceil(log10(step)) - 1)
+    size = next(power * times for times in (1, 2, 5, 10) if power * times >= step * 0.999)
+    levels = [number * size for number in range(ceil(high / size - 1e-9) + 1)]
+    return tuple((level, f"{level:g}{unit}" if unit else f"{level:,.0f}") for level in levels if unit or level % 1 == 0)
+
+
+def _time_labels(low: int, high: int) -> tuple[tuple[float, str], ...]:
+    """Return LABELS labels at even distances on an axis of time."""
+    written = day if high - low > 4 * DAY_US else hour
+    return tuple((at, written(at)) for at in (low + (high - low) * part // (LABELS - 1) for part in range(LABELS)))
+
+
+# boots
+
 
 def boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
-    """Return the chart of boots: the time of each, the part of the journal's flush, and the extents that it met.
+    """Return the chart of boots: the time of each, and the part of the journal's flush.
 
     A mark shows when the history began, which is the day of the installation.
     """
@@ -39,31 +187,28 @@ def boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
     shown = sorted(known, key=lambda boot: boot.first_us)[-MOST_BOOTS:]
     if not shown:
         return Figure(name, title, "The journal contains no boot.")
-    extents = _count_found_extents(shown, [] if record is None else _counts(record))
     since_us = None if record is None else record.first_us
     if record is not None and record.counters is not None and record.counters.since_us is not None:
         since_us = record.counters.since_us
-    userspace = svg.Boxes("userspace", _columns([_s(boot.userspace_us) for boot in shown], shown))
-    flush = svg.Boxes("flush", _columns([_s(boot.waited_us) for boot in shown], shown))
-    gaps = tuple((place + 0.5, "?") for place, boot in enumerate(shown) if _s(boot.userspace_us) is None)
-    found = svg.Boxes("extents", _columns(extents, shown))
-    lower = tuple((place + 0.5, "?") for place, number in enumerate(extents) if number is None)
-    longest = max([_s(boot.userspace_us) or 0.0 for boot in shown] + [_s(boot.waited_us) or 0.0 for boot in shown])
-    panels = [svg.Panel("seconds", longest, _plain("s"), (userspace, flush, svg.Words("gap", gaps)), height=150)]
-    if any(number is not None for number in extents):
-        highest = max(number or 0 for number in extents)
-        layers = (found, svg.Words("gap", lower))
-        panels.append(svg.Panel("extents of the active files at the boot", highest, number_label, layers, height=70))
     first = None if since_us is None else bisect_right([boot.first_us for boot in shown], since_us)
     written = day if shown[-1].first_us - shown[0].first_us > 4 * DAY_US else hour
-    marks = (
-        () if first is None or not 0 < first < len(shown) else ((float(first), f"kept since {written(since_us or 0)}"),)
+    userspace = Bars("userspace", "userspace", _columns([_s(boot.userspace_us) for boot in shown], shown))
+    flush = Bars("flush", "of it, the journal's flush", _columns([_s(boot.waited_us) for boot in shown], shown))
+    levels = _levels(max([bar[2] for bar in (*userspace.bars, *flush.bars)], default=0.0), " s")
+    chart = Chart(
+        low=0,
+        high=len(shown),
+        top=levels[-1][0],
+        levels=levels,
+        labels=tuple(
+            (place + 0.5, written(shown[place].first_us))
+            for place in sorted({(len(shown) - 1) * part // (LABELS - 1) for part in range(LABELS)})
+        ),
+        layers=(userspace, flush),
+        words=tuple((place + 0.5, "?") for place, boot in enumerate(shown) if _s(boot.userspace_us) is None),
+        mark=(first, f"kept since {written(since_us or 0)}") if first is not None and 0 < first < len(shown) else None,
     )
-    labels = tuple((place + 0.5, written(boot.first_us)) for place, boot in enumerate(shown))
-    said = _describe_boots(shown, first)
-    chart = svg.Chart(f"Boots: {said}", 0, len(shown), tuple(panels), labels, marks)
-    key = ((userspace, "userspace"), (flush, "of it, the journal's flush"))
-    return Figure(name, title, said, chart, key, _boots_table(shown, extents), _boots_notes(known, shown))
+    return Figure(name, title, _describe_boots(shown, first), chart, _boots_table(shown), _boots_notes(known, shown))
 
 
 def _describe_boots(shown: Sequence[Boot], first: int | None) -> str:
@@ -76,6 +221,12 @@ def _describe_boots(shown: Sequence[Boot], first: int | None) -> str:
     if not all_boots:
         return f"None of {counted(len(shown), 'boot')} has a message with its duration."
     return f"A boot takes {all_boots}."
+
+
+def _describe_median(some: Sequence[Boot]) -> str:
+    """Return the median time of the boots with a known time, and their number; "" if no time is known."""
+    known = [time_s for boot in some if (time_s := _s(boot.userspace_us)) is not None]
+    return f"{seconds(median(known))} in the median of {counted(len(known), 'boot')}" if known else ""
 
 
 def _boots_notes(known: Sequence[Boot], shown: Sequence[Boot]) -> tuple[str, ...]:
@@ -91,62 +242,92 @@ def _boots_notes(known: Sequence[Boot], shown: Sequence[Boot]) -> tuple[str, ...
     return tuple(notes)
 
 
-def _boots_table(shown: Sequence[Boot], extents: Sequence[int | None]) -> Table:
-    newest = list(zip(shown, extents, strict=True))[-MOST_ROWS:]
-    rows = [
-        (when(boot.first_us), _seconds(boot.userspace_us), _seconds(boot.waited_us), _format_count(number))
-        for boot, number in reversed(newest)
-    ]
+def _boots_table(shown: Sequence[Boot]) -> Table:
+    newest = shown[-MOST_ROWS:]
+    rows = tuple(
+        (when(boot.first_us), _seconds(boot.userspace_us), _seconds(boot.waited_us)) for boot in reversed(newest)
+    )
     part = f"The newest {len(rows)} of {len(shown)} boots" if len(rows) < len(shown) else "Boots, the newest first"
-    return Table(part, ("Boot of", "Userspace", "Flush", "Extents found"), tuple(rows))
+    return Table(part, ("Boot of", "Userspace", "Flush"), rows)
 
 
-def _counts(record: Recorded) -> list[tuple[int, str, int]]:
-    """Return (time, path, extents) of the active files by time, from samples and from the outcomes of actions."""
-    noted = [(one.when_us, one.path, one.extents) for one in record.samples]
-    active = {path for _, path, _ in noted}
-    noted += [
-        (entry.when_us, entry.outcome.path, entry.outcome.extents_after)
-        for entry in record.entries
-        if entry.outcome.path in active and entry.outcome.result is Result.DONE
-    ]
-    return sorted(noted)
-
-
-def _count_found_extents(shown: Sequence[Boot], counts: Sequence[tuple[int, str, int]]) -> list[int | None]:
-    """Return the extents of the active files at the beginning of each boot, by the last known count of each file."""
-    waiting = deque(counts)
-    latest: dict[str, int] = {}
-    found: list[int | None] = []
-    for boot in shown:
-        while waiting and waiting[0][0] <= boot.first_us:
-            _, path, extents = waiting.popleft()
-            latest[path] = extents
-        found.append(sum(latest.values()) if latest else None)
-    return found
-
-
-def _describe_median(some: Sequence[Boot]) -> str:
-    """Return the median time of the boots with a known time, and their number; "" if no time is known."""
-    known = [time_s for boot in some if (time_s := _s(boot.userspace_us)) is not None]
-    return f"{seconds(median(known))} in the median of {counted(len(known), 'boot')}" if known else ""
-
-
-def _columns(
-    heights: Sequence[float | None], shown: Sequence[Boot]
-) -> tuple[tuple[float, float, float, float, str], ...]:
+def _columns(heights: Sequence[float | None], shown: Sequence[Boot]) -> tuple[tuple[float, float, float, str], ...]:
     """Return a bar for each known height; a bar takes the middle eight tenths of its place."""
     return tuple(
-        (place + 0.1, 0.0, place + 0.9, max(0.0, height), when(boot.first_us))
+        (place + 0.1, place + 0.9, height, f"{when(boot.first_us)}: {seconds(height)}")
         for place, (height, boot) in enumerate(zip(heights, shown, strict=True))
         if height is not None
     )
 
 
+def _s(span_us: int | None) -> float | None:
+    """Return a span in seconds; None if it is unknown, or negative because the clock was set."""
+    return None if span_us is None or span_us < 0 else span_us / 1e6
+
+
+def _seconds(span_us: int | None) -> str:
+    known = _s(span_us)
+    return UNKNOWN if known is None else seconds(known)
+
+
+# extents
+
+
+def extents(record: Recorded, files: Sequence[JournalFile], now_us: int) -> Figure:
+    """Return the chart of extents over time, their ideal number, and the time of each rewrite, up to the present files.
+
+    Rows with an implausible time are left out, and a note reports their number.
+    """
+    name, title = "extents", "Extents"
+    kept = _in_time(record.totals, now_us)
+    if not kept:
+        return Figure(name, title, "The history is empty: the service records extents when they change.")
+    moments = [one for one in sum_instances(kept) if not files or one.when_us < now_us]
+    if files:
+        moments.append(Totals(now_us, "", *totals(files)))
+    last = moments[-1]
+    low, high = min(moments[0].when_us, last.when_us - HOUR_US), last.when_us
+    levels = _levels(max(one.extents for one in moments))
+    top = levels[-1][0]
+    done = (entry.when_us for entry in _in_time(record.entries, now_us) if entry.outcome.result is Result.DONE)
+    layers = (
+        Line("ideal", "ideal", tuple((one.when_us, one.ideal_extents) for one in moments)),
+        Line("active", "in active files", tuple((one.when_us, one.active_extents) for one in moments)),
+        Line("extents", "in all files", tuple((one.when_us, one.extents) for one in moments)),
+        Bars("rewrites", "a rewrite or rotation", tuple((at, at, top / 16, "") for at in done if low <= at <= high)),
+    )
+    said = f"{counted(last.extents, 'extent')} at {when(last.when_us)}, where {last.ideal_extents:,} would be ideal."
+    chosen = moments[:: -ceil(len(moments) / MOST_ROWS)]
+    rows = tuple(
+        (when(one.when_us), f"{one.extents:,}", f"{one.ideal_extents:,}", f"{one.active_extents:,}", f"{one.files:,}")
+        for one in chosen
+    )
+    part = f"{len(rows)} of {len(moments):,} notes" if len(rows) < len(moments) else "all notes"
+    table = Table(f"Extents, {part}, the newest first", ("Time", "Extents", "Ideal", "In active files", "Files"), rows)
+    chart = Chart(low, high, top, levels, _time_labels(low, high), layers)
+    return Figure(name, title, said, chart, table, tuple(_describe_omission(len(record.totals) - len(kept), "note")))
+
+
+def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
+    """Return the sums over all instances at each time at which one of them was recorded, by time."""
+    latest: dict[str, Totals] = {}
+    sums = [0] * 6
+    moments: dict[int, Totals] = {}
+    for one in sorted(rows, key=lambda row: row.when_us):
+        before = latest.get(one.instance, (0,) * 8)
+        sums = [total + now - then for total, now, then in zip(sums, one[2:], before[2:], strict=True)]
+        latest[one.instance] = one
+        moments[one.when_us] = Totals(one.when_us, "", *sums)
+    return list(moments.values())
+
+
+# intake delay
+
+
 def intake(journal: Journal, now_us: int) -> Figure:
     """Return the chart of the waits for journald over time: the median, the 99th percentile and the longest wait."""
     name, title = "intake", "Intake delay"
-    timely = in_time(journal.intake, now_us)
+    timely = _in_time(journal.intake, now_us)
     kept = sorted(entry for entry in timely if entry.wait_us >= 0)
     if not kept:
         return Figure(name, title, "No message in the journal has the time at which it was sent.")
@@ -161,70 +342,43 @@ def intake(journal: Journal, now_us: int) -> Figure:
     if len(kept) < len(timely):
         back = counted(len(timely) - len(kept), "message")
         notes.append(f"{back} left out: received before being sent, because the clock was set.")
-    notes += describe_omission(len(journal.intake) - len(timely), "message")
+    notes += _describe_omission(len(journal.intake) - len(timely), "message")
     low, high = kept[0].when_us, max(kept[-1].when_us, kept[0].when_us + MINUTE_US)
     number = min(MOST_SPANS, max(MOST_ROWS, len(kept) // SPAN_MESSAGES))
     spans = _spans(kept, low, ceil((high - low + 1) / number))
     lines = tuple(
-        (svg.Line(css, _wait_points(spans, per_mille)), label)
+        Line(css, label, tuple((at, _wait_level(quantile(some, per_mille)) if some else None) for at, some, _ in spans))
         for css, label, per_mille in (("worst", "longest", 1000), ("p99", "p99", 990), ("p50", "median", 500))
     )
     top = ceil(_wait_level(waits[-1])) or 1
-    labels = tuple((level, label) for level, label in enumerate(WAIT_LABELS) if level <= top)
-    panel = svg.Panel("wait in journald's queue", top, str, tuple(line for line, _ in lines), 170, labels=labels)
-    chart = svg.Chart(f"Intake delay: {said}", low, high, (panel,), time_labels(low, high))
-    rows_us = ceil((high - low + 1) / MOST_ROWS)
-    return Figure(name, title, said, chart, lines, _waits_table(_spans(kept, low, rows_us)), tuple(notes))
-
-
-def _spans(kept: Sequence[Intake], low_us: int, span_us: int) -> list[tuple[int, list[Intake]]]:
-    """Return the messages of each span of time, shortest wait first; a span without messages has an empty list."""
-    found: list[list[Intake]] = [[] for _ in range((kept[-1].when_us - low_us) // span_us + 1)]
-    for entry in kept:
-        found[(entry.when_us - low_us) // span_us].append(entry)
-    return [(low_us + at * span_us, sorted(some, key=lambda one: one.wait_us)) for at, some in enumerate(found)]
-
-
-def _wait_points(spans: Sequence[tuple[int, list[Intake]]], per_mille: int) -> tuple[tuple[float, float | None], ...]:
-    """Return a line through the wait of each span that `per_mille` of a thousand messages do not exceed."""
-    return tuple(
-        (at, _wait_level(quantile([one.wait_us for one in some], per_mille)) if some else None) for at, some in spans
+    levels = tuple((level, label) for level, label in enumerate(WAIT_LABELS) if level <= top)
+    chart = Chart(low, high, top, levels, _time_labels(low, high), lines)
+    rows = tuple(
+        (
+            when(at),
+            f"{len(some):,}",
+            *(format_span(quantile(some, part), 1) for part in (500, 990, 1000)),
+            unit or UNKNOWN,
+        )
+        for at, some, unit in reversed(_spans(kept, low, ceil((high - low + 1) / MOST_ROWS)))
+        if some
     )
+    heads = ("From", "Messages", "Median", "p99", "Longest", "The unit that waited longest")
+    table = Table("Waits by the time of the message, the newest first", heads, rows, words_last=True)
+    return Figure(name, title, said, chart, table, tuple(notes))
+
+
+def _spans(kept: Sequence[Intake], low_us: int, span_us: int) -> list[tuple[int, list[int], str]]:
+    """Return for each span of time its start, the waits in order of length, and the unit that waited longest."""
+    found: list[list[tuple[int, str]]] = [[] for _ in range((kept[-1].when_us - low_us) // span_us + 1)]
+    for entry in kept:
+        found[(entry.when_us - low_us) // span_us].append((entry.wait_us, entry.unit))
+    return [
+        (low_us + at * span_us, [wait_us for wait_us, _ in sorted(some)], max(some, default=(0, ""))[1])
+        for at, some in enumerate(found)
+    ]
 
 
 def _wait_level(wait_us: float) -> float:
     """Return the position of a wait on the logarithmic axis of WAIT_LABELS."""
     return max(0.0, log10(max(wait_us, 1)) - 1)
-
-
-def _waits_table(spans: Sequence[tuple[int, list[Intake]]]) -> Table:
-    rows = tuple(
-        (
-            when(at),
-            f"{len(some):,}",
-            *(format_span(quantile([one.wait_us for one in some], part), 1) for part in (500, 990, 1000)),
-            some[-1].unit or UNKNOWN,
-        )
-        for at, some in reversed(spans)
-        if some
-    )
-    heads = ("From", "Messages", "Median", "p99", "Longest", "The unit that waited longest")
-    return Table("Waits by the time of the message, the newest first", heads, rows, words_last=True)
-
-
-def _plain(unit: str) -> Callable[[float], str]:
-    return lambda number: f"{number:g} {unit}"
-
-
-def _s(span_us: int | None) -> float | None:
-    """Return a span in seconds; None if it is unknown, or negative because the clock was set."""
-    return None if span_us is None or span_us < 0 else span_us / 1e6
-
-
-def _seconds(span_us: int | None) -> str:
-    known = _s(span_us)
-    return UNKNOWN if known is None else seconds(known)
-
-
-def _format_count(number: int | None) -> str:
-    return UNKNOWN if number is None else f"{number:,}"

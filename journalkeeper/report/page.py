@@ -2,8 +2,7 @@
 """One self-contained HTML page: no script, no network, at most MOST_BYTES.
 
 The template is templates/page.html. No text from the disk or the journal reaches it unescaped: the environment escapes
-and cuts every value. Each chart is drawn for a wide and for a narrow screen, because its text shrinks with the drawing.
-The rows of actions are cut until the page fits; older actions become monthly sums.
+and cuts every value. The rows of actions are cut until the page fits; older actions become monthly sums.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from journalkeeper.model.reasons import SENTENCES, describe_outcome, describe_sa
 from journalkeeper.model.recorded import Entry
 from journalkeeper.model.units import counted, format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS, estimate_read_seconds
-from journalkeeper.report import charts, svg
-from journalkeeper.report.figure import Figure, Table
-from journalkeeper.report.growth import growth
+from journalkeeper.report import charts
+from journalkeeper.report.charts import Figure, Table
 from journalkeeper.report.text import LONGEST, UNKNOWN, day, seconds, shorten, when
 
 MOST_BYTES: Final = 500 << 10
@@ -34,7 +32,6 @@ MOST_ACTIONS: Final = 400
 """The most actions with a row each; older ones are summed by month."""
 
 MOST_PLANNED: Final = 100
-WIDTHS: Final = {"wide": 900, "narrow": 360}
 LONG: Final = 600
 """The most characters of a sentence or a command; a name has fewer."""
 
@@ -59,10 +56,6 @@ def _environment() -> Environment:
     def show(value: object, longest: int = LONGEST) -> object:
         return value if isinstance(value, Markup) else escape(shorten(shown(str(value)), longest))
 
-    def draw(chart: svg.Chart, css: str) -> Markup:
-        drawn = svg.draw(chart, WIDTHS[css]).replace("<svg ", f'<svg class="{css}" ', 1)
-        return Markup(drawn)  # noqa: S704 - svg.draw escapes its words
-
     made = Environment(
         loader=PackageLoader("journalkeeper.report"),
         autoescape=True,
@@ -73,8 +66,8 @@ def _environment() -> Environment:
     )
     made.filters["long"] = lambda value: show(value, LONG)
     made.globals.update(
-        draw=draw,
-        swatch=lambda layer: Markup(svg.swatch(layer)),  # noqa: S704 - made of our own words
+        columns=charts.COLUMNS,
+        plot_rows=charts.ROWS,
         describe_facts=_describe_facts,
         counted=counted,
         newline=Markup("\n"),
@@ -84,7 +77,7 @@ def _environment() -> Environment:
 
 
 def figures(evidence: Evidence) -> tuple[Figure, ...]:
-    """Return the four charts, or instead of a chart the reason why it cannot be made."""
+    """Return the three charts, or instead of a chart the reason why it cannot be made."""
     record, journal, look, now_us = evidence.record, evidence.journal, evidence.look, evidence.now_us
     files = () if isinstance(look, Unknown) else tuple(file for file in look.host.files if file.problem is None)
     if isinstance(journal, Unknown):
@@ -93,10 +86,8 @@ def figures(evidence: Evidence) -> tuple[Figure, ...]:
         boots = charts.boots(journal.boots, None if isinstance(record, Unknown) else record)
         intake = charts.intake(journal, now_us)
     if isinstance(record, Unknown):
-        extents, sizes = _unknown("extents", "Extents", record), _unknown("bytes", "Bytes", record)
-    else:
-        extents, sizes = growth(record, files, now_us)
-    return boots, extents, sizes, intake
+        return boots, _unknown("extents", "Extents", record), intake
+    return boots, charts.extents(record, files, now_us), intake
 
 
 def _unknown(name: str, title: str, why: Unknown) -> Figure:
