@@ -18,6 +18,7 @@ from dbus_fast.aio import MessageBus
 from dbus_fast.errors import AuthError, InvalidAddressError
 
 from journalkeeper.bus import names, options
+from journalkeeper.health.evidence import Hung
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
 from journalkeeper.model.manager import Manager
@@ -32,6 +33,9 @@ BUS_PATH: Final = "/org/freedesktop/DBus"
 CONNECT_S: Final = 5.0
 """A bus whose socket is there and which says nothing is none."""
 
+ANSWER_S: Final = 1.0
+"""A service that does not show its state within this time is hung: its loop never blocks."""
+
 CALL_S: Final = 25.0
 """How long an answer may take, as for every client of D-Bus; a password takes longer."""
 
@@ -43,10 +47,6 @@ QUEUED: Final = "queued; the service ends other work first"
 T = TypeVar("T")
 
 
-class HungError(KeeperError):
-    """The service has its name on the bus and does not answer."""
-
-
 class Answer(NamedTuple):
     """The result of a job: `document` is that of `defrag -j`; `canceled` is True if it was canceled."""
 
@@ -56,19 +56,23 @@ class Answer(NamedTuple):
 
 
 class Service:
-    """The running service. Made by `find`; not for two threads."""
+    """The running service. Made by `find`; not for two threads. `found` is its state at that time."""
 
-    def __init__(self, runner: asyncio.Runner, bus: MessageBus, owner: str) -> None:
+    def __init__(self, runner: asyncio.Runner, bus: MessageBus, owner: str, found: Manager) -> None:
         self._runner = runner
         self._bus = bus
         self._owner = owner
+        self.found = found
         self._received: asyncio.Queue[Message] = asyncio.Queue()
         self._listens = False
         self._gone: asyncio.Future[None] | None = None
 
     @classmethod
     def find(cls) -> Self | None:
-        """Return the service if its name is on the bus; None if it is not, or if there is no bus."""
+        """Return the service if its name is on the bus; None if it is not, or if there is no bus.
+
+        Raises: HungError if it does not answer within ANSWER_S; KeeperError if it refuses.
+        """
         with ExitStack() as undo:
             runner = asyncio.Runner()
             undo.callback(runner.close)
@@ -79,8 +83,9 @@ class Service:
             owner = runner.run(_owner(bus))
             if owner is None:
                 return None
+            found = runner.run(_read_manager(bus, owner))
             undo.pop_all()
-            return cls(runner, bus, owner)
+            return cls(runner, bus, owner, found)
 
     def close(self) -> None:
         """Close the connection. A job of the service continues."""
@@ -93,10 +98,9 @@ class Service:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def manager(self, within_s: float = CALL_S) -> Manager:
-        """Return the service as it shows itself. Raises: HungError without an answer `within_s`; KeeperError."""
-        values = self._run(self._properties(names.MANAGER_PATH, names.MANAGER, within_s))
-        return from_properties(Manager, MANAGER, values)
+    def manager(self) -> Manager:
+        """Return the service as it shows itself now. Raises: HungError; KeeperError."""
+        return self._run(_read_manager(self._bus, self._owner))
 
     def plan(self, request: Request) -> dict[str, Any]:
         """Return the document of `plan -j`. Raises: UsageError, BusyError; KeeperError for all other errors."""
@@ -181,7 +185,7 @@ class Service:
     async def _tell(self, job: str, on_progress: Callable[[Progress], None]) -> None:
         """Report the progress of the job to `on_progress`."""
         try:
-            now = await self._properties(job, names.JOB)
+            now = await _read_properties(self._bus, self._owner, job, names.JOB)
         except KeeperError:
             return  # it has just ended, and JobRemoved is next
         if now.get("State") == "queued":
@@ -234,11 +238,6 @@ class Service:
             raise KeeperError("the service has ended; `journalkeeper history` shows what it did")
         return message
 
-    async def _properties(self, path: str, interface: str, within_s: float = CALL_S) -> dict[str, Any]:
-        get_all = f"{names.PROPERTIES}.GetAll"
-        body = await _call(self._bus, self._owner, path, get_all, "s", [interface], within_s=within_s)
-        return {name: value.value for name, value in body[0].items()}
-
     async def _manager(self, member: str, signature: str, body: list[Any], *, asks: bool = False) -> list[Any]:
         """Call a method of the manager. With `asks` polkit may ask the user for a password."""
         return await _call(
@@ -276,6 +275,21 @@ async def _owner(bus: MessageBus) -> str | None:
     return str(reply.body[0]) if reply is not None and reply.message_type is MessageType.METHOD_RETURN else None
 
 
+async def _read_manager(bus: MessageBus, owner: str) -> Manager:
+    """Return the state of the service. Raises: HungError without an answer within ANSWER_S; KeeperError."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            values = await _read_properties(bus, owner, names.MANAGER_PATH, names.MANAGER)
+    except TimeoutError:
+        raise names.HungError(f"{Hung().why}; systemctl restart journalkeeper.service") from None
+    return from_properties(Manager, MANAGER, values)
+
+
+async def _read_properties(bus: MessageBus, owner: str, path: str, interface: str) -> dict[str, Any]:
+    body = await _call(bus, owner, path, f"{names.PROPERTIES}.GetAll", "s", [interface])
+    return {name: value.value for name, value in body[0].items()}
+
+
 async def _call(  # noqa: PLR0917 - a call has so many parts
     bus: MessageBus,
     to: str,
@@ -285,16 +299,15 @@ async def _call(  # noqa: PLR0917 - a call has so many parts
     body: list[Any],
     *,
     asks: bool = False,
-    within_s: float = CALL_S,
 ) -> list[Any]:
     """Call `method`, given as interface and member, and return its answer. Raises: the exceptions of ERRORS."""
     interface, _, member = method.rpartition(".")
     flags = MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION if asks else MessageFlag.NONE
     message = Message(to, path, interface, member, flags=flags, signature=signature, body=body)
     try:
-        reply = await asyncio.wait_for(bus.call(message), None if asks else within_s)
+        reply = await asyncio.wait_for(bus.call(message), None if asks else CALL_S)
     except TimeoutError:
-        raise HungError(f"the service has not answered {member} for {within_s:g} s") from None
+        raise KeeperError(f"the service is busy: it has not answered {member} for {CALL_S:g} s; try later") from None
     if reply is None:
         raise KeeperError(f"the service did not answer {member}")
     if reply.message_type is MessageType.ERROR:

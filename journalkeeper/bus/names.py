@@ -59,6 +59,10 @@ def error_name(error: Exception) -> str:
     return next((name for kind, name in ERRORS if isinstance(error, kind)), FAILED)
 
 
+class HungError(KeeperError):
+    """The service has its name on the bus and does not answer."""
+
+
 SOCKET: Final = "/run/dbus/system_bus_socket"
 
 

@@ -27,7 +27,7 @@ def can_be_asked(asked: Request) -> bool:
 
 def keeps(service: Service, asked: Request, ours: Callable[[], tuple[str, ...]]) -> bool:
     """Return whether the service watches the directories of our configuration, and all paths lie below one of them."""
-    directories = service.manager().directories or []
+    directories = service.found.directories or []
     below = all(any(_is_below(path, top) for top in directories) for path in asked.paths)
     return below and set(directories) == set(ours())
 

@@ -7,8 +7,9 @@ import argparse
 import os
 import stat
 import time
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
+from typing import TYPE_CHECKING
 
 from journalkeeper.bus import names
 from journalkeeper.cli import backend
@@ -22,9 +23,6 @@ from journalkeeper.history.record import Record
 from journalkeeper.model import Request
 from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.manager import Manager
-
-ANSWER_S: Final = 1.5
-"""How long `status` and `doctor` wait for the service, whose loop never blocks."""
 
 if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
@@ -89,9 +87,8 @@ class Context:
     def running(self) -> Service | None:
         """Return a connection to the running service, which the caller closes.
 
-        None if there is none, or if the command is about another host's journal.
-
-        The bus is asked only if a bus and a service can exist.
+        None if there is none, or if the command is about another host's journal. The bus is asked only if a bus and a
+        service can exist. Raises: HungError if the service does not answer; KeeperError if it refuses.
         """
         could_be = names.bus_address() is not None and backend.could_be_there(self.state_directory)
         if self._engine is not None or not could_be or not self.means_service():
@@ -100,21 +97,26 @@ class Context:
 
         return Service.find()
 
-    def live(self, service: Service | None) -> Manager | Hung | Unknown | None:
-        """Return the service's own report, which it must send within ANSWER_S."""
-        if service is None:
-            return None
-        from journalkeeper.bus.client import HungError  # noqa: PLC0415 - pages are made without dbus-fast
-
+    def ask_service(self) -> Future[Manager | Hung | Unknown | None]:
+        """Ask the running service for its report in a thread, because a hung one takes ANSWER_S."""
+        thread = ThreadPoolExecutor(1)
         try:
-            return service.manager(ANSWER_S)
-        except HungError as error:
-            return Hung(f"journalkeeper.service runs and does not answer: {error}")
+            return thread.submit(self._read_service)
+        finally:
+            thread.shutdown(wait=False)
+
+    def _read_service(self) -> Manager | Hung | Unknown | None:
+        """Return the running service's own report, None if no service runs."""
+        try:
+            with self.running() or nullcontext() as service:
+                return None if service is None else service.found
+        except names.HungError:
+            return Hung()
         except KeeperError as error:
             return Unknown(str(error))
 
     def require_service(self) -> Service:
-        """Return a connection to the running service, which the caller closes. Raises: KeeperError if there is none."""
+        """Return a connection to the running service, which the caller closes. Raises: KeeperError without one."""
         service = self.running()
         if service is None:
             raise KeeperError(f"the service is {backend.ABSENT}")
@@ -128,7 +130,7 @@ class Context:
         """Return a connection to the running service if it carries out `asked`, None if `engine` does.
 
         The service carries out requests about the directories of the configuration that it shares with this command.
-        The caller closes the connection. Raises: as `config`.
+        The caller closes the connection. Raises: as `config` and `running`.
         """
         service = self.running() if backend.can_be_asked(asked) else None
         if service is None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
@@ -11,11 +10,10 @@ from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import format_time
 from journalkeeper.config import Config
-from journalkeeper.health.evidence import DOCTOR_ENTRIES, Evidence, Hung, Journal, Unknown, Wanted
-from journalkeeper.health.finding import Finding, Severity, Verdict, judge
+from journalkeeper.health.evidence import DOCTOR_ENTRIES, Evidence, Journal, Unknown, Wanted
+from journalkeeper.health.finding import LISTED, Finding, Severity, Verdict, judge
 from journalkeeper.health.rules import RULES
 from journalkeeper.model.errors import ConfigError
-from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted
 from journalkeeper.report.retention import history
 
@@ -84,20 +82,15 @@ def collect_evidence(context: Context, wanted: Wanted, config: Config | None = N
     """
     from journalkeeper.cli.evidence import gather  # noqa: PLC0415 - takes dbus-fast, which the pages are made without
 
+    service = context.ask_service()
     return gather(
         context.engine(config),
         config or context.config(),
         wanted=wanted,
         state_directory=context.state_directory,
         now_us=context.now_us,
-        service=_service(context),
+        service=service.result,
     )
-
-
-def _service(context: Context) -> Manager | Hung | Unknown | None:
-    """Return the running service's own report, None if no service runs."""
-    with context.running() or nullcontext() as service:
-        return context.live(service)
 
 
 def document(verdict: Verdict, journal: Journal | Unknown) -> dict[str, object]:
@@ -127,12 +120,21 @@ def lines(verdict: Verdict, evidence: Evidence, output: Output, *, verbose: bool
     if not output.legend:
         return found[:-1]
     found += wrap(_summary(verdict), WIDTH)
-    for rule, part in verdict.unknown:
-        if not part.needs_root:
-            found += _wrap(f"{rule}: {part.why}", "  ", "    ")
+    for why, rules in _group_by_reason(verdict).items():
+        names = ", ".join(rules) if len(rules) <= LISTED else counted(len(rules), "check")
+        found += _wrap(f"{names}: {why}", "  ", "    ")
     if verbose:
         found += _wrap(f"Passed: {', '.join(verdict.passed) or 'none'}.", "", "  ")
     return found + _describe_reach(evidence)
+
+
+def _group_by_reason(verdict: Verdict) -> dict[str, list[str]]:
+    """Return the checks that could not be made although root asked, by the reason."""
+    found: dict[str, list[str]] = {}
+    for rule, part in verdict.unknown:
+        if not part.needs_root:
+            found.setdefault(part.why, []).append(rule)
+    return found
 
 
 def _finding(finding: Finding, output: Output, *, verbose: bool) -> list[str]:

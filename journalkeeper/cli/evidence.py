@@ -8,6 +8,7 @@ ends the whole, because half of its output looks like a complete one.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
@@ -33,9 +34,12 @@ def gather(
     wanted: Wanted,
     state_directory: str,
     now_us: int,
-    service: Manager | Hung | Unknown | None = None,
+    service: Callable[[], Manager | Hung | Unknown | None] = lambda: None,
 ) -> Evidence:
-    """Collect the parts of the evidence that `wanted` names. Raises: KeeperError if journalctl fails midway."""
+    """Collect the parts of the evidence that `wanted` names; `service` returns the service's own report.
+
+    Raises: KeeperError if journalctl fails midway.
+    """
     record = read_history(state_directory, wanted, now_us)
     look, plan = _look(engine, wanted, record, now_us)
     instances = () if isinstance(look, Unknown) else look.host.instances
@@ -52,7 +56,7 @@ def gather(
         units=units(namespaces) if ours else ELSEWHERE,
         system=machine.read_system() if ours else ELSEWHERE,
         storage=machine.read_storage() if ours else ELSEWHERE,
-        service=service if ours else ELSEWHERE,
+        service=service() if ours else ELSEWHERE,
     )
     return evidence._replace(present=present(evidence))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.cli.backend import ABSENT
@@ -30,9 +30,6 @@ from journalkeeper.model.waiting import long, sentence
 from journalkeeper.report.text import day
 from journalkeeper.wire.field import document
 from journalkeeper.wire.records import MANAGER, RUN, SAVING, TOTALS, WAIT
-
-if TYPE_CHECKING:
-    from journalkeeper.bus.client import Service
 
 DESCRIPTION = """\
 Begins with the verdict: "OK: ..." or "Act: ..." with what to do. Then it shows what the service
@@ -88,24 +85,22 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Show the status, once or with --watch until Ctrl-C."""
     if args.watch:
         refuse_another(args, "status --watch", OF_THE_SERVICE)
-    with context.running() or nullcontext() as service:
-        if args.watch and service is None:
-            raise KeeperError("--watch follows the service, which does not run; systemctl start journalkeeper")
-        status = _look(context, context.live(service))
-        _show(context, status)
-        if args.watch and service is not None:
-            return _watch(service, context)
+        return _watch(context)
+    status = _look(context, context.ask_service().result)
+    _show(context, status)
     return int(status.verdict is not None and status.verdict.health != "ok")
 
 
-def _watch(service: Service, context: Context) -> int:
-    """Show the status again at each change, until Ctrl-C or until the service ends."""
-    try:
-        while True:
-            service.wait()
-            _show(context, _look(context, service.manager()), again=True)
-    except KeyboardInterrupt:
-        return 0  # seen enough
+def _watch(context: Context) -> int:
+    """Show the status, and again at each change, until Ctrl-C or until the service ends."""
+    with context.require_service() as service:
+        _show(context, _look(context, service.manager))
+        try:
+            while True:
+                service.wait()
+                _show(context, _look(context, service.manager), again=True)
+        except KeyboardInterrupt:
+            return 0  # seen enough
 
 
 def _show(context: Context, status: _Status, *, again: bool = False) -> None:
@@ -122,17 +117,18 @@ def _show(context: Context, status: _Status, *, again: bool = False) -> None:
     output.lines(lines, paged=False)
 
 
-def _look(context: Context, service: Manager | Hung | Unknown | None) -> _Status:
-    """Collect the evidence from the service, the configuration, the history, and PID 1 if no service answers."""
+def _look(context: Context, ask: Callable[[], Manager | Hung | Unknown | None]) -> _Status:
+    """Collect the evidence from the history, the configuration, the service, and PID 1 if no service answers `ask`."""
     found, written_bytes = _read(context)
     record = found if isinstance(found, Recorded) else None
-    evidence = Evidence(context.now_us, record=found, service=service)
+    evidence = Evidence(context.now_us, record=found)
     if not context.means_service():
         return _Status(record, written_bytes, evidence, None)
     try:
         directories = context.config().watch.directories
     except (KeeperError, OSError) as error:
         evidence, directories = evidence._replace(config_error=str(error)), ()
+    evidence = evidence._replace(service=(service := ask()))
     if service is None:
         from journalkeeper.bus.unit_states import units  # noqa: PLC0415 - pages are made without dbus-fast
 
@@ -222,9 +218,12 @@ def _document(status: _Status, state_directory: str) -> dict[str, object]:
 
 def _lines(status: _Status, context: Context) -> list[str]:
     record, live = status.record, status.live
-    absent = [("Service", ABSENT)] if status.verdict is not None else []
-    service = absent if live is None else _service_facts(live)
-    facts = [*_saving_row(status), *service, ("Version", __version__), ("Record", shown(context.state_directory))]
+    facts = [
+        *_saving_row(status),
+        *_service_facts(status.evidence.service),
+        ("Version", __version__),
+        ("Record", shown(context.state_directory)),
+    ]
     if isinstance(status.evidence.record, Unknown) and not status.evidence.record.needs_root:
         facts.append(("Last run", shown(status.evidence.record.why)))
     elif record is None:
@@ -259,8 +258,12 @@ def _saving_row(status: _Status) -> list[tuple[str, str]]:
     return [("Saved", said)] if said else []
 
 
-def _service_facts(live: Manager) -> list[tuple[str, str]]:
-    """Return the rows with the service's own report."""
+def _service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str, str]]:
+    """Return the rows with the service's own report, or why there is none."""
+    if isinstance(live, Hung):
+        return [("Service", "does not answer")]
+    if not isinstance(live, Manager):
+        return [] if live == UNASKED else [("Service", ABSENT if live is None else shown(live.why))]
     if live.health == "unknown":  # it has counted nothing yet
         limit = live.budget_left_bytes
         budget = "no limit" if limit is None else f"{format_size(limit)} a day"

@@ -36,7 +36,7 @@ UNASKED: Final = Unknown("not asked for")
 class Hung(NamedTuple):
     """A service that has its name on the bus and does not answer; `why` is a sentence without its full stop."""
 
-    why: str
+    why: str = "journalkeeper.service runs and does not answer"
 
 
 class Failure(NamedTuple):

@@ -35,6 +35,7 @@ from tests.adapters.command import Typed, ran
 from tests.bus import REPOSITORY, FakePeer, PrivateBus, reply
 
 JOB = names.job_path(7)
+HUNG = "journalkeeper.service runs and does not answer"
 ROW = {
     "path": "/var/log/journal/abc/a.journal",
     "action": "compress",
@@ -402,10 +403,23 @@ def test_a_service_that_does_not_answer_is_hung_and_the_record_is_shown(fake: Fa
     said = typed("status")
     assert time.monotonic() - began_s < 2
     assert said.status == 1
-    assert said.words.startswith("Act: journalkeeper.service runs and does not answer: the service has not answered")
+    assert said.words.startswith(f"Act: {HUNG}. Try: systemctl restart journalkeeper.service ")
+    assert "Service: does not answer\n" in said.out
     assert "Last run: none yet" in said.out
     document = json.loads(typed("status", "-j").out)
     assert (document["health"], document["health_reasons"][0].split(":")[0]) == ("act", "keeper-hung")
+
+
+@pytest.mark.parametrize(
+    "words", [("plan",), ("defrag",), ("defrag", "-n"), ("pause",), ("resume",), ("status", "--watch")]
+)
+def test_every_command_for_a_service_that_does_not_answer_fails_soon(
+    fake: FakeService, typed: Typed, words: tuple[str, ...]
+) -> None:
+    fake.silent = True
+    began_s = time.monotonic()
+    assert typed(*words) == (1, "", f"journalkeeper: {HUNG}; systemctl restart journalkeeper.service\n")
+    assert time.monotonic() - began_s < 2 * client.ANSWER_S
 
 
 def test_where_nobody_listens_or_a_bus_says_nothing_there_is_no_service(

@@ -57,8 +57,7 @@ def test_a_finding_is_its_sentence_and_its_commands(given: Given, typed: Typed) 
         "\n"
         f"{len(doctor.DOCTOR_RULES) - 4} checks passed, 1 problem, 2 checks could not be made, 1 check needs root:\n"
         "sudo journalkeeper doctor\n"
-        "  compression-forbids-nocow: not looked at\n"
-        "  fragmented: not looked at\n"
+        "  compression-forbids-nocow, fragmented: not looked at\n"
     )
     assert typed("doctor") == (0, out, "")
 

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from journalkeeper.bus import names
-from journalkeeper.cli import context
+from journalkeeper.bus import client, names
 from journalkeeper.health.finding import word
 from journalkeeper.health.service_rules import HEALTH
 from tests.guest import steps
@@ -171,4 +170,4 @@ def test_every_view_of_the_verdict_agrees_during_a_trouble_and_after_it(guest: G
 
 
 def test_a_user_does_not_wait_for_a_service_that_hangs() -> None:
-    assert context.ANSWER_S < STATUS_S / 2
+    assert client.ANSWER_S < STATUS_S / 2
