@@ -22,7 +22,7 @@ CHECKOUT = Path(__file__).parent.parent
 COLLECTION = CHECKOUT / "configs/ansible"
 ROLE = COLLECTION / "roles/journalkeeper"
 PLUGINS = COLLECTION / "extensions/molecule/plugins"
-SOURCE = ("LICENSE", "README.md", "configs", "journalkeeper", "pyproject.toml", "units")
+SOURCE = (".github", "LICENSE", "README.md", "configs", "journalkeeper", "pyproject.toml", "units")
 PYTHON_THERE = "/usr/bin/python3"
 RECAP = re.compile(r"(?m)^(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)")
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Writes what the role says of journalkeeper.conf's directives: python3 configs/ansible/regenerate.py [--check]
+"""Write the role's files on journalkeeper.conf's directives: python3 configs/ansible/regenerate.py [--check]
 
 A directive is defined in journalkeeper/config/directives.py and nowhere else. The
-role's argument_specs.yml, its defaults' comments and its vars come from there; with
---check nothing is written, and the exit status is 1 if a file would change.
+role's argument_specs.yml, its defaults' comments and its vars come from there, and the version in
+galaxy.yml from journalkeeper/__init__.py; with --check nothing is written, and the exit status is 1
+if a file would change.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 
+from journalkeeper import __version__  # noqa: E402
 from journalkeeper.config.directives import Directive, directives  # noqa: E402
 from journalkeeper.config.spec import Form  # noqa: E402
 from journalkeeper.config.validation import AT_LEAST  # noqa: E402 - from this checkout, wherever it was started
@@ -105,7 +107,9 @@ def files() -> dict[Path, str]:
     """The whole text of each file; what stands above the mark in one is kept."""
     role = HERE / "roles/journalkeeper"
     specs, defaults = role / "meta/argument_specs.yml", role / "defaults/main.yml"
+    galaxy = HERE / "galaxy.yml"
     return {
+        galaxy: re.sub(r"(?m)^version: .*$", f"version: {__version__}", galaxy.read_text()),
         specs: _below_mark(specs, "".join(map(option, directives())), "      "),
         defaults: _below_mark(defaults, "".join(map(comment, directives())), ""),
         role / "vars/main/directives.yml": vars_file(),

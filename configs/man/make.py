@@ -2,9 +2,9 @@
 """Makes all that the code knows and is installed beside it: configs/man/make OUTDIR
 
 It writes the man pages to man1/, man5/, man7/ and man8/, the completions to bash/journalkeeper,
-zsh/_journalkeeper and fish/journalkeeper.fish, the XML of the D-Bus interfaces to interfaces/
-and the JSON Schemas to schema/ below OUTDIR; `man -M OUTDIR journalkeeper` reads the result. It needs
-Python, pydantic and this checkout. $SOURCE_DATE_EPOCH, where set, is the pages' date.
+zsh/_journalkeeper and fish/journalkeeper.fish, the XML of the D-Bus interfaces to interfaces/,
+the JSON Schemas to schema/ and the changelog to doc/NEWS below OUTDIR; `man -M OUTDIR journalkeeper`
+reads the result. It needs Python, pydantic and this checkout. $SOURCE_DATE_EPOCH, where set, is the pages' date.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def main(words: list[str]) -> int:
     made["fish/journalkeeper.fish"] = completions.fish(top)
     made |= {f"interfaces/{name}.xml": interfaces.xml(one) for name, one in interfaces.INTERFACES.items()}
     made |= {f"schema/{name}.json": f"{json.dumps(schemas.schema(name), indent=2)}\n" for name in schemas.ANSWERS}
+    made["doc/NEWS"] = pages.CHANGELOG.read_text()
     for name, text in made.items():
         path = Path(words[0], name)
         path.parent.mkdir(parents=True, exist_ok=True)

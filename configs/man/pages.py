@@ -33,6 +33,7 @@ from journalkeeper.wire.field import Fields
 HERE: Final = Path(__file__).parent
 CATALOG: Final = HERE.parent.parent / "units/journalkeeper.catalog"
 ATTACKS: Final = HERE / "shown/trust.txt"
+CHANGELOG: Final = HERE.parent.parent / ".github/CHANGELOG.md"
 _TOLD_LINE = re.compile(r"@(\w+)(?: (.+))?@")
 _KEYS = re.compile(r"@keys (\w+)( and)?@")
 
@@ -189,7 +190,26 @@ def _metrics(_: str) -> Iterator[str]:
 
 def _shown(name: str) -> Iterator[str]:
     """A command with what it printed; tests/btrfs/test_bus_daemon.py makes these files on a real bus."""
-    yield from roff.example((HERE / "shown" / f"{name}.txt").read_text().splitlines())
+    text = (HERE / "shown" / f"{name}.txt").read_text().replace('"@version@"', f'"{__version__}"'.ljust(11))
+    yield from roff.example(text.replace("@version@", __version__).splitlines())
+
+
+def _changelog(_: str) -> Iterator[str]:
+    """Yield the changelog's Markdown as man(7): headings, paragraphs and bullets."""
+    text = re.sub(r"\[([^]]+)\]\(([^)]+)\)", r"\1 (\2)", CHANGELOG.read_text())
+    above = "#"
+    for block in re.split(r"\n\n+|\n(?=#|- )", text.strip()):
+        mark, _, words = block.partition(" ")
+        if mark == "##":
+            yield f'.SH "{roff.literal(words.upper())}"'
+        elif mark == "###":
+            yield f'.SS "{roff.literal(words)}"'
+        elif mark == "-":
+            yield from (".IP \\(bu 2", *roff.prose(_joined(words)))
+        elif mark != "#":
+            yield from ([] if above == "##" else [".PP"])
+            yield from roff.prose(_joined(block))
+        above = mark
 
 
 def _attacks(_: str) -> Iterator[str]:
@@ -215,6 +235,7 @@ TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "directives": _directives,
     "at_least": _at_least,
     "attacks": _attacks,
+    "changelog": _changelog,
     "errors": _errors,
     "events": _events,
     "metrics": _metrics,

@@ -18,6 +18,7 @@ PAGES = (
     "man5/org.journalkeeper1.5",
     "man7/journalkeeper-figures.7",
     "man7/journalkeeper-fleet.7",
+    "man7/journalkeeper-news.7",
     "man7/journalkeeper-trust.7",
     "man8/journalkeeper.service.8",
 )

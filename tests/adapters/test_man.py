@@ -32,7 +32,7 @@ from tests.adapters.command import need, ran
 from tests.adapters.pages import CHECKOUT, PAGES, commands, examples, make, rendered
 from tests.unit.test_bus_contract import DOC, shapes
 
-MAIN, CONF, BUS, FIGURES, FLEET, TRUST, SERVICE = PAGES
+MAIN, CONF, BUS, FIGURES, FLEET, NEWS, TRUST, SERVICE = PAGES
 UNITS = [unit for kind in ("service", "timer", "socket") for unit in (CHECKOUT / "units").glob(f"*.{kind}")]
 OTHER_NAMES = [*(f"{unit.name}.8" for unit in UNITS if unit.name != "journalkeeper.service"), "journalkeeper.conf.d.5"]
 
@@ -54,7 +54,7 @@ def test_it_makes_pages_completions_schemas_and_interfaces_and_nothing_else(made
     others |= {f"interfaces/{one.name}.xml" for one in (contract.MANAGER, contract.JOB_INTERFACE)}
     completions = {"bash/journalkeeper", "zsh/_journalkeeper", "fish/journalkeeper.fish"}
     found = {path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file()}
-    assert found == others | completions | set(PAGES) | {f"man{name[-1]}/{name}" for name in OTHER_NAMES}
+    assert found == others | completions | {"doc/NEWS"} | set(PAGES) | {f"man{name[-1]}/{name}" for name in OTHER_NAMES}
 
 
 def test_every_name_of_a_page_leads_to_it(made: Path) -> None:
@@ -96,6 +96,15 @@ def test_every_page_can_be_found_and_names_its_version(text: dict[str, str], pag
     name = Path(page).stem
     assert re.search("(?m)^NAME\n +" + re.escape(name) + "\\b.* [-\N{EN DASH}] \\w", text[page])
     assert f"journalkeeper {__version__}" in text[page]
+
+
+def test_the_changelog_begins_with_this_version_and_all_of_it_is_a_page(text: dict[str, str]) -> None:
+    changelog = (CHECKOUT / ".github/CHANGELOG.md").read_text()
+    assert re.findall(r"(?m)^## (\d+\.\d+\.\d+) - ", changelog)[0] == __version__
+    headings = set(re.findall(r"(?m)^### (.*)$", changelog))
+    assert headings <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}, "https://keepachangelog.com"
+    page = set(re.findall(r"\w+", text[NEWS].lower()))
+    assert set(re.findall(r"\w+", changelog.lower())) - page == {"changelog"}, "its own heading is the page's title"
 
 
 def test_every_command_and_option_is_in_the_page(text: dict[str, str]) -> None:
@@ -207,7 +216,7 @@ def test_every_page_of_ours_that_a_page_or_a_unit_names_is_made(text: dict[str, 
     assert any("man:journalkeeper" in unit for unit in units)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != FIGURES])
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in (FIGURES, NEWS)])
 def test_every_example_is_a_command_line_that_makes_sense(made: Path, page: str) -> None:
     found = commands(made / page)
     assert found

@@ -49,7 +49,7 @@ def one(folder: Path, pattern: str) -> Path:
 def placed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """What a package is to hold."""
     paths = run(CHECKOUT / "configs/place", tmp_path_factory.mktemp("placed"), "--program").splitlines()
-    return {without_place(path) for path in paths if not path.endswith("/")}
+    return payload(paths)
 
 
 def test_all_files_of_the_program_are_placed(placed: set[str]) -> None:
@@ -76,7 +76,9 @@ def deb(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_deb_holds_what_is_to_be_placed(deb: Path, placed: set[str]) -> None:
-    assert payload([line.split()[5] for line in run("dpkg-deb", "--contents", deb).splitlines()]) == placed
+    files = [line.split()[5] for line in run("dpkg-deb", "--contents", deb).splitlines()]
+    assert payload(files) == placed
+    assert "./usr/share/doc/journalkeeper/NEWS.gz" in files
     assert run("dpkg-deb", "--field", deb, "Version") == f"{__version__}\n"
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import select
 import struct
 import subprocess
@@ -23,6 +24,7 @@ from typing import Any, Final
 import pytest
 from dbus_fast import Message, MessageType, Variant
 
+from journalkeeper import __version__
 from journalkeeper.bus import names, signals
 from journalkeeper.bus.connection import Connection
 from journalkeeper.probe.scratch_volume import ScratchVolume, drop_caches
@@ -537,6 +539,7 @@ def test_what_the_man_page_shows_of_the_bus_is_what_there_is(
         done = bus.run(*words, check=True)
         file = SHOWN / f"{shown}.txt"
         text = f"$ {' '.join(words)}\n" + "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
+        text = re.sub(rf"([\"']){re.escape(__version__)}([\"'])", r"\1@version@\2", text)
         if os.environ.get("JOURNALKEEPER_WRITE_DOCS") == "1":
             file.parent.mkdir(exist_ok=True)
             file.write_text(text)

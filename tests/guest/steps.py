@@ -33,7 +33,7 @@ eventually = partial(patience.eventually, pause_s=0.2)
 def lend_checkout(guest: Guest) -> None:
     """Copy what somebody has who unpacked the source: SOURCE in the guest."""
     place = guest.root / SOURCE.lstrip("/")
-    for name in ("journalkeeper", "units", "configs"):
+    for name in ("journalkeeper", "units", "configs", ".github"):
         shutil.copytree(CHECKOUT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, place)

@@ -17,7 +17,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-WANTED = ("LICENSE", "README.md", "configs", "journalkeeper", "pyproject.toml", "units")
+WANTED = ("LICENSE", "README.md", ".github/CHANGELOG.md", "configs", "journalkeeper", "pyproject.toml", "units")
 UNWANTED = {"__pycache__", "ansible", "packaging", ".ansible"}
 WANTED_ALL_THE_SAME = "configs/ansible/roles/journalkeeper/files/purge.sh"
 """What configs/install --uninstall runs; it stands with the role, whose files are all that a controller has."""
