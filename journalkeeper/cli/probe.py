@@ -60,7 +60,6 @@ def between(least: float, most: float, kind: type = float) -> Callable[[str], An
 
 
 OWN: Final = "the host's journald; without it one of our own, with its files below -D DIR or /var/tmp"
-STARVE: Final = "let our own journald run for so much of each 100 ms only, as cpulimit(1) does: 1%% to 99%%"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "against": {"metavar": "FILE", "help": "compare with what -j wrote to this file before"},
     "since": {"metavar": "TIME", "help": "nothing older than this"},
@@ -71,7 +70,6 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "so many a second (default: %(default)g)"},
     "flat-out": {"action": "store_true", "help": "one after the other"},
     "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "for so long (default: %(default)g)"},
-    "starve": {"metavar": "PERCENT", "type": between(1, 99), "help": STARVE},
     "who": {"metavar": "SECONDS", "type": between(0.1, 60), "help": "watch who syncs what instead, for up to 60"},
 }
 EITHER: Final = ("rate", "flat-out")
@@ -118,7 +116,7 @@ waits until journald takes it. It starts a journald of its own, or asks the host
         """
   sudo journalkeeper probe syslog --seconds=2 -j | tee before.json
   sudo journalkeeper probe syslog --seconds=2 --against=before.json""",
-        {"host": False, "size": 200, "rate": 100, "flat-out": False, "seconds": 10, "starve": None},
+        {"host": False, "size": 200, "rate": 100, "flat-out": False, "seconds": 10},
         _STARTS,
     ),
     Probe(

@@ -13,7 +13,6 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import nullcontext
 from itertools import repeat, takewhile
 from pathlib import Path
 from typing import Final
@@ -31,7 +30,6 @@ from journalkeeper.probe.base import (
     sample,
     schedule,
     target,
-    undo_at_end,
 )
 from journalkeeper.report.distribution import Series
 
@@ -96,8 +94,6 @@ def count_messages(asked: Namespace) -> int:
 
 def measure(asked: Namespace) -> Steps:
     """Log to the chosen journald at the requested rate, and time each call."""
-    if asked.host and asked.starve is not None:
-        raise UsageError("--starve works only with a private journald: leave out --host")
     count = count_messages(asked)
     with target(host=asked.host, directory=asked.directory) as where:
         yield from at(where, asked, count)
@@ -112,11 +108,9 @@ def at(where: Target, asked: Namespace, count: int) -> Steps:
     used.look(where.pid)
     used.look(os.getpid())
     planned = _flat_out(asked.seconds, count) if asked.flat_out else schedule(asked.rate, count)
-    words = (sys.executable, "-m", "journalkeeper.probe.starve", str(where.pid), str(asked.starve))
     try:
-        with nullcontext() if asked.starve is None else undo_at_end(*words):
-            for _ in sample(sent, planned, lambda: logger.send(datagram(asked.size, len(sent.took_ns)))):
-                yield found
+        for _ in sample(sent, planned, lambda: logger.send(datagram(asked.size, len(sent.took_ns)))):
+            yield found
     except OSError as error:
         found.faults.append(f"journald ended meanwhile ({error.strerror}): only the messages before that are shown")
     finally:

@@ -51,8 +51,6 @@ def _signals_as_before() -> Any:
         ("probe syslog --size 131073", "from 64 to 131072"),
         ("probe syslog --size 63", "from 64 to 131072"),
         ("probe syslog --size 1.5", "invalid number value: '1.5'"),
-        ("probe syslog --starve 0", "from 1 to 99"),
-        ("probe syslog --starve 100%", "from 1 to 99"),
         ("probe syslog --seconds 0", "from 0.1 to 86400"),
         ("probe fsync --who 61", "from 0.1 to 60"),
         ("probe intake --who 5", "unknown: --who"),
@@ -68,8 +66,8 @@ def test_words_that_make_no_sense_are_a_usage_error_of_one_line(line: str, says:
 
 
 def test_the_bounds_themselves_are_taken() -> None:
-    args = parse(["probe", "syslog", "--rate", "20000", "--size", "131072", "--starve", "1%", "-D", "/j"])
-    assert (args.rate, args.size, args.starve, args.directory) == (20_000, 131_072, 1, "/j")
+    args = parse(["probe", "syslog", "--rate", "20000", "--size", "131072", "-D", "/j"])
+    assert (args.rate, args.size, args.directory) == (20_000, 131_072, "/j")
     assert parse(["probe", "stream", "--seconds=2", "--", "sh", "-c", "echo"]).argv == ["sh", "-c", "echo"]
     assert parse(["probe", "intake", "--since", "-3d"]).since == "-3d"
     assert parse(["-D", "/j", "probe", "-j", "stream"]).json == "short"
@@ -107,16 +105,6 @@ def test_on_a_host_at_most_half_of_what_journald_takes_is_sent(
         return
     with pytest.raises(UsageError, match="at most 5000 messages in 30s, half of RateLimitBurst="):
         syslog.count_messages(asked)
-
-
-def test_the_hosts_journald_is_never_starved(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    said = typed("probe", "syslog", "--host", "--starve=1%")
-    assert said.status == 2
-    assert "leave out --host" in said.err
-
-
-# intake, from what journalctl says
 
 
 def entry(taken_us: int, wait_us: int | None = 1000, **fields: str) -> dict[str, str]:

@@ -73,17 +73,6 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def in_turn(rounds: int, works: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """The seconds of each of `works` in each round, after one that does not count; every other round backwards."""
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for work in works.values():
-        work()
-    for number in range(rounds):
-        for name in list(works)[:: -1 if number % 2 else 1]:
-            times[name].append(timed(works[name]))
-    return times
-
-
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """The median of the rounds' ratios."""
     return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))

@@ -36,7 +36,6 @@ from tests.bench.service import (
 )
 from tests.load import Load
 from tests.patience import eventually
-from tests.repeated import repeated
 
 SETTINGS: Final = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE: Final = "12G"
@@ -44,7 +43,7 @@ APART_S: Final = 2.0
 """fsyncs that are further apart belong to different flushes."""
 
 COLD_IOPS, COLD_LINES = 150, 1000
-STARVE: Final = (sys.executable, "-m", "journalkeeper.probe.starve")
+STARVE: Final = (sys.executable, "-m", "tests.bench.starve")
 
 Beside = Callable[[Bed], AbstractContextManager[object]]
 """What is beside a journal while it is entered."""
@@ -220,12 +219,6 @@ def traced(config: str) -> Beside:
     """The service under strace."""
 
     return lambda place: serving(place, config, trace=place.volume.base / "ours")
-
-
-def defragmenting(place: Bed) -> AbstractContextManager[None]:
-    """btrfs-progs at the active file, again and again."""
-    words = ("btrfs", "filesystem", "defragment", "-f", place.journald.active)
-    return repeated(lambda: run(*words), lambda: 0)
 
 
 @contextmanager

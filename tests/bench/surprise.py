@@ -25,8 +25,7 @@ import btrfsutil
 from journalkeeper.btrfs import volume
 from journalkeeper.config.directives import Config
 from journalkeeper.journald import opening
-from journalkeeper.probe.bed import OFFLINE, Bed, PrivateJournald, bed
-from tests.bench.archive import slowed
+from journalkeeper.probe.bed import OFFLINE, Bed, PrivateJournald
 from tests.bench.figures import Figure, Option, at_least, at_most, engine, show
 from tests.bench.loaded import SETTINGS, SIZE
 from tests.bench.service import OUR_CALLS, PIECES, STATE, Call, calls, fsyncs
@@ -75,13 +74,6 @@ def _slow(disk: Control, iops: int) -> Iterator[None]:
         yield
     finally:
         disk.set_iops(0)
-
-
-@contextmanager
-def in_portions(asked: Namespace) -> Iterator[tuple[Bed, Slowed]]:
-    """A bed on a disk that the kernel limits."""
-    with bed(*SETTINGS, size=SIZE) as place:
-        yield place, lambda: slowed(place.volume, asked.iops)
 
 
 def attempt(place: Bed, trace: Path | None, slow: Slowed) -> Try:
@@ -182,7 +174,6 @@ def took_ms(one: Try, syncs: list[Call]) -> float:
 OPTIONS: Final = {
     "tries": Option(100, "within a piece"),
     "iops": Option(500, "of the device; 0 for as many as it has"),
-    "portions": Option(False, "the kernel limits the disk instead, by portions of a tenth of a second"),
 }
 
 
@@ -197,7 +188,7 @@ def measure(asked: Namespace) -> None:
     with nothing beside them, just before and just after, of a file that was torn as much: their mean,
     as a sync writes now 40, now 70 blocks, and two of them that follow each other differ, too.
     """
-    with (in_portions if asked.portions else serial)(asked) as (place, slow):
+    with serial(asked) as (place, slow):
         place.journald.age(60)
         with fsyncs(place.journald.pid) as seen:
             hit, alone = attempts(asked, place, slow)

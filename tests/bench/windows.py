@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-# ruff: noqa: T201 - a bench prints
+
 """What journald and loggers wait for while the service works in the flush windows, and what it uses.
 
     sudo python -m tests.bench.windows flushes               # 6 minutes
     sudo python -m tests.bench.windows flushes --minutes 1 --extents 800
-    sudo python -m tests.bench.windows intake --arms with,without --rate 30 --interval 60  # whole at each flush
-    sudo python -m tests.bench.windows intake --arms with,without --starve 1 --iops 150    # a journald that hardly runs
+    sudo python -m tests.bench.windows intake --rate 30 --interval 60  # whole at each flush
+    sudo python -m tests.bench.windows intake --starve 1 --iops 150    # a journald that hardly runs
     sudo python -m tests.bench.windows surprise --help       # what an arm measures, and its options
 
 Private journalds are under the same load at the same time, each on a volume of its own (tests/bench/loaded.py);
@@ -44,14 +44,12 @@ from tests.bench.figures import (
     ratio,
     show,
     side_by_side,
-    versions,
 )
 from tests.bench.loaded import (
     COLD_LINES,
     Beside,
     Life,
     alone,
-    defragmenting,
     flushing,
     live,
     made_whole,
@@ -104,24 +102,6 @@ def _extents(one: Life) -> str:
     return f"{one.first} extents at first, {one.last} at last, mean {statistics.mean(one.each):.0f}"
 
 
-THRESHOLDS: Final = (4, 8, 16, 32, 64, 128)
-
-
-def curve(asked: Namespace) -> None:
-    """Extents against bytes of an active datacow file with the service, by ExtentsPerMiB=."""
-
-    def at(threshold: int) -> Life:
-        config = f"{DATACOW}[Defrag]\nExtentsPerMiB={threshold}\n{asked.config}"
-        return whole_life(live(asked, traced(config), rest=True))
-
-    lives = side_by_side(THRESHOLDS, at, asked.jobs)
-    print(f"Extents against bytes, {_load(asked)}\n{versions()}\n")
-    print(f"{'ExtentsPerMiB':>13}  {'mean':>6}  {'last':>6}  {'rewritten / logged':>18}  {'device / logged':>15}")
-    for threshold, one in lives.items():
-        ours, device = one.our_bytes / one.logged_bytes, one.device_bytes / one.logged_bytes
-        print(f"{threshold:13}  {statistics.mean(one.each):6.0f}  {one.last:6}  {ours:18.2f}  {device:15.2f}")
-
-
 def nocow(asked: Namespace) -> None:
     """NOCOW against datacow files, both with the service, without snapshots: extents, waits of loggers and readers."""
     configs = {"nocow": "[Nocow]\nNocow=yes\n", "datacow": DATACOW}
@@ -154,7 +134,7 @@ def rare(delays_s: Sequence[float]) -> float:
     return quantile(sorted(delays_s), 999)
 
 
-INTAKE: Final = ("with", "without", "defrag")
+INTAKE: Final = ("with", "without")
 
 
 def some_of_intake(text: str) -> list[str]:
@@ -169,14 +149,10 @@ def some_of_intake(text: str) -> list[str]:
 
 
 def intake(asked: Namespace) -> None:
-    """How long loggers wait for journald on a slow volume: with the service, without, and beside a defrag in a loop.
-
-    The loop is `btrfs filesystem defragment -f` of the active file, again and again.
-    """
+    """How long loggers wait for journald on a slow volume: with the service, and without."""
     beside: dict[str, Beside] = {
         "with": lambda place: serving(place, DATACOW + asked.config),
         "without": alone,
-        "defrag": defragmenting,
     }
     found = side_by_side(asked.arms, lambda name: live(asked, beside[name]), asked.jobs)
     notes = [_load(asked) + (f", journald runs {asked.starve:g}% of each 100 ms" if asked.starve else "")]
@@ -202,8 +178,6 @@ def intake(asked: Namespace) -> None:
             at_most("p99.9 of the second half, with / without", rare(late) / rare(theirs_late), 1),
             at_most("worst of the second half, with / without", max(late) / max(theirs_late), 1),
         ]
-    if {"with", "defrag"} <= waits_s.keys():
-        figures.append(Figure("worst, with / defrag in a loop", f"{max(waits_s['with']) / max(waits_s['defrag']):.3g}"))
     show("Intake", notes, figures)
 
 
@@ -324,7 +298,6 @@ JOBS: Final = (
 )
 ARMS: Final[Mapping[str, Arm]] = {
     "flushes": Arm(flushes, under_load(minutes=MINUTES)),
-    "curve": Arm(curve, under_load(minutes=MINUTES, jobs=Option(len(THRESHOLDS), JOBS))),
     "nocow": Arm(nocow, under_load(minutes=MINUTES)),
     "intake": Arm(
         intake,

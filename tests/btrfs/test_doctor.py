@@ -188,7 +188,7 @@ def by_hand(directory: Path) -> Iterator[int]:
 
 
 def test_a_program_that_writes_in_blocks_is_found_and_no_other_is(bed: Bed) -> None:
-    """At 20 lines a second; more runs, and within how many blocks, in tests/bench/doctor.py.
+    """At 20 lines a second.
 
     A journald that gets no processor takes two blocks for one: then it takes longer.
     """

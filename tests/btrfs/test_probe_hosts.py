@@ -250,33 +250,21 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_kill_leaves_nothing_stopped_nothing_traced_and_no_directory(
+def test_a_kill_leaves_nothing_traced_and_no_directory(
     started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    starving = started("syslog", "--starve=1%", "--seconds=60", f"--directory={tmp_path}")
+    logging = started("syslog", "--seconds=60", f"--directory={tmp_path}")
     tracing = started("fsync", "--who=60")
-    assert eventually(lambda: len(children(starving.pid)) == 3)  # what removes, journald, and what stops it
+    assert eventually(lambda: len(children(logging.pid)) == 2)  # what removes, and journald
     assert eventually(lambda: f"{base.NAME}{OURS}-{tracing.pid}" in instances())
     assert list(tmp_path.iterdir()) != []
-    below = [*children(starving.pid), *children(tracing.pid)]
-    for process in (starving, tracing):
+    below = [*children(logging.pid), *children(tracing.pid)]
+    for process in (logging, tracing):
         process.kill()
         process.wait()
     assert eventually(lambda: all(map(gone, below)))
     assert f"{base.NAME}{OURS}-{tracing.pid}" not in instances()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_starves_a_process_lets_it_go_on_when_its_parent_is_killed() -> None:
-    with subprocess.Popen(["sleep", "60"]) as victim:
-        words = [sys.executable, "-m", "journalkeeper.probe.starve", str(victim.pid), "1"]
-        with subprocess.Popen(words, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starver:
-            assert eventually(lambda: "T (stopped)" in Path(f"/proc/{victim.pid}/status").read_text())
-            assert starver.stdin is not None
-            starver.stdin.close()  # as the kernel does for who is killed
-            assert starver.wait(PATIENCE_S) == 0
-        assert "S (sleeping)" in Path(f"/proc/{victim.pid}/status").read_text()
-        victim.kill()
 
 
 def test_ctrl_c_shows_what_there_is(started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
@@ -292,17 +280,8 @@ def test_ctrl_c_shows_what_there_is(started: Callable[..., subprocess.Popen[byte
     assert "Interrupted: this is what there is." in found["notes"]
 
 
-def test_a_starved_journald_keeps_senders_waiting_and_nothing_is_lost(tmp_path: Path) -> None:
-    words = ("syslog", "--starve=10%", "--rate=200", "--seconds=1", "--size=8192", f"--directory={tmp_path}", "-j")
-    out = subprocess.check_output([sys.executable, "-m", "journalkeeper", "probe", *words], cwd=REPOSITORY)
-    check("probe", json.loads(out))
-    sent, taken = json.loads(out)["series"]
-    assert sent["count"] == taken["count"] == 200
-    assert taken["worst_s"] > 0.05  # of slots of 100 ms 90 are spent asleep
-
-
 def test_a_journald_that_dies_is_said_and_what_was_sent_before_is_shown(bed: Bed) -> None:
-    steps = syslog.at(at_bed(bed), Namespace(size=200, rate=200, seconds=5, flat_out=False, starve=None), 1000)
+    steps = syslog.at(at_bed(bed), Namespace(size=200, rate=200, seconds=5, flat_out=False), 1000)
     found = next(steps)
     for number, _ in enumerate(steps):
         if number == 50:
@@ -390,7 +369,6 @@ def asked(**more: object) -> Namespace:
         "rate": 100,
         "seconds": 0.5,
         "flat_out": False,
-        "starve": None,
         "host": False,
         "argv": [],
     }

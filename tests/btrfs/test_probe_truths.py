@@ -93,7 +93,7 @@ class Stop(NamedTuple):
 
 def stopped(place: Bed, rate: float, seconds: float = 1.2) -> Stop:
     """The syslog probe at a journald that is stopped for a while."""
-    asked = Namespace(size=200, rate=rate, seconds=seconds, flat_out=False, starve=None)
+    asked = Namespace(size=200, rate=rate, seconds=seconds, flat_out=False)
     steps = syslog.at(at_bed(place), asked, round(rate * seconds))
     words = [sys.executable, "-c", STOPPER, str(place.journald.pid)]
     later = threading.Timer(0.3, lambda: said.append(subprocess.check_output(words, text=True)))

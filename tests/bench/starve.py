@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Stop and continue a process in turn, so that it runs for only a part of each tenth of a second, as cpulimit(1) does.
 
-    python -m journalkeeper.probe.starve PID PERCENT
+    python -m tests.bench.starve PID PERCENT
 
 It ends with its stdin, which ends with its parent process; then the process runs on in any case.
 """
