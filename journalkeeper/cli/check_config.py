@@ -10,10 +10,10 @@ import argparse
 from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.table import GREY, Column
-from journalkeeper.cli.text import shown
+from journalkeeper.cli.table import GREY, Column, Table
 from journalkeeper.config.validation import Shown, describe
 from journalkeeper.model.errors import ConfigError
+from journalkeeper.model.escape import shown
 
 DESCRIPTION = """\
 Reads journalkeeper.conf and its drop-ins as the service does and shows every directive with
@@ -49,21 +49,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
     except ConfigError as error:
         if output.json == "off":
             raise
-        output.document({"problems": [_problem(*problem) for problem in error.problems], "values": []})
+        keys = ("file", "line", "key", "allowed")
+        problems = [dict(zip(keys, problem, strict=True)) for problem in error.problems]
+        output.document({"problems": problems, "values": []})
         return 1
     values = describe(config)
-    if output.json != "off":
-        output.document({"problems": [], "values": [value._asdict() for value in values]})
-        return 0
-    if args.quiet:
-        return 0
-    lines = output.table(_COLUMNS, values, lambda value: GREY if value.default else "")
+    table = Table(_COLUMNS, [] if args.quiet else values, lambda value: GREY if value.default else "")
     changed = sum(not value.default for value in values)
-    if output.legend:
-        lines += ["", f"The configuration is right; {changed} of {len(values)} values differ from the default."]
-    output.lines(lines)
+    summary = f"The configuration is valid: {changed} of {len(values)} values {'differs' if changed == 1 else 'differ'}"
+    legend = [] if args.quiet else [[f"{summary} from the default."]]
+    output.show({"problems": [], "values": [value._asdict() for value in values]}, table, legend=legend)
     return 0
-
-
-def _problem(file: str, line: int, key: str, allowed: str) -> dict[str, object]:
-    return {"file": file, "line": line, "key": key, "allowed": allowed}

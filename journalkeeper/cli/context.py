@@ -9,13 +9,11 @@ import stat
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from journalkeeper.bus import names
-from journalkeeper.cli import backend
+from journalkeeper.bus.options import MOST_PATHS
 from journalkeeper.cli.output import Output
-from journalkeeper.cli.selection import names_another
-from journalkeeper.cli.text import explain_no_directory
 from journalkeeper.cli.times import parse_time_us
 from journalkeeper.health.evidence import Hung, Unknown
 from journalkeeper.history import state
@@ -23,6 +21,11 @@ from journalkeeper.history.record import Record
 from journalkeeper.model import Request
 from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.manager import Manager
+
+ABSENT: Final = "not on the bus; systemctl status journalkeeper shows whether it runs"
+"""The message for a service that is not on the bus."""
+
+OF_THE_SERVICE: Final = "is about this host's service"
 
 if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
@@ -90,7 +93,7 @@ class Context:
         None if there is none, or if the command is about another host's journal. The bus is asked only if a bus and a
         service can exist. Raises: HungError if the service does not answer; KeeperError if it refuses.
         """
-        could_be = names.bus_address() is not None and backend.could_be_there(self.state_directory)
+        could_be = names.bus_address() is not None and _service_may_exist(self.state_directory)
         if self._engine is not None or not could_be or not self.means_service():
             return None
         from journalkeeper.bus.client import Service  # noqa: PLC0415 - pages are made without dbus-fast
@@ -119,7 +122,7 @@ class Context:
         """Return a connection to the running service, which the caller closes. Raises: KeeperError without one."""
         service = self.running()
         if service is None:
-            raise KeeperError(f"the service is {backend.ABSENT}")
+            raise KeeperError(f"the service is {ABSENT}")
         return service
 
     def means_service(self) -> bool:
@@ -132,15 +135,22 @@ class Context:
         The service carries out requests about the directories of the configuration that it shares with this command.
         The caller closes the connection. Raises: as `config` and `running`.
         """
-        service = self.running() if backend.can_be_asked(asked) else None
+        sendable = not asked.ending and len(asked.paths) <= MOST_PATHS and all(map(_can_be_sent, asked.paths))
+        service = self.running() if sendable else None  # at a shutdown the bus may be gone
         if service is None:
             return None
         with ExitStack() as stack:
             stack.enter_context(service)
-            if not backend.keeps(service, asked, lambda: self.config().watch.directories):
+            if not self._shares_directories(service, asked):
                 return None
             stack.pop_all()
         return service
+
+    def _shares_directories(self, service: Service, asked: Request) -> bool:
+        """Return whether the service watches the directories of our configuration, and all paths are below them."""
+        watched = service.found.directories or []
+        below = all(any(_is_below(path, top) for top in watched) for path in asked.paths)
+        return below and set(watched) == set(self.config().watch.directories)
 
     def record(self) -> Record:
         """Open the history for reading. Raises: NeedsRootError without the right to; KeeperError if it is damaged."""
@@ -157,3 +167,47 @@ class Context:
         if not (is_directory or patient):
             raise KeeperError(f"{given}: {explain_no_directory(given)}; -D takes a directory such as /var/log/journal")
         return (os.path.abspath(given),)
+
+
+def _is_below(path: str, top: str) -> bool:
+    """Return whether `path` is below `top` without a symbolic link on the way, which the service does not follow."""
+    way, below = os.path.dirname(path), top.rstrip("/")
+    if not path.startswith(f"{below}/"):
+        return False
+    return os.path.realpath(way) == f"{os.path.realpath(top).rstrip('/')}{way[len(below) :]}"
+
+
+def _can_be_sent(path: str) -> bool:
+    """Return whether D-Bus can carry the path: its strings are UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _service_may_exist(state_directory: str) -> bool:
+    """Return whether a service may have run here: it leaves a lock file. True if this user may not look."""
+    try:
+        os.stat(os.path.join(state_directory, state.DAEMON_LOCK))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def names_another(args: argparse.Namespace) -> bool:
+    """Return whether -D or --config name another journal or configuration than the host's."""
+    return args.directory is not None or args.config is not None
+
+
+def refuse_another(args: argparse.Namespace, command: str, why: str) -> None:
+    """Refuse -D and --config for `command`. Raises: UsageError."""
+    if names_another(args):
+        raise UsageError(f"{command} {why}: it takes neither -D nor --config")
+
+
+def explain_no_directory(path: str) -> str:
+    """Return the error message for a path that is not a directory."""
+    return "is not a directory" if os.path.lexists(path) else "no such directory"

@@ -11,17 +11,25 @@ from typing import Any, NamedTuple
 
 from journalkeeper.cli import plan as plans
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.interrupts import Interrupts
-from journalkeeper.cli.outcomes import COLOURS, describe, describe_sums, format_duration, on_file, subjects
-from journalkeeper.cli.output import Output
-from journalkeeper.cli.polkit_agent import for_terminal
-from journalkeeper.cli.progress import on_terminal
-from journalkeeper.cli.refusals import refuse_if_all_unreadable, refuse_non_journals
-from journalkeeper.cli.selection import add_selection, request
-from journalkeeper.cli.table import paint, stack_blocks, wrap_sentence
-from journalkeeper.model import Reason, Request, Result
+from journalkeeper.cli.progress import Interrupts, on_terminal
+from journalkeeper.cli.selection import add_selection, check_files, request
+from journalkeeper.cli.table import Column, Table
+from journalkeeper.cli.terminal import run_polkit_agent
+from journalkeeper.cli.wording import (
+    COLOURS,
+    count_subjects,
+    describe_no_actions,
+    describe_outcome,
+    describe_rest,
+    describe_skipped,
+    describe_sums,
+    format_seconds,
+    get_reason,
+    is_on_file,
+)
+from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.model.run import Report
-from journalkeeper.model.units import spell_size
+from journalkeeper.model.units import MS_US, spell_size
 from journalkeeper.wire.documents import defrag_document
 
 DESCRIPTION = """\
@@ -62,20 +70,24 @@ def run(args: argparse.Namespace, context: Context) -> int:
         return plans.show(asked, context)
     output = context.output
     report, document, stopped = _execute(asked, context)
-    skips = [skip.reason for skip in report.plan.skipped]
-    refuse_if_all_unreadable(context, [*(outcome.reason for outcome in report.outcomes), *skips])
-    named = refuse_non_journals(asked, ((skip.path, skip.reason, skip.detail) for skip in report.plan.skipped), output)
-    for text in report.notices:
+    outcomes, skipped = report.outcomes, report.plan.skipped
+    judged = [*((one.path, None, "") for one in outcomes), *map(get_reason, skipped)]
+    status = check_files(judged, asked.paths, context)
+    failed = [outcome for outcome in outcomes if outcome.result is Result.FAILED]
+    for text in (*report.notices, *(f"{one.path}: {one.detail or one.reason}" for one in failed)):
         output.note(text)
-    for outcome in report.outcomes:
-        if outcome.result is Result.FAILED:
-            output.note(f"{outcome.path}: {outcome.detail or outcome.reason}")
-    if output.json != "off":
-        output.document(document)
-    else:
-        output.lines(_lines(report, output), paged=False)
-    stopped |= any(outcome.reason is Reason.INTERRUPTED for outcome in report.outcomes)
-    return named or int(stopped or any(outcome.result is Result.FAILED for outcome in report.outcomes))
+    column = Column[Outcome]("", lambda outcome: describe_outcome(outcome, output.width), gives="text")
+    odd = [outcome.reason for outcome in outcomes if outcome.result is not Result.DONE]
+    parts = describe_skipped(skipped, everything=bool(asked.paths), others=odd)
+    output.show(
+        document,
+        Table((column,), outcomes, lambda outcome: COLOURS[outcome.result]),
+        parts.table,
+        parts.fine,
+        legend=[parts.glossary, [_summarize(report)]],
+        paged=False,
+    )
+    return int(bool(status or stopped or failed or Reason.INTERRUPTED in odd))
 
 
 def _execute(asked: Request, context: Context) -> _Run:
@@ -84,7 +96,7 @@ def _execute(asked: Request, context: Context) -> _Run:
         hint = "\nStopping after this chunk." if draw.seen else ""
         service = context.service(asked)
         if service is not None:
-            with service, for_terminal(), Interrupts(hint) as stop:
+            with service, run_polkit_agent(), Interrupts(hint) as stop:
                 return _Run(*service.defragment(asked, on_progress=draw, stop=stop))
         engine = context.engine()
         with Interrupts(hint) as stop:
@@ -93,30 +105,19 @@ def _execute(asked: Request, context: Context) -> _Run:
             return _Run(report, defrag_document(report), stopped)
 
 
-def _lines(report: Report, output: Output) -> list[str]:
-    table = [
-        paint(line, COLOURS[outcome.result], enabled=output.colours)
-        for outcome in report.outcomes
-        for line in wrap_sentence(describe(outcome, output.width), output.width)
-    ]
-    skipped = report.plan.skipped
-    listed = tuple(skip for skip in skipped if skip.reason not in plans.FINE)
-    blocks = [table, plans.make_skip_table(listed, output), plans.summarize_fine(skipped, listed)]
-    if output.legend:
-        odd = [outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE]
-        blocks += [plans.glossary([*odd, *(skip.reason for skip in listed)], output.width)]
-        blocks += [wrap_sentence(_footer(report), output.width)]
-    return stack_blocks(blocks)
-
-
-def _footer(report: Report) -> str:
-    outcomes = report.outcomes
+def _summarize(report: Report) -> str:
+    """Return the summary: what was done, the sizes before and after, and what the other files wait for."""
+    outcomes, skipped = report.outcomes, report.plan.skipped
     if not outcomes:
-        return plans.describe_no_actions(report.plan.skipped)
-    tally = [f"{sum(outcome.result is result for outcome in outcomes)} {result}" for result in Result]
-    actions = [outcome.action for outcome in outcomes]
-    text = f"{subjects(actions)}: {', '.join(tally)}"
-    if any(map(on_file, actions)):
-        text += f"; {describe_sums([one for one in outcomes if on_file(one.action)])}"
-    text += f", {spell_size(report.written_bytes)} written in {format_duration(report.duration_s)}"
-    return f"{text}; {plans.describe_skipped(report.plan.skipped)}"
+        return describe_no_actions(skipped)
+    done = [outcome for outcome in outcomes if outcome.result is Result.DONE]
+    others = [
+        f"{number} {result}"
+        for result in (Result.SKIPPED, Result.FAILED)
+        if (number := sum(outcome.result is result for outcome in outcomes))
+    ]
+    subjects = count_subjects([outcome.action for outcome in outcomes])
+    verdict = f"{subjects} done" if not others else f"{len(done)} of {subjects} done, {', '.join(others)}"
+    facts = [describe_sums(files)] if (files := [one for one in done if is_on_file(one.action)]) else []
+    facts.append(f"{spell_size(report.written_bytes)} written in {format_seconds(report.duration_s, MS_US)}")
+    return f"{verdict}: {', '.join(facts)}. {describe_rest(skipped)}"

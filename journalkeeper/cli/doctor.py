@@ -7,13 +7,13 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.table import RED, YELLOW, paint
-from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import format_time
 from journalkeeper.config import Config
 from journalkeeper.health.evidence import DOCTOR_ENTRIES, Evidence, Journal, Unknown, Wanted
 from journalkeeper.health.finding import LISTED, Finding, Severity, Verdict, judge
 from journalkeeper.health.rules import RULES
 from journalkeeper.model.errors import ConfigError
+from journalkeeper.model.escape import shown
 from journalkeeper.model.units import DAY_US, counted
 from journalkeeper.report.retention import history
 

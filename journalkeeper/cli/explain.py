@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from journalkeeper.btrfs import disk, placement
-from journalkeeper.cli.output import DEFAULT_COLUMNS, columns
-from journalkeeper.cli.refusals import refuse_if_all_unreadable, refuse_non_journals
+from journalkeeper.cli.selection import check_files
+from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns
 from journalkeeper.health.evidence import Unknown
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
@@ -64,9 +64,8 @@ def _file(path: str, context: Context) -> int:
     asked = Request(paths=(path,))
     host = context.engine().look(asked)
     (file,) = host.files
-    refuse_if_all_unreadable(context, [file.problem])
     output = context.output
-    status = refuse_non_journals(asked, [(file.path, file.problem, file.problem_detail)], output)
+    status = check_files([(file.path, file.problem, file.problem_detail)], asked.paths, context)
     if status:
         return status
     learned = _story(file, host, context)
@@ -198,7 +197,7 @@ def _decision_document(
 def _directory(path: str, context: Context) -> int:
     """Describe each instance below -D, which is the directory `path`."""
     host = context.engine().look(Request())
-    refuse_if_all_unreadable(context, [file.problem for file in host.files])
+    check_files([(file.path, file.problem, "") for file in host.files], (), context)
     if not host.instances:
         raise KeeperError(f"{path}: contains no journal directory; name one, such as /var/log/journal")
     decided, windows = _plan(Request(upkeep=True), context)

@@ -9,18 +9,17 @@ import stat
 from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.outcomes import COLOURS, describe, describe_sums
-from journalkeeper.cli.refusals import refuse_non_journals
-from journalkeeper.cli.selection import absolute, add_paths
-from journalkeeper.cli.table import Column, stack_blocks, wrap_sentence
-from journalkeeper.cli.text import shown
+from journalkeeper.cli.selection import absolute, add_paths, check_files
+from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.times import format_time
+from journalkeeper.cli.wording import COLOURS, describe_outcome, describe_sums
 from journalkeeper.journald.names import classify
-from journalkeeper.model import Reason, Request, Result
+from journalkeeper.model import Reason, Result
+from journalkeeper.model.escape import shown
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import counted, format_size, spell_size
 from journalkeeper.wire.documents import entry_document
-from journalkeeper.wire.field import document
+from journalkeeper.wire.field import document as make_document
 from journalkeeper.wire.records import SAMPLE
 
 DESCRIPTION = """\
@@ -57,7 +56,7 @@ def _columns(width: int | None) -> tuple[Column[Entry], ...]:
     return (
         Column("TIME", lambda entry: format_time(entry.when_us)),
         Column("RUN BY", lambda entry: shown(_RUN_BY.get(entry.origin, entry.origin))),
-        Column("OUTCOME", lambda entry: describe(entry.outcome, width), gives="text"),
+        Column("OUTCOME", lambda entry: describe_outcome(entry.outcome, width), gives="text"),
     )
 
 
@@ -80,21 +79,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
     output = context.output
     for sentence in ignored:
         output.note(sentence)
-    problems = ((path, _problem(path), "nothing is recorded of it") for path in unknown)
-    status = refuse_non_journals(Request(paths=paths), problems, output)
-    if output.json != "off":
-        output.document(
-            {
-                "outcomes": [entry_document(*entry) for entry in entries],
-                "samples": [document(SAMPLE, sample) for sample in samples],
-            }
-        )
-        return status
-    coloured = output.table(_columns(output.width), entries, lambda entry: COLOURS[entry.outcome.result])
-    blocks = [coloured, output.table(_SAMPLES, samples)]
-    if output.legend:
-        blocks.append(wrap_sentence(_footer(entries, samples), output.width))
-    output.lines(stack_blocks(blocks))
+    status = check_files([(path, _problem(path), "nothing is recorded of it") for path in unknown], paths, context)
+    document = {
+        "outcomes": [entry_document(*entry) for entry in entries],
+        "samples": [make_document(SAMPLE, sample) for sample in samples],
+    }
+    outcomes = Table(_columns(output.width), entries, lambda entry: COLOURS[entry.outcome.result])
+    output.show(document, outcomes, Table(_SAMPLES, samples), legend=[[_summarize(entries, samples)]])
     return status
 
 
@@ -111,7 +102,7 @@ def _problem(path: str) -> Reason | None:
     return Reason.NOT_JOURNAL if classify(os.path.basename(path)) is None else None
 
 
-def _footer(entries: list[Entry], samples: list[Sample]) -> str:
+def _summarize(entries: list[Entry], samples: list[Sample]) -> str:
     if not entries:
         return f"{counted(len(samples), 'sample')}, nothing was rewritten." if samples else "Nothing is recorded."
     done = [entry.outcome for entry in entries if entry.outcome.result is Result.DONE]

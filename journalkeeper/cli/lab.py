@@ -11,11 +11,12 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING, Final
 
+from journalkeeper.cli.context import explain_no_directory
 from journalkeeper.cli.progress import on_terminal
 from journalkeeper.cli.table import Column
-from journalkeeper.cli.text import explain_no_directory, shown
 from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
+from journalkeeper.model.escape import shown
 from journalkeeper.model.units import format_size
 from journalkeeper.probe import bed, compare
 from journalkeeper.probe.scratch_volume import isolate, raise_on_signals

@@ -12,35 +12,45 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
-from journalkeeper.cli.pager import page
-from journalkeeper.cli.table import Column, no_colour, render
-from journalkeeper.cli.text import parse_switch, shown
+from journalkeeper.cli.table import Column, Table, no_colour, render, stack_blocks, wrap_sentence
+from journalkeeper.cli.terminal import (
+    DEFAULT_COLUMNS,
+    DEFAULT_LINES,
+    columns,
+    is_terminal,
+    page,
+    terminal_size,
+    wants_colours,
+)
 from journalkeeper.model.errors import KeeperError
-
-DEFAULT_COLUMNS, DEFAULT_LINES = 80, 24
-"""The size of a terminal that does not report one."""
+from journalkeeper.model.escape import shown
 
 T = TypeVar("T")
+LEAST_COLUMNS: Final = 40
+Block: TypeAlias = Table[Any] | Sequence[str]
+"""A part of a command's text: a table, or sentences."""
 
 
 class Output:
     """The form of a command's output, from its options and its terminal.
 
-    `json` is "off", "short" or "pretty". `legend` is True if tables have headings and footers, `terminal` if stdout is
-    a terminal, `colours` if it shows colours. `width` is the number of columns for tables: COLUMNS=, else the
-    terminal's; None for a program, for which nothing is shortened.
+    `json` is "off", "short" or "pretty". `legend` is True if tables have headings and footers, `colours` if stdout is a
+    terminal that shows colours. `width` is the number of columns for text: COLUMNS=, else the terminal's; None for a
+    program, for which nothing is shortened.
     """
 
     def __init__(self, args: argparse.Namespace, environ: Mapping[str, str] | None = None) -> None:
         self._environ = os.environ if environ is None else environ
         self.json: str = args.json
         self.legend: bool = not args.no_legend
-        self.terminal = is_terminal(1)
-        self._pager = self.terminal and not args.no_pager
-        self.colours = self.terminal and wants_colours(self._environ)
-        self.width = _width(self._environ, terminal=self.terminal)
+        terminal = is_terminal(1)
+        self._pager = terminal and not args.no_pager
+        self.colours = terminal and wants_colours(self._environ)
+        self.width = columns(self._environ) or (DEFAULT_COLUMNS if terminal else None)
+        if self.width is not None:
+            self.width = max(LEAST_COLUMNS, self.width)
 
     def document(self, value: object) -> None:
         r"""Write JSON: one line, or indented with --json=pretty.
@@ -59,11 +69,28 @@ class Output:
         if lines:
             write("\n".join(lines))
 
+    def show(self, document: object, *blocks: Block, legend: Sequence[Block] = (), paged: bool = True) -> None:
+        """Write a command's answer: `document` as JSON, or `blocks` as text with an empty line between them.
+
+        --no-legend leaves out the blocks in `legend`, which follow the others.
+        """
+        if self.json != "off":
+            self.document(document)
+            return
+        shown_blocks = (*blocks, *(legend if self.legend else ()))
+        self.lines(stack_blocks([self.format(block) for block in shown_blocks]), paged=paged)
+
+    def format(self, block: Block) -> list[str]:
+        """Return the lines of a table, or of sentences, which are wrapped."""
+        if isinstance(block, Table):
+            return render(block, legend=self.legend, colours=self.colours, width=self.width)
+        return [line for sentence in block for line in wrap_sentence(sentence, self.width)]
+
     def table(
         self, columns: tuple[Column[T], ...], rows: Sequence[T], colour: Callable[[T], str] = no_colour
     ) -> list[str]:
-        """Return the lines of a table, as `render` does."""
-        return render(columns, rows, legend=self.legend, colours=self.colours, width=self.width, colour=colour)
+        """Return the lines of a table."""
+        return self.format(Table(columns, rows, colour))
 
     def note(self, text: str) -> None:
         """Write one line to stderr in addition to the answer."""
@@ -103,44 +130,3 @@ def _discard_output() -> None:
 def complain(text: str) -> None:
     """Write one line to stderr, with control characters of `text` escaped."""
     print(f"journalkeeper: {shown(text)}", file=sys.stderr)
-
-
-def _width(environ: Mapping[str, str], *, terminal: bool) -> int | None:
-    """Return the columns that a table may have, at least 40; None for no limit."""
-    found = columns(environ) or (DEFAULT_COLUMNS if terminal else None)
-    return found and max(40, found)
-
-
-def columns(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return COLUMNS=, else the width of the terminal on stdout, or None if neither is known."""
-    asked = environ.get("COLUMNS", "")
-    if asked.isdecimal() and len(asked) < 10 and int(asked) > 0:
-        return int(asked)
-    return terminal_size(1).columns or None
-
-
-def terminal_size(descriptor: int) -> os.terminal_size:
-    """Return the columns and lines of a terminal; 0 for values that are unknown."""
-    try:
-        return os.get_terminal_size(descriptor)
-    except OSError:
-        return os.terminal_size((0, 0))
-
-
-def is_terminal(descriptor: int) -> bool:
-    """Return whether `descriptor` is a terminal. A closed descriptor is none."""
-    try:
-        return os.isatty(descriptor)
-    except OSError:
-        return False
-
-
-def wants_colours(environ: Mapping[str, str]) -> bool:
-    """Return whether a terminal gets colours: SYSTEMD_COLORS, else NO_COLOR, else TERM decides.
-
-    Source: systemd(1), "Environment"; https://no-color.org/.
-    """
-    asked = environ.get("SYSTEMD_COLORS", "")
-    if asked:
-        return parse_switch(asked) is not False  # "16" and "256" are colours too
-    return not environ.get("NO_COLOR") and environ.get("TERM") not in {None, "dumb"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper pause [SPAN]`: no work of the service's own for a while."""
+"""`journalkeeper pause [SPAN]` and `journalkeeper resume`: stop the service's own work for a while."""
 
 from __future__ import annotations
 
@@ -9,39 +9,46 @@ from journalkeeper.cli.context import Context
 from journalkeeper.model.units import format_span, parse_span_us
 
 DESCRIPTION = """\
-Has the running service do no work of its own, for SPAN or until `resume`. What is under way ends
-after the piece at hand; what others ask it for it does. A restart of the service ends the pause."""
+`pause` has the running service do no work of its own, for SPAN or until `resume`. The service
+finishes the piece that it works on, and still does what users ask it for. `resume` ends the pause,
+and the service does at once what was due meanwhile. A restart of the service ends a pause, too."""
 
 EXAMPLES = """\
 examples:
   sudo journalkeeper pause          until `journalkeeper resume`
   sudo journalkeeper pause 2h       while a backup runs
+  sudo journalkeeper resume         work again, now
 
 exit status:
-  0 done; 1 the service does not run, or it may not be asked by this user; 2 wrong usage"""
+  0 done, also if there was no pause to end; 1 the service does not run, or this user may not ask it;
+  2 wrong usage"""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add SPAN."""
-    parser.add_argument(
-        "span", nargs="?", metavar="SPAN", type=_span_us, default=0, help="as 30min or 2h (default: until `resume`)"
-    )
+    """Add SPAN to `pause`."""
+    if parser.prog.endswith(" pause"):
+        text = "as 30min or 2h (default: until `resume`)"
+        parser.add_argument("span", nargs="?", metavar="SPAN", type=_parse_span_us, default=0, help=text)
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Ask the service to pause its work."""
+    """Ask the service to pause or to resume its work."""
+    paused = args.command == "pause"
     with context.require_service() as service:
-        service.pause(args.span)
-    output = context.output
-    if output.json != "off":
-        output.document({"paused": True, "span_us": args.span or None})
+        if paused:
+            service.pause(args.span)
+        else:
+            service.resume()
+    if not paused:
+        context.output.show({"paused": False}, ["Resumed: the service works again."], paged=False)
         return 0
     until = f"for {format_span(args.span)}" if args.span else "until `journalkeeper resume`"
-    output.lines([f"The service does no work of its own {until}."], paged=False)
+    document = {"paused": True, "span_us": args.span or None}
+    context.output.show(document, [f"Paused {until}: the service works only on request."], paged=False)
     return 0
 
 
-def _span_us(text: str) -> int:
+def _parse_span_us(text: str) -> int:
     try:
         span_us = parse_span_us(text)
     except ValueError as error:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.cli.parser import Help, common
-from journalkeeper.cli.table import Column, stack_blocks
-from journalkeeper.cli.text import elide
+from journalkeeper.cli.table import Column, elide, stack_blocks
 from journalkeeper.cli.times import format_time
 from journalkeeper.model.errors import FileError, NeedsRootError, UsageError
 from journalkeeper.model.units import counted

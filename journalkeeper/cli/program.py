@@ -13,10 +13,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from journalkeeper.cli.commands import COMMANDS, Command
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output, complain, flush
-from journalkeeper.cli.parser import parse
+from journalkeeper.cli.parser import COMMANDS, Command, parse
 from journalkeeper.model.errors import ConfigError, FileError, KeeperError, NeedsRootError, UsageError
 
 if TYPE_CHECKING:

@@ -1,25 +1,59 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A progress line on the terminal for long runs.
-
-It is drawn at most ten times a second and erased at the end.
-"""
+"""Long runs: the progress line on the terminal, and the signals that stop a run at the next chunk border."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Self, TextIO
 
-from journalkeeper.cli.output import DEFAULT_COLUMNS, Output, terminal_size
-from journalkeeper.cli.text import elide, shown
+from journalkeeper.cli.output import Output
+from journalkeeper.cli.table import elide
+from journalkeeper.cli.terminal import DEFAULT_COLUMNS, terminal_size
 from journalkeeper.model import MIB
+from journalkeeper.model.escape import shown
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.units import SECOND_US, format_span
 
 REDRAW_S = 0.1
 _ERASE = "\r\x1b[K"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """A context that records Ctrl-C, SIGTERM and SIGHUP; a call returns whether one arrived.
+
+    `hint` is written to stderr at the first signal, unless it is "".
+    """
+
+    def __init__(self, hint: str) -> None:
+        self._hint = hint
+        self._asked = False
+        self._before: dict[signal.Signals, signal._HANDLER] = {}
+
+    def __call__(self) -> bool:
+        return self._asked
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            # nohup(1) has SIGHUP ignored, and that stays so
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._asked and self._hint:
+            # not print(): a handler may run in the middle of one, and buffered files are not re-entrant
+            os.write(2, f"{self._hint}\n".encode())
+        self._asked = True
 
 
 class ProgressLine:

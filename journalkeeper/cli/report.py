@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.doctor import DOCTOR_RULES, collect_evidence
 from journalkeeper.cli.table import wrap_sentence
-from journalkeeper.cli.text import shown
 from journalkeeper.execute.whole_file import open_directory, write_whole
 from journalkeeper.health.evidence import REPORT_ENTRIES, Wanted
 from journalkeeper.health.finding import judge
 from journalkeeper.model.errors import FileError, KeeperError
+from journalkeeper.model.escape import shown
 from journalkeeper.model.units import format_size
 from journalkeeper.report.page import page
 

@@ -8,13 +8,13 @@ import os
 from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.refusals import refuse_if_all_unreadable, refuse_non_journals
-from journalkeeper.cli.selection import absolute, add_paths
-from journalkeeper.cli.table import RED, Column, wrap_sentence
-from journalkeeper.cli.text import shown
+from journalkeeper.cli.selection import absolute, add_paths, check_files
+from journalkeeper.cli.table import RED, Column, Table
 from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Request, State, Sums
-from journalkeeper.model.units import counted, format_size
+from journalkeeper.model.escape import shown
+from journalkeeper.model.units import counted, format_size, spell_size
+from journalkeeper.policy.cost import is_fragmented
 from journalkeeper.wire.field import document
 from journalkeeper.wire.records import FILE
 
@@ -78,17 +78,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Show the files."""
     asked = Request(paths=absolute(args.paths))
     host = context.engine().look(asked)
-    refuse_if_all_unreadable(context, [file.problem for file in host.files])
-    output = context.output
-    status = refuse_non_journals(asked, ((file.path, file.problem, file.problem_detail) for file in host.files), output)
-    if output.json != "off":
-        output.document([document(FILE, file) for file in host.files])
-        return status
-    files = sorted(host.files, key=_worst)
-    lines = output.table(_COLUMNS, files, lambda file: RED if file.problem else "")
-    if output.legend:
-        lines += ["", *wrap_sentence(_footer(host.files), output.width)] if files else ["No journal files found."]
-    output.lines(lines)
+    judged = [(file.path, file.problem, file.problem_detail) for file in host.files]
+    status = check_files(judged, asked.paths, context)
+    table = Table(_COLUMNS, sorted(host.files, key=_worst), lambda file: RED if file.problem else "")
+    config = context.config()
+    fragmented = sum(file.problem is None and is_fragmented(file, None, config) for file in host.files)
+    summary = _summarize(host.files, fragmented)
+    context.output.show([document(FILE, file) for file in host.files], table, legend=[[summary]])
     return status
 
 
@@ -97,9 +93,15 @@ def _worst(file: JournalFile) -> tuple[bool, int, str]:
     return (not file.problem, file.ideal_extents - file.extents.total, file.path)
 
 
-def _footer(files: tuple[JournalFile, ...]) -> str:
+def _summarize(files: tuple[JournalFile, ...], fragmented: int) -> str:
+    """Return the summary: "1 file is fragmented: 3 journal files, 9,447 extents (ideal 3), 45 MiB, ..." """
+    if not files:
+        return "No journal files found."
     every = Sums.of(files)
     disk = [file.disk_bytes for file in files if file.disk_bytes is not None]
-    text = f"{counted(every.files, 'file')}, {counted(every.extents, 'extent')} (ideal {every.ideal_extents:,})"
-    text += f", {format_size(every.size_bytes)}"
-    return f"{text}, {format_size(sum(disk))} on disk." if disk else f"{text}."
+    some = f"{counted(fragmented, 'file')} {'is' if fragmented == 1 else 'are'}"
+    verdict = f"{some if fragmented else 'No file is'} fragmented"
+    sizes = [spell_size(every.size_bytes), *([f"{spell_size(sum(disk))} on disk"] if disk else [])]
+    extents = f"{counted(every.extents, 'extent')} (ideal {every.ideal_extents:,})"
+    text = f"{verdict}: {counted(every.files, 'journal file')}, {extents}, {', '.join(sizes)}."
+    return f"{text} `journalkeeper plan` shows what pays." if fragmented else text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The options that choose files and methods, and the Request that they make.
+"""The options that choose files and methods, the Request that they make, and complaints about the chosen files.
 
 `plan` and `defrag` take the same options, so that `plan` shows what `defrag` does.
 """
@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable
+from typing import Final, TypeAlias
 
-from journalkeeper.model import Request
+from journalkeeper.cli.context import Context
+from journalkeeper.model import Reason, Request
 from journalkeeper.model.compression import parse_compression
-from journalkeeper.model.errors import UsageError
+from journalkeeper.model.errors import NeedsRootError
+from journalkeeper.model.reasons import NO_JOURNAL
 
+Judged: TypeAlias = tuple[str, Reason | None, str]
+"""A file's path, why it cannot be judged or nothing is done to it (None: it can), and the detail."""
 
-def names_another(args: argparse.Namespace) -> bool:
-    """Return whether -D or --config name another journal or configuration than the host's."""
-    return args.directory is not None or args.config is not None
-
-
-def refuse_another(args: argparse.Namespace, command: str, why: str) -> None:
-    """Refuse -D and --config for `command`. Raises: UsageError."""
-    if names_another(args):
-        raise UsageError(f"{command} {why}: it takes neither -D nor --config")
+NEXT: Final = {
+    Reason.VANISHED: "`journalkeeper scan` lists the journal files",
+    Reason.NOT_JOURNAL: "`journalkeeper scan` lists the journal files",
+    Reason.NOT_REGULAR: "name the files themselves, or a journal directory with -D",
+    Reason.BAD_HEADER: "`journalctl --verify --file=PATH` says more",
+    Reason.UNREADABLE: "root may read it, unless something else forbids it",
+}
+"""The next step for a named path that is no readable journal file."""
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +61,14 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _compression(text: str) -> str:
+    try:
+        parse_compression(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
 def request(args: argparse.Namespace) -> Request:
     """Return the Request that the options of `add_selection` make. Its paths are absolute, and links are kept."""
     ending = args.before_shutdown
@@ -78,10 +91,26 @@ def absolute(paths: list[str]) -> tuple[str, ...]:
     return tuple(os.path.abspath(path) for path in paths)
 
 
-def _compression(text: str) -> str:
+def check_files(files: Iterable[Judged], paths: tuple[str, ...], context: Context) -> int:
+    """Complain about unreadable files, and about files that are no journal files if the user named `paths`.
 
-    try:
-        parse_compression(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text
+    Return the exit status: 1 if a named file is no journal file. The other files are still processed. An unprivileged
+    user is told how many files are unreadable.
+
+    Raises: NeedsRootError if an unprivileged user can read none of the files.
+    """
+    judged, note = list(files), context.output.note
+    unreadable = sum(reason is Reason.UNREADABLE for _, reason, _ in judged)
+    if unreadable and not context.privileged:
+        if unreadable == len(judged):
+            none = f"none of {unreadable} files is readable" if unreadable > 1 else "the file is not readable"
+            raise NeedsRootError(none)
+        note(f"{unreadable} of {len(judged)} files are not readable for this user: root sees all, try sudo")
+    wrong = [
+        f"{path}: {detail or reason}" + (f"; {NEXT[reason]}" if reason in NEXT else "")
+        for path, reason, detail in judged
+        if paths and reason in NO_JOURNAL
+    ]
+    for line in wrong:
+        note(line)
+    return int(bool(wrong))

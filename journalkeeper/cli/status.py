@@ -9,12 +9,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from journalkeeper import __version__
-from journalkeeper.cli.backend import ABSENT
-from journalkeeper.cli.commands import OF_THE_SERVICE
-from journalkeeper.cli.context import Context
-from journalkeeper.cli.selection import refuse_another
+from journalkeeper.cli.context import ABSENT, OF_THE_SERVICE, Context, refuse_another
 from journalkeeper.cli.table import wrap_sentence
-from journalkeeper.cli.text import shown
 from journalkeeper.cli.times import format_time
 from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown
 from journalkeeper.health.finding import Verdict, judge
@@ -22,6 +18,7 @@ from journalkeeper.health.service_rules import HEALTH, present
 from journalkeeper.health.verdict import describe_files, describe_foreign
 from journalkeeper.model import Host
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NotBtrfsError
+from journalkeeper.model.escape import shown
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.reasons import describe_saving
 from journalkeeper.model.recorded import Counters, Run, Totals

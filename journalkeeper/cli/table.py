@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Plain aligned tables in systemd's manner.
-
-A table is a list of lines; its caller decides about colour, legend and pager.
-"""
+"""Plain aligned tables in systemd's manner, and text that fits a width."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
-
-from journalkeeper.cli.text import elide
 
 RED, YELLOW, GREEN, GREY = "31", "33", "32", "90"
 """SGR colours of a row (ECMA-48)."""
@@ -43,9 +38,27 @@ class Column(NamedTuple, Generic[T]):
     gives: Literal["", "path", "text"] = ""
 
 
+def elide(name: str, width: int) -> str:
+    """Return `name` cut in its middle to at most `width` columns. Its end stays, because that distinguishes files."""
+    if len(name) <= width:
+        return name
+    if width < 2:
+        return "…"[:width]
+    head = (width - 1) // 3
+    return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
+
+
 def no_colour(_: object) -> str:
     """Return no colour."""
     return ""
+
+
+class Table(NamedTuple, Generic[T]):
+    """Rows that become lines of a table. `colour` returns the colour of a row."""
+
+    columns: tuple[Column[T], ...]
+    rows: Sequence[T]
+    colour: Callable[[T], str] = no_colour
 
 
 def paint(text: str, colour: str, *, enabled: bool) -> str:
@@ -53,23 +66,17 @@ def paint(text: str, colour: str, *, enabled: bool) -> str:
     return f"\x1b[{colour}m{text}\x1b[0m" if enabled and colour else text
 
 
-def render(
-    columns: tuple[Column[T], ...],
-    rows: Sequence[T],
-    *,
-    legend: bool,
-    colours: bool,
-    width: int | None = None,
-    colour: Callable[[T], str] = no_colour,
-) -> list[str]:
-    """Return the lines of a table, in at most `width` columns if possible, with headings first if `legend` is set.
+def render(table: Table[Any], *, legend: bool, colours: bool, width: int | None = None) -> list[str]:
+    """Return the lines of a table, in at most `width` columns if possible.
 
-    `colour` returns the colour of a row. Without rows there are no lines.
+    With `legend` headings come first, unless no column has a title. Without rows there are no lines.
     """
+    columns, rows, colour = table
     if not rows:
         return []
-    titles = [(tuple(column.title for column in columns), _UNDERLINE)] if legend else []
-    everything = [*titles, *((tuple(column.cell(row) for column in columns), colour(row)) for row in rows)]
+    titles = tuple(column.title for column in columns)
+    headings = [(titles, _UNDERLINE)] if legend and any(titles) else []
+    everything = [*headings, *((tuple(column.cell(row) for column in columns), colour(row)) for row in rows)]
     longest = [max(map(len, cells)) for cells in zip(*(cells for cells, _ in everything), strict=True)]
     widths = _fit_widths(columns, longest, width)
     below = columns[-1].gives == "path" and len(columns) > 1 and _excess(widths, width) > 0

@@ -23,6 +23,8 @@ WAITS: Final = {
     Reason.BUDGET: "for the budget of the day",
     Reason.PRESSURE: "until the disk is less busy",
     Reason.FREE_SPACE: "for free disk space",
+    Reason.IN_USE: "until no program writes to it",
+    Reason.INTERNAL_ERROR: "until it changes",
 }
 """The words for the end of a wait, by reason."""
 

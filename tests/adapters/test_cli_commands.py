@@ -110,7 +110,7 @@ def test_scan_is_a_table_with_a_footer(typed: Typed) -> None:
         "KIND    EXTENTS  IDEAL   SIZE   DISK  FLAGS   PATH\n"
         "active     9447      1  45.0M  89.0M  online  /j/abc/system.journal\n"
         "\n"
-        "1 file, 9,447 extents (ideal 1), 45.0M, 89.0M on disk.\n"
+        "No file is fragmented: 1 journal file, 9,447 extents (ideal 1), 45 MiB, 89 MiB on disk.\n"
     )
 
 
@@ -174,8 +174,8 @@ def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(ty
         f"{LEFT_ALONE}"
         "Window of abc: closed, flush-due.\n"
         "\n"
-        "1 file to do: 9,447 -> 360 extents, 45.0M to write;"
-        " saves ~1min of a cold read at 150 IOPS; 1 file left alone.\n"
+        "1 file to do: 45 MiB to write, 9,447 to ~360 extents, a cold read is ~1min shorter at 150 IOPS."
+        " 1 file left alone.\n"
     )
 
 
@@ -187,9 +187,9 @@ NOCOW_SET = Outcome(DIRECTORY, Verb.SET_NOCOW, Result.DONE, Reason.NO_REDUNDANCY
 @pytest.mark.parametrize(
     ("actions", "says"),
     [
-        ((SET_NOCOW,), "1 directory to do; 1 file left alone.\n"),
-        ((SET_NOCOW, SET_NOCOW), "2 directories to do; 1 file left alone.\n"),
-        ((SET_NOCOW, ACTION), "1 file and 1 directory to do: 9,447 -> 360 extents, 45.0M to write; saves"),
+        ((SET_NOCOW,), "1 directory to do. 1 file left alone.\n"),
+        ((SET_NOCOW, SET_NOCOW), "2 directories to do. 1 file left alone.\n"),
+        ((SET_NOCOW, ACTION), "1 file and 1 directory to do: 45 MiB to write, 9,447 to ~360 extents, a cold"),
     ],
 )
 def test_plan_counts_directories_as_such_and_gives_them_no_extents(
@@ -203,8 +203,8 @@ def test_plan_counts_directories_as_such_and_gives_them_no_extents(
 @pytest.mark.parametrize(
     ("outcomes", "says"),
     [
-        ((NOCOW_SET,), "1 directory: 1 done, 0 skipped, 0 failed, 0 B written in 1.500s; 1 file left alone.\n"),
-        ((NOCOW_SET, DONE), "1 file and 1 directory: 2 done, 0 skipped, 0 failed; 9,447 to 360 extents, "),
+        ((NOCOW_SET,), "1 directory done: 0 B written in 1.500s. 1 file left alone.\n"),
+        ((NOCOW_SET, DONE), "1 file and 1 directory done: 9,447 to 360 extents, "),
     ],
 )
 def test_defrag_counts_directories_as_such_and_gives_them_no_extents(
@@ -221,7 +221,7 @@ def test_plan_adds_up_the_disk_space_that_is_known_before(typed: Typed) -> None:
     actions = (ACTION, ACTION._replace(path=archive.path, target=archive), whole)
     out = typed("plan", engine=FakeEngine(plan=Plan((), actions, ()))).out
     assert [re.split(" {2,}", line)[5] for line in out.splitlines()[1:4]] == ["~1min -", "~1min ~77.7M", "-"]
-    assert "saves ~2min 1s of a cold read at 150 IOPS and ~77.7M on disk" in out
+    assert "a cold read is ~2min 1s shorter at 150 IOPS, ~77.7 MiB less on disk." in out
 
 
 def test_plan_folds_what_is_fine_unless_it_is_asked_for(typed: Typed) -> None:
@@ -257,8 +257,7 @@ def test_defrag_shows_what_became_of_every_file(typed: Typed) -> None:
     out = (
         "compressed abc/system.journal: 89 MiB to 10 MiB on disk, 9,447 to 360 extents\n"
         f"{LEFT_ALONE}"
-        "1 file: 1 done, 0 skipped, 0 failed; 9,447 to 360 extents, 89 MiB to 10 MiB on disk,"
-        " 45 MiB written in 1.500s; 1 file left alone.\n"
+        "1 file done: 9,447 to 360 extents, 89 MiB to 10 MiB on disk, 45 MiB written in 1.500s. 1 file left alone.\n"
     )
     assert typed("defrag", engine=FakeEngine(DONE)) == (0, out, "")
 
@@ -266,7 +265,7 @@ def test_defrag_shows_what_became_of_every_file(typed: Typed) -> None:
 def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(typed: Typed) -> None:
     said = typed("defrag", engine=FakeEngine(plan=Plan((), (), (SKIP,))))
     assert said.status == 0
-    assert said.out.endswith("\nNothing to do, 1 file left alone.\n")
+    assert said.out.endswith("\nNothing to do: 1 file left alone.\n")
     [row] = typed("defrag", "-j", engine=FakeEngine(plan=Plan((), (), (SKIP._replace(path=FILE.path),)))).document[
         "outcomes"
     ]
@@ -282,7 +281,7 @@ def test_nothing_to_do_is_said_only_where_nothing_waits(
     monkeypatch.setattr(time, "time_ns", lambda: now_ns)  # however long this takes
     whole = SKIP._replace(reason=Reason.IDEAL)
     said = typed(*words, engine=FakeEngine(plan=Plan((), (), (whole, SKIP))))
-    assert said.out.endswith("\n\nNothing to do, 2 files left alone.\n")
+    assert said.out.endswith("\n\nNothing to do: 2 files left alone.\n")
     # half a second more, as whole seconds begun are shown
     soon = SKIP._replace(until_us=now_ns // 1000 + 613_500_000, now=True, puts_off=True)
     said = typed(*words, engine=FakeEngine(plan=Plan((), (), (whole, soon))))
@@ -293,7 +292,7 @@ def test_nothing_to_do_is_said_only_where_nothing_waits(
 @pytest.mark.parametrize("word", ["plan", "defrag"])
 def test_what_waits_is_said_after_what_is_done(word: str, typed: Typed) -> None:
     waiting = Plan((), (ACTION,), (SKIP._replace(reason=Reason.WINDOW_CLOSED, now=True, puts_off=True),))
-    last = "; 1 file left alone. 1 file waits for journald's next flush; --now does it at once.\n"
+    last = ". 1 file left alone. 1 file waits for journald's next flush; --now does it at once.\n"
     assert typed(word, engine=FakeEngine(DONE, plan=waiting)).out.endswith(last)
 
 
@@ -336,7 +335,7 @@ def test_a_failure_is_named_on_stderr_and_exits_1_but_a_skip_does_not(typed: Typ
     said = typed("defrag", engine=FakeEngine(DONE, FAILED, DONE))
     failure = "journalkeeper: /j/abc/system.journal: cannot read it: Input/output error\n"
     assert (said.status, said.err) == (1, failure)
-    assert "3 files: 2 done, 0 skipped, 1 failed" in said.out
+    assert "2 of 3 files done, 1 failed: 18,894 to 720 extents" in said.out
     said = typed("defrag", "-j", engine=FakeEngine(FAILED))
     assert (said.status, json.loads(said.out)["totals"]["failed"]) == (1, 1)
 
@@ -378,7 +377,7 @@ def test_nohup_keeps_protecting_defrag_from_sighup(typed: Typed) -> None:
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (said.status, engine.stopped) == (0, False)
-    assert "1 done" in said.out
+    assert "1 file done" in said.out
 
 
 def test_ctrl_c_ends_a_reading_command_with_one_line(typed: Typed) -> None:
@@ -432,7 +431,7 @@ def test_a_user_who_may_read_some_files_sees_them_and_is_told_of_the_rest(typed:
     said = typed("scan", engine=FakeEngine(files=(FILE, CLOSED)))
     line = "journalkeeper: 1 of 2 files are not readable for this user: root sees all, try sudo\n"
     assert (said.status, said.err) == (0, line)
-    assert "2 files" in said.out
+    assert "2 journal files" in said.out
 
 
 @pytest.mark.usefixtures("as_root")
@@ -669,7 +668,7 @@ def test_check_config_shows_every_value_of_a_right_file(typed: Typed, tmp_path: 
     said = typed("check-config", "--config", f"{file}")
     assert said.status == 0
     assert "\n[Defrag]   MinExtents         64\n" in said.out
-    assert "; 1 of " in said.out
+    assert ": 1 of " in said.out
     document = typed("check-config", "-j", "--config", f"{file}").document
     assert document["problems"] == []
     assert {"section": "Defrag", "key": "MinExtents", "value": "64", "default": False} in document["values"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.cli.polkit_agent import PROGRAM
+from journalkeeper.cli.terminal import AGENT as PROGRAM
 from tests.nobody import NOBODY
 
 AGENT = """#!/bin/sh
@@ -22,9 +22,9 @@ exec sleep 60
 """
 ASK = (
     # imported before: the user may not be able to read the checkout
-    "import os, subprocess; from journalkeeper.cli.polkit_agent import for_terminal;"
+    "import os, subprocess; from journalkeeper.cli.terminal import run_polkit_agent;"
     "user = int(os.environ['ASKS']); os.setgroups([]); os.setgid(user); os.setuid(user);\n"
-    "with for_terminal():\n"
+    "with run_polkit_agent():\n"
     "    mark = os.environ['MARK']\n"
     "    print(open(mark).read() if os.path.exists(mark) else 'none')"
 )

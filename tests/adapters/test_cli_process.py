@@ -69,7 +69,7 @@ def test_version_is_the_packages_whichever_way_it_is_asked() -> None:
 def test_a_command_imports_no_other_commands_modules() -> None:
     loaded = imported("status")
     assert "journalkeeper.cli.status" in loaded
-    others = {"scan", "plan", "defrag", "history", "check_config", "interrupts"}
+    others = {"scan", "plan", "defrag", "history", "check_config", "progress"}
     assert not {f"journalkeeper.cli.{other}" for other in others} & loaded
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.cli.commands import COMMANDS
+from journalkeeper.cli.parser import COMMANDS
 from tests.adapters.command import need, ran
 from tests.adapters.pages import make
 

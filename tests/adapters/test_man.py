@@ -18,8 +18,7 @@ import pytest
 
 from journalkeeper import __version__
 from journalkeeper.bus import contract, names
-from journalkeeper.cli.commands import COMMANDS
-from journalkeeper.cli.parser import parse, parser
+from journalkeeper.cli.parser import COMMANDS, parse, parser
 from journalkeeper.config import files
 from journalkeeper.config.directives import directives
 from journalkeeper.config.validation import from_assignments

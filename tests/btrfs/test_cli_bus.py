@@ -58,7 +58,7 @@ AS_NOBODY = (
     "import os, sys, dbus_fast.aio, dbus_fast.signature;"
     "from journalkeeper import engine;"
     "from journalkeeper.bus import client, options;"
-    "from journalkeeper.cli import backend, defrag, main, plan, program, progress, status, interrupts, waits;"
+    "from journalkeeper.cli import defrag, main, plan, program, progress, status;"
     "from journalkeeper.config import files, validation;"
     "from journalkeeper.history import record;"
     "from journalkeeper.model import reasons;"
@@ -189,7 +189,7 @@ def test_a_defrag_is_done_by_the_service_and_looks_the_same(make_host: Callable[
     table = host.does("defrag", "--archived", "--now")
     assert (table.returncode, table.stderr) == (0, ""), table
     assert re.match(rf"compressed {re.escape(first.name)}: .*[\d,]+ to [\d,]+ extents?\n", table.stdout)
-    assert "1 file: 1 done, 0 skipped, 0 failed" in table.stdout
+    assert "1 file done: " in table.stdout
     assert extents(first) < before
     assert host.doors()[-1] != "defrag"
 
@@ -279,7 +279,7 @@ def test_a_path_that_is_no_journal_is_a_failure_and_the_others_are_done(make_hos
     assert done.returncode == 1
     assert f"journalkeeper: {gone}: No such file or directory; " in done.stderr
     assert f"journalkeeper: {inside(notes)}: not a journal file's name; " in done.stderr
-    assert "1 file: 1 done" in done.stdout
+    assert "1 file done" in done.stdout
     assert extents(archive) < before
     assert host.doors()[-1] == "bus"
     host.stop()
@@ -296,7 +296,7 @@ def test_nobody_whom_polkit_allows_it_has_the_service_do_it(make_host: Callable[
     before = extents(archive)
     done = host.does("defrag", "--now", "--archived", nobody=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1 file: 1 done" in done.stdout
+    assert "1 file done" in done.stdout
     assert extents(archive) < before
 
 
@@ -350,7 +350,7 @@ def test_ctrl_c_ends_the_job_at_a_chunk_border_and_says_what_was_done(make_host:
     assert not at_work()
     again = host.does("defrag", "--now", "--archived")
     assert (again.returncode, again.stderr) == (0, "")
-    assert ", 0 skipped, 0 failed" in again.stdout
+    assert " failed" not in again.stdout
 
 
 def test_watch_shows_each_change_and_ends_with_the_service(make_host: Callable[..., Host]) -> None:
@@ -419,7 +419,7 @@ def test_a_pause_and_its_end(make_host: Callable[..., Host]) -> None:
     def state() -> str:
         return str(json.loads(host.does("status", "-j").stdout)["service"]["state"])
 
-    assert host.does("pause", "2h").stdout == "The service does no work of its own for 2h.\n"
+    assert host.does("pause", "2h").stdout == "Paused for 2h: the service works only on request.\n"
     assert eventually(lambda: state() == "paused")
     assert host.does("status").stdout.startswith("Act: The service is paused. Try: journalkeeper resume\n")
     assert host.does("resume").returncode == 0

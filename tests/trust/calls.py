@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 from unittest.mock import patch
 
-from journalkeeper.cli import interrupts
+from journalkeeper.cli import progress
 from journalkeeper.cli.program import run as command
 from journalkeeper.history.record import Record
 from journalkeeper.journald.header import STATE_OFFSET
@@ -129,7 +129,7 @@ class FileFlow:
         """Nothing."""
 
     def work(self) -> str:
-        with interrupts.Interrupts("") as stop:
+        with progress.Interrupts("") as stop:
             return in_words(catch_errors(partial(do, self._action, stop=stop, chunk_bytes=256 * KIB)))
 
     def look(self, said: str) -> Looked:
@@ -163,7 +163,7 @@ class RotationFlow:
 
     def work(self) -> str:
         assert self._action is not None
-        with interrupts.Interrupts(""):
+        with progress.Interrupts(""):
             return in_words(catch_errors(partial(do, self._action)))
 
     def look(self, said: str) -> Looked:

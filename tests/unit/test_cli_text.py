@@ -8,10 +8,11 @@ from operator import itemgetter
 
 import pytest
 
-from journalkeeper.cli.commands import COMMANDS
-from journalkeeper.cli.table import Column, render, stack_blocks
-from journalkeeper.cli.text import elide, parse_switch, shown
+from journalkeeper.cli.parser import COMMANDS
+from journalkeeper.cli.table import Column, Table, elide, render, stack_blocks
+from journalkeeper.cli.terminal import parse_switch
 from journalkeeper.model import Reason
+from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import SENTENCES
 from journalkeeper.model.units import counted
 
@@ -76,19 +77,20 @@ ROWS: list[Cells] = [("7", "a"), ("12345678", "bb")]
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_nothing_trails() -> None:
-    assert render(COLUMNS, ROWS, legend=True, colours=False) == [" EXTENTS  PATH", "       7  a", "12345678  bb"]
+    assert render(Table(COLUMNS, ROWS), legend=True, colours=False) == [" EXTENTS  PATH", "       7  a", "12345678  bb"]
 
 
 def test_without_a_legend_the_heading_neither_shows_nor_widens() -> None:
-    assert render(COLUMNS, ROWS[:1], legend=False, colours=False) == ["7  a"]
+    assert render(Table(COLUMNS, ROWS[:1]), legend=False, colours=False) == ["7  a"]
 
 
 def test_without_rows_there_is_no_table() -> None:
-    assert render(WIDE, [], legend=True, colours=True, width=80) == []
+    assert render(Table(WIDE, []), legend=True, colours=True, width=80) == []
 
 
 def test_colours_enclose_the_line_and_change_no_width() -> None:
-    lines = render(COLUMNS, ROWS, legend=True, colours=True, colour=lambda row: "31" if row is ROWS[0] else "")
+    table = Table(COLUMNS, ROWS, lambda row: "31" if row is ROWS[0] else "")
+    lines = render(table, legend=True, colours=True)
     assert lines == ["\x1b[4m EXTENTS  PATH\x1b[0m", "\x1b[31m       7  a\x1b[0m", "12345678  bb"]
 
 
@@ -106,7 +108,7 @@ SENTENCE = "changed 4s ago, and is left alone for another 56s because journald m
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_a_table_fits_its_width_with_paths_cut_and_sentences_wrapped(width: int) -> None:
     rows: list[Cells] = [("1", SENTENCE, LONG), ("2", "short", "/a/b.journal")]
-    lines = render(WIDE, rows, legend=True, colours=False, width=width)
+    lines = render(Table(WIDE, rows), legend=True, colours=False, width=width)
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(line[3:].split("  ")[0].strip() for line in lines[1:]).split())
     assert text.startswith(SENTENCE.split(",", maxsplit=1)[0])
@@ -116,7 +118,7 @@ def test_a_table_fits_its_width_with_paths_cut_and_sentences_wrapped(width: int)
 def test_a_path_stands_below_its_row_where_even_a_short_one_does_not_fit() -> None:
     columns: tuple[Column[Cells], ...] = (*WIDE[:1], Column("FLAGS", itemgetter(1)), WIDE[2])
     rows: list[Cells] = [("1", "x" * 60, LONG)]
-    lines = render(columns, rows, legend=True, colours=False, width=80)
+    lines = render(Table(columns, rows), legend=True, colours=False, width=80)
     assert lines[:2] == ["N  FLAGS", "  PATH"]
     assert lines[2] == f"1  {'x' * 60}"
     assert lines[3] == f"  …/{LONG.rpartition('/')[2]}"
@@ -124,14 +126,14 @@ def test_a_path_stands_below_its_row_where_even_a_short_one_does_not_fit() -> No
 
 def test_nothing_is_cut_where_a_program_reads() -> None:
     rows: list[Cells] = [("1", SENTENCE, LONG)]
-    (line,) = render(WIDE, rows, legend=False, colours=False, width=None)
+    (line,) = render(Table(WIDE, rows), legend=False, colours=False, width=None)
     assert (SENTENCE in line, LONG in line) == (True, True)
 
 
 def test_of_a_path_the_directory_goes_first() -> None:
     columns: tuple[Column[Cells], ...] = (Column("PATH", itemgetter(0), gives="path"),)
     rows: list[Cells] = [("/var/log/journal/x/system.journal",)]
-    (line,) = render(columns, rows, legend=False, colours=False, width=25)
+    (line,) = render(Table(columns, rows), legend=False, colours=False, width=25)
     assert line == "…/system.journal"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.cli.waits import waits
+from journalkeeper.cli.wording import describe_waits
 from journalkeeper.model import Reason, Skip
 from journalkeeper.model.units import SECOND_US
 
@@ -42,20 +42,20 @@ FULL = skip(Reason.FREE_SPACE, 3600 * SECOND_US, now=False, puts_off=True)
         ([WINDOW], "1 file waits for journald's next flush; --now does it at once"),
         ([WINDOW, WINDOW], "2 files wait for journald's next flush; --now does it at once"),
         # the moment of the next look at the budget is not when it is enough
-        ([skip(Reason.BUDGET, 60)], "1 file waits for the budget of another day; --now does it at once"),
-        ([skip(Reason.PRESSURE, 60)], "1 file waits for a less busy disk; --now does it at once"),
-        ([FULL], "1 file waits for free space"),
+        ([skip(Reason.BUDGET, 60)], "1 file waits for the budget of the day; --now does it at once"),
+        ([skip(Reason.PRESSURE, 60)], "1 file waits until the disk is less busy; --now does it at once"),
+        ([FULL], "1 file waits for free disk space"),
         ([skip(Reason.INTERNAL_ERROR, now=False, puts_off=True)], "1 file waits until it changes"),
         ([skip(Reason.NOT_TAKEN)], "1 file waits; --now does it at once"),  # of which nobody knows what ends it
         ([skip(Reason.SHARED, 9, now=True, puts_off=False)], ""),  # done for another reason, as by a rotation
-        ([skip(Reason.IN_USE, now=False, puts_off=True)], "1 file waits until nobody writes to it"),
-        ([skip(Reason.BUDGET, 60, now=False, puts_off=True)], "1 file waits for the budget of another day"),
+        ([skip(Reason.IN_USE, now=False, puts_off=True)], "1 file waits until no program writes to it"),
+        ([skip(Reason.BUDGET, 60, now=False, puts_off=True)], "1 file waits for the budget of the day"),
         (
             [SETTLING, SETTLING, WINDOW, FULL],
-            "2 files wait 32s more, 1 file waits for free space, 1 file waits for journald's next flush;"
+            "2 files wait 32s more, 1 file waits for free disk space, 1 file waits for journald's next flush;"
             " --now does 3 of them at once",
         ),
     ],
 )
 def test_only_work_that_waits_is_counted_and_now_is_promised_only_where_it_helps(skips: list[Skip], said: str) -> None:
-    assert waits(skips, NOW_US) == said
+    assert describe_waits(skips, NOW_US) == said

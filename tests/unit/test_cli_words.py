@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from journalkeeper.cli import progress
-from journalkeeper.cli.commands import COMMANDS, Command
-from journalkeeper.cli.output import wants_colours
-from journalkeeper.cli.pager import commands, environment
-from journalkeeper.cli.parser import parse, parser
+from journalkeeper.cli.parser import COMMANDS, Command, parse, parser
 from journalkeeper.cli.probe import PROBES, Probe
 from journalkeeper.cli.selection import request
+from journalkeeper.cli.terminal import list_pagers, make_pager_environment, wants_colours
 from journalkeeper.model import MIB, Request
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
@@ -198,16 +196,18 @@ def test_every_line_of_help_fits_80_columns(words: list[str], capsys: pytest.Cap
     ],
 )
 def test_a_pager_is_found_as_journalctl_finds_it(environ: Mapping[str, str], pagers: list[list[str]]) -> None:
-    assert commands(environ) == pagers
+    assert list_pagers(environ) == pagers
 
 
 def test_less_cannot_start_a_shell_unless_the_environment_is_trusted() -> None:
-    plain = environment({"HOME": "/root", "LESS": "evil"})
+    plain = make_pager_environment({"HOME": "/root", "LESS": "evil"})
     assert (plain["LESS"], plain["LESSSECURE"], plain["LESSCHARSET"]) == ("FRSXMK", "1", "utf-8")
     assert plain["HOME"] == "/root"
-    trusted = environment({"SYSTEMD_PAGERSECURE": "no", "SYSTEMD_LESS": "R", "SYSTEMD_LESSCHARSET": "latin1"})
+    trusted = make_pager_environment(
+        {"SYSTEMD_PAGERSECURE": "no", "SYSTEMD_LESS": "R", "SYSTEMD_LESSCHARSET": "latin1"}
+    )
     assert (trusted["LESS"], trusted["LESSSECURE"], trusted["LESSCHARSET"]) == ("R", "0", "latin1")
-    assert environment({"SYSTEMD_PAGERSECURE": "nonsense"})["LESSSECURE"] == "1"
+    assert make_pager_environment({"SYSTEMD_PAGERSECURE": "nonsense"})["LESSSECURE"] == "1"
 
 
 @pytest.mark.parametrize(

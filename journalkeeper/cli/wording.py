@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The tables and sentences about outcomes, skipped files and waiting files, the same in all commands."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column, Table, elide
+from journalkeeper.health.verdict import WAITS
+from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, reasons
+from journalkeeper.model.escape import shown
+from journalkeeper.model.reasons import SENTENCES, short_name
+from journalkeeper.model.units import SECOND_US, counted, format_span, spell_size
+from journalkeeper.wire.documents import disk_sums
+
+COLOURS: Final = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}
+FINE: Final = frozenset({Reason.IDEAL, Reason.RECORDED})
+"""Reasons of files that need no action, now or later."""
+
+_SKIPPED: Final[tuple[Column[Skip], ...]] = (
+    Column("SKIPPED", lambda skip: skip.reason),
+    Column("DETAIL", lambda skip: shown(skip.detail) or "-", gives="text"),
+    Column("PATH", lambda skip: shown(skip.path), gives="path"),
+)
+
+
+class Skipped(NamedTuple):
+    """The skipped files of a plan: the table of those that are listed, a sentence about the others, and a glossary."""
+
+    table: Table[Skip]
+    fine: list[str]
+    glossary: list[str]
+
+
+def describe_skipped(skipped: Sequence[Skip], *, everything: bool, others: Iterable[Reason] = ()) -> Skipped:
+    """Return the parts of a plan's output about `skipped`. Files that are fine are only counted, unless `everything`.
+
+    The glossary has one sentence for each listed reason and for each of `others`.
+    """
+    listed = [skip for skip in skipped if everything or skip.reason not in FINE]
+    tally = Counter(skip.reason for skip in skipped) - Counter(skip.reason for skip in listed)
+    fine = ", ".join(f"{number:,} {reason}" for reason, number in sorted(tally.items()))
+    occurring = {*others, *(skip.reason for skip in listed)}
+    return Skipped(
+        Table(_SKIPPED, listed, lambda _: GREY),
+        [f"{counted(tally.total(), 'file')} fine: {fine}; -v shows each."] if tally else [],
+        [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring],
+    )
+
+
+def get_reason(skip: Skip) -> tuple[str, Reason, str]:
+    """Return the path, reason and detail of a skipped file."""
+    return skip.path, skip.reason, skip.detail
+
+
+def describe_rest(skipped: Sequence[Skip]) -> str:
+    """Return the end of a summary: how many files are left alone, and what the postponed ones wait for."""
+    waiting = describe_waits(skipped, time.time_ns() // 1000)
+    return f"{counted(len(skipped), 'file')} left alone.{f' {waiting}.' if waiting else ''}"
+
+
+def describe_no_actions(skipped: Sequence[Skip]) -> str:
+    """Return the summary of a plan without actions: nothing to do, or what the files wait for."""
+    rest = describe_rest(skipped)
+    return rest if any(skip.puts_off for skip in skipped) else f"Nothing to do: {rest}"
+
+
+def describe_waits(skipped: Sequence[Skip], now_us: int) -> str:
+    """Describe how many files wait, for what and how long: "2 files wait 32s more; --now does it at once".
+
+    Only postponed work waits (Skip.puts_off); --now would do some of it (Skip.now). The sentence is empty if no file
+    waits. For a reason in WAITS, `until_us` is only the time of the next look.
+    """
+    waiting = [skip for skip in skipped if skip.puts_off]
+    timed = [skip.until_us - now_us for skip in waiting if skip.until_us is not None and skip.reason not in WAITS]
+    others = Counter(WAITS.get(skip.reason, "") for skip in waiting if skip.until_us is None or skip.reason in WAITS)
+    parts = [_describe_wait(len(timed), f"{_format_spans(timed)} more")] if timed else []
+    parts += [_describe_wait(number, what) for what, number in sorted(others.items())]
+    helped = sum(skip.now for skip in waiting)
+    if helped:
+        parts[-1] += f"; --now does {'it' if helped == len(waiting) else f'{helped:,} of them'} at once"
+    return ", ".join(parts)
+
+
+def _describe_wait(number: int, what: str) -> str:
+    return f"{counted(number, 'file')} {'waits' if number == 1 else 'wait'} {what}".rstrip()
+
+
+def _format_spans(left_us: list[int]) -> str:
+    """Return the shortest and the longest wait, rounded up to seconds."""
+    ends = [format_span(max(1, -(-left // SECOND_US)) * SECOND_US) for left in (min(left_us), max(left_us))]
+    return " to ".join(dict.fromkeys(ends))
+
+
+def describe_outcome(outcome: Outcome, width: int | None) -> str:
+    """Return the sentence on an outcome for a terminal of `width` columns, which shortens long names."""
+    name = short_name(outcome.path) if is_on_file(outcome.action) else outcome.path
+    return shown(reasons.describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
+
+
+def is_on_file(action: str) -> bool:
+    """Return whether an action is on a file, which has extents, and not on a directory."""
+    return action != Verb.SET_NOCOW
+
+
+def count_subjects(actions: Collection[str]) -> str:
+    """Return the number of files and directories that `actions` are on: "2 files", "1 file and 1 directory"."""
+    files = sum(map(is_on_file, actions))
+    numbers = ((files, "file"), (len(actions) - files, "directory"))
+    return " and ".join(counted(number, noun) for number, noun in numbers if number)
+
+
+def describe_sums(outcomes: Sequence[Outcome]) -> str:
+    """Return the extents and, where all were measured, the disk bytes of files before and after: "9 to 1 extents"."""
+    before, after = sum(one.extents_before for one in outcomes), sum(one.extents_after for one in outcomes)
+    disk_before, disk_after = disk_sums(outcomes)
+    text = f"{before:,} to {counted(after, 'extent')}"
+    if disk_before is None or disk_after is None:
+        return text
+    return f"{text}, {spell_size(disk_before)} to {spell_size(disk_after)} on disk"
+
+
+def format_seconds(seconds: float, accuracy_us: int = SECOND_US) -> str:
+    """Return a span of whole milliseconds, as `format_span` writes it."""
+    return format_span(round(seconds * 1000) * 1000, accuracy_us)
