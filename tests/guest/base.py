@@ -30,8 +30,11 @@ PACKAGES = (
 EXTRA = {
     "bookworm": ("usr-is-merged",),  # and not usrmerge, which brings 55 MB of perl
     "trixie": ("python3-pydantic", "python3-pyasyncore"),  # bookworm's is too old for us; it needs no pyasyncore
+    "sid": ("python3-pydantic", "python3-pyasyncore"),
 }
 SYSTEMD = {"bookworm": 252, "trixie": 257}
+"""The reference hosts, each with its systemd. sid, which changes from day to day, has tests of its own."""
+
 UNREAD = ("/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*")
 """Left out of the base packages, and of none that is installed later: 60 MB that nobody reads."""
 
@@ -95,6 +98,8 @@ def _recipe(release: str) -> list[str]:
         "env", "--unset=PYTHONPYCACHEPREFIX",
         "mmdebstrap", "--mode=root", "--format=tar", "--variant=minbase", f"--include={packages}",
         "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+        # a mirror may keep an older sid, whose lists of packages have expired
+        *(['--aptopt=Acquire::Check-Valid-Until "false"'] if release == "sid" else []),
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in UNREAD),
         '--customize-hook=rm -f "$1"/etc/dpkg/dpkg.cfg.d/99mmdebstrap',
         '--customize-hook=chroot "$1" useradd --create-home --shell /bin/bash user',

@@ -226,7 +226,7 @@ def parser() -> argparse.ArgumentParser:
         return one
 
     one = verb("make", make, "make a host")
-    one.add_argument("release", choices=base.SYSTEMD)
+    one.add_argument("release", choices=base.EXTRA)
     one.add_argument("name", nargs="?", help="what to call it (default: the release)")
     one.add_argument("--size", default="4G", help="of its disk, a sparse file (default: %(default)s)")
     one.add_argument("--nocow", choices=NOCOW, default="stock", help="/var/log/journal (default: as Debian does)")
