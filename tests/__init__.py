@@ -20,6 +20,8 @@ demo.py             what tests/try shows: an archive aged, read and compacted
 load.py             messages by schedule at a bed
 slowdisk.py         a disk image whose every read and write takes its time, and a btrfs on one
 
+mutants.py          what the tests notice: tests/mutants
+parallel.py         which worker runs which test, and in which order
 conftest.py         volumes, beds with a journald, and the check that nothing is left behind
 btrfs/conftest.py   the shared volume, files and engines on it
 btrfs/journals.py   what a file bears, its plan, work on it, runs of an engine

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Mutants: small changes of the code that a test must notice.
+
+    sudo tests/mutants policy 20 --seed 7     # 20 random changes of journalkeeper/policy, made by mutmut
+    sudo tests/mutants --checks exchange      # undo each protective check of tests/protections.txt with this word
+
+One run of the tests under coverage finds which test executes which line. It takes 10 minutes, and its result is kept
+in the tests' cache until the package changes. For each mutant only the tests that execute its lines run, in a copy of
+the checkout, the quick ones first and until one fails. A mutant that survives is printed: either a test is missing, or
+nobody can see the difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import hashlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import coverage
+import libcst
+import pytest
+from libcst.metadata import MetadataWrapper, PositionProvider
+from mutmut.mutation import mutators
+from mutmut.mutation.file_mutation import Mutation, MutationVisitor
+from mutmut.mutation.pragma_handling import IgnoredCode
+
+CHECKOUT = Path(__file__).parent.parent
+PROTECTIONS = CHECKOUT / "tests/protections.txt"
+MEASURED = ("tests/unit", "tests/adapters", "tests/trust", "tests/btrfs")
+"""Where the tests are that kill mutants, the quick ones first."""
+
+TEST = "JOURNALKEEPER_TEST"
+TIMEOUT_S = 900
+RCFILE = f"""
+[run]
+source_pkgs = journalkeeper
+context = ${{{TEST}-}}
+data_file = DATA
+parallel = true
+sigterm = true
+patch = subprocess
+"""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Tell coverage which test executes the lines, in this process (`-p tests.mutants`) and in those that it starts."""
+    os.environ[TEST] = item.nodeid.partition("[")[0]
+    if current := coverage.Coverage.current():
+        current.switch_context(os.environ[TEST])
+    return (yield)
+
+
+class Mutant(NamedTuple):
+    """A changed file: its path in the checkout, its text before and after."""
+
+    path: str
+    before: str
+    after: str
+
+    def diff(self) -> str:
+        """Return the change as diff(1) shows it."""
+        texts = self.before.splitlines(), self.after.splitlines()
+        return "\n".join(difflib.unified_diff(*texts, self.path, self.path, lineterm="", n=1))
+
+    def lines(self) -> set[int]:
+        """Return the lines of the innermost statements, or of their heads, that the change is in."""
+        changes = difflib.SequenceMatcher(None, self.before.splitlines(), self.after.splitlines(), autojunk=False)
+        first, last = next((a1 + 1, max(a1 + 1, a2)) for kind, a1, a2, _, _ in changes.get_opcodes() if kind != "equal")
+        extent: dict[int, int] = {}
+        for node in ast.walk(ast.parse(self.before)):  # outer statements come before inner ones
+            if isinstance(node, ast.stmt):
+                body = getattr(node, "body", None)
+                end = max(node.lineno, body[0].lineno - 1) if body else node.end_lineno or node.lineno
+                extent |= dict.fromkeys(range(node.lineno, end + 1), node.lineno)
+        begins = {extent.get(line, line) for line in range(first, last + 1)}
+        return {line for line, begin in extent.items() if begin in begins}
+
+
+def remove_statement(node: libcst.Expr | libcst.Raise) -> Iterable[libcst.CSTNode]:
+    """Replace a call or a `raise` by `pass`, for which mutmut has no operator."""
+    if not isinstance(node, libcst.Expr) or isinstance(node.value, libcst.Call | libcst.Await):
+        yield libcst.Pass()
+
+
+WITHOUT = (
+    *(mutators.operator_arg_removal, mutators.operator_assignment, mutators.operator_dict_arguments),  # mypy finds them
+    mutators.operator_string,  # mostly words of messages
+)
+OPERATORS = [(kind, make) for kind, make in mutators.mutation_operators if make not in WITHOUT]
+OPERATORS += [(libcst.Expr, remove_statement), (libcst.Raise, remove_statement)]
+
+
+def sample(package: str, number: int, rng: random.Random) -> list[Mutant]:
+    """Return random mutants of a package, one for each line at most."""
+    place = CHECKOUT / "journalkeeper" / package
+    found: dict[tuple[str, int], tuple[libcst.Module, Mutation]] = {}
+    for file in sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]:
+        visitor = MutationVisitor(OPERATORS, IgnoredCode(set(), set(), set()))
+        wrapper = MetadataWrapper(libcst.parse_module(file.read_text()))
+        module, positions = wrapper.visit(visitor), wrapper.resolve(PositionProvider)
+        rng.shuffle(visitor.mutations)
+        path = f"{file.relative_to(CHECKOUT)}"
+        found |= {(path, positions[one.original_node].start.line): (module, one) for one in visitor.mutations}
+    result = []
+    for path, line in rng.sample(sorted(found), min(number, len(found))):
+        module, one = found[path, line]
+        result.append(Mutant(path, module.code, module.deep_replace(one.original_node, one.mutated_node).code))
+    return result
+
+
+def protections(word: str) -> Iterator[tuple[str, Mutant]]:
+    """Yield the name and the mutant of each protective check whose row has `word`."""
+    for row in PROTECTIONS.read_text().splitlines():
+        if word in row and not row.startswith("#"):
+            name, path, old, new = row.split("\t")
+            before = (CHECKOUT / path).read_text()
+            if before.count(old) != 1:
+                raise SystemExit(f"{name}: {path} has {before.count(old)} times {old!r}: mend the row")
+            yield name, Mutant(path, before, before.replace(old, new))
+
+
+def measure(cache: Path) -> coverage.CoverageData:
+    """Return which test executes which line, from `cache` if the package has not changed since."""
+    sources = sorted((CHECKOUT / "journalkeeper").rglob("*.py"))
+    data = cache / f"lines-{hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()[:12]}"
+    if not data.exists():
+        with tempfile.TemporaryDirectory(dir=cache) as place:
+            os.chmod(place, 0o1777)  # noqa: S103 - tests run programs as nobody
+            (Path(place) / "rc").write_text(RCFILE.replace("DATA", f"{place}/data"))
+            program = [sys.executable, "-m", "coverage"]
+            words = ["-n4", "-q", "-p", "tests.mutants", "-p", "no:cacheprovider", "-m", "not long and not bench"]
+            run = [*program, "run", f"--rcfile={place}/rc", "-m", "pytest", *words, *MEASURED]
+            subprocess.run(run, cwd=CHECKOUT, env=os.environ | {"PYTHONPATH": f"{CHECKOUT}"}, check=False)
+            subprocess.run([*program, "combine", "-q", f"--data-file={data}", place], cwd=CHECKOUT, check=True)
+    found = coverage.CoverageData(f"{data}")
+    found.read()
+    return found
+
+
+def covering(data: coverage.CoverageData, mutant: Mutant) -> list[str]:
+    """Return the tests that execute a mutant's lines; all that execute the module, if its lines run at import."""
+    contexts = data.contexts_by_lineno(f"{CHECKOUT / mutant.path}")
+    hit = {test for line in mutant.lines() for test in contexts.get(line, ())}
+    if "" in hit:
+        hit = {test for tests in contexts.values() for test in tests}
+    return sorted(hit - {""}, key=lambda test: [not test.startswith(one) for one in MEASURED])
+
+
+def survives(mutant: Mutant, tests: list[str], copy: Path) -> bool:
+    """Run tests on a mutant in the copy of the checkout; one that hangs them is killed, too."""
+    if not tests:
+        return True
+    (copy / mutant.path).write_text(mutant.after)
+    environment = os.environ | {"PYTHONPATH": f"{copy}", "PYTHONDONTWRITEBYTECODE": "1"}
+    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    try:
+        done = subprocess.run(words, cwd=copy, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        (copy / mutant.path).write_text(mutant.before)
+    if done.returncode > 2:
+        raise SystemExit(done.stdout.decode())
+    return done.returncode == 0
+
+
+def main() -> int:
+    """Try the mutants; 0 if none survives."""
+    parser = argparse.ArgumentParser(prog="tests/mutants")
+    parser.add_argument("package", help="a package of journalkeeper's, or a word of the protective checks")
+    parser.add_argument("number", nargs="?", type=int, default=20)
+    parser.add_argument("--checks", action="store_true", help=f"undo the protective checks of {PROTECTIONS.name}")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tests", nargs="+", help="run these in place of those that execute the lines")
+    words = parser.parse_args()
+    if words.checks:
+        chosen = list(protections(words.package))
+    else:
+        picked = sample(words.package, words.number, random.Random(words.seed))  # noqa: S311 - no secret
+        chosen = [(f"{number}", mutant) for number, mutant in enumerate(picked, 1)]
+    data = None if words.tests else measure(Path(os.environ["JOURNALKEEPER_CACHE"]))
+    survivors = 0
+    with tempfile.TemporaryDirectory(prefix="journalkeeper-mutants-") as place:
+        os.chmod(place, 0o755)  # noqa: S103 - tests run programs as nobody
+        copy = Path(place) / "checkout"
+        shutil.copytree(CHECKOUT, copy, ignore=shutil.ignore_patterns(".git", "__pycache__", ".*_cache"), symlinks=True)
+        for name, mutant in chosen:
+            tests = words.tests or (covering(data, mutant) if data else [])
+            survived = survives(mutant, tests, copy)
+            survivors += survived
+            sys.stdout.write(f"{name}: {'SURVIVED' if survived else 'killed'}, {len(tests)} tests\n")
+            sys.stdout.write(f"{mutant.diff()}\n" if survived else "")
+            sys.stdout.flush()
+    sys.stdout.write(f"{len(chosen) - survivors} of {len(chosen)} mutants were killed\n")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
