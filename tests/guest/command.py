@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # ruff: noqa: T201 - a command prints
-"""Whole Debian hosts on btrfs, to play with by hand: what tests/guest/host.py does, as a command.
+"""Whole Debian hosts on btrfs, by hand and for molecule: what tests/guest/host.py does, as a command.
 
     sudo tests/guest/guest make trixie          # a host of this name, 60 MB, 30 s the first time
     sudo tests/guest/guest boot trixie --iops 150
     sudo tests/guest/guest shell trixie         # look around; or: shell trixie -- journalctl -b
-    sudo tests/guest/guest age trixie 100       # 100 real flushes of 40 messages
-    sudo tests/guest/guest throttle trixie 0
-    sudo tests/guest/guest cut trixie           # the power, and boot again
     sudo tests/guest/guest poweroff trixie
     sudo tests/guest/guest rm trixie
 
-One background process holds a booted host and its mounts; the others ask
-it through a socket, and when it ends nothing of the host runs or is mounted any more.
-Hosts are kept in $JOURNALKEEPER_GUESTS, by default /var/tmp/journalkeeper-guests; while
-one is booted, its root is NAME/mnt/host there.
+One background process holds a booted host and its mounts. When it ends, nothing of the host runs or is mounted.
+Hosts are kept in $JOURNALKEEPER_GUESTS, by default /var/tmp/journalkeeper-guests. While one is booted, its root is
+NAME/mnt/host there, and NAME/enter has the words that run a command in it.
 """
 
 from __future__ import annotations
@@ -23,7 +19,6 @@ import argparse
 import fcntl
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -44,7 +39,7 @@ class CommandError(Exception):
 
 
 def hold(name: str, iops: int) -> None:
-    """Boot a host and answer requests until it is powered off: the background process."""
+    """Boot a host and wait until it is powered off, following its reboots: the background process."""
     folder = HOSTS / name
     with ExitStack() as held:
         lock = held.enter_context((folder / "lock").open("w"))
@@ -56,73 +51,24 @@ def hold(name: str, iops: int) -> None:
         guest = held.enter_context(Guest((folder / "release").read_text(), volume=volume))
         guest.throttle(iops)
         guest.drop_caches()
+        held.callback((folder / "enter").unlink, missing_ok=True)
         guest.boot()
-        (folder / "control").unlink(missing_ok=True)
-        control = held.enter_context(socket.socket(socket.AF_UNIX))
-        control.bind(os.fspath(folder / "control"))
-        control.listen()
-        control.settimeout(0.5)
+        (folder / "enter").write_text("\0".join(guest.command()))
         print(f"{name} is up after {guest.boot_seconds():.1f} s; enter it with: guest shell {name}", flush=True)
-        serve(guest, control)
-
-
-def serve(guest: Guest, control: socket.socket) -> None:
-    """Do what is asked through the control, one request at a time, and follow the guest's own reboots."""
-    while guest.running or guest.wait() == REBOOTED:
-        if not guest.running:
+        while guest.wait() == REBOOTED:
             guest.boot()
-        try:
-            caller, _ = control.accept()
-        except TimeoutError:
-            continue
-        with caller:
-            caller.settimeout(5)
-            try:
-                reply = answer(guest, caller.recv(4096).decode().split("\0"))
-            except (RuntimeError, OSError) as error:
-                reply = f"!{error}"
-            caller.sendall(reply.encode())
+            (folder / "enter").write_text("\0".join(guest.command()))
 
 
-def answer(guest: Guest, words: list[str]) -> str:
-    """Carry out one request; what is returned is printed for the person who asked."""
-    match words:
-        case ["enter", *argv]:
-            return "\0".join(guest.command(*argv))
-        case ["throttle", iops]:
-            guest.throttle(int(iops))
-            return f"{iops} I/O operations a second" if int(iops) else "no limit"
-        case ["snapshot", label]:
-            return os.fspath(guest.snapshot(label))
-        case ["age", flushes]:
-            guest.age(int(flushes))
-            return f"{flushes} flushes, {guest.system_extents()} extents in system.journal"
-        case ["reboot"]:
-            guest.reboot()
-        case ["cut"]:
-            guest.power_cut()
-            guest.drop_caches()
-            guest.boot()
-        case _:
-            raise RuntimeError(f"nobody knows how to {words[0]}")
-    return f"up after {guest.boot_seconds():.1f} s"
+def enter(name: str, *argv: str) -> list[str]:
+    """Return the words that run a command in a host.
 
-
-def ask(name: str, *words: str) -> str:
-    """Send a request to the process that holds a host.
-
-    Raises: CommandError if the host is not booted, or with what went wrong.
+    Raises: CommandError if the host is not booted.
     """
-    with socket.socket(socket.AF_UNIX) as control:
-        try:
-            control.connect(os.fspath(HOSTS / name / "control"))
-        except OSError:
-            raise CommandError(f"{name} is not booted; say: guest boot {name}") from None
-        control.sendall("\0".join(words).encode())
-        reply = b"".join(iter(lambda: control.recv(4096), b"")).decode()
-    if reply.startswith("!"):
-        raise CommandError(reply[1:])
-    return reply
+    try:
+        return [*(HOSTS / name / "enter").read_text().split("\0"), *argv]
+    except FileNotFoundError:
+        raise CommandError(f"{name} is not booted; say: guest boot {name}") from None
 
 
 def make(words: argparse.Namespace) -> None:
@@ -164,14 +110,13 @@ def boot(words: argparse.Namespace) -> None:
 
 def shell(words: argparse.Namespace) -> None:
     """Become a shell or another command in the host."""
-    argv = ask(words.name, "enter", *(words.command or ["bash", "--login"])).split("\0")
+    argv = enter(words.name, *(words.command or ["bash", "--login"]))
     os.execvp(argv[0], argv)  # noqa: S606 - no shell in between is the point
 
 
 def poweroff(words: argparse.Namespace) -> None:
     """Shut a host down and wait until its holder has cleaned up."""
-    argv = ask(words.name, "enter", "systemctl", "poweroff").split("\0")
-    subprocess.run(argv, check=False)
+    subprocess.run(enter(words.name, "systemctl", "poweroff"), check=False)
     _await_holder(words.name)
 
 
@@ -192,24 +137,6 @@ def _await_holder(name: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-def list_hosts(_: argparse.Namespace) -> None:
-    """Say which hosts there are."""
-    for folder in sorted(HOSTS.glob("*/release")):
-        name = folder.parent.name
-        try:
-            ask(name, "enter", "true")
-            state = "booted"
-        except CommandError:
-            state = "off"
-        disk = sum(image.stat().st_blocks for image in folder.parent.glob("*.img")) * 512
-        print(f"{name:20} {folder.read_text():10} {state:8} {disk >> 20} MiB")
-
-
-def request(words: argparse.Namespace) -> None:
-    """Pass a request on and print the answer."""
-    print(ask(words.name, words.verb, *words.rest))
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     assert __doc__ is not None
@@ -220,8 +147,8 @@ def parser() -> argparse.ArgumentParser:
 
     def verb(name: str, does: Callable[[argparse.Namespace], None], what: str) -> argparse.ArgumentParser:
         one = verbs.add_parser(name, help=what, description=what)
-        one.set_defaults(does=does, rest=[])
-        if name not in ("make", "list"):
+        one.set_defaults(does=does)
+        if name != "make":
             one.add_argument("name", help="the host's name; its release, unless it was made with another")
         return one
 
@@ -235,16 +162,8 @@ def parser() -> argparse.ArgumentParser:
         "--iops", type=int, default=0, help="throttle its disk"
     )
     verb("shell", shell, "enter it, or run a command in it").add_argument("command", nargs="*", metavar="-- COMMAND")
-    verb("throttle", request, "limit its disk's I/O operations a second; 0 is no limit").add_argument("rest", nargs=1)
-    verb("snapshot", request, "take a read-only snapshot of its root").add_argument("rest", nargs=1, metavar="LABEL")
-    verb("age", request, "let its journal live through so many flushes").add_argument(
-        "rest", nargs=1, metavar="FLUSHES"
-    )
-    verb("reboot", request, "reboot it, with cold caches")
-    verb("cut", request, "cut its power, and boot it again")
     verb("poweroff", poweroff, "shut it down")
     verb("rm", remove, "remove it, booted or not")
-    verb("list", list_hosts, "say which there are")
     return top
 
 

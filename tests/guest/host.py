@@ -231,10 +231,6 @@ class Guest:
         argv += [] if pause_s is None else [f"--pause={pause_s}"]
         self.run(*argv, text_in=script, timeout_s=3600)
 
-    def system_extents(self) -> int:
-        """Return the number of extents of system.journal as filefrag(8) counts them, dirty pages written first."""
-        return lab.filefrag(self.journal / "system.journal", sync=True)[0]
-
     def poweroff(self, *, how: str = "poweroff", timeout_s: float = 300) -> int:
         """Shut down cleanly and return how nspawn ended; `how` is poweroff, halt, reboot or kexec.
 
