@@ -42,7 +42,7 @@ from journalkeeper.probe.bed import Bed
 NO_SKIP = "JOURNALKEEPER_NO_SKIP"
 TAG = "JOURNALKEEPER_TEST_SESSION"
 LOOPS = "/sys/block"
-PATIENCE_S = 30.0
+CLEANUP_S = float(os.environ.get("JOURNALKEEPER_CLEANUP_S", "30"))
 """How long the kernel may take to clear a loop device whose last user has just gone."""
 
 
@@ -171,7 +171,7 @@ def _nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     """Fail the session's last test if anything of the session outlives it."""
     yield
     ours = (f"{os.environ['TMPDIR']}/", f"{tmp_path_factory.getbasetemp()}/")
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + CLEANUP_S
     while (found := leftovers(ours)) and time.monotonic() < deadline:
         time.sleep(0.05)
     if found:
