@@ -43,7 +43,6 @@ NAMES: Final = {
     "directory": "--directory",
     "config": "--config",
     "output": "--output",
-    "against": "--against",
 }
 """The names of files and directories on a command line. An empty one would be the current directory."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import signal
 import textwrap
 from collections.abc import Callable
@@ -14,10 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.cli.parser import Help, common
 from journalkeeper.cli.table import Column, elide, stack_blocks
-from journalkeeper.cli.times import format_time
-from journalkeeper.model.errors import FileError, NeedsRootError, UsageError
-from journalkeeper.model.units import counted
-from journalkeeper.report import distribution as report
+from journalkeeper.model.errors import NeedsRootError
+from journalkeeper.probe import distribution as report
 
 if TYPE_CHECKING:
     from journalkeeper.cli.context import Context
@@ -25,8 +22,8 @@ if TYPE_CHECKING:
     from journalkeeper.probe.base import Measurement
 
 DESCRIPTION = """\
-Measures what loggers, readers and disks wait for, keeps every value, and compares it with what was
-measured before. Ctrl-C ends a measurement and shows what there is."""
+Measures what loggers, readers and disks wait for, and keeps every value. Ctrl-C ends a measurement
+and shows what there is."""
 
 EXIT_STATUS: Final = """
 exit status:
@@ -37,8 +34,7 @@ EXAMPLES = f"""\
 examples:
   journalkeeper probe intake --boot            how long did messages wait?
   sudo journalkeeper probe fsync --who=2       who waits for which file?
-  sudo journalkeeper probe syslog --seconds=2 -j | tee before.json
-  sudo journalkeeper probe syslog --seconds=2 --against=before.json
+  sudo journalkeeper probe syslog --seconds=2  how long does a program wait?
 {EXIT_STATUS}"""
 
 WIDTH, NAME_WIDTH = 80, 24
@@ -60,7 +56,6 @@ def between(least: float, most: float, kind: type = float) -> Callable[[str], An
 
 OWN: Final = "the host's journald; without it one of our own, with its files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "against": {"metavar": "FILE", "help": "compare with what -j wrote to this file before"},
     "since": {"metavar": "TIME", "help": "nothing older than this"},
     "boot": {"action": "store_true", "help": "this boot only"},
     "follow": {"action": "store_true", "help": "go on with new messages until Ctrl-C"},
@@ -113,8 +108,8 @@ and says of each stall what journald did meanwhile. It reads the journal and cha
 Sends messages as syslog(3) does, and measures how long each call takes and how long each message
 waits until journald takes it. It starts a journald of its own, or asks the host's with --host.""",
         """
-  sudo journalkeeper probe syslog --seconds=2 -j | tee before.json
-  sudo journalkeeper probe syslog --seconds=2 --against=before.json""",
+  sudo journalkeeper probe syslog --seconds=2
+  sudo journalkeeper probe syslog --seconds=2 --flat-out -j""",
         {"host": False, "size": 200, "rate": 100, "flat-out": False, "seconds": 10},
         _STARTS,
     ),
@@ -135,10 +130,9 @@ nothing, and shows which process syncs which file.""",
         "stream",
         "when a program's lines come to who follows them",
         """\
-Starts programs that print lines, and measures how long a line takes to a reader: through journald
-to `journalctl --follow`, and through a file to `tail --follow`. With COMMAND it runs that, and
-shows how many of its lines come to journald at once. It starts a journald of its own, or asks the
-host's with --host.""",
+Starts two programs that print lines, one of which buffers them, and measures how long a line takes
+to journald and on to `journalctl --follow`. With COMMAND it runs that, and shows how many of its
+lines come to journald at once. It starts a journald of its own, or asks the host's with --host.""",
         """
   sudo journalkeeper probe stream --seconds=2
   sudo journalkeeper probe stream --seconds=5 -- vmstat 1""",
@@ -164,7 +158,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         )
         common(sub, default=False)
         either = sub.add_mutually_exclusive_group() if {*EITHER} <= {*probe.options} else sub
-        for name, default in {"against": None, **probe.options}.items():
+        for name, default in probe.options.items():
             if name == "argv":
                 sub.add_argument(name, nargs="*", metavar="COMMAND", help="measure this one, as root, until it ends")
                 continue
@@ -176,7 +170,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
     probe = next(row for row in PROBES if row.name == args.probe)
     if probe.needs_root and not context.privileged:
         raise NeedsRootError(probe.needs_root)
-    before = earlier(args.against, probe.name)
     since_us = context.time_us(getattr(args, "since", None) or None)
     if since_us is not None:
         args.since = f"@{since_us / 1e6:.6f}"
@@ -201,29 +194,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if output.json != "off":
         output.document(document(probe, args, found, context.now_us, said))
     else:
-        output.lines(stack_blocks(text(found, before, said, output)))
+        output.lines(stack_blocks(text(found, said, output)))
     for fault in found.faults:
         output.note(fault)
     return int(bool(found.faults or found.losses) or (interrupted and not getattr(args, "follow", False)))
-
-
-def earlier(path: str | None, probe: str) -> dict[str, Any]:
-    """Return the series of an earlier `-j` by name; empty without a path.
-
-    Raises: FileError; UsageError for a file of another probe or format.
-    """
-    if path is None:
-        return {}
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-        if found["probe"] != probe:
-            raise UsageError(f"--against={path}: that is of `probe {found['probe']}`, this is `probe {probe}`")
-        return {str(series["name"]): dict(series) for series in found["series"]}
-    except OSError as error:
-        raise FileError.wrap("read", path, error) from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"--against={path}: not what `journalkeeper probe {probe} -j` writes") from error
 
 
 def document(probe: Probe, args: argparse.Namespace, found: Measurement, began_us: int, said: str) -> dict[str, object]:
@@ -233,7 +207,7 @@ def document(probe: Probe, args: argparse.Namespace, found: Measurement, began_u
         "version": __version__,
         "began_us": began_us,
         "options": {name: getattr(args, name.replace("-", "_")) for name in probe.options},
-        "series": [report.document(series, found.wall_ns) for series in found.series],
+        "series": [report.document(series) for series in found.series],
         "notes": found.notes,
         "faults": found.faults,
         "losses": found.losses,
@@ -241,30 +215,28 @@ def document(probe: Probe, args: argparse.Namespace, found: Measurement, began_u
     }
 
 
-def text(found: Measurement, before: dict[str, Any], said: str, output: Output) -> list[list[str]]:
+def text(found: Measurement, said: str, output: Output) -> list[list[str]]:
     """Return the blocks: verdict, distributions, the table, what was not seen, and the notes."""
-    columns = (*found.columns, "ratio") if before else found.columns
-    table = tuple(Column(name.upper(), _cell(name), right=name not in WORDS) for name in columns)
-    rows = [words for series in found.series for words in _words(series, before)]
+    table = tuple(Column(name.upper(), _cell(name), right=name not in WORDS) for name in found.columns)
+    rows = [words for series in found.series for words in _words(series)]
     drawn = [series for series in found.series if series.planned_ns is not None] or found.series[:1]
     wrapper = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
     blocks = [wrapper.wrap(said)]
-    if "name" in columns:
+    if "name" in found.columns:
         blocks += [[series.name, *report.rows(series.waits_ns())] for series in drawn if series.began_ns]
     lines = output.table(table, rows)
     heads = len(lines) - len(rows)
     for number in range(len(rows), 0, -1):
         if detail := rows[number - 1].get("detail"):
             lines.insert(heads + number, f"  {elide(detail, WIDTH - 2)}")
-    notes = [*found.notes, *_describe_gaps(found)]
-    return [*blocks, lines, [line for note in notes for line in wrapper.wrap(note)] if output.legend else []]
+    return [*blocks, lines, [line for note in found.notes for line in wrapper.wrap(note)] if output.legend else []]
 
 
 def _cell(column: str) -> Callable[[dict[str, str]], str]:
     return lambda words: elide(words.get(column, "-"), NAME_WIDTH)
 
 
-def _words(series: report.Series, before: dict[str, Any]) -> list[dict[str, str]]:
+def _words(series: report.Series) -> list[dict[str, str]]:
     """Return the table rows of a series. An open loop has a second row with the times of the calls themselves."""
     found = [(series.name, report.statistics(series.waits_ns()))]
     if series.planned_ns is not None:
@@ -274,20 +246,5 @@ def _words(series: report.Series, before: dict[str, Any]) -> list[dict[str, str]
         words = {key: report.format_wait(value) for key, value in values.items()} | series.labels
         if "file" in words:
             words["detail"] = f"{words['thread']}: {words['file']}"
-        words |= {"name": name, "count": str(values["count"]), "ratio": report.ratio(values, before.get(name))}
-        lines.append(words)
+        lines.append(words | {"name": name, "count": str(values["count"])})
     return lines
-
-
-def _describe_gaps(found: Measurement) -> list[str]:
-    """Return one sentence about the spans of the first series without samples."""
-    spans = report.find_gaps(found.series[0]) if found.series else []
-    if not spans:
-        return []
-    began, ended = max(spans, key=lambda span: span[1] - span[0])
-    when = format_time((began + found.wall_ns) // 1000)
-    total = sum(end - begin for begin, end in spans)
-    return [
-        f"Not observed: {counted(len(spans), 'span')} of a second or more without a sample, "
-        f"{report.format_wait(total)} in all, the longest {report.format_wait(ended - began)} from {when}."
-    ]

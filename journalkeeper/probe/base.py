@@ -23,7 +23,7 @@ import psutil
 from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe import bed
-from journalkeeper.report.distribution import Limit, Series, format_wait, verdict
+from journalkeeper.probe.distribution import Limit, Series, format_wait, verdict
 
 NAME = "journalkeeper-"
 """The prefix of the names of all that probes make; our process id follows."""
@@ -34,11 +34,6 @@ SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for r
 
 STEP_NS, SLEW = 10_000_000, 0.001
 """The clock was set if it moved by more than STEP_NS, and by more than adjtime(3) would move it in that time."""
-
-
-def wall_ns() -> int:
-    """Return CLOCK_REALTIME minus CLOCK_MONOTONIC, in nanoseconds."""
-    return time.time_ns() - time.monotonic_ns()
 
 
 class WallClock(NamedTuple):
@@ -66,9 +61,8 @@ class Measurement:
     """The values and notes that a probe has collected so far.
 
     `columns` are the heads of its table. `faults` are reasons why the figures cannot be trusted, and `losses` are
-    sentences about messages that did not arrive: either fails the measurement. `judged` selects the series for the
-    usual verdict, and `own_verdict` replaces that verdict. `wall_ns` plus the clock of the series is the time since
-    1970.
+    sentences about messages that did not arrive: either fails the measurement. `own_verdict` replaces the usual
+    verdict about all series.
     """
 
     series: list[Series]
@@ -76,15 +70,13 @@ class Measurement:
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
-    wall_ns: int = field(default_factory=wall_ns)
     began: WallClock = field(default_factory=WallClock.read)
-    judged: Callable[[Series], bool] = lambda _: True
     own_verdict: Callable[[Limit], str] | None = None
 
     def verdict(self, limit: Limit) -> str:
         """Return the losses, and a sentence that compares the longest wait with `limit`."""
-        said = self.own_verdict or (lambda limit: verdict(list(filter(self.judged, self.series)), limit))
-        return " ".join([*self.losses, said(limit)])
+        said = self.own_verdict(limit) if self.own_verdict else verdict(self.series, limit)
+        return " ".join([*self.losses, said])
 
     def note_clock_step(self, now: WallClock | None = None) -> None:
         """Add a note if the wall clock was set since the measurement began."""
@@ -181,23 +173,19 @@ def undo_at_end(*argv: str) -> Iterator[int]:
         yield child.pid
 
 
-def find_leftovers(directory: str) -> list[str]:
-    """Return the paths in a directory that dead processes of this program left there."""
-    found = [(re.fullmatch(rf"\.{NAME}(\d+)\D*", name), name) for name in os.listdir(directory)]
-    return [f"{directory}/{name}" for match, name in found if match and not os.path.exists(f"/proc/{match[1]}")]
-
-
 @contextmanager
-def scratch(directory: str, name: str = "") -> Iterator[str]:
+def scratch(directory: str) -> Iterator[str]:
     """Make a directory of our own in `directory` and remove it at the end. First remove those of dead processes.
 
     Raises: FileError, also for an OSError in the block; KeeperError if root would work below a directory of a user.
     """
     try:
         require_root_only(directory)
-        for path in find_leftovers(directory):
-            shutil.rmtree(path)
-        path = f"{directory}/.{NAME}{os.getpid()}{name}"
+        for name in os.listdir(directory):
+            dead = re.fullmatch(rf"\.{NAME}(\d+)", name)
+            if dead and not os.path.exists(f"/proc/{dead[1]}"):
+                shutil.rmtree(f"{directory}/{name}")
+        path = f"{directory}/.{NAME}{os.getpid()}"
         with undo_at_end("sh", "-c", 'echo ready; read -r _; rm -rf "$1"', "sh", path):
             os.mkdir(path, 0o700)
             yield path

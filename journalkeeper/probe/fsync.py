@@ -21,7 +21,7 @@ from journalkeeper.btrfs import inode, volume
 from journalkeeper.probe import who
 from journalkeeper.probe.base import Measurement, Steps, sample, schedule, scratch
 from journalkeeper.probe.bed import machine_id
-from journalkeeper.report.distribution import Series
+from journalkeeper.probe.distribution import Series
 
 BLOCK: Final = b"x" * 4096
 BUSY: Final = (0.0, 0.05, 0.20)

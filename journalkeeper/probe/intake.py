@@ -20,8 +20,8 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import counted, parse_span_us
 from journalkeeper.probe.base import SLEW, STEP_NS, Lines, Measurement, ProcessorTime, Steps, host_journald
-from journalkeeper.report.distribution import Series, stalls
-from journalkeeper.report.distribution import format_wait as span
+from journalkeeper.probe.distribution import Series, stalls, verdict
+from journalkeeper.probe.distribution import format_wait as span
 
 FIELDS: Final = (
     *("_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "_TRANSPORT", "PRIORITY", "MESSAGE", "N_DROPPED", "_PID"),
@@ -136,8 +136,7 @@ def measure(asked: Namespace) -> Steps:
     journald = _find_journald() if asked.follow and asked.directory is None else None
     with run_journalctl(FIELDS, *options, directory=asked.directory) as journalctl:
         intake, lines, used = Intake(), Lines(journalctl.output.fileno()), ProcessorTime()
-        found = Measurement([intake.all], notes=[NOT_SEEN], wall_ns=0)
-        found.judged = lambda series: series is intake.all
+        found = Measurement([intake.all], notes=[NOT_SEEN], own_verdict=lambda limit: verdict([intake.all], limit))
         if journald is not None:
             used.look(journald)
         yield found

@@ -31,7 +31,7 @@ from journalkeeper.probe.base import (
     schedule,
     target,
 )
-from journalkeeper.report.distribution import Series
+from journalkeeper.probe.distribution import Series
 
 IDENTIFIER: Final = "journalkeeper-probe"
 ARRIVALS_PAUSE_S: Final = 0.2

@@ -12,7 +12,7 @@ import select
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,15 +22,15 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import counted
 from journalkeeper.probe.base import NAME, Lines, Measurement, Steps, undo_at_end
+from journalkeeper.probe.distribution import Limit, Series
+from journalkeeper.probe.distribution import format_wait as span
 from journalkeeper.probe.scratch_volume import own_mounts
-from journalkeeper.report.distribution import Limit, Series
-from journalkeeper.report.distribution import format_wait as span
 
 TRACEFS: Final = "/sys/kernel/tracing"
 CALLS: Final = ("fsync", "fdatasync", "sync_file_range", "msync", "syncfs")
 EVENTS: Final = (
     *(f"syscalls/sys_{way}_{call}" for call in CALLS for way in ("enter", "exit")),
-    "btrfs/btrfs_sync_file",
+    *("task/task_newtask", "task/task_rename", "btrfs/btrfs_sync_file"),
 )
 BUFFER_KIB: Final = 1024
 """The buffer size for each processor: some 10,000 events."""
@@ -48,13 +48,18 @@ echo 0 >"$1/instances/$2/tracing_on"
 while [ -d "$1/instances/$2" ] && ! rmdir "$1/instances/$2"; do sleep 0.1; done
 """
 
-LINE: Final = re.compile(r"\s*(.*)-(\d+) +\( *([\d-]+)\) \[\d+\] \S+ +(\d+)\.(\d{6}): (.*)", re.DOTALL)
-"""A thread's name, its id, its process, seconds and microseconds, and the event (options/record-tgid)."""
+LINE: Final = re.compile(
+    r".*-(\d+) +(?:\( *[\d-]+\) )?\[\d+\] \S+ +(\d+)\.(\d{6}): ((?!task_).*|.*oom_score_adj=.*)", re.DOTALL
+)
+"""A thread's id, seconds and microseconds, and the event. The names in a line can lag behind, so they are not used."""
 
-UNKNOWN: Final = "<...>"
 ENTER: Final = re.compile(rf"sys_({'|'.join(CALLS)})\((?:fd: (0x[0-9a-f]+|[0-9a-f]+))?")
 EXIT: Final = re.compile(rf"sys_({'|'.join(CALLS)}) -> ")
 SYNC_FILE: Final = re.compile(r"btrfs_sync_file: (?P<fsid>\S+): root=(?P<root>\d+)\(.*\) ino=(?P<ino>\d+) ")
+NEW_TASK: Final = re.compile(r"task_newtask: pid=(\d+) comm=(.*) clone_flags=([0-9a-f]+) oom_score_adj=", re.DOTALL)
+RENAME: Final = re.compile(r"task_rename: pid=(\d+) oldcomm=.* newcomm=(.*) oom_score_adj=", re.DOTALL)
+CLONE_THREAD: Final = 0x10000
+"""Source: clone(2), linux/sched.h."""
 
 COLUMNS: Final = ("process", "call", "count", "mean", "worst", "total", "share")
 JOURNALD: Final = "systemd-journal"
@@ -80,16 +85,27 @@ class Under(NamedTuple):
 
 
 class Callers:
-    """The calls in a trace, by process, thread, call and file."""
+    """The calls in a trace, by process, thread, call and file.
+
+    The names of threads are those of /proc at the start, and then those of the trace's own events, so that also a
+    thread that ended at once has its name.
+    """
 
     def __init__(self) -> None:
         self.found: list[Series] = []
         self.unread = ""
         self._series: dict[tuple[str, str, str, str], Series] = {}
         self._under: dict[str, Under] = {}
-        self._processes: dict[str, str] = {}
-        self._names: dict[tuple[str, str, int], str] = {}
+        self._files: dict[tuple[str, int, int], str] = {}
         self._volumes = _volumes()
+        self._groups: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        for path in Path("/proc").glob("[0-9]*/task/*/comm"):
+            try:
+                self._names[path.parts[4]] = path.read_text().removesuffix("\n")
+                self._groups[path.parts[4]] = path.parts[2]
+            except OSError:
+                continue  # it has ended
 
     def take(self, line: str) -> None:
         """Add one line of the trace, or a part of a line: a thread's name may contain line breaks."""
@@ -100,37 +116,33 @@ class Callers:
         self.unread = f"{line}\n" if match is None and line else ""
         if match is None:
             return
-        thread, tid, group, seconds, micros, what = match.groups()
+        tid, seconds, micros, what = match.groups()
         now_us = int(seconds + micros)
         if enter := ENTER.match(what):
-            self._under[tid] = self.begin((thread, tid, group), now_us, *enter.groups())
+            self._under[tid] = self._begin(tid, now_us, *enter.groups())
         elif (sync := SYNC_FILE.match(what)) and tid in self._under:
             self._under[tid] = self._resolve_file(self._under[tid], sync)
         elif EXIT.match(what) and tid in self._under:
             call = self._under.pop(tid)
-            self.add(call, now_us - call.began_us)
+            self._add(call, now_us - call.began_us)
+        elif new := NEW_TASK.match(what):
+            self._groups[new[1]] = self._groups.get(tid, tid) if int(new[3], 16) & CLONE_THREAD else new[1]
+            self._names[new[1]] = new[2]
+        elif rename := RENAME.match(what):
+            self._names[rename[1]] = rename[2]
 
-    def begin(self, caller: tuple[str, str, str], now_us: int, call: str, fd: str | None) -> Under:
-        """Return a call that begins, with its file: that is looked up at once, before it is closed.
-
-        `caller` is a thread's name, its id, and that of its process.
-        """
-        thread, tid, group = caller
+    def _begin(self, tid: str, now_us: int, call: str, fd: str | None) -> Under:
+        """Return a call that begins, with its file: that is looked up at once, before it is closed."""
+        group = self._groups.get(tid, tid)
         file, number = "?", 0
-        try:
-            if thread == UNKNOWN:
-                thread = Path(f"/proc/{tid}/comm").read_text().removesuffix("\n")
-            if not group.isdecimal():
-                group = re.findall(r"^Tgid:\s+(\d+)", Path(f"/proc/{tid}/status").read_text(), re.MULTILINE)[0]
-            self._processes[group] = Path(f"/proc/{group}/comm").read_text().removesuffix("\n")
-            if fd is not None:
-                path = f"/proc/{group}/fd/{int(fd, 16)}"
+        if fd is not None:
+            path = f"/proc/{group}/fd/{int(fd, 16)}"
+            with suppress(OSError):  # the process has ended, or closed the file: btrfs may name it
                 number, file = os.stat(path).st_ino, os.readlink(path)
-        except OSError:
-            pass  # it has ended, or closed the file: "?" is the answer
-        return Under(call, now_us, self._processes.get(group, thread), thread, file, number)
+        thread = self._names.get(tid, f"(thread {tid})")
+        return Under(call, now_us, self._names.get(group, thread), thread, file, number)
 
-    def add(self, call: Under, took_us: int) -> None:
+    def _add(self, call: Under, took_us: int) -> None:
         """Add one call to the row of its process, thread, call and file."""
         key = (call.process, call.thread, call.call, call.file)
         if key not in self._series:
@@ -145,7 +157,7 @@ class Callers:
         """
         open_calls = list(self._under.values())
         for call in open_calls:
-            self.add(call, max(0, now_us - call.began_us))
+            self._add(call, max(0, now_us - call.began_us))
         for series in self.found:
             series.labels["share"] = f"{sum(series.took_ns) / 1000 / length_us:.1%}"
         return len(open_calls)
@@ -153,32 +165,20 @@ class Callers:
     def _resolve_file(self, call: Under, sync: re.Match[str]) -> Under:
         """Return the call with the file that btrfs names. Its inode is right even if the descriptor was closed at once.
 
-        The name from /proc is kept if it leads to that inode from here, too, or if the inode has no name any more.
+        Its path from here is preferred to the name from /proc, which is that of another mount namespace.
         """
-        number = int(sync["ino"])
-        key = (sync["fsid"], sync["root"], number)
+        tree, number = int(sync["root"]), int(sync["ino"])
+        key = (sync["fsid"].lower(), tree, number)
         if number == call.inode:
-            self._names[key] = call.file
-            if _is_at(call.file, number):
-                return call
-        tree, points = int(sync["root"]), self._volumes.get(sync["fsid"].lower(), {})
-        for point in (points[tree], *points.values()) if tree in points else points.values():
-            try:
+            self._files[key] = call.file
+        point = self._volumes.get(key[0], {}).get(tree)
+        with suppress(OSError):  # it was deleted, or the volume was unmounted
+            if point is not None:
                 with opening.open_directory(point) as fd:
-                    name = inode.ino_lookup(fd, tree, number)
-            except OSError:
-                continue  # deleted, or the volume was unmounted
-            path = f"{point.rstrip('/')}/{name}" if points.get(tree) == point else f"?/{name}"
-            if path.startswith("?") or _is_at(path, number):  # a lookup finds a name for a while after its deletion
-                return call._replace(file=path)
-        return call._replace(file=self._names.get(key, f"? (inode {number})"))
-
-
-def _is_at(path: str, number: int) -> bool:
-    try:
-        return os.stat(path).st_ino == number
-    except OSError:
-        return False
+                    path = f"{point.rstrip('/')}/{inode.ino_lookup(fd, tree, number)}"
+                if os.stat(path).st_ino == number:  # a lookup finds a name for a while after its deletion
+                    return call._replace(file=path)
+        return call._replace(file=self._files.get(key, f"? (inode {number})"))
 
 
 def _volumes() -> dict[str, dict[int, str]]:
@@ -277,7 +277,6 @@ def _open_pipe(place: Path, stack: ExitStack) -> int:
     (place / "trace_clock").write_text("mono")
     (place / "buffer_size_kb").write_text(str(BUFFER_KIB))
     (place / "buffer_percent").write_text("0")
-    (place / "options/record-tgid").write_text("1")
     pipe = os.open(place / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     stack.callback(os.close, pipe)
     for event in EVENTS:

@@ -184,7 +184,6 @@ SERIES: Final[Fields] = (
     *STATISTICS,
     Field("call", described(nullable(nested(STATISTICS)), "Of the calls' own time, where waits count from a plan.")),
     Field("buckets", listed((Field("from_s", SECONDS), Field("count", COUNT)))),
-    Field("unobserved", listed(rows(TIME, "from_us", "to_us"))),
 )
 
 PROBE: Final[Fields] = (

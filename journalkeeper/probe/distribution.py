@@ -20,9 +20,6 @@ STATISTICS: Final = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}
 ABOVE: Final = 10
 """A percentile needs this many values above it; else it is unknown."""
 
-GAP_NS: Final = 1_000_000_000
-"""A span of this length without a measurement is reported."""
-
 UNITS: Final = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 BAR: Final = 40
 
@@ -104,12 +101,6 @@ def rows(waits_ns: Iterable[int]) -> list[str]:
     ]
 
 
-def find_gaps(series: Series) -> list[tuple[int, int]]:
-    """Return the spans of at least GAP_NS during which no wait began or continued."""
-    ends = ((ended, began) for (_, ended), (began, _) in pairwise(stalls(series)))
-    return [(ended, began) for ended, began in ends if began - ended >= GAP_NS]
-
-
 def stalls(series: Series, least_ns: float = -inf) -> list[tuple[int, int]]:
     """Return the spans that waits of at least `least_ns` cover; overlapping spans are joined."""
     found: list[tuple[int, int]] = []
@@ -142,34 +133,21 @@ def verdict(all_series: Sequence[Series], limit: Limit) -> str:
     return f"{series.name}: {late} of {count} waits are over {allowed}, the longest {format_wait(worst)}."
 
 
-def document(series: Series, wall_ns: int) -> dict[str, Any]:
-    """Return a series as a JSON document; `wall_ns` plus the series' clock is the time since 1970."""
-    own = None if series.planned_ns is None else _seconds(statistics(series.took_ns))
+def document(series: Series) -> dict[str, Any]:
+    """Return a series as a JSON document."""
     counts = Counter(map(bucket, series.waits_ns()))
     return {
         "name": series.name,
         "labels": dict(series.labels),
         **_seconds(statistics(series.waits_ns())),
-        "call": own,
+        "call": None if series.planned_ns is None else _seconds(statistics(series.took_ns)),
         "buckets": [{"from_s": (1 << max(n, 0)) / 1e6 if n >= 0 else 0.0, "count": counts[n]} for n in sorted(counts)],
-        "unobserved": [
-            {"from_us": (began + wall_ns) // 1000, "to_us": (end + wall_ns) // 1000} for began, end in find_gaps(series)
-        ],
     }
 
 
 def _seconds(found: Mapping[str, int | None]) -> dict[str, Any]:
     named = {f"{name.replace('.', '_')}_s": value for name, value in found.items() if name != "count"}
     return {"count": found["count"], **{name: None if v is None else v / 1e9 for name, v in named.items()}}
-
-
-def ratio(found: Mapping[str, int | None], before: Mapping[str, Any] | None) -> str:
-    """Return the p99 as a multiple of an earlier document's p99, e.g. "1.05 x"; else the same with the worst wait."""
-    for name in ("p99", "worst"):
-        now_ns, then_s = found[name], (before or {}).get(f"{name}_s")
-        if now_ns is not None and isinstance(then_s, int | float) and then_s > 0:
-            return f"{now_ns / 1e9 / then_s:.2f} x"
-    return "-"
 
 
 def format_wait(span_ns: int | None) -> str:
