@@ -122,7 +122,6 @@ def test_words_that_make_no_sense_are_a_usage_error_of_one_line(line: str, says:
         (["daemon", "-D", ""], "--directory"),
         (["scan", "--config="], "--config"),
         (["report", "-o", ""], "--output"),
-        (["probe", "intake", "--against", ""], "--against"),
     ],
 )
 def test_an_empty_name_is_no_file(words: list[str], name: str) -> None:
