@@ -64,6 +64,7 @@ PURE_STDLIB = {
 
 PURE_EXTRA = {
     "model/errors.py": {"os.strerror"},  # an errno's words
+    "model/": {"pydantic"},
     "config/": {"pydantic", "pydantic_core"},
     "report/": {"datetime", "jinja2", "markupsafe"},  # writes times for people; CLOCKS catches the rest
 }
@@ -344,7 +345,7 @@ BAD: list[tuple[Check, str, str, str]] = [
     (purity, "policy/rules.py", "from time import monotonic", "time.monotonic is outside"),
     (purity, "config/spec.py", "import subprocess", "subprocess is outside"),
     (purity, "model/files.py", "import socket", "socket is outside"),
-    (purity, "model/files.py", "import pydantic", "pydantic is outside"),
+    (purity, "policy/rules.py", "import pydantic", "pydantic is outside"),
     (purity, "metrics/status.py", "import time", "time is outside"),
     (purity, "model/errors.py", "import os\nos.unlink('x')", "only os.strerror is allowed"),
     (purity, "model/errors.py", "from os import unlink", "only os.strerror is allowed"),

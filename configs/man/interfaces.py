@@ -9,10 +9,11 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 import roff
+from meanings import describe
 
 from journalkeeper.bus import contract
 from journalkeeper.bus.contract import Args, Interface, Method
-from journalkeeper.wire.field import Field
+from journalkeeper.model.record import Row
 
 COLUMNS: Final = 120
 INTERFACES: Final = {one.name: one for one in (contract.MANAGER, contract.JOB_INTERFACE)}
@@ -31,7 +32,7 @@ def described(name: str) -> Iterator[str]:
     for title, members in (
         ("Methods", [(_call(method), method.meaning) for method in interface.methods]),
         ("Signals", [(f"{roff.bold(one.name)}({_arguments(one.takes)})", one.doc) for one in interface.signals]),
-        ("Properties", [(_property(row), row.doc) for row in interface.properties]),
+        ("Properties", [(_property(row), describe(row)) for row in interface.properties]),
     ):
         if members:
             yield f'.SS "{title} of {roff.literal(name.rpartition(".")[2])}"'
@@ -42,7 +43,7 @@ def described(name: str) -> Iterator[str]:
 def list_keys(_: str) -> Iterator[str]:
     """Show the keys of a file in the answer of ListFiles, each with its type and meaning."""
     for row in contract.FILE:
-        yield from roff.item(f"{roff.bold(row.bus)}: {roff.literal(row.type.signature)}", row.doc)
+        yield from roff.item(f"{roff.bold(row.bus)}: {roff.literal(row.signature)}", describe(row))
 
 
 def _call(method: Method) -> str:
@@ -51,8 +52,8 @@ def _call(method: Method) -> str:
     return f"{call} \\(-> {_arguments(method.gives)}" if method.gives else call
 
 
-def _property(row: Field) -> str:
-    return f"{roff.bold(row.bus)}: {roff.literal(row.type.signature)}{', constant' if row.constant else ''}"
+def _property(row: Row) -> str:
+    return f"{roff.bold(row.bus)}: {roff.literal(row.signature)}{', constant' if row.about.constant else ''}"
 
 
 def _arguments(arguments: Args) -> str:
@@ -76,8 +77,8 @@ def xml(interface: Interface) -> str:
             _member(
                 "property",
                 row.bus,
-                f' type="{row.type.signature}" access="read"',
-                [_doc(8, row.doc), *([f"   {contract.CONSTANT}\n"] if row.constant else [])],
+                f' type="{row.signature}" access="read"',
+                [_doc(8, describe(row)), *([f"   {contract.CONSTANT}\n"] if row.about.constant else [])],
             )
             for row in interface.properties
         ),

@@ -4,7 +4,7 @@
 What the code knows is not written a second time. In a template a line that
 begins with a dot is man(7); one of the form @word@ or @word argument@ stands for what a
 function of TOLD says; in `.EX` lines are as they are; all else is prose (roff.py has its marks),
-in which @keys record@ stands for the JSON keys of one of wire.records, or @keys record and@.
+in which @keys record@ stands for the JSON keys of one of RECORDS with their meanings, or @keys record and@.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 import grammar
 import interfaces
 import roff
+from meanings import describe
 
 from journalkeeper import __version__
 from journalkeeper.bus import names
@@ -25,12 +26,28 @@ from journalkeeper.config import directives
 from journalkeeper.config.validation import AT_LEAST
 from journalkeeper.health.finding import word
 from journalkeeper.metrics import prometheus
+from journalkeeper.model import Action, JournalFile, Outcome, Skip, Window
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.reasons import SENTENCES
+from journalkeeper.model.record import Row, rows
+from journalkeeper.model.recorded import Counters, Run, Sample, Totals
+from journalkeeper.model.waiting import Wait
 from journalkeeper.service.log import Event
-from journalkeeper.wire import records
-from journalkeeper.wire.field import Fields
 
 HERE: Final = Path(__file__).parent
+RECORDS: Final[dict[str, type]] = {
+    "file": JournalFile,
+    "window": Window,
+    "action": Action,
+    "skip": Skip,
+    "outcome": Outcome,
+    "run": Run,
+    "sample": Sample,
+    "totals": Totals,
+    "wait": Wait,
+    "saving": Counters,
+    "manager": Manager,
+}
 CATALOG: Final = HERE.parent.parent / "units/journalkeeper.catalog"
 ATTACKS: Final = HERE / "shown/trust.txt"
 CHANGELOG: Final = HERE.parent.parent / ".github/CHANGELOG.md"
@@ -72,11 +89,16 @@ def _page(template: str, day: str) -> Iterator[str]:
 
 def _keys(told: re.Match[str]) -> str:
     """The keys of a record with what is to be said of them, in a row."""
-    record: Fields = getattr(records, told[1].upper())
-    shown = [f"`{row.key}`{row.note}" for row in record]
+    shown = [f"`{row.key}`{_meaning(row)}" for row in rows(RECORDS[told[1]])]
     if told[2]:
         shown[-1] = f"and {shown[-1]}"
-    return re.sub(r"(;| and), ", r"\1 ", ", ".join(shown))
+    return ", ".join(shown)
+
+
+def _meaning(row: Row) -> str:
+    """The meaning of a key in parentheses, as a part of a sentence."""
+    text = describe(row).removesuffix(".")
+    return f" ({text[0].lower() if text[1].islower() else text[0]}{text[1:]})" if text else ""
 
 
 def _commands(_: str) -> Iterator[str]:

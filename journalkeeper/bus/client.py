@@ -20,13 +20,12 @@ from dbus_fast.errors import AuthError, InvalidAddressError
 from journalkeeper.bus import names, options
 from journalkeeper.health.evidence import Hung
 from journalkeeper.model import Request
+from journalkeeper.model.documents import job_report, skips
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import NONE_YET, Progress
+from journalkeeper.model.record import from_properties
 from journalkeeper.model.run import Report
-from journalkeeper.wire.documents import job_report, skips
-from journalkeeper.wire.field import from_properties
-from journalkeeper.wire.records import MANAGER, PROGRESS
 
 BUS: Final = "org.freedesktop.DBus"
 BUS_PATH: Final = "/org/freedesktop/DBus"
@@ -191,7 +190,7 @@ class Service:
         if now.get("State") == "queued":
             on_progress(Progress(0, 0, QUEUED, 0, 0))
         elif now.get("FileTotal"):
-            on_progress(from_properties(NONE_YET._replace, PROGRESS, now))
+            on_progress(from_properties(NONE_YET, now))
 
     async def _wait_for_change(self) -> None:
         if await self._listen():
@@ -282,7 +281,7 @@ async def _read_manager(bus: MessageBus, owner: str) -> Manager:
             values = await _read_properties(bus, owner, names.MANAGER_PATH, names.MANAGER)
     except TimeoutError:
         raise names.HungError(f"{Hung().why}; systemctl restart journalkeeper.service") from None
-    return from_properties(Manager, MANAGER, values)
+    return from_properties(Manager(), values)
 
 
 async def _read_properties(bus: MessageBus, owner: str, path: str, interface: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The D-Bus interfaces as tables: methods and properties with signatures, meaning, and required rights.
 
-Pure. The properties are those of wire.records. Introspect's answers, the installed XML and org.journalkeeper1(5) are
-generated from these tables.
+Pure. The properties are those of the records in model/. Introspect's answers, the installed XML and
+org.journalkeeper1(5) are generated from these tables.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from journalkeeper.bus import names
-from journalkeeper.wire import records
-from journalkeeper.wire.field import Fields, on_bus
+from journalkeeper.model import JournalFile
+from journalkeeper.model.manager import JobState, Manager, Treatment
+from journalkeeper.model.progress import Progress
+from journalkeeper.model.record import Row, bus_rows
 
 Args = tuple[tuple[str, str], ...]
 """Pairs of a name and a signature."""
@@ -52,13 +54,13 @@ class Signal(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """An interface. `properties` are rows of records, each with a name on the bus."""
+    """An interface. `properties` are values of records, each with a name on the bus."""
 
     name: str
     doc: str = ""
     methods: tuple[Method, ...] = ()
     signals: tuple[Signal, ...] = ()
-    properties: Fields = ()
+    properties: tuple[Row, ...] = ()
 
 
 OPTIONS: Final = ("options", "a{sv}")
@@ -158,17 +160,17 @@ MANAGER: Final = Interface(
             " journalkeeper.service, which may not ask (CAP_SYS_ADMIN).",
         ),
     ),
-    properties=on_bus(records.MANAGER),
+    properties=bus_rows(Manager),
 )
 
-FILE: Final = on_bus((*records.FILE, *records.DOING))
+FILE: Final = (*bus_rows(JournalFile), *bus_rows(Treatment))
 """The keys of a file in the answer of ListFiles."""
 
 JOB_INTERFACE: Final = Interface(
     names.JOB,
     "Work that a caller asked for, at /org/journalkeeper1/job/ and its number, while it is queued or running. Jobs run"
     " one at a time, in the order of the calls. The caller need not stay.",
-    properties=on_bus((*records.JOB, *records.PROGRESS)),
+    properties=(*bus_rows(JobState), *bus_rows(Progress)),
 )
 
 PROPERTIES: Final = Interface(
@@ -201,8 +203,8 @@ def introspection(interfaces: Iterable[Interface], children: Iterable[str]) -> s
         for signal in interface.signals:
             lines += _member("signal", signal.name, _args(signal.takes, ""))
         for row in interface.properties:
-            constant = [CONSTANT] if row.constant else []
-            lines += _member("property", row.bus, constant, f' type="{row.type.signature}" access="read"')
+            constant = [CONSTANT] if row.about.constant else []
+            lines += _member("property", row.bus, constant, f' type="{row.signature}" access="read"')
         lines.append(" </interface>")
     lines += [f' <node name="{child}"/>' for child in children]
     return "\n".join([*lines, "</node>", ""])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The objects on the bus, their properties, and the records of ListFiles, from what the service knows.
 
-Plain values come from wire.records; here they get the contract's signatures.
+Plain values come from the records of model/; here they get the contract's signatures.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import json
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dbus_fast import Variant
@@ -19,12 +19,12 @@ from journalkeeper.bus.contract import DOCUMENT_MOST, LISTED_MOST, Interface
 from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Outcome, Request, Result
 from journalkeeper.model.errors import NoSuchJobError
+from journalkeeper.model.manager import JobState, Treatment
+from journalkeeper.model.record import Row, to_properties
 from journalkeeper.model.units import U64_MAX
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Job, Jobs
 from journalkeeper.service.snapshot import Doing, Findings, Snapshot
-from journalkeeper.wire import records
-from journalkeeper.wire.field import Fields, properties
 
 Values = dict[str, Variant]
 
@@ -35,7 +35,7 @@ MANAGER: Final = (*contract.OF_AN_OBJECT, contract.MANAGER)
 JOB: Final = (*contract.OF_AN_OBJECT, contract.JOB_INTERFACE)
 BRANCHES: Final = {"/": ("org",), "/org": ("journalkeeper1",)}
 
-PRIVATE: Final = frozenset(row.bus for row in contract.FILE if row.private)
+PRIVATE: Final = frozenset(row.bus for row in contract.FILE if row.about.private)
 """The keys of a file that are left out for callers who may not read it."""
 
 TEXT_MOST: Final = 400_000
@@ -84,7 +84,7 @@ class Objects:
     def manager(self) -> Values:
         """Return the manager's properties, which are made anew only when something changed."""
         if self._manager is None:
-            known = properties(records.MANAGER, snapshots.manager(self._snapshot()))
+            known = to_properties(snapshots.manager(self._snapshot()))
             self._manager = to_variants(contract.MANAGER.properties, known)
         return self._manager
 
@@ -96,12 +96,12 @@ class Objects:
             return None
 
 
-def to_variants(rows: Fields, plain: dict[str, Any]) -> Values:
+def to_variants(rows: Iterable[Row], plain: dict[str, Any]) -> Values:
     """Return plain values with the contract's signatures."""
     found: Values = {}
     for row in rows:
         if row.bus in plain:
-            signature, value = row.type.signature, plain[row.bus]
+            signature, value = row.signature, plain[row.bus]
             found[row.bus] = Variant(signature, CARRIED[signature](value) if signature in CARRIED else value)
     return found
 
@@ -120,7 +120,8 @@ CARRIED: Final[dict[str, Callable[[Any], object]]] = {
 
 def job_values(job: Job) -> Values:
     """Return the properties of a job."""
-    known = {**properties(records.JOB, job), **properties(records.PROGRESS, job.progress)}
+    state = JobState(job.number, job.state, job.request, job.progress.fraction)
+    known = {**to_properties(state), **to_properties(job.progress)}
     return to_variants(contract.JOB_INTERFACE.properties, known)
 
 
@@ -140,7 +141,8 @@ def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
 
 def _file(row: JournalFile, doing: Doing | None, reads: Reads) -> dict[str, object]:
     """Return what is known of a file, less what `reads` forbids."""
-    known = {**properties(records.FILE, row), **properties(records.DOING, doing)}
+    treatment = Treatment(*(getattr(doing, name, None) for name in Treatment._fields))
+    known = {**to_properties(row), **to_properties(treatment)}
     if isinstance(doing, Outcome) and doing.result is Result.DONE:
         known["Extents"] = doing.extents_after
     return known if reads(row.owner) else {name: value for name, value in known.items() if name not in PRIVATE}

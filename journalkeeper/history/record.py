@@ -39,7 +39,6 @@ from journalkeeper.model import Host, Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.recorded import Counters, Entry, Run, Sample, Totals
 from journalkeeper.model.units import DAY_US
 from journalkeeper.model.waiting import Wait, is_long
-from journalkeeper.wire.records import KEPT_OUTCOME, SAMPLE, TOTALS, WAIT
 
 NAME = "history.db"
 FOREVER_US = (1 << 63) - 1
@@ -142,7 +141,7 @@ class Record:
         """
 
         def keep(connection: Connection) -> None:
-            table = f"outcomes (run, when_us, {columns(KEPT_OUTCOME)})"
+            table = f"outcomes (run, when_us, {columns(Outcome)})"
             _insert(connection, table, (run, when_us, *outcome_values(outcome)))
             if outcome.action in REWRITES and (outcome.result is Result.DONE or outcome.reason is Reason.NO_GAIN):
                 after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
@@ -208,7 +207,7 @@ class Record:
 
     def waiting(self) -> dict[str, Wait]:
         """Return the files that wait, by path."""
-        rows = self._rows(f"SELECT {columns(WAIT)} FROM waiting ORDER BY since_us, path", ())  # noqa: S608 - our words
+        rows = self._rows(f"SELECT {columns(Wait)} FROM waiting ORDER BY since_us, path", ())  # noqa: S608 - our words
         return {wait.path: wait for wait in self._parse_rows("waiting", rows, parse_wait)}
 
     def wait(self, waits: Iterable[Wait], *, now_us: int) -> None:
@@ -292,7 +291,7 @@ class Record:
         """
         where, values = _where(paths, since_us, until_us)
         rows = self._rows(
-            f"""SELECT when_us, coalesce(origin, ''), {columns(KEPT_OUTCOME)}
+            f"""SELECT when_us, coalesce(origin, ''), {columns(Outcome)}
             FROM outcomes LEFT JOIN runs ON runs.id = outcomes.run WHERE {where} ORDER BY when_us, outcomes.id""",  # noqa: S608 - _where's words are ours
             values,
         )
@@ -304,7 +303,7 @@ class Record:
         """Return the extent counts of active files, the oldest first."""
         where, values = _where(paths, since_us, until_us)
         rows = self._rows(
-            f"""SELECT {columns(SAMPLE)} FROM samples WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
+            f"""SELECT {columns(Sample)} FROM samples WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
             values,
         )
         return list(self._parse_rows("samples", rows, parse_sample))
@@ -313,7 +312,7 @@ class Record:
         """Return the totals of each instance, the oldest first."""
         where, values = _where((), since_us, until_us)
         rows = self._rows(
-            f"""SELECT {columns(TOTALS)} FROM totals WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
+            f"""SELECT {columns(Totals)} FROM totals WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
             values,
         )
         return list(self._parse_rows("totals", rows, parse_totals))

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from journalkeeper.model import Kind, Outcome, Past, Verb
+from journalkeeper.model.record import column, parse_record, to_columns
 from journalkeeper.model.recorded import Entry, Run, Sample, Totals
 from journalkeeper.model.units import HOUR_US, TIME_LIMIT_US
 from journalkeeper.model.waiting import Wait
-from journalkeeper.wire.field import SECONDS, Field, Fields, column, encode_value
-from journalkeeper.wire.records import KEPT_OUTCOME
 
 CONFIRM_US = 12 * HOUR_US
 """A clock that a later run finds this much later is trusted: it was not set ahead for a moment."""
@@ -72,35 +71,23 @@ def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
     return {"clock": clock_us} | ({} if confirmed_us is None else {"confirmed": min(confirmed_us, now_us)})
 
 
-def columns(fields: Fields) -> str:
-    """Return the column names of these fields, separated by commas, for an SQL statement."""
-    return ", ".join(map(column, fields))
+def columns(kind: Any) -> str:
+    """Return the column names of a record's fields, separated by commas, for an SQL statement."""
+    return ", ".join(map(column, kind._fields))
 
 
 def outcome_values(outcome: Outcome) -> list[Any]:
     """Return the values of an outcome in the order of its columns."""
-    return [os.fsencode(outcome.path) if row.key == "path" else encode_value(row, outcome) for row in KEPT_OUTCOME]
+    return list((to_columns(outcome) | {"path": os.fsencode(outcome.path)}).values())
 
 
 def parse_entry(row: tuple[Any, ...]) -> Entry:
-    """Return an outcome from (when_us, origin) and the columns of KEPT_OUTCOME."""
+    """Return an outcome from (when_us, origin) and the columns of an outcome."""
     when_us, origin, *values = row
-    known = {field.key: _parse_value(field, value) for field, value in zip(KEPT_OUTCOME, values, strict=True)}
-    return Entry(_time(when_us), str(origin), Outcome(**known))
-
-
-def _parse_value(field: Field, value: object) -> Any:
-    """Return the value of a column, converted to the type of `field`.
-
-    Raises: ValueError if the value is impossible.
-    """
-    if value is None and field.type.optional:
-        return None
-    if field.key == "path":
-        return _path(value)
-    if field.type is SECONDS:
-        return _count(value) / 1e6
-    return _count(value) if field.type.signature == "t" else field.type.read(value)
+    known = dict(zip(Outcome._fields, values, strict=True))
+    _counts(value for value in values if isinstance(value, int))
+    known |= {"path": _path(known["path"]), "duration_s": _count(known["duration_s"]) / 1e6}
+    return Entry(_time(when_us), str(origin), parse_record(Outcome, known))
 
 
 def parse_path(row: tuple[Any, ...]) -> str:

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.metrics.status import Status
+from journalkeeper.model import JournalFile
+from journalkeeper.model.record import Row, rows
 from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import SECOND_US
-from journalkeeper.wire.field import Field
-from journalkeeper.wire.records import FILE
 
 PREFIX = "journalkeeper"
 
@@ -71,13 +71,13 @@ def _counter(name: str, text: str, value: Callable[[Counters], int | None]) -> F
     )
 
 
-SUMMED: Final = sorted((row for row in FILE if row.metric), key=lambda row: row.type.optional)
+SUMMED: Final = sorted((row for row in rows(JournalFile) if row.about.metric), key=lambda row: row.nullable)
 """The fields of a file that are summed; the fields that only root can read come last."""
 
 
-def _of_files(row: Field) -> Family:
+def _of_files(row: Row) -> Family:
     """Return a metric with the sum of a field over all files."""
-    return _gauge(row.key, row.metric, lambda status: status.sums.get(row.key))
+    return _gauge(row.key, row.about.metric, lambda status: status.sums.get(row.key))
 
 
 def _seconds(time_us: int | None) -> str | None:

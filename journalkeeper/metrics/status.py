@@ -12,16 +12,15 @@ from typing import NamedTuple
 
 from journalkeeper.config import Config
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result
+from journalkeeper.model.record import rows
 from journalkeeper.policy.cost import becomes_compressed, is_fragmented
-from journalkeeper.wire.field import get_value
-from journalkeeper.wire.records import FILE
 
 
 class Status(NamedTuple):
     """Counts and sums of the files after a run, and the budget.
 
     `files` counts all files. `problem_files` of them could not be judged and are in no other number. `sums` has the sum
-    of each field of wire.records.FILE with a metric, by key, or None if the value of one file is unknown. `skipped` has
+    of each value of a JournalFile with a metric, by key, or None if the value of one file is unknown. `skipped` has
     each Reason with the number of files that it kept from a rewrite. Budgets are None without a limit.
     """
 
@@ -53,7 +52,11 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
         problem_files=len(host.files) - len(known),
         fragmented_files=sum(is_fragmented(file, after, config) for file, after in known),
         active_extents=sum(file.extents.total for file in now if file.kind is Kind.ACTIVE),
-        sums={row.key: _sum([get_value(row, file) for file in now]) for row in FILE if row.metric},
+        sums={
+            row.key: _sum([getattr(file, row.attribute) for file in now])
+            for row in rows(JournalFile)
+            if row.about.metric
+        },
         skipped=tuple(sorted(reasons.items())),
         window_open=any(window.open for window in plan.windows),
         budget_bytes=budget,

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from pydantic import Field
+
+from journalkeeper.model.record import Count, Hidden, Key, Moment
 from journalkeeper.model.words import GIB, KIB, MIB, Kind, Reason, State
 
 MAX_EXTENT_BYTES = 128 * MIB
@@ -43,15 +46,18 @@ class Stretch(NamedTuple):
     `shared_bytes` are plain and shared; bytes that are both compressed and shared are `both_bytes`.
     """
 
-    offset: int
-    length: int
-    extents: int
-    data_bytes: int = 0
-    compressed_bytes: int = 0
-    shared_bytes: int = 0
-    both_bytes: int = 0
-    unwritten_bytes: int = 0
-    hole_bytes: int = 0
+    offset: Count
+    length: Count
+    extents: Count
+    """Extents that begin here."""
+    data_bytes: Count = 0
+    compressed_bytes: Count = 0
+    shared_bytes: Count = 0
+    """Plain and shared."""
+    both_bytes: Count = 0
+    """Compressed and shared."""
+    unwritten_bytes: Count = 0
+    hole_bytes: Count = 0
 
 
 class Header(NamedTuple):
@@ -71,49 +77,77 @@ class Header(NamedTuple):
 class JournalFile(NamedTuple):
     """A journal file as it was at one moment.
 
-    `owner` is "system", "user:UID" or "remote". `instance` is the name of the directory (machine id, machine id "."
-    namespace, or "remote") that one journald writes. If `mtime_noted`, a killed run had changed the mtime; `mtime_ns`
-    is the former one, which the next run restores. `problem` is the Reason why the file cannot be judged, with
-    `problem_detail` in words; unknown numbers are then 0.
+    `instance` is a machine id, machine id "." namespace, or "remote". If `mtime_noted`, a killed run had changed the
+    mtime; `mtime_ns` is the former one, which the next run restores. `problem` is the Reason why the file cannot be
+    judged, with `problem_detail` in words; unknown numbers are then 0.
     """
 
-    path: str
-    device: int
-    inode: int
+    path: Annotated[str, Key(constant=True)]
+    """The file's path."""
+    device: Count
+    """st_dev of stat(2)."""
+    inode: Count
+    """st_ino of stat(2)."""
     kind: Kind
-    owner: str
+    """active, archived or unclean."""
+    owner: Annotated[str, Field(pattern="^(system|remote|user:[0-9]+)$")]
+    """system, user:UID or remote."""
     instance: str
+    """The name of the directory that one journald writes."""
     state: State
-    size_bytes: int
-    allocated_bytes: int
-    disk_bytes: int | None
-    extents: Extents
-    nocow: bool
-    entries: int
-    head_time_us: int
-    tail_time_us: int
-    links: int
-    uid: int
-    mtime_ns: int
-    ctime_ns: int
+    """offline, online, archived or unknown."""
+    size_bytes: Annotated[Count, Key(metric="Size of all journal files in bytes.")]
+    """Its length in bytes."""
+    allocated_bytes: Annotated[
+        Count, Key(bus="AllocatedSize", metric="Bytes allocated to all journal files, before compression.")
+    ]
+    """The blocks of stat(2), in bytes."""
+    disk_bytes: Annotated[Count | None, Key(bus=None, metric="Bytes that all journal files occupy on disk.")]
+    """Disk usage as in compsize(8); null unless root asks."""
+    extents: Hidden[Extents]
+    nocow: Annotated[bool, Key(bus="NoCOW")]
+    """Whether it has the attribute C of chattr(1)."""
+    entries: Annotated[Count, Key(private=True)]
+    """The number of its entries."""
+    head_time_us: Annotated[Moment, Key(private=True)]
+    """The time of its first entry."""
+    tail_time_us: Annotated[Moment, Key(private=True)]
+    """The time of its last entry."""
+    links: Hidden[int]
+    uid: Hidden[int]
+    mtime_ns: Hidden[int]
+    ctime_ns: Hidden[int]
     problem: Reason | None = None
-    problem_detail: str = ""
-    mtime_noted: bool = False
+    """The reason why it cannot be judged, one of the words of journalkeeper(1), or empty."""
+    problem_detail: Hidden[str] = ""
+    mtime_noted: Hidden[bool] = False
+
+    @property
+    def extent_count(self) -> Annotated[Count, Key("extents", metric="Extents of all journal files.")]:
+        """The number of its extents, as filefrag(8) counts."""
+        return self.extents.total
+
+    @property
+    def ideal_extents(self) -> Annotated[Count, Key(metric="Extents that all journal files need.")]:
+        """The number of extents that a file of its size and form needs, at most the present number."""
+        return min(self.extents.total, ideal_extents(self.extents.data_bytes, compressed=self.compressed))
+
+    @property
+    def shared_bytes(
+        self,
+    ) -> Annotated[Count, Key(bus="SharedSize", metric="Bytes of journal files that snapshots share.")]:
+        """The bytes that it shares with snapshots."""
+        return self.extents.shared_bytes
+
+    @property
+    def compressed(self) -> Annotated[bool, Key()]:
+        """Whether at least half of its data is in compressed extents."""
+        return self.extents.encoded_bytes * 2 >= self.extents.data_bytes > 0
 
     @property
     def directory(self) -> str:
         """The journal directory that contains the file."""
         return self.path.rpartition("/")[0]
-
-    @property
-    def compressed(self) -> bool:
-        """Whether at least half of the data is in compressed extents."""
-        return self.extents.encoded_bytes * 2 >= self.extents.data_bytes > 0
-
-    @property
-    def ideal_extents(self) -> int:
-        """The number of extents that this much data in this form needs, at most the present number."""
-        return min(self.extents.total, ideal_extents(self.extents.data_bytes, compressed=self.compressed))
 
 
 def ideal_extents(data_bytes: int, *, compressed: bool) -> int:

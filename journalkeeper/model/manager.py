@@ -3,33 +3,92 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from journalkeeper.model.record import Count, Key, Moment, Seconds, Span
+from journalkeeper.model.units import U64_MAX
+from journalkeeper.model.words import Reason, Verb
 
 
 class Manager(NamedTuple):
     """The service's properties; None is an unknown value, also if an older version does not publish it.
 
-    `health` is ok, act or unknown. `state` is idle, waiting, working, paused or degraded. `budget_left_bytes` is None
-    without a limit, too.
+    `budget_left_bytes` is None without a limit, too.
     """
 
-    version: str | None = None
+    version: Annotated[str | None, Key(constant=True)] = None
+    """The version of journalkeeper."""
     health: str | None = None
+    """ok; act: a problem needs an administrator; unknown: the first look is not finished."""
     health_reasons: list[str] | None = None
+    """The reasons why the health is not ok: for each the name of a rule of `journalkeeper doctor`, a colon, and a
+    sentence with the remedy.
+    """
     state: str | None = None
+    """idle; waiting: work waits for a window or for a directory; working; paused; degraded: the last look failed as a
+    whole.
+    """
     state_reason: str | None = None
+    """A sentence about the state, or empty."""
     directories: list[str] | None = None
-    files: int | None = None
-    extents: int | None = None
-    active_extents: int | None = None
-    fragmented_files: int | None = None
+    """The directories that are watched."""
+    files: Annotated[Count | None, Key(bus="FileCount", signature="u")] = None
+    """Journal files at the last look."""
+    extents: Count | None = None
+    """Extents of all of them."""
+    active_extents: Count | None = None
+    """Extents of those that journald writes to."""
+    fragmented_files: Annotated[Count | None, Key(signature="u")] = None
+    """Files for which the gain of a rewrite is worth its cost, also if a reason delays the rewrite."""
     window_open: bool | None = None
-    next_flush_us: int | None = None
-    last_run_us: int | None = None
-    bytes_written: int | None = None
-    bytes_reclaimed: int | None = None
-    budget_left_bytes: int | None = None
-    intake_delay_p99_us: int | None = None
-    paused: bool | None = None
+    """Whether work on the active files of at least one journald was allowed at the last look."""
+    next_flush_us: Annotated[Moment | None, Key(none=0)] = None
+    """The time of the next flush of any journald, if known."""
+    last_run_us: Annotated[Moment | None, Key(none=0)] = None
+    """The time of the last work on files since the service started."""
+    bytes_written: Count | None = None
+    """Bytes written since the service started, before compression."""
+    bytes_reclaimed: Count | None = None
+    """Bytes of disk space freed since the service started, if measured: 0 in the sandbox of
+    journalkeeper.service, which may not measure (CAP_SYS_ADMIN).
+    """
+    bytes_reclaimed_total: Annotated[Count | None, Key(none=0)] = None
+    """Bytes of disk space that rewrites freed since the installation, less the bytes that they used, if measured; 0
+    while it is unknown.
+    """
+    budget_left_bytes: Annotated[Count | None, Key(none=U64_MAX)] = None
+    """Bytes that may still be written in these 24 hours. Without a limit it is 18446744073709551615 on the bus,
+    and null in JSON.
+    """
+    intake_delay_p99_us: Annotated[Span | None, Key(none=0)] = None
+    """The 99th percentile of the time that the newest messages waited for journald; 0 while it is unknown."""
     limits: list[str] | None = None
-    bytes_reclaimed_total: int | None = None
+    """A sentence for each limit that is reached: too many files in a directory, or no more inotify watches from the
+    kernel.
+    """
+    paused: bool | None = None
+    """Whether Pause is in force."""
+
+
+class Treatment(NamedTuple):
+    """What is done with a file, as the bus shows it: the values of an Action, a Skip or an Outcome, or nothing."""
+
+    action: Verb | None = None
+    """What will be done or was just done to it: defragment, compress, rewrite or rotate; or nothing."""
+    reason: Reason | None = None
+    """Why that, or why nothing: one of the words of journalkeeper(1)."""
+    detail: Annotated[str | None, Key(private=True)] = None
+    """The reason in words and numbers, or nothing."""
+
+
+class JobState(NamedTuple):
+    """A job, as the bus shows it before its Progress."""
+
+    number: Annotated[Count, Key(bus="Id", signature="u", constant=True)]
+    """Its number, from 1."""
+    state: str
+    """queued, running, or canceling: it ends at the next chunk border."""
+    options: Annotated[Any, Key(signature="a{sv}", constant=True)]
+    """The options of the call of Defragment."""
+    progress: Seconds
+    """The share that is done, 0 to 1."""

@@ -7,19 +7,25 @@ It is reported at the start of each file and after every piece; the receiver dec
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.model import Action
+from journalkeeper.model.record import Count, Key
 
 
 class Progress(NamedTuple):
     """The progress of a run: file `number` (from 1) of `total`, and bytes over the whole run."""
 
-    number: int
-    total: int
-    path: str
-    done_bytes: int
-    total_bytes: int
+    number: Annotated[Count, Key(bus="FileNumber", signature="u")]
+    """The number of that file, from 1."""
+    total: Annotated[Count, Key(bus="FileTotal", signature="u")]
+    """The number of files to rewrite."""
+    path: Annotated[str, Key(bus="File")]
+    """The file that is being rewritten, or empty."""
+    done_bytes: Annotated[Count, Key(bus="BytesDone")]
+    """Bytes done in all files."""
+    total_bytes: Annotated[Count, Key(bus="BytesTotal")]
+    """Bytes to do in all files."""
 
     @property
     def fraction(self) -> float:

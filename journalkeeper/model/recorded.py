@@ -6,51 +6,52 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from journalkeeper.model import Outcome
+from journalkeeper.model.record import Count, Inline, Moment
 
 
 class Run(NamedTuple):
     """A run; `ended_us` is None while it works or if it was killed."""
 
-    id: int
+    id: Count
     origin: str
-    began_us: int
-    ended_us: int | None
-    done: int
-    skipped: int
-    failed: int
-    bytes_written: int
+    began_us: Moment
+    ended_us: Moment | None
+    done: Count
+    skipped: Count
+    failed: Count
+    bytes_written: Count
 
 
 class Entry(NamedTuple):
     """An outcome, its time, and the origin of its run ("" if its run was lost)."""
 
-    when_us: int
+    when_us: Moment
     origin: str
-    outcome: Outcome
+    outcome: Inline[Outcome]
 
 
 class Totals(NamedTuple):
     """The sums over one instance's files at one moment."""
 
-    when_us: int
+    when_us: Moment
     instance: str
-    files: int
-    extents: int
-    ideal_extents: int
-    active_extents: int
-    size_bytes: int
-    allocated_bytes: int
+    files: Count
+    extents: Count
+    ideal_extents: Count
+    active_extents: Count
+    size_bytes: Count
+    allocated_bytes: Count
 
 
 class Sample(NamedTuple):
     """The extents of one active file at one moment."""
 
-    when_us: int
+    when_us: Moment
     path: str
-    extents: int
-    ideal_extents: int
-    size_bytes: int
-    allocated_bytes: int
+    extents: Count
+    ideal_extents: Count
+    size_bytes: Count
+    allocated_bytes: Count
 
 
 class Counters(NamedTuple):
@@ -62,12 +63,14 @@ class Counters(NamedTuple):
     rotations.
     """
 
-    done: int = 0
-    skipped: int = 0
-    failed: int = 0
-    failed_runs: int = 0
-    bytes_written: int = 0
-    extents_removed: int = 0
+    done: Count = 0
+    skipped: Count = 0
+    failed: Count = 0
+    failed_runs: Count = 0
+    bytes_written: Count = 0
+    extents_removed: Count = 0
     bytes_reclaimed: int | None = None
-    unmeasured: int = 0
-    since_us: int | None = None
+    """Disk bytes before less those after, of measured rewrites."""
+    unmeasured: Count = 0
+    """Rewrites that bytes_reclaimed leaves out."""
+    since_us: Moment | None = None

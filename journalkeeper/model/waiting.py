@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.model import Outcome, Plan, Result
+from journalkeeper.model.record import Moment, Word
 from journalkeeper.model.units import DAY_US, format_span
 
 LONG_US: Final = DAY_US
@@ -21,8 +22,8 @@ class Wait(NamedTuple):
     """A file that waits, since when, and the present reason."""
 
     path: str
-    since_us: int
-    reason: str
+    since_us: Moment
+    reason: Word
 
 
 def waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:

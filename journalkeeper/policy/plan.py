@@ -20,6 +20,7 @@ from journalkeeper.policy.deferral import AGAIN_US, SPACE_US, ignores_budget
 from journalkeeper.policy.directory_actions import directory_actions, map_ended_files
 from journalkeeper.policy.rule_table import first
 from journalkeeper.policy.rules import RULES, vetoes
+from journalkeeper.policy.saving import add_savings
 
 COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
 """The largest number of device bytes that a profile needs for each byte of data (mkfs.btrfs(8), PROFILES)."""
@@ -54,7 +55,7 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     affordable, too_much = _afford(worthy, host, request, config)
     left = tuple(sorted([*skipped, *too_much], key=lambda skip: skip.path))
     syncs = tuple(instance for instance in host.instances if instance.sync_tells)
-    return Plan(windows, (*of_directories, *affordable), left, syncs=syncs)
+    return Plan(windows, tuple(map(add_savings, (*of_directories, *affordable))), left, syncs=syncs)
 
 
 def _judge_safely(case: Case) -> tuple[Skip | None, Action | None]:

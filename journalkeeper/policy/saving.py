@@ -17,6 +17,13 @@ READ_IOPS: Final = 150
 """The reads per second of a slow volume, such as a small cloud volume or a hard disk. Cold reads are priced with it."""
 
 
+def add_savings(action: Action) -> Action:
+    """Return `action` with the estimates of what it saves."""
+    return action._replace(
+        disk_bytes_saved=estimate_freed_bytes(action), read_seconds_saved=estimate_read_seconds(action)
+    )
+
+
 def estimate_read_seconds(action: Action) -> float:
     """Return how many seconds faster a cold read becomes at READ_IOPS, with one read for each extent."""
     return max(0, action.extents_before - action.extents_expected) / READ_IOPS

@@ -19,6 +19,7 @@ from journalkeeper.health.evidence import Present
 from journalkeeper.health.verdict import judge_present
 from journalkeeper.journald import opening
 from journalkeeper.model import Reason, Request, Result
+from journalkeeper.model.documents import job_document, plan_document
 from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.run import Report
@@ -29,7 +30,6 @@ from journalkeeper.service.reloader import Reloader
 from journalkeeper.service.run_log import RunLog
 from journalkeeper.service.snapshot import Snapshot
 from journalkeeper.service.wakeups import Wakeups
-from journalkeeper.wire.documents import job_document, plan_document
 
 ORIGIN: Final = "bus"
 

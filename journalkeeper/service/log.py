@@ -33,8 +33,7 @@ from typing import Final
 
 from journalkeeper.model import Outcome, Result
 from journalkeeper.model.escape import shown
-from journalkeeper.wire.field import log_fields
-from journalkeeper.wire.records import KEPT_OUTCOME
+from journalkeeper.model.record import to_columns
 
 SOCKET: Final = "/run/systemd/journal/socket"
 
@@ -70,6 +69,13 @@ class Event(StrEnum):
 EVENT_OF_RESULT: Final = {Result.DONE: Event.DONE, Result.SKIPPED: Event.SKIPPED, Result.FAILED: Event.FAILED}
 
 
+def make_fields(outcome: Outcome) -> dict[str, str]:
+    """Return the fields of an outcome for the log; unknown and empty values are left out."""
+    names = {name: name.upper().replace("_US", "_USEC") for name in to_columns(outcome)} | {"path": "FILE"}
+    known = {names[name]: one for name, one in to_columns(outcome).items() if one not in {None, ""}}
+    return {f"JOURNALKEEPER_{name}": str(one) for name, one in known.items()}
+
+
 class Log:
     """Writes lines to journald's socket at `path`, or to stderr if `path` is None; from any thread.
 
@@ -95,7 +101,7 @@ class Log:
 
         The numbers of an `outcome` become fields, and its result selects the event.
         """
-        about = {} if outcome is None else log_fields(KEPT_OUTCOME, outcome)
+        about = {} if outcome is None else make_fields(outcome)
         kind = event if outcome is None else EVENT_OF_RESULT[outcome.result]
         with self._lock:
             if not self._may_speak() or not self._own_up() or not self._send(priority, sentence, kind, about):

@@ -3,30 +3,74 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
-from journalkeeper.model import Verb
-from journalkeeper.wire import records
-from journalkeeper.wire.field import (
-    COUNT,
-    FLAG,
-    OPTIONS,
-    REASON,
-    SECONDS,
-    SPAN,
-    TEXT,
-    TEXTS,
-    TIME,
-    Field,
-    Fields,
-    Type,
-    described,
-    listed,
-    nested,
-    nullable,
-    rows,
-    words,
-)
+from journalkeeper.model import Action, JournalFile, Outcome, Skip, Stretch, Verb, Window
+from journalkeeper.model.documents import RunTotals
+from journalkeeper.model.manager import Manager
+from journalkeeper.model.record import Count, Moment, Seconds, Span, Word
+from journalkeeper.model.recorded import Counters, Entry, Run, Sample, Totals
+from journalkeeper.model.schema import make_schema
+from journalkeeper.model.waiting import Wait
+
+
+class Type(NamedTuple):
+    """The type of a value, by its JSON Schema."""
+
+    schema: Mapping[str, Any]
+
+
+class Field(NamedTuple):
+    """A key of an answer."""
+
+    key: str
+    type: Type
+
+
+Fields = tuple[Field, ...]
+
+
+def rows(one: Type, *keys: str) -> Fields:
+    """Return a field of type `one` for each key."""
+    return tuple(Field(key, one) for key in keys)
+
+
+TEXT: Final = Type(make_schema(str))
+TEXTS: Final = Type(make_schema(list[str]))
+FLAG: Final = Type(make_schema(bool))
+COUNT: Final = Type(make_schema(Count))
+SECONDS: Final = Type(make_schema(Seconds))
+TIME: Final = Type(make_schema(Moment))
+SPAN: Final = Type(make_schema(Span))
+OPTIONS: Final = Type({"type": "object"})
+REASON: Final = Type(make_schema(Word))
+
+
+def nullable(one: Type) -> Type:
+    """Return the type that also permits null."""
+    if "type" in one.schema:
+        return Type({**one.schema, "type": [one.schema["type"], "null"]})
+    return Type({"anyOf": [one.schema, {"type": "null"}]})
+
+
+def described(one: Type, sentence: str) -> Type:
+    """Return the type with a description in its schema."""
+    return Type({**one.schema, "description": sentence})
+
+
+def nested(kind: Any, sometimes: Fields = ()) -> Type:
+    """Return the type of an object, which may also have the keys of `sometimes`."""
+    if isinstance(kind, type):
+        return Type(make_schema(kind))
+    keys = {row.key: row.type.schema for row in (*kind, *sometimes)}
+    return Type({"type": "object", "required": [row.key for row in kind], "properties": keys})
+
+
+def listed(kind: Any) -> Type:
+    """Return the type of an array of objects."""
+    return Type({"type": "array", "items": nested(kind).schema})
+
 
 RULE: Final = Type(
     {"description": "A fixed word, see journalkeeper(1).", "type": "string", "pattern": "^[a-z][a-z0-9-]*$"}
@@ -39,7 +83,7 @@ def _by_name(one: Type, sentence: str) -> Type:
 
 
 DECISION: Final[Fields] = (
-    Field("action", nullable(words(Verb))),
+    Field("action", nullable(Type(make_schema(Verb)))),
     Field("reason", REASON),
     Field("detail", TEXT),
     Field("until_us", nullable(TIME)),
@@ -70,7 +114,7 @@ DIRECTORY: Final[Fields] = (
     *rows(TEXT, "directory", "instance", "namespace", "storage"),
     *rows(FLAG, "nocow", "rotatable"),
     Field("sync_interval_us", SPAN),
-    Field("window", nullable(nested(records.WINDOW))),
+    Field("window", nullable(nested(Window))),
     Field("retention", nested(KEPT)),
     Field("decision", nullable(nested(DECISION))),
 )
@@ -78,13 +122,13 @@ DIRECTORY: Final[Fields] = (
 NOT_LOOKED_AT: Final = Field("unknown", _by_name(TEXT, "What could not be looked at, and why."))
 
 STORY: Final[Fields] = (
-    Field("file", nested(records.FILE)),
-    Field("picture", listed(records.STRETCH)),
+    Field("file", nested(JournalFile)),
+    Field("picture", listed(Stretch)),
     Field("price", nested(PRICE)),
-    Field("past", nullable(listed(records.ENTRY))),
-    Field("samples", nullable(listed(records.SAMPLE))),
+    Field("past", nullable(listed(Entry))),
+    Field("samples", nullable(listed(Sample))),
     Field("decision", nullable(nested(DECISION))),
-    Field("window", nullable(nested(records.WINDOW))),
+    Field("window", nullable(nested(Window))),
     NOT_LOOKED_AT,
 )
 
@@ -116,12 +160,12 @@ JOURNAL_READ: Final[Fields] = (
 STATUS: Final[Fields] = (
     *rows(TEXT, "version", "state_directory"),
     Field("readable", FLAG),
-    Field("last_run", nullable(nested(records.RUN))),
+    Field("last_run", nullable(nested(Run))),
     Field("written_day_bytes", nullable(COUNT)),
-    Field("totals", listed(records.TOTALS)),
-    Field("service", nullable(nested(records.MANAGER))),
-    Field("waiting", nullable(listed(records.WAIT))),
-    Field("saving", nullable(nested(records.SAVING))),
+    Field("totals", listed(Totals)),
+    Field("service", nullable(nested(Manager))),
+    Field("waiting", nullable(listed(Wait))),
+    Field("saving", nullable(nested(Counters))),
 )
 
 VERDICT: Final[Fields] = (
@@ -132,9 +176,9 @@ VERDICT: Final[Fields] = (
 )
 
 PLAN: Final[Fields] = (
-    Field("window", _by_name(nested(records.WINDOW), "By instance.")),
-    Field("actions", listed(records.ACTION)),
-    Field("skipped", listed(records.SKIP)),
+    Field("window", _by_name(nested(Window), "By instance.")),
+    Field("actions", listed(Action)),
+    Field("skipped", listed(Skip)),
 )
 
 OMITTED: Final[Fields] = (
@@ -217,12 +261,12 @@ PAUSE: Final[Fields] = (
 )
 
 PLACES: Final[Fields] = (Field("directories", listed(DIRECTORY)), NOT_LOOKED_AT)
-DEFRAG: Final[Fields] = (Field("outcomes", listed(records.OUTCOME)), Field("totals", nested(records.SUM)))
-HISTORY: Final[Fields] = (Field("outcomes", listed(records.ENTRY)), Field("samples", listed(records.SAMPLE)))
+DEFRAG: Final[Fields] = (Field("outcomes", listed(Outcome)), Field("totals", nested(RunTotals)))
+HISTORY: Final[Fields] = (Field("outcomes", listed(Entry)), Field("samples", listed(Sample)))
 REPORT: Final[Fields] = (Field("path", TEXT), Field("size_bytes", COUNT))
 
 ANSWERS: Final[dict[str, tuple[str, Type]]] = {
-    "scan": ("Every journal file. ", listed(records.FILE)),
+    "scan": ("Every journal file. ", listed(JournalFile)),
     "plan": ("What would be done to which file, and why not. ", nested(PLAN, OMITTED)),
     "defrag": ("What became of every file. ", nested(DEFRAG, OMITTED)),
     "history": ("What was done and seen over time. ", nested(HISTORY)),

@@ -272,7 +272,7 @@ def test_a_service_of_another_version_does_the_work_and_is_said_to_be_one(fake: 
     said = typed("defrag")
     assert said.status == 1
     assert "the service is of another version" in said.err
-    assert "'moonlight' is not a valid Reason" in said.err
+    assert "Outcome.reason: 'moonlight' is not possible" in said.err
 
 
 def test_the_table_and_the_json_are_those_of_a_run_of_ones_own(fake: FakeService, typed: Typed) -> None:

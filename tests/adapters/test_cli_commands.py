@@ -38,6 +38,7 @@ from journalkeeper.model import (
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
+from journalkeeper.policy.saving import add_savings
 from tests import hosts
 from tests.adapters.command import Typed
 from tests.answers import check
@@ -53,7 +54,7 @@ FILE = hosts.file(
     extents=hosts.extents(9_447, 45 << 20),
 )
 ALL = (Range(0, 45 << 20, 9_447),)
-ACTION = Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, FILE, ALL, 45 << 20, 9_447, 360, "zstd")
+ACTION = add_savings(Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, FILE, ALL, 45 << 20, 9_447, 360, "zstd"))
 DONE = Outcome(FILE.path, Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9_447, 360, 89 << 20, 10 << 20, 45 << 20, 1.25)
 FAILED = DONE._replace(result=Result.FAILED, reason=Reason.IO_ERROR, detail="cannot read it: Input/output error")
 SKIP = Skip("/j/abc/b\x1b[2J.journal", Reason.SETTLING, "changed 1s ago")
@@ -218,7 +219,7 @@ def test_defrag_counts_directories_as_such_and_gives_them_no_extents(
 def test_plan_adds_up_the_disk_space_that_is_known_before(typed: Typed) -> None:
     archive = FILE._replace(path="/j/abc/a.journal", kind=Kind.ARCHIVED, disk_bytes=89 << 20)
     whole = Action(archive.directory, Verb.SET_NOCOW, Reason.NO_REDUNDANCY, FILE, (), 0, 0, 0)
-    actions = (ACTION, ACTION._replace(path=archive.path, target=archive), whole)
+    actions = (ACTION, add_savings(ACTION._replace(path=archive.path, target=archive)), whole)
     out = typed("plan", engine=FakeEngine(plan=Plan((), actions, ()))).out
     assert [re.split(" {2,}", line)[5] for line in out.splitlines()[1:4]] == ["~1min -", "~1min ~77.7M", "-"]
     assert "a cold read is ~2min 1s shorter at 150 IOPS, ~77.7 MiB less on disk." in out

@@ -18,11 +18,10 @@ from journalkeeper.history.record import NAME, Record
 from journalkeeper.history.rows import CONFIRM_US
 from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb
-from journalkeeper.model.recorded import Counters, Run, Totals
+from journalkeeper.model.record import column
+from journalkeeper.model.recorded import Counters, Run, Sample, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
-from journalkeeper.wire import field as fields
-from journalkeeper.wire import records
 from tests import hosts
 from tests.journal_files import archive_name
 
@@ -535,16 +534,16 @@ def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -
 @pytest.mark.parametrize(
     ("table", "described"),
     [
-        ("outcomes", (records.WHEN, *records.KEPT_OUTCOME)),
-        ("samples", records.SAMPLE),
-        ("totals", records.TOTALS),
-        ("waiting", records.WAIT),
+        ("outcomes", ("when_us", *Outcome._fields)),
+        ("samples", Sample._fields),
+        ("totals", Totals._fields),
+        ("waiting", Wait._fields),
     ],
 )
-def test_a_tables_columns_are_its_records(record: Record, table: str, described: fields.Fields) -> None:
+def test_a_tables_columns_are_its_records(record: Record, table: str, described: tuple[str, ...]) -> None:
     with closing(sqlite3.connect(record.path)) as connection:
         there = {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
-    assert there - {"id", "run"} == {fields.column(row) for row in described}
+    assert there - {"id", "run"} == {column(name) for name in described}
 
 
 def test_a_run_that_came_to_nothing_is_counted(record: Record) -> None:

@@ -24,9 +24,9 @@ from journalkeeper.config.directives import directives
 from journalkeeper.config.validation import from_assignments
 from journalkeeper.model import Reason
 from journalkeeper.probe import compare
-from journalkeeper.service.log import Event
+from journalkeeper.service.log import Event, make_fields
 from journalkeeper.wire import schemas
-from journalkeeper.wire.records import KEPT_OUTCOME
+from tests import hosts
 from tests.adapters.command import need, ran
 from tests.adapters.pages import CHECKOUT, PAGES, commands, examples, make, rendered
 from tests.unit.test_bus_contract import DOC, shapes
@@ -165,7 +165,7 @@ def test_every_configuration_that_is_shown_is_right(made: Path, tmp_path: Path) 
 
 
 def test_every_field_and_message_of_the_log_is_in_the_page(text: dict[str, str]) -> None:
-    fields = [f"JOURNALKEEPER_{row.log}" for row in KEPT_OUTCOME if row.log]
+    fields = [*make_fields(hosts.outcome("/j/a", detail="in words"))]
     for name in (*fields, "JOURNALKEEPER_LOST", "MESSAGE_ID"):
         assert f"{name}=" in text[SERVICE]
     for event in Event:
@@ -197,7 +197,9 @@ def test_the_installed_xml_says_what_introspection_answers(made: Path) -> None:
         assert shapes(installed) == shapes(contract.introspection([one], []))
         (interface,) = ElementTree.fromstring(installed)  # noqa: S314 - our own
         for member in (interface, *(member for member in interface if member.tag != "annotation")):
-            assert member.find(f"annotation[@name='{DOC}']") is not None, member.get("name")
+            meaning = member.find(f"annotation[@name='{DOC}']")
+            assert meaning is not None, member.get("name")
+            assert len(meaning.get("value", "")) > 5, member.get("name")
 
 
 def test_every_command_has_its_schema_and_that_its_version(made: Path) -> None:

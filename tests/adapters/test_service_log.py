@@ -97,6 +97,7 @@ def test_an_outcome_bears_its_numbers_and_nothing_unknown(log: Log, journald: so
         "DISK_BYTES_AFTER": "7",
         "BYTES_WRITTEN": "4096",
         "DURATION_USEC": "1500000",
+        "UNSHARED_BYTES": "0",
     }
 
 

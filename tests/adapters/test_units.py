@@ -16,8 +16,8 @@ import pytest
 from journalkeeper.cli.parser import parse
 from journalkeeper.history import state
 from journalkeeper.model.units import parse_span_us
-from journalkeeper.service.log import Event
-from journalkeeper.wire.records import KEPT_OUTCOME
+from journalkeeper.service.log import Event, make_fields
+from tests import hosts
 from tests.adapters.command import need, ran
 
 UNITS = Path(__file__).parent.parent.parent / "units"
@@ -183,7 +183,7 @@ def test_the_preset_names_every_unit_that_can_be_enabled() -> None:
 
 def test_the_catalog_quotes_fields_that_there_are() -> None:
     quoted = set(re.findall(r"@(\w+)@", (UNITS / "journalkeeper.catalog").read_text()))
-    assert quoted <= {*(f"JOURNALKEEPER_{row.log}" for row in KEPT_OUTCOME), "JOURNALKEEPER_LOST"}
+    assert quoted <= {*make_fields(hosts.outcome("/j/a")), "JOURNALKEEPER_LOST"}
     assert quoted
 
 

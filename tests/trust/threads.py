@@ -34,10 +34,9 @@ from journalkeeper.bus import names
 from journalkeeper.bus.callers import BURST, LONG_COST, RATE_PER_S
 from journalkeeper.bus.dispatch import LONG
 from journalkeeper.history.record import Record
+from journalkeeper.model.record import to_properties
 from journalkeeper.observe.observer import Observer
 from journalkeeper.probe.bed import Bed, bed
-from journalkeeper.wire import records
-from journalkeeper.wire.field import properties
 from tests import bus as beds
 from tests.bench.figures import Option
 from tests.bus import PrivateBus
@@ -326,7 +325,7 @@ class Stress:
         top = f"{self.place.volume.mountpoint}"
         rows = Observer().look([top], now_us=time.time_ns() // 1000).files
         placed = [row._replace(path=f"{INSIDE}{row.path.removeprefix(top)}") for row in rows]
-        return {row.path: properties(records.FILE, row) for row in placed}
+        return {row.path: to_properties(row) for row in placed}
 
     async def end(self) -> None:
         """Wait for the jobs; then SIGTERM amid calls."""

@@ -96,7 +96,7 @@ def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
         (contract.FILE, listed(found(LEFT))[0]),
         (contract.JOB_INTERFACE.properties, job),
     ):
-        signatures = {row.bus: row.type.signature for row in rows}
+        signatures = {row.bus: row.signature for row in rows}
         assert values.keys() == signatures.keys()
         wrong = [
             name

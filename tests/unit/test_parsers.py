@@ -162,8 +162,8 @@ near_past = st.tuples(
 )
 near_entry = st.tuples(
     number, st.just("daemon"), st.binary(max_size=9), st.sampled_from(["compress", ""]), st.just("done"),
-    st.just("fragmented"), number, number, number | st.none(), number | st.none(), number, number, number,
-    st.text(max_size=9),
+    st.just("fragmented"), number, number, number | st.none(), number | st.none(), number, number,
+    st.text(max_size=9), number,
 )  # fmt: skip
 
 

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The JSON documents of `plan`, `defrag` and the bus, and their conversion back to records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from journalkeeper.model import Outcome, Plan, Result, Skip, Verb, Window
+from journalkeeper.model.record import Count, Seconds, parse_record, to_json
+from journalkeeper.model.run import Report
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """Return windows by instance, actions in the order in which they will be done, and skipped files."""
+    return {
+        "window": {window.instance: to_json(window) for window in plan.windows},
+        "actions": to_json(plan.actions),
+        "skipped": to_json(plan.skipped),
+    }
+
+
+def plan_windows(written: Mapping[str, Any]) -> dict[str, Window]:
+    """Return the windows in a plan's document, by instance."""
+    return {
+        instance: parse_record(Window, {"instance": instance, **row}) for instance, row in written["window"].items()
+    }
+
+
+def skips(written: Mapping[str, Any]) -> tuple[Skip, ...]:
+    """Return the skipped files in a document.
+
+    Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
+    """
+    return tuple(parse_record(Skip, row) for row in written["skipped"])
+
+
+def defrag_document(report: Report) -> dict[str, Any]:
+    """Return the outcome of every file, and totals.
+
+    A skipped file is an outcome, too: action "defragment", result "skipped", its reason, 0 bytes written.
+    """
+    extents = {file.path: file.extents.total for file in report.host.files} if report.host else {}
+    outcomes = (*report.outcomes, *(_make_outcome(skip, extents.get(skip.path, 0)) for skip in report.plan.skipped))
+    return {"outcomes": to_json(outcomes), "totals": to_json(_sum_outcomes(report, outcomes))}
+
+
+def job_document(report: Report) -> dict[str, Any]:
+    """Return the answer of Result: the document of `defrag -j`, skipped files, details and notices."""
+    return {
+        **defrag_document(report),
+        "skipped": to_json(report.plan.skipped),
+        "details": {outcome.path: outcome.detail for outcome in report.outcomes if outcome.detail},
+        "notices": report.notices,
+    }
+
+
+def job_report(written: Mapping[str, Any]) -> Report:
+    """Return the report of a `job_document`: outcomes, skipped files, totals and notices.
+
+    Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
+    """
+    skipped = skips(written)
+    left_alone = {(skip.path, Result.SKIPPED, skip.reason) for skip in skipped}
+    outcomes = (parse_record(Outcome, row) for row in written["outcomes"])
+    begun = tuple(
+        outcome._replace(detail=written["details"].get(outcome.path, ""))
+        for outcome in outcomes
+        if (outcome.path, outcome.result, outcome.reason) not in left_alone
+    )
+    totals, notices = written["totals"], tuple(written["notices"])
+    return Report(Plan((), (), skipped), begun, totals["bytes_written"], totals["duration_s"], notices)
+
+
+def _make_outcome(skip: Skip, extents: int) -> Outcome:
+    return Outcome(
+        skip.path, Verb.DEFRAGMENT, Result.SKIPPED, skip.reason, extents, extents, None, None, 0, 0.0, skip.detail
+    )
+
+
+class RunTotals(NamedTuple):
+    """The sums over the outcomes of a run."""
+
+    files: Count
+    done: Count
+    skipped: Count
+    failed: Count
+    extents_before: Count
+    extents_after: Count
+    disk_bytes_before: Count | None
+    disk_bytes_after: Count | None
+    bytes_written: Count
+    duration_s: Seconds
+
+
+def _sum_outcomes(report: Report, outcomes: tuple[Outcome, ...]) -> RunTotals:
+    """Return the totals of a run."""
+    disk_before, disk_after = disk_sums(outcomes)
+    return RunTotals(
+        files=len(outcomes),
+        **{result.value: sum(outcome.result is result for outcome in outcomes) for result in Result},
+        extents_before=sum(outcome.extents_before for outcome in outcomes),
+        extents_after=sum(outcome.extents_after for outcome in outcomes),
+        disk_bytes_before=disk_before,
+        disk_bytes_after=disk_after,
+        bytes_written=report.written_bytes,
+        duration_s=report.duration_s,
+    )
+
+
+def disk_sums(outcomes: Iterable[Outcome]) -> tuple[int | None, int | None]:
+    """Return the disk bytes before and after, summed over files with both numbers; (None, None) if there is no such
+    file.
+    """
+    known = [
+        (before, after)
+        for before, after in ((outcome.disk_bytes_before, outcome.disk_bytes_after) for outcome in outcomes)
+        if before is not None and after is not None
+    ]
+    return (sum(before for before, _ in known), sum(after for _, after in known)) if known else (None, None)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The one description of records: JSON, D-Bus, the log, SQL columns and metrics are made from a record's own fields.
+
+A record is a NamedTuple. The annotation of a field has its type, its unit and its limits in pydantic's terms, and the
+string below the field is its meaning in the man pages. Every field is published under its own name. A `Key` says what
+differs: another name, a name on the bus, a metric. A property of the class is published if its return annotation has a
+`Key`. Keys are only ever added and never renamed, because scripts use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+T = TypeVar("T")
+
+
+class Key(NamedTuple):
+    """The publication of a value, where its name and its type do not determine it.
+
+    `name` is its JSON key. `bus` is its D-Bus property, None if it has none, and `signature` that property's type.
+    `none` is the property's value while the value is unknown. A `constant` property never changes. A `private` value of
+    a user's file is shown only to that user. `metric` is the help text of the metric with the sum over all files. The
+    keys of an `inline` record become keys of the record that contains it. An `optional` key is left out if it is None.
+    A `hidden` value is not published.
+    """
+
+    name: str = ""
+    bus: str | None = ""
+    signature: str = ""
+    none: object = None
+    constant: bool = False
+    private: bool = False
+    metric: str = ""
+    inline: bool = False
+    optional: bool = False
+    hidden: bool = False
+
+
+Count = Annotated[int, Field(ge=0)]
+Moment = Annotated[int, Field(description="Microseconds since 1970.")]
+Span = Annotated[int, Field(ge=0, description="Microseconds of a span.")]
+Seconds = Annotated[float, Field(ge=0)]
+Word = Annotated[
+    str,
+    Field(pattern="^[a-z][a-z-]*$", description="A fixed word of journalkeeper(1), REASONS; words may be added."),
+]
+Hidden = Annotated[T, Key(hidden=True)]
+Inline = Annotated[T, Key(inline=True)]
+
+SIGNATURES: Final[dict[Any, str]] = {bool: "b", int: "t", float: "d", str: "s", list: "as", tuple: "as"}
+"""The D-Bus types of Python's types, where a `Key` has no other."""
+
+UNKNOWN: Final[dict[str, object]] = {"s": "", "as": [], "b": False, "t": 0, "u": 0, "d": 0.0}
+"""The value of a property whose value is unknown, by signature."""
+
+
+class Row(NamedTuple):
+    """A published value of the record `kind`. `type` is its Python type, and `nullable` whether it may be None."""
+
+    kind: type
+    attribute: str
+    key: str
+    hint: Any
+    type: Any
+    nullable: bool
+    about: Key
+
+    @property
+    def bus(self) -> str:
+        """The D-Bus property: HeadTimeUSec for head_time_us, Size for size_bytes, unless the Key names it."""
+        words = "".join(word.capitalize() for word in self.key.removesuffix("_bytes").split("_"))
+        return self.about.bus or f"{words.removesuffix('Us')}{'USec' if self.key.endswith('_us') else ''}"
+
+    @property
+    def signature(self) -> str:
+        """The D-Bus type of the property."""
+        plain = str if isinstance(self.type, type) and issubclass(self.type, StrEnum) else self.type
+        return self.about.signature or SIGNATURES[plain]
+
+
+def split_hint(hint: Any) -> tuple[Any, bool, list[Any]]:
+    """Return the type of an annotation without Annotated and None, whether it permits None, and the metadata."""
+    if get_origin(hint) is Annotated:
+        bare, nullable, inside = split_hint(get_args(hint)[0])
+        return bare, nullable, [*inside, *hint.__metadata__]
+    if get_origin(hint) in {Union, UnionType} and type(None) in get_args(hint):
+        (only,) = (one for one in get_args(hint) if one is not type(None))
+        bare, _, inside = split_hint(only)
+        return bare, True, inside
+    return hint, False, []
+
+
+@cache
+def rows(kind: Any) -> tuple[Row, ...]:
+    """Return the published values of a record: its fields in their order, then its properties that have a Key."""
+    hints = get_type_hints(kind, include_extras=True)
+    for name, member in vars(kind).items():
+        if isinstance(member, property):
+            hint = get_type_hints(member.fget, include_extras=True).get("return")
+            if any(isinstance(one, Key) for one in split_hint(hint)[2]):
+                hints[name] = hint
+    found = []
+    for name, hint in hints.items():
+        bare, nullable, extras = split_hint(hint)
+        about = next((one for one in extras if isinstance(one, Key)), Key())
+        if not about.hidden:
+            found.append(Row(kind, name, about.name or name, hint, get_origin(bare) or bare, nullable, about))
+    return tuple(found)
+
+
+def to_json(value: Any) -> Any:
+    """Return a record, or a container of records, as JSON. Floats have at most six decimals."""
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, Mapping):
+        return {key: to_json(one) for key, one in value.items()}
+    if not hasattr(value, "_fields"):
+        return [to_json(one) for one in value]
+    found: dict[str, Any] = {}
+    kind: Any = type(value)
+    for row in rows(kind):
+        one = getattr(value, row.attribute)
+        if row.about.inline:
+            found |= to_json(one) or {}
+        elif one is not None or not row.about.optional:
+            found[row.key] = one if isinstance(one, str | int) else to_json(one)
+    return found
+
+
+@cache
+def _make_adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def parse_record(kind: type[T], written: Mapping[str, Any]) -> T:
+    """Return the record of a JSON object. Unknown keys are ignored, and missing ones have their default.
+
+    Raises: ValueError for a missing or an impossible value.
+    """
+    known = {name: written[name] for name in get_type_hints(kind) if name in written}
+    try:
+        adapter: TypeAdapter[T] = _make_adapter(cast("Any", kind))
+        return adapter.validate_python(known)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise ValueError(f"{kind.__name__}.{wrong['loc'][0]}: {wrong['input']!r:.40} is not possible") from error
+
+
+def bus_rows(kind: type) -> tuple[Row, ...]:
+    """Return the values of a record that are D-Bus properties."""
+    return tuple(row for row in rows(kind) if row.about.bus is not None)
+
+
+def to_properties(value: object) -> dict[str, object]:
+    """Return a record's D-Bus properties. An unknown value is the `none` of its Key, else 0 or empty."""
+    found: dict[str, object] = {}
+    for row in bus_rows(type(value)):
+        one = getattr(value, row.attribute)
+        if one is None:
+            one = UNKNOWN[row.signature] if row.about.none is None else row.about.none
+        found[row.bus] = str(one) if isinstance(one, StrEnum) else one
+    return found
+
+
+def from_properties(before: T, values: Mapping[str, Any]) -> T:
+    """Return the record `before` with the values of D-Bus properties. Properties that an older version lacks stay."""
+    there = [row for row in bus_rows(type(before)) if row.bus in values]
+    known = {row.attribute: None if values[row.bus] == row.about.none else values[row.bus] for row in there}
+    changed: T = before._replace(**known)  # type: ignore[attr-defined]
+    return changed
+
+
+def column(name: str) -> str:
+    """Return the SQL column of a field: a span of seconds is in whole microseconds there."""
+    return f"{name.removesuffix('_s')}_us" if name.endswith("_s") else name
+
+
+def to_columns(value: Any) -> dict[str, Any]:
+    """Return all fields of a record by their SQL columns; hidden ones are included."""
+    return {column(name): round(one * 1e6) if isinstance(one, float) else one for name, one in value._asdict().items()}

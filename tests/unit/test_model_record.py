@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The descriptions of the records: what was published stays, and what is written is read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from journalkeeper.bus import contract
+from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
+from journalkeeper.model.documents import job_document, job_report
+from journalkeeper.model.manager import Manager
+from journalkeeper.model.progress import NONE_YET, Progress
+from journalkeeper.model.record import Count, from_properties, parse_record, to_json, to_properties
+from journalkeeper.model.run import Report
+from journalkeeper.model.schema import make_schema
+from journalkeeper.service.log import make_fields
+from journalkeeper.wire import schemas
+from tests.unit.test_bus_contract import shapes
+
+PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text())
+"""Version 1 of the contract, as it was shipped. Nothing in it is ever changed, and what is added need not be here."""
+
+OUTCOME = Outcome("/j/a", Verb.REWRITE, Result.FAILED, Reason.IO_ERROR, 9, 8, 5, None, 7, 0.25, "the disk fails", 3)
+
+
+def stays(old: Any, new: Any) -> bool:
+    """Whether all that a schema promised is still promised: keys, types and words."""
+    if isinstance(old, dict):
+        return set(old) <= set(new) and all(stays(old[key], new[key]) for key in old)
+    if isinstance(old, list) and all(isinstance(one, str) for one in old):
+        return set(old) <= set(new)
+    if isinstance(old, list):
+        return len(old) == len(new) and all(map(stays, old, new))
+    return bool(old == new)
+
+
+@pytest.mark.parametrize("command", PUBLISHED["schemas"])
+def test_a_published_key_stays(command: str) -> None:
+    assert stays(PUBLISHED["schemas"][command], schemas.schema(command))
+
+
+@pytest.mark.parametrize("name", PUBLISHED["introspection"])
+def test_a_published_member_of_an_interface_stays(name: str) -> None:
+    interfaces = {one.name: one for one in (contract.MANAGER, contract.JOB_INTERFACE)}
+    old, new = (
+        shapes(xml)[name] for xml in (PUBLISHED["introspection"][name], contract.introspection([interfaces[name]], []))
+    )
+    assert {member: new[member] for member in old} == old
+
+
+SPANS = frozenset(
+    {
+        *("full_span_us", "intake_delay_p99_us", "kept_us", "max_retention_us", "proposed_us", "span_us"),
+        "sync_interval_us",
+    }
+)
+
+
+def keys_of(schema: Any) -> list[tuple[str, Any]]:
+    """Every key that a schema has at any depth, with its own schema."""
+    inside = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else []
+    own = schema.get("properties", {}) if isinstance(schema, dict) else {}
+    return [*own.items(), *(found for one in inside for found in keys_of(one))]
+
+
+@pytest.mark.parametrize("command", schemas.ANSWERS)
+def test_a_moment_counts_from_1970_and_a_span_does_not(command: str) -> None:
+    for key, schema in keys_of(schemas.schema(command)):
+        if key.endswith("_us"):
+            assert "icroseconds" in schema["description"], key
+            assert ("since 1970" in schema["description"]) == (key not in SPANS), key
+
+
+class Shipped(NamedTuple):
+    path: str
+    size: Count
+
+
+class Longer(NamedTuple):
+    path: str
+    size: Count
+    more: Count
+
+
+class Shorter(NamedTuple):
+    path: str
+
+
+class Renamed(NamedTuple):
+    path: str
+    length: Count
+
+
+class Retyped(NamedTuple):
+    path: str
+    size: str
+
+
+@pytest.mark.parametrize(("now", "allowed"), [(Longer, True), (Shorter, False), (Renamed, False), (Retyped, False)])
+def test_a_key_may_be_added_and_nothing_else(now: type, *, allowed: bool) -> None:
+    assert stays(make_schema(Shipped), make_schema(now)) is allowed
+
+
+def test_an_outcome_comes_back_as_it_was() -> None:
+    written = json.loads(json.dumps(to_json(OUTCOME)))
+    assert parse_record(Outcome, {**written, "detail": OUTCOME.detail}) == OUTCOME
+
+
+def test_what_an_older_version_did_not_write_is_as_if_nobody_knew_it() -> None:
+    written = to_json(OUTCOME)
+    del written["unshared_bytes"]
+    assert parse_record(Outcome, written) == OUTCOME._replace(unshared_bytes=0, detail="")
+    for key, wrong in (("reason", "moonlight"), ("extents_before", -1), ("path", None)):
+        with pytest.raises(ValueError, match=f"Outcome.{key}: .* is not possible"):
+            parse_record(Outcome, {**written, key: wrong})
+    del written["path"]
+    with pytest.raises(ValueError, match="path"):
+        parse_record(Outcome, written)
+
+
+def test_a_jobs_report_comes_back_with_its_outcomes_and_what_was_left_alone() -> None:
+    skipped = (Skip("/j/b", Reason.SETTLING, "1 s"), Skip("/j", Reason.IDEAL, ""))
+    refused = OUTCOME._replace(path="/j", result=Result.SKIPPED, reason=Reason.NO_JOURNALD, detail="nobody answers")
+    report = Report(Plan((), (), skipped), (OUTCOME, refused), 14, 1.5, ("the record was damaged",))
+    assert job_report(json.loads(json.dumps(job_document(report)))) == report
+
+
+MANAGER = Manager("1", "ok", [], "idle", "", ["/j"], 3, 9, 4, 1, True, 5, 6, 7, 8, 9, 10, 11, [], False)
+
+
+@pytest.mark.parametrize(
+    "manager", [MANAGER, MANAGER._replace(next_flush_us=None, last_run_us=None, budget_left_bytes=None)]
+)
+def test_the_service_comes_over_the_bus_as_it_is(manager: Manager) -> None:
+    assert from_properties(Manager(), to_properties(manager)) == manager
+
+
+def test_progress_comes_over_the_bus_as_it_is() -> None:
+    now = Progress(1, 2, "/j/a", 3, 4)
+    assert from_properties(NONE_YET, to_properties(now)) == now
+
+
+def test_the_log_has_microseconds_and_nothing_that_is_not_known() -> None:
+    fields = make_fields(OUTCOME)
+    assert fields["JOURNALKEEPER_DURATION_USEC"] == "250000"
+    assert fields["JOURNALKEEPER_FILE"] == "/j/a"
+    assert fields["JOURNALKEEPER_DETAIL"] == "the disk fails"
+    assert "JOURNALKEEPER_DISK_BYTES_AFTER" not in fields
+    assert "JOURNALKEEPER_DETAIL" not in make_fields(OUTCOME._replace(detail=""))
+    assert make_fields(OUTCOME._replace(bytes_written=0))["JOURNALKEEPER_BYTES_WRITTEN"] == "0"
