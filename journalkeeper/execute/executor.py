@@ -26,7 +26,7 @@ from journalkeeper.model.internal_error import InternalError
 from journalkeeper.model.reasons import describe_gain
 from journalkeeper.model.run import Done, Found
 from journalkeeper.observe import disk_usage
-from journalkeeper.policy.gain import is_useless_rewrite
+from journalkeeper.policy.saving import is_useless_rewrite
 
 REASON_OF_ERRNO: Final = {
     errno.ENOENT: Reason.VANISHED,

@@ -25,7 +25,7 @@ from journalkeeper.execute.pace import LEAST_BYTES, Pace
 from journalkeeper.execute.verified_file import VerifiedFile, open_for_writing
 from journalkeeper.model import MIB, Action, Range, Reason
 from journalkeeper.model.compression import Compression, parse_compression
-from journalkeeper.policy.gain import is_useless_rewrite, least_extents
+from journalkeeper.policy.saving import is_useless_rewrite, least_extents
 
 FREEZER_TRIES: Final = 3
 """The number of attempts for a piece. When a machine suspends, the kernel's freezer ends a call with EAGAIN, without a

@@ -19,7 +19,7 @@ from journalkeeper.execute.verified_file import Failed, Refused, VerifiedFile, i
 from journalkeeper.journald import names
 from journalkeeper.model import MIB, Action, Kind, Range, Reason
 from journalkeeper.model.compression import parse_compression
-from journalkeeper.policy.gain import least_extents
+from journalkeeper.policy.saving import least_extents
 
 READ_BYTES: Final = MIB
 COMPRESSION_PROPERTY: Final = "btrfs.compression"

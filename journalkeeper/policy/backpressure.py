@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
 from journalkeeper.model.units import MINUTE_US
-from journalkeeper.policy.rule_table import first
+from journalkeeper.policy.case import first
 
 PATIENCE_US: Final = MINUTE_US
 """The longest total pause during the work on one file: a disk that stays busy for longer is not free soon."""

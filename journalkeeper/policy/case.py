@@ -1,17 +1,31 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One file with everything that a rule may consult to judge it.
+"""One file with everything that a rule may consult to judge it, and the way in which tables of rules are asked.
 
-A Case is complete: no rule looks anything up elsewhere.
+A Case is complete: no rule looks anything up elsewhere. A rule returns an answer, or None if it does not apply.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, NamedTuple, TypeVar
 
 from journalkeeper.config import Config
 from journalkeeper.model import Host, Instance, JournalFile, Kind, Past, Refusal, Request, Verb, Volume, Window
 from journalkeeper.model.compression import Compression, parse_compression
 from journalkeeper.policy.window import windows
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+def answers(rules: Iterable[Callable[[Q], A | None]], question: Q) -> Iterator[A]:
+    """Yield the answers of all rules that apply, in table order."""
+    return (answer for rule in rules if (answer := rule(question)) is not None)
+
+
+def first(rules: Iterable[Callable[[Q], A | None]], question: Q) -> A | None:
+    """Return the answer of the first rule that applies, or None if no rule applies."""
+    return next(answers(rules, question), None)
 
 
 class Case(NamedTuple):

@@ -7,7 +7,6 @@ the time of the next attempt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from journalkeeper.config import Config
@@ -37,8 +36,6 @@ Such an action is retried soon, and its failure is neither remembered nor logged
 
 PRESSURE_US: Final = MINUTE_US
 MAINTENANCE_US: Final = 10 * MINUTE_US
-
-Rule = Callable[[Case], Skip | None]
 
 
 def ignores_budget(request: Request, budget: int) -> bool:
@@ -99,7 +96,13 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
     return Skip(path, Reason.PRESSURE, detail, until_us=now_us + PRESSURE_US)
 
 
-def postpone_failed_action(case: Case) -> Skip | None:
+def postpone(case: Case) -> Skip | None:
+    """Postpone an action that failed on this file a short time ago, or whose volume is busy with other work."""
+    busy = wait_for_disk(case.file.path, case.volume, case.now_us, case.config)
+    return _postpone_failed_action(case) or busy
+
+
+def _postpone_failed_action(case: Case) -> Skip | None:
     """Postpone an action that failed on this file, unless the archive changed since.
 
     After an internal error, or if another user owns the file, waiting does not help: that Skip has no end.
@@ -114,11 +117,3 @@ def postpone_failed_action(case: Case) -> Skip | None:
     if for_good and not changed:
         return Skip(file.path, last.reason, last.detail)
     return postpone_retry(file.path, last, case.now_us)
-
-
-def postpone_on_busy_disk(case: Case) -> Skip | None:
-    """Postpone work on a file whose volume is busy with other work."""
-    return wait_for_disk(case.file.path, case.volume, case.now_us, case.config)
-
-
-RULES: tuple[Rule, ...] = (postpone_failed_action, postpone_on_busy_disk)

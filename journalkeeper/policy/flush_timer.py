@@ -298,10 +298,8 @@ class FlushTimer:
 
     def is_due(self, margin_us: int, now_us: int) -> bool:
         """Return whether a flush is known to be near or under way."""
-        if not self.has_timer or self.since is None:
-            return False
-        closes_us = closing_us(self.since.earliest_us, self.interval_us, margin_us)
-        return closes_us is not None and now_us >= closes_us
+        closes_us = self.closes_us(margin_us)
+        return bool(closes_us) and now_us >= (closes_us or 0)
 
     def next_look_us(self, margin_us: int) -> int | None:
         """Return when to look again without an event:

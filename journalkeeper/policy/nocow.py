@@ -102,7 +102,7 @@ def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | No
 
 
 def postpone_failed_change(instance: Instance, host: Host) -> Skip | None:
-    """Postpone an action on this directory that failed less than an hour ago."""
+    """Postpone an action on this directory that failed a short time ago."""
     return postpone_retry(instance.directory, host.refused.get((instance.device, instance.inode)), host.now_us)
 
 

@@ -2,23 +2,24 @@
 """Turn a Host into a Plan: an action or a reason for every file.
 
 Every file of the Host appears exactly once, as an action or as a skip. Actions with the highest gain per written byte
-come first, so that they get a short budget.
+come first, so that they get a short budget. A rotation is listed under the file that it is made for, and the other
+files that it ends are not rewritten.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Volume
+from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Verb, Volume, Window
 from journalkeeper.model.internal_error import InternalError, catch_errors
 from journalkeeper.model.units import format_size
-from journalkeeper.policy import deferral
-from journalkeeper.policy.case import Case, cases
+from journalkeeper.policy import deferral, nocow, rotate
+from journalkeeper.policy.case import Case, cases, first
 from journalkeeper.policy.cost import propose
 from journalkeeper.policy.deferral import AGAIN_US, SPACE_US, ignores_budget
-from journalkeeper.policy.directory_actions import directory_actions, map_ended_files
-from journalkeeper.policy.rule_table import first
 from journalkeeper.policy.rules import RULES, vetoes
 from journalkeeper.policy.saving import add_savings
 
@@ -27,6 +28,9 @@ COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5"
 
 PUTTING_OFF = frozenset({Reason.SETTLING, Reason.IN_USE, Reason.WINDOW_CLOSED})
 """Vetoes that end by themselves. An action that pays is done after that."""
+
+DESPITE: Final = frozenset({Reason.SHARED, Reason.NO_GAIN, Reason.WINDOW_CLOSED})
+"""Reasons not to rewrite a file that do not prevent its rotation. A rotation checks its window itself."""
 
 
 def plan(host: Host, request: Request, config: Config) -> Plan:
@@ -41,9 +45,9 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
             skipped.append(skip)
         if action is not None:
             (actions if skip is None else put_off).append(action)
-    answers = directory_actions([*actions, *put_off], all_cases, windows, host, request=request, config=config)
+    answers = _decide_on_directories([*actions, *put_off], all_cases, windows, host, request=request, config=config)
     of_directories = [answer for answer in answers if isinstance(answer, Action)]
-    ends = map_ended_files(of_directories, host.files)
+    ends = _map_ended_files(of_directories, host.files)
     skipped = [skip for skip in skipped if ends.get(skip.path) != skip.path]
     skipped += [answer for answer in answers if isinstance(answer, Skip)]
     skipped += [
@@ -56,6 +60,57 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     left = tuple(sorted([*skipped, *too_much], key=lambda skip: skip.path))
     syncs = tuple(instance for instance in host.instances if instance.sync_tells)
     return Plan(windows, tuple(map(add_savings, (*of_directories, *affordable))), left, syncs=syncs)
+
+
+def _decide_on_directories(
+    proposed: Sequence[Action],
+    cases: Sequence[Case],
+    windows: Sequence[Window],
+    host: Host,
+    *,
+    request: Request,
+    config: Config,
+) -> list[Action | Skip]:
+    """Return the actions on the directory of each instance, and the reasons against others.
+
+    The list is empty if the request does not include upkeep or names paths. `proposed` are the actions on files, and
+    `windows` those of the instances of `host`, in their order.
+    """
+    answers: list[Action | Skip] = []
+    if not request.upkeep or request.paths:
+        return answers
+    below: dict[str, list[Case]] = {}
+    for case in cases:
+        below.setdefault(case.file.directory, []).append(case)
+    for instance, window in zip(host.instances, windows, strict=True):
+        here = below.get(instance.directory, [])
+        files = tuple(case.file for case in here)
+        actives = (case for case in here if rotate.is_rotatable(case.file))
+        may_end = frozenset(case.file.path for case in actives if all(skip.reason in DESPITE for skip in vetoes(case)))
+        planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)
+        question = rotate.Question(instance, files, may_end, window, host, request, config, planned)
+        answers += _decide_on_directory(question, proposed)
+    return answers
+
+
+def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) -> list[Action | Skip]:
+    """Return the answer about the attribute, then the answer about a rotation."""
+    instance, volume = question.instance, question.volume
+    attribute = nocow.decide(instance, volume, question.host, question.config)
+    will_be = nocow.makes_nocow(instance, volume) or isinstance(attribute, Action)
+    unwanted = isinstance(attribute, Skip) and attribute.reason in nocow.UNWANTED
+    rotation = rotate.decide_rotation(question, proposed, nocow=will_be and not unwanted)
+    return [answer for answer in (attribute, rotation) if answer is not None]
+
+
+def _map_ended_files(actions: Iterable[Action], files: Iterable[JournalFile]) -> dict[str, str]:
+    """Map each of `files` that a rotation among `actions` ends to the path that the rotation is listed under."""
+    rotations = {action.target.directory: action.path for action in actions if action.action is Verb.ROTATE}
+    return {
+        file.path: rotations[file.directory]
+        for file in files
+        if rotate.is_rotatable(file) and file.directory in rotations
+    }
 
 
 def _judge_safely(case: Case) -> tuple[Skip | None, Action | None]:
@@ -77,7 +132,7 @@ def _judge(case: Case) -> tuple[Skip | None, Action | None]:
     if against:
         ends = all(skip.reason in PUTTING_OFF and not _lasts(skip) for skip in against)
         return against[0]._replace(puts_off=ends), None
-    later = None if case.request.now else first(deferral.RULES, case)
+    later = None if case.request.now else deferral.postpone(case)
     return (None if later is None else later._replace(puts_off=True)), proposal
 
 

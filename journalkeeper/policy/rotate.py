@@ -46,9 +46,9 @@ from journalkeeper.model import (
 )
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span
 from journalkeeper.policy import deferral
+from journalkeeper.policy.case import first
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.nocow import postpone_failed_change
-from journalkeeper.policy.rule_table import first
 from journalkeeper.policy.saving import EXPECTED_RATIO
 
 YOUNG_EXTENTS: Final = 4
@@ -104,28 +104,37 @@ class Question(NamedTuple):
         return next((volume for volume in self.host.volumes if volume.device == self.instance.device), None)
 
     @property
-    def file_count(self) -> int:
-        """The number of files of the instance."""
-        return len(self.files)
-
-    @property
-    def allocated_bytes(self) -> int:
-        """The bytes that all files of the instance occupy."""
-        return sum(file.allocated_bytes for file in self.files)
-
-    @property
     def actives(self) -> tuple[JournalFile, ...]:
         """The active files, which a rotation ends."""
         return tuple(file for file in self.files if is_rotatable(file))
 
-    def no(self, why: Skip | None) -> Skip | None:
-        """Return `why` as a reason against the rotation."""
-        return None if why is None else self.skip(why.reason, why.detail, why.until_us)
+    @property
+    def allocated_bytes(self) -> int:
+        """The bytes that all files of the instance occupy, which after the rotation are archives."""
+        return sum(file.allocated_bytes for file in self.files)
+
+    @property
+    def full_file_bytes(self) -> int:
+        """The size at which journald ends a file, or the size of all active files if that is unknown."""
+        known = self.instance.system_max_file_size_bytes
+        return known or max(MIB, sum(file.allocated_bytes for file in self.actives))
+
+    @property
+    def kept_bytes(self) -> int | None:
+        """The bytes that archives may take before journald deletes some: 0 without limit, None if unknown.
+
+        journald uses the larger of this and of the size that it found when it started, which is not visible from
+        outside. Source: cache_space_refresh(), journald-server.c.
+        """
+        instance = self.instance
+        use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
+        if use is None or keep_free is None or instance.available_bytes is None:
+            return None
+        return min(use, self.allocated_bytes + max(0, instance.available_bytes - keep_free)) if use else 0
 
     def skip(self, reason: Reason, detail: str, until_us: int | None = None) -> Skip:
-        """Return a skip of the rotation, postponed if the reason ends by itself."""
-        puts_off = reason in {Reason.WINDOW_CLOSED, Reason.BUDGET, Reason.PRESSURE}
-        return Skip(self.instance.directory, reason, f"no rotation: {detail}", until_us, puts_off=puts_off)
+        """Return a reason against the rotation."""
+        return Skip(self.instance.directory, reason, detail, until_us)
 
 
 Rule = Callable[[Question], Skip | None]
@@ -150,7 +159,7 @@ def postpone_retry(question: Question) -> Skip | None:
 
 def wait_for_window(question: Question) -> Skip | None:
     """Postpone a rotation until the window opens, because a rotation syncs the file."""
-    return question.no(deferral.wait_for_window(question.instance.directory, question.window))
+    return deferral.wait_for_window(question.instance.directory, question.window)
 
 
 def veto_excess_rotations(question: Question) -> Skip | None:
@@ -165,123 +174,112 @@ def veto_excess_rotations(question: Question) -> Skip | None:
     return question.skip(Reason.BUDGET, f"{made} of RotationsPerDay={allowed} in the last 24 hours", until_us)
 
 
-def veto_by_retention_time(question: Question) -> Skip | None:
-    """Veto a rotation if MaxRetentionSec= would delete young entries with old ones.
+def veto_by_retention(question: Question) -> Skip | None:
+    """Veto a rotation after which journald would delete entries sooner, for the first cause that holds."""
+    detail = next(filter(None, (find_cause(question) for find_cause in CAUSES)), "")
+    return question.skip(Reason.RETENTION, detail) if detail else None
+
+
+def _loses_by_time(question: Question) -> str:
+    """Return how MaxRetentionSec= would delete young entries with old ones, "" if it does not.
 
     journald deletes an archive when its first entry is too old, with all later entries in it.
     """
     most_us, file_us = question.instance.max_retention_us, question.instance.max_file_us
     if most_us in {0, INFINITY_US} or 0 < file_us <= most_us:
-        return None
-    detail = f"MaxRetentionSec={format_span(most_us)} would take the young entries with the old"
-    return question.skip(Reason.RETENTION, detail)
+        return ""
+    return f"MaxRetentionSec={format_span(most_us)} would take the young entries with the old"
 
 
-def veto_by_retention_size(question: Question) -> Skip | None:
-    """Veto a rotation if the archives after it, plus one full file, exceed what journald keeps."""
-    most = count_kept_bytes(question)
+def _loses_by_size(question: Question) -> str:
+    """Return how the archives, plus one full file, would exceed what journald keeps, "" if they do not."""
+    most, after, full = question.kept_bytes, question.allocated_bytes, question.full_file_bytes
     if most is None:
-        return question.skip(Reason.RETENTION, "journald's limits are not known")
-    after = _count_archive_bytes(question) + _count_active_bytes(question)
-    if most == 0 or after + _full_file_bytes(question) <= most:
-        return None
-    full, limit = format_size(_full_file_bytes(question)), format_size(most)
-    detail = f"archives would take {format_size(after)}, and {full} more soon; journald keeps {limit}"
-    return question.skip(Reason.RETENTION, detail)
+        return "journald's limits are not known"
+    if most == 0 or after + full <= most:
+        return ""
+    return (
+        f"archives would take {format_size(after)}, and {format_size(full)} more soon; journald keeps"
+        f" {format_size(most)}"
+    )
 
 
-def veto_by_retention_files(question: Question) -> Skip | None:
-    """Veto a rotation if SystemMaxFiles= would be reached before SystemMaxUse= is full."""
-    most = question.instance.system_max_files
-    if most == 0:
-        return None
-    use = count_kept_bytes(question)
-    if not use:
-        return question.skip(Reason.RETENTION, f"SystemMaxFiles={most} alone decides what journald keeps")
-    left = use - _count_archive_bytes(question) - _count_active_bytes(question)
-    after = question.file_count + len(question.actives) + -(-left // _full_file_bytes(question))
-    if after <= most:
-        return None
-    return question.skip(Reason.RETENTION, f"{after} files when SystemMaxUse= is full, SystemMaxFiles={most}")
-
-
-def veto_by_retention_tables(question: Question) -> Skip | None:
-    """Veto a rotation if the hash tables of files that were ended early take too much of what journald keeps."""
-    most, full = count_kept_bytes(question), _full_file_bytes(question)
-    early = max(0, question.file_count - -(-question.allocated_bytes // full))
+def _loses_by_tables(question: Question) -> str:
+    """Return how the hash tables of files that were ended early take too much of what journald keeps, or ""."""
+    most, full = question.kept_bytes, question.full_file_bytes
+    early = max(0, len(question.files) - -(-question.allocated_bytes // full))
     taken = early * (full // TABLE_SHARE)
     if not most or taken <= most * TABLES_MOST:
-        return None
-    detail = (
+        return ""
+    return (
         f"{early} files were ended early, their hash tables take {format_size(taken)} of the {format_size(most)} "
         "that journald keeps; with a smaller SystemMaxFileSize= they take less"
     )
-    return question.skip(Reason.RETENTION, detail)
 
 
-def veto_by_retention_steps(question: Question) -> Skip | None:
-    """Veto a rotation that brings forward a large deletion, on a journal that consists of few full files."""
-    most, full = count_kept_bytes(question), _full_file_bytes(question)
+def _loses_by_steps(question: Question) -> str:
+    """Return how a journal of few full files would lose one of them sooner, "" if it would not."""
+    most, full = question.kept_bytes, question.full_file_bytes
     if not most or full * FULL_FILES <= most:
-        return None
-    beyond = (_count_archive_bytes(question) + sum(file.extents.data_bytes for file in question.actives)) % full
+        return ""
+    unused = sum(file.allocated_bytes - file.extents.data_bytes for file in question.actives)
+    beyond = (question.allocated_bytes - unused) % full
     sooner = min(beyond, full - beyond)
     if sooner <= most * STEP_MOST:
-        return None
-    detail = (
+        return ""
+    return (
         f"journald keeps only {most // full} files of {format_size(full)} and would delete one {format_size(sooner)} "
         "sooner; with a smaller SystemMaxFileSize= it keeps more"
     )
-    return question.skip(Reason.RETENTION, detail)
 
+
+def _loses_by_files(question: Question) -> str:
+    """Return how SystemMaxFiles= would be reached before SystemMaxUse= is full, "" if it would not."""
+    most, use = question.instance.system_max_files, question.kept_bytes
+    if most == 0:
+        return ""
+    if not use:
+        return f"SystemMaxFiles={most} alone decides what journald keeps"
+    to_come = -(-(use - question.allocated_bytes) // question.full_file_bytes)
+    after = len(question.files) + len(question.actives) + to_come
+    return "" if after <= most else f"{after} files when SystemMaxUse= is full, SystemMaxFiles={most}"
+
+
+CAUSES: Final = (_loses_by_time, _loses_by_size, _loses_by_tables, _loses_by_steps, _loses_by_files)
 
 RULES: tuple[Rule, ...] = (
     veto_without_journald,
     postpone_retry,
-    veto_by_retention_time,
-    veto_by_retention_size,
-    veto_by_retention_tables,
-    veto_by_retention_steps,
-    veto_by_retention_files,
+    veto_by_retention,
     veto_excess_rotations,
     wait_for_window,
 )
 
 
-def count_kept_bytes(question: Question) -> int | None:
-    """Return how many bytes archives may take before journald deletes some: 0 without limit, None if unknown.
+def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bool) -> Action | Skip | None:
+    """Return the rotation of the instance, the reason against one, or None if none is wanted.
 
-    journald uses the larger of this and of the size that it found when it started, which is not visible from outside.
-    Source: cache_space_refresh(), journald-server.c.
+    `proposed` are the actions on files. `nocow` is whether new files in the directory become NOCOW, and the
+    configuration wants that.
     """
-    instance = question.instance
-    use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
-    if use is None or keep_free is None or instance.available_bytes is None:
-        return None
-    return min(use, question.allocated_bytes + max(0, instance.available_bytes - keep_free)) if use else 0
+    answer = _rotate_into_nocow(question) if nocow else None
+    if not isinstance(answer, Action):
+        other = _rotate_if_cheaper(question, proposed)
+        answer = other if answer is None or isinstance(other, Action) else answer
+    if isinstance(answer, Skip):
+        ends = answer.reason in {Reason.WINDOW_CLOSED, Reason.BUDGET, Reason.PRESSURE}
+        return answer._replace(detail=f"no rotation: {answer.detail}", puts_off=ends)
+    return answer
 
 
-def _count_archive_bytes(question: Question) -> int:
-    return question.allocated_bytes - _count_active_bytes(question)
-
-
-def _count_active_bytes(question: Question) -> int:
-    return sum(file.allocated_bytes for file in question.actives)
-
-
-def _full_file_bytes(question: Question) -> int:
-    """Return the size at which journald ends a file, or the size of all active files if that is unknown."""
-    return question.instance.system_max_file_size_bytes or max(MIB, _count_active_bytes(question))
-
-
-def rotate_into_nocow(question: Question, *, nocow: bool) -> Action | Skip | None:
-    """Return a rotation for a datacow file whose directory is NOCOW (`nocow`), a reason against it, or None.
+def _rotate_into_nocow(question: Question) -> Action | Skip | None:
+    """Return a rotation for a datacow file whose directory is NOCOW, a reason against it, or None.
 
     A file that a rotation created is not rotated for this reason again: it did not inherit the attribute.
     """
     fine = [file for file in question.actives if file.problem is None and file.links == 1 and file.uid == 0]
     old = [file for file in fine if not file.nocow]
-    if not nocow or not old:
+    if not old:
         return None
     file = min(old, key=lambda file: (file.owner != "system", file.path))
     name = file.path.rpartition("/")[2]
@@ -294,7 +292,7 @@ def rotate_into_nocow(question: Question, *, nocow: bool) -> Action | Skip | Non
     return first(RULES, question) or _make_rotation(question, file, Reason.BORN_DATACOW)
 
 
-def rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip | None:
+def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip | None:
     """Return a rotation if it costs less than `actions` on the active files, a reason against it, or None."""
     files = [file for file in question.actives if file.path in question.may_end]
     paths = {file.path for file in files}
@@ -315,7 +313,7 @@ def wait_for_disk(question: Question) -> Skip | None:
     if question.request.now:
         return None
     where, now_us = question.instance.directory, question.host.now_us
-    return question.no(deferral.wait_for_disk(where, question.volume, now_us, question.config))
+    return deferral.wait_for_disk(where, question.volume, now_us, question.config)
 
 
 def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
@@ -363,7 +361,7 @@ def price_of_rotation(question: Question, threshold: int) -> float:
 
 def _count_immediate_bytes(question: Question) -> int:
     """Return the bytes that journald writes during a rotation: hash tables of new files, and copies of NOCOW files."""
-    tables = len(question.actives) * (_full_file_bytes(question) // TABLE_SHARE)
+    tables = len(question.actives) * (question.full_file_bytes // TABLE_SHARE)
     return tables + sum(file.extents.data_bytes for file in question.actives if file.nocow)
 
 

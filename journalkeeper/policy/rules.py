@@ -18,11 +18,10 @@ from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
 from journalkeeper.model.reasons import describe_gain
 from journalkeeper.model.units import DAY_US, SECOND_US, format_size, format_span
 from journalkeeper.policy import deferral
-from journalkeeper.policy.case import Case
+from journalkeeper.policy.case import Case, answers, first
 from journalkeeper.policy.cost import count_second_copy_bytes
 from journalkeeper.policy.deferral import AGAIN_US
-from journalkeeper.policy.gain import is_useless_rewrite
-from journalkeeper.policy.rule_table import answers, first
+from journalkeeper.policy.saving import is_useless_rewrite
 
 LOOK_AGAIN_US: Final = SECOND_US
 """The shortest delay before the next look at an archive that journald still writes."""
@@ -47,16 +46,13 @@ def veto_unrequested(case: Case) -> Skip | None:
 
 def veto_unreadable(case: Case) -> Skip | None:
     """Veto a file that could not be read or judged."""
-    if case.file.problem is None:
-        return None
-    return _skip(case, case.file.problem, case.file.problem_detail)
+    problem = case.file.problem
+    return None if problem is None else _skip(case, problem, case.file.problem_detail)
 
 
 def veto_other_filesystem(case: Case) -> Skip | None:
     """Veto a file on another filesystem, where there is nothing to mend."""
-    if case.volume is not None:
-        return None
-    return _skip(case, Reason.NOT_BTRFS, "the file is on another filesystem")
+    return _skip(case, Reason.NOT_BTRFS, "the file is on another filesystem") if case.volume is None else None
 
 
 def veto_read_only(case: Case) -> Skip | None:
@@ -68,9 +64,8 @@ def veto_read_only(case: Case) -> Skip | None:
 
 def veto_hard_links(case: Case) -> Skip | None:
     """Veto a file with several names: journald makes only one, so another program relies on this inode."""
-    if case.file.links == 1:
-        return None
-    return _skip(case, Reason.HARD_LINKED, f"the file has {case.file.links} names")
+    links = case.file.links
+    return None if links == 1 else _skip(case, Reason.HARD_LINKED, f"the file has {links} names")
 
 
 def veto_foreign_owner(case: Case) -> Skip | None:

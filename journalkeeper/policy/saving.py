@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Estimates of what an action saves: bytes on the disk, and the time of a cold read."""
+"""What an action saves: the estimates of bytes on the disk and of the time of a cold read, and whether it came true."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from journalkeeper.model import Action, JournalFile, Kind
+from journalkeeper.model import Action, JournalFile, Kind, ideal_extents
 
 EXPECTED_RATIO: Final = 0.25
 """The compressed size of a journal divided by its plain size, a cautious value:
@@ -15,6 +16,13 @@ zstd left 14 and 22% of two aged archives (measured), zstd:3 12 to 15% elsewhere
 
 READ_IOPS: Final = 150
 """The reads per second of a slow volume, such as a small cloud volume or a hard disk. Cold reads are priced with it."""
+
+ENOUGH: Final = 0.5
+"""The share of the expected saving that a rewrite must reach.
+
+Expectations are rough: up to a tenth off for compressed data, and more for an active file, to which journald appends
+meanwhile. Useless rewrites saved nothing at all (measured).
+"""
 
 
 def add_savings(action: Action) -> Action:
@@ -45,3 +53,14 @@ def estimate_freed_bytes(action: Action) -> int:
     kept = held * lies.shared_bytes / max(1, lies.data_bytes + lies.unwritten_bytes)
     left = plain + compressed if action.compress == "no" else lies.data_bytes * EXPECTED_RATIO
     return max(0, round(held - kept - left))
+
+
+def is_useless_rewrite(extents_before: int, extents_expected: int, extents_after: int) -> bool:
+    """Return whether a rewrite saved less than ENOUGH of the expected extents. False if no saving was expected."""
+    expected = extents_before - extents_expected if extents_expected else 0
+    return expected > 0 and extents_before - extents_after < expected * ENOUGH
+
+
+def least_extents(runs: Sequence[tuple[int, int]], *, compressed: bool) -> int:
+    """Return the fewest extents that data in these (offset, length) runs can have: a hole ends an extent."""
+    return sum(ideal_extents(length, compressed=compressed) for _, length in runs)

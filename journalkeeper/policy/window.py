@@ -20,6 +20,7 @@ margins use up the whole interval.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from journalkeeper.model import Instance, JournalFile, Kind, State, Window
@@ -35,14 +36,10 @@ def windows(
     instances: Iterable[Instance], files: Iterable[JournalFile], now_us: int, *, margin_us: int, now: bool = False
 ) -> dict[str, Window]:
     """Return the window of each instance, by directory."""
-    known = {instance.directory: instance for instance in instances}
-    below: dict[str, list[JournalFile]] = {directory: [] for directory in known}
+    below: defaultdict[str, list[JournalFile]] = defaultdict(list)
     for file in files:
-        below.get(file.directory, []).append(file)
-    return {
-        directory: window(instance, below[directory], now_us, margin_us=margin_us, now=now)
-        for directory, instance in known.items()
-    }
+        below[file.directory].append(file)
+    return {one.directory: window(one, below[one.directory], now_us, margin_us=margin_us, now=now) for one in instances}
 
 
 def at(seen: Window, now_us: int) -> Window:

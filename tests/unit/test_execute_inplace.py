@@ -15,7 +15,7 @@ from journalkeeper.btrfs.fiemap import (
 )
 from journalkeeper.execute.inplace import NEAR_BYTES, find_same_places, join_near
 from journalkeeper.model import KIB, Range
-from journalkeeper.policy.gain import is_useless_rewrite, least_extents
+from journalkeeper.policy.saving import is_useless_rewrite, least_extents
 
 K4, K8, K12 = 4 * KIB, 8 * KIB, 12 * KIB
 PLAIN, ENCODED = 0, FIEMAP_EXTENT_ENCODED
