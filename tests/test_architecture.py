@@ -44,7 +44,6 @@ PURE = (
     *("model/", "config/", "policy/", "health/", "wire/", "report/", "metrics/prometheus.py", "metrics/status.py"),
     *(
         "service/snapshot.py",
-        "service/messages.py",
         "service/backoff.py",
         "bus/options.py",
         "bus/contract.py",
@@ -81,7 +80,7 @@ ONLY_IN: dict[str, set[str]] = {
     "importlib": {"cli"},
     "dbus_fast": {"bus"},
 }
-MAILBOX = "service/mailbox.py"
+MAILBOX = "service/daemon.py"
 JOURNAL_MAGIC = "LPKS" + "HHRH"
 
 TOP_LEVEL = {"journalkeeper", "units", "configs", "tests", "pyproject.toml", "README.md", "LICENSE"}
@@ -363,7 +362,7 @@ BAD: list[tuple[Check, str, str, str]] = [
         "from journalkeeper.probe.scratch_volume import run",
         "service uses a probe",
     ),
-    (one_mailbox, "bus/x.py", "loop.call_soon_threadsafe(print)", "only service/mailbox.py"),
+    (one_mailbox, "bus/x.py", "loop.call_soon_threadsafe(print)", "only service/daemon.py"),
     (top_modules, "helpers.py", "", "belongs into a package"),
     (licensed, "model/x.py", "'''No license.'''\n", "no SPDX line"),
     (short, "model/x.py", "def long():\n" + "    pass\n" * FUNCTION_LINES, "long has 51 lines"),

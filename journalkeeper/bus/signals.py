@@ -16,8 +16,8 @@ from dbus_fast import Message, MessageType
 from journalkeeper.bus import contract, names
 from journalkeeper.bus.objects import Objects, Values, job_values
 from journalkeeper.model import Outcome, Result, Verb
-from journalkeeper.service.jobs import Changed, Event, FileDone, JobAdded, JobRemoved, Jobs
-from journalkeeper.service.snapshot import count_reclaimed_bytes
+from journalkeeper.service.jobs import Changed, Event, JobAdded, JobRemoved, Jobs
+from journalkeeper.service.snapshot import FileDone, count_reclaimed_bytes
 
 COALESCE_S: Final = 0.25
 

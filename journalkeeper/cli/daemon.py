@@ -44,5 +44,5 @@ async def _serve(context: Context, log: Log) -> None:
     from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
 
     daemon = Daemon(lambda: context.new_engine(patient=True), log.say)
-    server = Server(daemon.api, names.find_address(), daemon.bus_lost, daemon.bus_found, daemon.complain)
+    server = Server(daemon, names.find_address(), daemon.bus_lost, daemon.bus_found, daemon.complain)
     await daemon.run(server.run)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The service: it waits for an event or a named time, runs the engine once, and waits again.
 
-The event loop never blocks and nothing polls. One worker thread looks and works; the loop takes events and computes the
-next time. It wakes for a change that the watch reports, the time at which a plan can differ (Plan.wake_at_us), the
-times around a due flush (Engine.next_flush_look_us), a signal, and systemd's watchdog.
+The event loop never blocks and nothing polls. One worker thread looks and works (worker.py); the loop takes events and
+messages, and computes the next time. It wakes for a change that the watch reports, the time at which a plan can differ
+(Plan.wake_at_us), the times around a due flush (Engine.next_flush_look_us), a signal, and systemd's watchdog. The
+state is one immutable Snapshot, which each message of the worker replaces as a whole.
 
 All times are monotonic, so that a change of the wall clock causes neither an early nor a late wake-up.
 """
@@ -14,51 +15,35 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from threading import Event as ThreadEvent
-from typing import Final, TypeVar
+from typing import Any, Final
 
-from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
-from journalkeeper.health.verdict import describe_foreign, present_after_run
+from journalkeeper.engine import Engine, now_us
+from journalkeeper.health.evidence import Present
+from journalkeeper.health.verdict import describe_foreign, judge_present
 from journalkeeper.history import state
-from journalkeeper.history.database import RecordLockedError
-from journalkeeper.model import Outcome, Reason, Request, Result
-from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError
+from journalkeeper.model import Request
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.internal_error import InternalError, catch_errors
-from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report
-from journalkeeper.model.units import HOUR_US, MINUTE_US, quantile
-from journalkeeper.observe.intake import IntakeDelays
-from journalkeeper.policy.deferral import PASSING, get_retry_delay_us
-from journalkeeper.service.api import Api
-from journalkeeper.service.backoff import RETRY_S, Backoff, CpuShare
-from journalkeeper.service.daily_log import DailyLog, Mistakes, Say
-from journalkeeper.service.jobs import FileDone
+from journalkeeper.policy.window import at
+from journalkeeper.service.backoff import RETRY_S, Backoff
+from journalkeeper.service.jobs import Changed, Ended, Events, Job, Jobs
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event
-from journalkeeper.service.mailbox import Mailbox
-from journalkeeper.service.messages import Began, Failed, FlushesLooked, Looked, Message, NotOnBtrfs
-from journalkeeper.service.mounts import read_only_mounts, unwritable
 from journalkeeper.service.notify import Notify
-from journalkeeper.service.reloader import Reloader
-from journalkeeper.service.run_log import RunLog
-from journalkeeper.service.snapshot import Snapshot, findings
-from journalkeeper.service.wakeups import Wakeups
-from journalkeeper.service.watch import Change
-
-LOOK_SHARE: Final = 0.02
-LOOK_BURST_S: Final = 0.5
-"""Looks take at most this share of one processor, after this much CPU time that is free.
-
-With 10,000 files a look takes 0.1 s, so the looks of a busy directory are 5 s apart. The first look is free: no event
-causes it.
-"""
-
-CHANGED_S: Final = 0.3
-"""The delay before a new plan for a file that changed during a run:
-
-journald's last change to a file that it archives comes up to 250 ms after its last append.
-"""
+from journalkeeper.service.run_log import RunLog, Say
+from journalkeeper.service.snapshot import (
+    Failed,
+    FileDone,
+    Looked,
+    Message,
+    NotOnBtrfs,
+    Progressed,
+    Snapshot,
+    after,
+)
+from journalkeeper.service.watch import Change, Watch, watch_directories
+from journalkeeper.service.worker import WRONG, Worker
 
 SOON_S: Final = 0.1
 """The least time between two cycles that no event caused."""
@@ -69,48 +54,42 @@ STUCK_S: Final = 120.0
 Reading a piece of 32 MiB with 5,000 extents takes 33 s at 150 IOPS.
 """
 
-T = TypeVar("T")
+REST: Final = 4
+REST_MOST_S: Final = 5.0
+"""After a plan the next one waits four times as long as it took, up to this."""
 
 
 class Daemon:
-    """Keeps journals in order until a signal ends it.
+    """Keeps journals in order until a signal ends it, and does what callers request meanwhile.
 
     `load` makes an engine from the present configuration. `say` logs a sentence with a syslog priority (3 error, 4
-    warning, 6 information) without blocking. Create it in the event loop. `cycles` counts the whole looks.
+    warning, 6 information) without blocking. Create it in the event loop. `cycles` counts the whole looks. `jobs` and
+    `events` are for the server on the bus.
     """
 
     def __init__(self, load: Callable[[], Engine], say: Say) -> None:
         self._loop = asyncio.get_running_loop()
+        self._load = load
         self._say = say
-        self._daily = DailyLog(say)
+        self._log = RunLog(say)
         self._notify = Notify()
-        self._wakeups = Wakeups()
-        self._stop = ThreadEvent()
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="worker")
-        self._log = RunLog(self._daily, say)
-        self._reloader = Reloader(load, self._handle_change, self._wakeups, say=say, notify=self._notify)
-        self._mistakes = Mistakes(partial(say, ERROR))
-        self._mailbox = Mailbox[Message](self._loop, self._take)
-        self.api = Api(
-            self._reloader,
-            self._wakeups,
-            self._worker,
-            log=self._log,
-            post=self._mailbox.post,
-            stop=self._stop,
-            complain=self.complain,
-            tell=self._tell,
-        )
-        self._health = ""
-        self._intake_delays = IntakeDelays()
+        self._stopping = False
+        self.events = Events()
+        self.jobs = Jobs(self._do, self.events, self._log.log_bug)
+        present = Present(looked=False)
+        self._state = Snapshot((), present=present, verdict=judge_present(present, now_us()))
+        self._worker = Worker(load, self._post, self._gives_way, lambda: self._stopping)
+        self._watch = Watch()
+        self._woken = asyncio.Event()
+        self._look_is_due = self._watches_are_due = True
         self._again_s: float | None = None
         self._retry, self._watch_retry = Backoff(), Backoff()
-        self._looks, self._flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
-        self._work_began_cpu_s: float | None = None
         self._alive_s: float | None = None
-        self._watch_problem = ""
-        self._flushes_looked: FlushesLooked | None = None
-        self._read_only_at_start = frozenset(read_only_mounts(self._reloader.engine.directories))
+        self._health = ""
+        self._turn, self._reloading = asyncio.Lock(), asyncio.Lock()
+        self._plan_after_s = 0.0
+        self._resume: asyncio.TimerHandle | None = None
+        self._hung_up = asyncio.Event()
         self.cycles = 0
 
     async def run(self, *beside: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -118,63 +97,27 @@ class Daemon:
 
         Raises: BusyError if another daemon has the state directory, now or later; KeeperError without one.
         """
-        loop, reloader = self._loop, self._reloader
+        loop = self._loop
         try:
-            with state.lock(reloader.engine.state_directory, state.DAEMON_LOCK) as lock:
+            with state.lock(self._worker.engine.state_directory, state.DAEMON_LOCK) as lock:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     loop.add_signal_handler(number, self._end)
-                loop.add_signal_handler(signal.SIGHUP, reloader.request)
-                reloader.watch.attach(loop)
-                tasks = [loop.create_task(work()) for work in (self._feed_watchdog, *beside)]
+                loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
+                own = (self._feed_watchdog, self._heed_changes, self._heed_hangups)
+                tasks = [loop.create_task(work()) for work in (*own, *beside)]
                 try:
                     await self._work(lock)
                 finally:
                     self._notify.stopping()
-                    await self.api.jobs.close()
+                    self._stopping = True
+                    await self.jobs.close()
                     for task in tasks:
                         task.cancel()
-                    self._worker.shutdown(wait=True)
+                    self._worker.close()
         finally:
-            reloader.watch.close()
+            self._watch.close()
 
-    # -- Reports of the server on the bus ------------------------------------------------------
-
-    def bus_lost(self, why: str) -> None:
-        """Log that there is no bus; calls may repeat."""
-        self._daily.log("bus", WARNING, why)
-
-    def bus_found(self) -> None:
-        """Log that the bus is there again, if its loss was logged."""
-        if self._daily.clear("bus"):
-            self._say(INFO, "on the system bus again", Event.RECOVERED)
-
-    def complain(self, what: str, error: Exception) -> None:
-        """Log an unexpected exception."""
-        self._mistakes.complain(what, error)
-
-    # -- In the event loop ---------------------------------------------------------------------
-
-    def _take(self, message: Message) -> None:
-        self.api.take(message)
-
-    def _tell(self, state: Snapshot) -> None:
-        """Pass the verdict on to the service manager, the log and the metrics."""
-        if state.verdict.health != "unknown" and not state.working:
-            self._notify.status(state.status_line)
-        if problems := state.verdict.problems:
-            words = " ".join(finding.word for finding in problems)
-            self._daily.log("health", WARNING, state.headline, same=words)
-        elif state.verdict.health == "ok" and self._daily.clear("health"):
-            self._say(INFO, state.headline, Event.RECOVERED)
-        if state.verdict.health != self._health and not self._stop.is_set():
-            self._health = state.verdict.health
-            healthy = {"ok": True, "act": False}.get(self._health)
-            publish = self._reloader.engine.publish_health
-            self._loop.run_in_executor(self._worker, lambda: publish(healthy=healthy))
-
-    def _gives_way(self) -> bool:
-        """Return whether the service's own work must end between two pieces. From any thread."""
-        return self._stop.is_set() or self.api.paused or self.api.jobs.waiting
+    # -- When it works -------------------------------------------------------------------------
 
     async def _work(self, lock: state.Lock) -> None:
         """Sleep until there is a reason to act, then look at the flush timers or at everything, and repeat.
@@ -182,214 +125,250 @@ class Daemon:
         Raises: KeeperError if the state directory was removed and cannot be made or locked anew, since a second service
         may run. The service manager makes the directory for the next start.
         """
-        await self._in_worker(self._watch_again)
+        await self._renew_watches()
         self._notify.ready()
-        while not self._stop.is_set():
+        while True:
             await self._sleep()
-            self._wakeups.clear()
-            if self._stop.is_set():
+            if self._stopping:
                 return
-            if self._again_s is not None and time.monotonic() >= self._again_s:
-                self._wakeups.look, self._again_s = True, None
-            if self._may_look(time.monotonic()):
-                self._wakeups.look = False
-                await self._in_worker(lock.renew)
-                wait_s = await self._in_worker(self._cycle)
-                again_s = None if wait_s is None else time.monotonic() + max(wait_s, SOON_S)
-                self._again_s = _earliest(again_s, self._watch_retry.at_s)
-            elif time.monotonic() >= self._flush_looks.free_at_s:
-                passed = await self._in_worker(self._look_at_flushes)
-                if passed:  # and not `|=`, which would forget a look that was asked for in the worker
-                    self._wakeups.look = True
-
-    async def _in_worker(self, work: Callable[[], T]) -> T:
-        return await self._loop.run_in_executor(self._worker, work)
+            if self._look_is_due and not self.paused and time.monotonic() >= self._worker.looks.free_at_s:
+                self._look_is_due = False
+                await self._worker.run(lock.renew)
+                if self._watches_are_due:
+                    await self._renew_watches()
+                await self._look()
+            elif time.monotonic() >= self._worker.flush_looks.free_at_s:
+                passed = await self._worker.run(self._worker.look_at_flushes)
+                self._look_is_due = self._look_is_due or passed
 
     async def _sleep(self) -> None:
         """Wait for a wake-up or the next named time."""
-        if self._may_look(time.monotonic()):
-            return
-        flush_us = self._reloader.engine.next_flush_look_us()
-        flush_s = None if flush_us is None else max(flush_us / 1e6, self._flush_looks.free_at_s)
-        look_s = self._looks.free_at_s if self._wakeups.look and not self.api.paused else None
-        next_s = _earliest(self._again_s, flush_s, look_s)
-        await self._wakeups.wait(None if next_s is None else max(0.0, next_s - time.monotonic()))
+        flush_us = self._worker.engine.next_flush_look_us()
+        moments_s = [] if self._again_s is None else [self._again_s]
+        if flush_us is not None:
+            moments_s.append(max(flush_us / 1e6, self._worker.flush_looks.free_at_s))
+        if self._look_is_due and not self.paused:
+            moments_s.append(self._worker.looks.free_at_s)
+        wait_s = max(0.0, min(moments_s) - time.monotonic()) if moments_s else None
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), wait_s)
+        self._woken.clear()
+        if self._again_s is not None and time.monotonic() >= self._again_s:
+            self._look_is_due, self._again_s = True, None
 
-    def _may_look(self, now_s: float) -> bool:
-        """Return whether a look at everything is due and allowed now."""
-        return self._wakeups.look and not self.api.paused and now_s >= self._looks.free_at_s
-
-    def _look_at_flushes(self) -> bool:
-        """Look at the flush timers and return whether a flush is over. In the worker."""
-        began_s = time.thread_time()
-        passed = self._reloader.engine.has_flush_passed()
-        self._flush_looks.spend(time.thread_time() - began_s, time.monotonic())
-        self._post_windows()
-        return passed
-
-    def _post_windows(self) -> None:
-        """Report the windows to the loop if they changed."""
-        looked = FlushesLooked(*self._reloader.engine.windows())
-        if looked != self._flushes_looked:
-            self._flushes_looked = looked
-            self._mailbox.post(looked)
-
-    def _watch_again(self) -> None:
-        """Make all watches again. In the worker, because it may wait for a disk.
-
-        Refused watches are tried again at every look, and cause one.
-        """
-        self._wakeups.refresh = False
-        try:
-            self._reloader.watch.refresh()
-        except KeeperError as error:
-            self._wakeups.refresh, self._watch_problem = True, str(error)
+    async def _renew_watches(self) -> None:
+        """Make all watches anew. Refused watches are tried again at every look, and cause one."""
+        tops = self._worker.engine.directories
+        watches = await self._worker.run(lambda: watch_directories(tops))
+        self._watch.use(watches)
+        self._watches_are_due = bool(watches.problem)
+        if watches.problem:
             self._watch_retry.note_failure(time.monotonic())
         else:
-            self._watch_problem = ""
             self._watch_retry.note_success()
 
-    def _cycle(self) -> float | None:
-        """Look, plan and work, in the worker. Return after how many seconds the next plan can differ.
-
-        Raises: KeeperError if a directory can no longer be written because another one took its place. The mounts of a
-        unit are made when it starts, so systemd has to start it again. A directory that was read-only at the start does
-        not end the service, because a new start would change nothing.
-        """
-        tops = self._reloader.engine.directories
-        replaced = {key: path for key, path in read_only_mounts(tops).items() if key not in self._read_only_at_start}
-        if replaced:
-            path = next(iter(replaced.values()))
-            raise KeeperError(
-                f"{path} was made or replaced after the service started, and its unit may not write there; "
-                "it ends now, and systemd starts it again"
-            )
-        began_s, self._work_began_cpu_s = time.thread_time(), None
+    async def _look(self) -> None:
+        """Look at everything and work, and name the time of the next look."""
         self._alive_s = time.monotonic() if self.cycles else None  # the first look may take any time
-        try:
-            return self._run_engine()
-        finally:
-            self._alive_s = None
-            # Only the time of looking counts: the budget bounds rewrites, and the first look is free.
-            ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
-            if self.cycles > 1:
-                self._looks.spend(ended_s - began_s, time.monotonic())
-
-    def _run_engine(self) -> float | None:
         self.cycles += 1
-        if self._wakeups.refresh:
-            self._watch_again()
-        engine = self._reloader.engine
-        try:
-            report = engine.run(
-                Request(upkeep=True),
-                on_progress=self._progress,
-                stop=self._gives_way,
-                origin=DAEMON,
-                on_outcome=lambda outcome: self._mailbox.post(FileDone(outcome, now_us())),
-            )
-        except NotBtrfsError as error:
-            if engine.memory.seen.instances:  # it was on btrfs before, so it is unmounted or replaced
-                return self._report_failure(error)
-            # A mount will cause an event; until then there is nothing to do.
-            self._daily.log("foreign", INFO, describe_foreign([error.path]))
-            self._mailbox.post(NotOnBtrfs(error.path))
-            return None
-        except (KeeperError, OSError) as error:
-            return self._report_failure(error)
-        self._retry.note_success()
-        self._log.run(engine, report)
-        self._reloader.compare()
-        self._mailbox.post(self._summarize(engine, report))
-        passed = engine.has_flush_passed()
-        self._post_windows()
-        if passed:
-            return 0.0
-        return _wait_s(report, engine.next_whole_look_us())
+        message = await self._worker.run(self._worker.look)
+        self._alive_s, now_s = None, time.monotonic()
+        again_s: float | None = None
+        match message:
+            case Looked():
+                self._retry.note_success()
+                self._log.log_run(message.report, self._worker.engine.directories, message.missing)
+                again_s = now_s + max(message.wait_s, SOON_S)
+            case Failed(busy_limit_us=0):
+                self._retry.note_failure(now_s)
+                again_s = self._retry.at_s
+            case Failed():
+                again_s = now_s + RETRY_S
+            case NotOnBtrfs(path):  # A mount will cause an event; until then there is nothing to do.
+                self._log.log("foreign", INFO, describe_foreign([path]))
+        known_s = [moment_s for moment_s in (again_s, self._watch_retry.at_s) if moment_s is not None]
+        self._again_s = min(known_s, default=None)
+        self._take(message)
 
-    def _summarize(self, engine: Engine, report: Report) -> Message:
-        """Return the result of a run over everything as a message for the loop."""
-        host = report.host
-        if host is None:
-            return Failed("", now_us())
-        numbers = engine.status(host, report.plan, report.outcomes)
-        found = findings(host, report.plan, report.outcomes, numbers, engine.settle_us)
-        present = present_after_run(report.plan, report.outcomes, report.waiting)._replace(
-            unwatched=self._watch_problem,
-            unwritable=unwritable(engine.directories),
-            unrecorded="; ".join(report.unrecorded),
-        )
-        p99_us = quantile(sorted(self._intake_delays.look(host.files)), 990)
-        return Looked(found, tuple(sorted(engine.list_missing_directories())), p99_us, present, report.counters)
+    async def _heed_changes(self) -> None:
+        """Take the changes that the watch reports, also while the worker is busy."""
+        while True:
+            change = await self._watch.wait()
+            heeded = catch_errors(partial(self._heed, change))
+            trouble = heeded.detail if isinstance(heeded, InternalError) else change.trouble
+            if trouble:
+                self._log.log("event", ERROR, f"what changed is not known, so everything is looked at: {trouble}")
+                self.rescan()
 
-    def _report_failure(self, error: KeeperError | OSError) -> float:
-        """Report a failed cycle and return the delay before the next, which grows.
-
-        A run of another process is no failure.
-        """
-        if isinstance(error, BusyError):
-            limit_us = MINUTE_US if isinstance(error, RecordLockedError) else HOUR_US
-            self._mailbox.post(Failed(str(error), now_us(), limit_us))
-            return RETRY_S
-        self._mailbox.post(Failed(str(error), now_us()))
-        now_s = time.monotonic()
-        self._retry.note_failure(now_s)
-        return (self._retry.at_s or now_s) - now_s
-
-    def _progress(self, progress: Progress) -> None:
-        if self._work_began_cpu_s is None:
-            self._work_began_cpu_s = time.thread_time()
-        self._alive_s = time.monotonic()
-        self._notify.status(f"working on {progress.path}")
-        self._mailbox.post(Began())
-
-    def _handle_change(self, change: Change) -> None:
-        """Handle a change that the watch reports: a rescan, a look, or a wake-up if a flush interval begins."""
-        engine = self._reloader.engine
-        began = catch_errors(lambda: [engine.memory.flushes.note_append(directory) for directory in change.appended])
-        trouble = began.detail if isinstance(began, InternalError) else change.trouble
-        if trouble:
-            self._daily.log("event", ERROR, f"what changed is not known, so everything is looked at: {trouble}")
-        if change.everything or trouble:
-            self._wakeups.rescan()
+    def _heed(self, change: Change) -> None:
+        """Request a look, or wake up if a flush interval begins."""
+        flushes = self._worker.engine.memory.flushes
+        began = [flushes.note_append(directory) for directory in change.appended]
+        if change.everything:
+            self.rescan()
         elif change.rescan:
-            self._wakeups.look_soon()
-        elif not isinstance(began, InternalError) and any(began):
-            self._wakeups.wake()
+            self._look_is_due = True
+        if change.rescan or any(began):
+            self._woken.set()
+
+    def _gives_way(self) -> bool:
+        """Return whether the service's own work must end between two pieces. From any thread."""
+        return self._stopping or self.paused or bool(self.jobs.queue)
 
     def _end(self) -> None:
-        self._stop.set()
-        self._wakeups.wake()
+        self._stopping = True
+        self._woken.set()
 
     async def _feed_watchdog(self) -> None:
         while self._notify.watchdog_s is not None:
             self._notify.alive()
-            self._notice_a_hang()
+            if self._alive_s is not None and time.monotonic() - self._alive_s > STUCK_S:
+                # the end of the run corrects this
+                self._take(Failed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
             await asyncio.sleep(self._notify.watchdog_s)
 
-    def _notice_a_hang(self) -> None:
-        """Report a run without progress as failed; its end corrects the report."""
-        alive_s = self._alive_s
-        if alive_s is not None and time.monotonic() - alive_s > STUCK_S:
-            self._take(Failed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
+    # -- What it knows -------------------------------------------------------------------------
 
+    def _post(self, message: Message) -> None:
+        """Hand a message to the event loop. From any thread."""
+        self._loop.call_soon_threadsafe(self._take, message)
 
-def _earliest(*moments_s: float | None) -> float | None:
-    """Return the earliest of the known times, None if none is known."""
-    return min((moment_s for moment_s in moments_s if moment_s is not None), default=None)
+    def _take(self, message: Message) -> None:
+        """Update the state with a message of the worker."""
+        self._state = after(self._state, message)
+        if isinstance(message, FileDone):
+            self.events.publish(message)
+        elif isinstance(message, Progressed):
+            for job in self.jobs.queue:
+                if job.number == message.job:
+                    job.progress = message.progress
+            if not message.job:
+                self._alive_s = time.monotonic()
+                self._notify.status(f"working on {message.progress.path}")
+        self._publish_state()
 
+    def _publish_state(self) -> None:
+        """Judge the state again, and show it to the service manager, the log, the metrics and the followers."""
+        present = self._state.present._replace(
+            configuration=self._worker.configuration, unwatched=self._watch.watches.problem
+        )
+        state = self._state = self._state._replace(present=present, verdict=judge_present(present, now_us()))
+        health = state.verdict.health
+        if health != "unknown" and not state.working:
+            self._notify.status(state.status_line)
+        if problems := state.verdict.problems:
+            words = " ".join(finding.word for finding in problems)
+            self._log.log("health", WARNING, state.headline, same=words)
+        elif health == "ok":
+            self._log.log_end("health", state.headline)
+        if health != self._health and not self._stopping:
+            self._health = health
+            publish = partial(self._worker.engine.publish_health, healthy={"ok": True, "act": False}.get(health))
+            self._worker.run(publish)
+        self.events.publish(Changed())
 
-def _wait_s(report: Report, whole_us: int) -> float:
-    """Return after how many seconds another plan can differ without an event; at `whole_us` everything is looked at."""
-    wake_us = report.plan.wake_at_us
-    wakes_us = [whole_us] if wake_us is None else [wake_us, whole_us]
-    waits = [(min(wakes_us) - now_us()) / 1e6, DAY_S]  # no later, where the clock was set back meanwhile
-    undone = [outcome for outcome in report.outcomes if outcome.result is not Result.DONE]
-    return min([*waits, *map(_again_s, undone)])
+    def snapshot(self) -> Snapshot:
+        """Return the present state of the service."""
+        working = self._state.working or any(job.running for job in self.jobs.queue)
+        windows = tuple(at(one, now_us()) for one in self._state.windows)
+        engine = self._worker.engine
+        state = self._state._replace(directories=engine.directories, budget_bytes=engine.budget_bytes)
+        return state._replace(working=working, windows=windows)
 
+    @property
+    def paused(self) -> bool:
+        """True while the service does no work of its own. From any thread."""
+        return self._state.present.paused
 
-def _again_s(outcome: Outcome) -> float:
-    """Return after how many seconds an action that was not done is due again."""
-    if outcome.reason is Reason.CHANGED:
-        return CHANGED_S
-    return RETRY_S if outcome.reason in PASSING else get_retry_delay_us(outcome.reason) / 1e6
+    # -- What callers request ------------------------------------------------------------------
+
+    async def plan(self, request: Request) -> dict[str, Any]:
+        """Return the document of `plan -j`.
+
+        One plan is made at a time, with a rest after it, because every user may ask and the worker has its own work.
+        Raises: KeeperError, OSError as Engine.plan.
+        """
+        loop = self._loop
+        async with self._turn:
+            await asyncio.sleep(self._plan_after_s - loop.time())
+            began_s = loop.time()
+            try:
+                return await self._worker.run(partial(self._worker.plan, request))
+            finally:
+                now_s = loop.time()
+                self._plan_after_s = now_s + min(REST_MOST_S, REST * (now_s - began_s))
+
+    async def _do(self, job: Job) -> Ended:
+        try:
+            ended, report = await self._worker.run(partial(self._worker.do, job))
+        finally:
+            self.rescan()
+        self._log.log_job(report)
+        return ended
+
+    def pause(self, span_us: int) -> None:
+        """Stop the service's own work for `span_us`; 0 means until `resume`."""
+        self.resume()
+        self._state = self._state._replace(present=self._state.present._replace(paused=True))
+        if span_us:
+            self._resume = self._loop.call_later(span_us / 1e6, self.resume)
+        self._publish_state()
+
+    def resume(self) -> None:
+        """End a pause, and do now what became due during it."""
+        if self._resume is not None:
+            self._resume.cancel()
+            self._resume = None
+        if self.paused:
+            self._state = self._state._replace(present=self._state.present._replace(paused=False))
+            self.rescan()
+            self._publish_state()
+
+    def rescan(self) -> None:
+        """Request new watches and a look at everything."""
+        self._look_is_due = self._watches_are_due = True
+        self._woken.set()
+
+    async def reload(self) -> None:
+        """Read the configuration again. Raises: KeeperError, OSError if it is wrong; the running values stay."""
+        async with self._reloading:
+            self._notify.reloading()
+            try:
+                engine = await asyncio.to_thread(self._load)
+                engine.take_over(self._worker.engine)
+                self._worker.engine, self._worker.configuration = engine, ""
+                self._say(INFO, "the configuration was read again", Event.RELOADED)
+            except (KeeperError, OSError) as error:
+                self._worker.configuration = f"{WRONG}: {error}"
+                self._say(ERROR, f"not reloaded, the running configuration stays: {error}", Event.NOT_RELOADED)
+                raise
+            finally:
+                self.rescan()
+                self._notify.ready()
+                self._publish_state()
+
+    async def _heed_hangups(self) -> None:
+        """Reload after SIGHUP."""
+        while True:
+            await self._hung_up.wait()
+            self._hung_up.clear()
+            try:
+                await self.reload()
+            except (KeeperError, OSError):
+                continue  # it is logged
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next SIGHUP is heeded
+                self.complain("the reload failed", error)
+
+    # -- Reports of the server on the bus ------------------------------------------------------
+
+    def bus_lost(self, why: str) -> None:
+        """Log that there is no bus; calls may repeat."""
+        self._log.log("bus", WARNING, why)
+
+    def bus_found(self) -> None:
+        """Log that the bus is there again, if its loss was logged."""
+        self._log.log_end("bus", "on the system bus again")
+
+    def complain(self, what: str, error: Exception) -> None:
+        """Log an unexpected exception."""
+        self._log.log_bug(what, error)

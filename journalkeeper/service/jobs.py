@@ -4,7 +4,7 @@
 A job belongs to the service and not to its caller: it continues when the caller disconnects. The outcome of the last
 job is kept.
 
-Only the event loop uses this module, except for `waiting` and `canceled`, which the worker reads.
+Only the event loop uses this module; the worker reads `Jobs.queue` and `Job.canceled`.
 """
 
 from __future__ import annotations
@@ -12,25 +12,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from journalkeeper.model import Outcome, Request
+from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NoSuchJobError
 from journalkeeper.model.progress import NONE_YET, Progress
+from journalkeeper.service.snapshot import FileDone
 
 QUEUE_MOST: Final = 8
 """The largest number of jobs in the queue; further jobs are refused."""
 
 
+@dataclass(eq=False)
 class Job:
     """One job; `request` is its caller's request."""
 
-    def __init__(self, number: int, request: Request) -> None:
-        self.number = number
-        self.request = request
-        self.progress = NONE_YET
-        self.running = False
-        self.canceled = False
+    number: int
+    request: Request
+    progress: Progress = NONE_YET
+    running: bool = False
+    canceled: bool = False
 
     @property
     def state(self) -> str:
@@ -65,13 +67,6 @@ class JobRemoved(NamedTuple):
     result: str
 
 
-class FileDone(NamedTuple):
-    """An action ended at `when_us`."""
-
-    outcome: Outcome
-    when_us: int
-
-
 Event = Changed | JobAdded | JobRemoved | FileDone
 
 
@@ -100,7 +95,8 @@ class Events:
 class Jobs:
     """The queue of jobs. `do` carries out a job; events are published to `events`.
 
-    An exception of `do` ends only that job and becomes its error. `complain` logs an unexpected one.
+    An exception of `do` ends only that job and becomes its error. `complain` logs an unexpected one. `queue` has the
+    unfinished jobs, the running one first.
     """
 
     def __init__(
@@ -109,28 +105,18 @@ class Jobs:
         self._do = do
         self._events = events
         self._complain = complain
-        self._queue: list[Job] = []
+        self.queue: list[Job] = []
         self._last: tuple[int, Ended] | None = None
         self._number = 0
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def queue(self) -> tuple[Job, ...]:
-        """The unfinished jobs, the running one first."""
-        return tuple(self._queue)
-
-    @property
-    def waiting(self) -> bool:
-        """True if there is a job, for which the service interrupts its own work. From any thread."""
-        return bool(self._queue)
-
     def add(self, request: Request) -> Job:
         """Queue a job that does `request`. Raises: BusyError if the queue is full."""
-        if len(self._queue) >= QUEUE_MOST:
+        if len(self.queue) >= QUEUE_MOST:
             raise BusyError(f"{QUEUE_MOST} jobs are queued already; wait for one to end, or cancel some")
         self._number += 1
         job = Job(self._number, request)
-        self._queue.append(job)
+        self.queue.append(job)
         self._events.publish(JobAdded(job))
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
@@ -138,25 +124,17 @@ class Jobs:
 
     def find(self, number: int) -> Job:
         """Return the unfinished job `number`. Raises: NoSuchJobError."""
-        for job in self._queue:
+        for job in self.queue:
             if job.number == number:
                 return job
         raise NoSuchJobError(f"there is no job {number}, or it is over")
-
-    def set_progress(self, number: int, progress: Progress) -> None:
-        """Set the progress of job `number`, unless it is over."""
-        for job in self._queue:
-            if job.number == number:
-                job.progress = progress
 
     def cancel(self, number: int) -> None:
         """Cancel a job: one that runs ends at the next chunk border. Raises: NoSuchJobError."""
         job = self.find(number)
         job.canceled = True
         if not job.running:
-            self._queue.remove(job)
-            error = KeeperError(f"job {number} was canceled before it began")
-            self._end(job, Ended("canceled", error=error))
+            self._end(job, _cancel_before_begin(job))
         self._events.publish(Changed())
 
     def find_result(self, number: int) -> Ended:
@@ -167,31 +145,32 @@ class Jobs:
 
     async def close(self) -> None:
         """Cancel all jobs, and wait for the end of the running one."""
-        for job in self._queue:
+        for job in self.queue:
             job.canceled = True
         if self._task is not None:
             await self._task
 
     async def _work(self) -> None:
-        while self._queue:
-            job = self._queue[0]
-            if job.canceled:
-                ended = Ended("canceled", error=KeeperError(f"the service ended before job {job.number} began"))
-            else:
-                job.running = True
-                self._events.publish(Changed())
-                ended = await self._try(job)
-            self._queue.remove(job)
-            self._end(job, ended)
+        while self.queue:
+            job = self.queue[0]
+            self._end(job, _cancel_before_begin(job) if job.canceled else await self._try(job))
             self._events.publish(Changed())
 
     async def _try(self, job: Job) -> Ended:
+        job.running = True
+        self._events.publish(Changed())
         try:
             return await self._do(job)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged, and the next job begins
-            self._complain(f"job {job.number} failed", error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this job only
+            if not isinstance(error, KeeperError | OSError):
+                self._complain(f"job {job.number} failed", error)
             return Ended("failed", error=error)
 
     def _end(self, job: Job, ended: Ended) -> None:
+        self.queue.remove(job)
         self._last = job.number, ended
         self._events.publish(JobRemoved(job, ended.result))
+
+
+def _cancel_before_begin(job: Job) -> Ended:
+    return Ended("canceled", error=KeeperError(f"job {job.number} was canceled before it began"))

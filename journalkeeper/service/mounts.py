@@ -15,51 +15,53 @@ from journalkeeper.model.errors import KeeperError
 MOUNTINFO: Final = "/proc/self/mountinfo"
 
 
-class ReadOnlyMount(NamedTuple):
-    """A mount that takes no writes to journals below `top`, although its filesystem does; `number` is its id."""
+class Unwritable(NamedTuple):
+    """A directory with journals, `top` or below it, that this process may not write to.
+
+    `mount` is the id of a mount that is read-only although its filesystem is not, "" for another reason. The unit's
+    confinement makes such mounts: ReadWritePaths= excepts the directory that is there when the service starts. A
+    directory that replaces it later lies on the read-only mount below.
+    """
 
     top: str
-    number: str
+    path: str
+    mount: str
 
 
-def read_only_mounts(tops: Iterable[str]) -> dict[ReadOnlyMount, str]:
-    """Return the mounts that keep a directory with journals read-only, and for each the first such directory.
-
-    The unit's confinement makes such mounts: ReadWritePaths= excepts the directory that is there when the service
-    starts. A directory that replaces it later lies on the read-only mount below. A filesystem that is read-only as a
-    whole is no such mount, because a service that starts anew could not write to it either.
-    """
-    found: dict[ReadOnlyMount, str] = {}
-    for top in tops:
-        for path in _places(top):
-            try:
-                fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            except OSError:
-                continue  # The directory is gone, or the next look reports what is wrong with it.
-            try:
-                line = find_mount_line(fd)
-            finally:
-                os.close(fd)
-            fields = [] if line is None else line.split()
-            if fields and "ro" in fields[5].split(",") and "ro" not in fields[-1].split(","):
-                found.setdefault(ReadOnlyMount(top, fields[0]), path)
-    return found
+def find_unwritable(tops: Iterable[str]) -> list[Unwritable]:
+    """Return the directories with journals that this process may not write to."""
+    return [
+        Unwritable(top, path, _find_read_only_mount(path))
+        for top in tops
+        for path in _places(top)
+        if os.path.isdir(path) and not os.access(path, os.W_OK, effective_ids=True)
+    ]
 
 
-def unwritable(tops: Iterable[str]) -> tuple[str, ...]:
-    """Return the directories with journals that this process may not write to; none below another of them.
+def list_paths(unwritable: Iterable[Unwritable]) -> tuple[str, ...]:
+    """Return the paths of directories that cannot be written; none below another of them.
 
     remote/ is left out: each file there that belongs to another user has the reason foreign-owner.
     """
-    found: list[str] = []
-    for top in tops:
-        for path in _places(top):
-            if os.path.basename(path) == layout.REMOTE:
-                continue
-            hidden = any(path.startswith(f"{above.rstrip('/')}/") for above in found)
-            if not hidden and os.path.isdir(path) and not os.access(path, os.W_OK, effective_ids=True):
-                found.append(path)
-    return tuple(found)
+    paths: list[str] = []
+    for _, path, _ in unwritable:
+        hidden = any(path.startswith(f"{above.rstrip('/')}/") for above in paths)
+        if not hidden and os.path.basename(path) != layout.REMOTE:
+            paths.append(path)
+    return tuple(paths)
+
+
+def _find_read_only_mount(path: str) -> str:
+    """Return the id of the mount of `path` if it is read-only and its filesystem is not, else ""."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return ""  # The directory is gone.
+    try:
+        fields = (find_mount_line(fd) or "").split()
+    finally:
+        os.close(fd)
+    return fields[0] if fields and "ro" in fields[5].split(",") and "ro" not in fields[-1].split(",") else ""
 
 
 def _places(top: str) -> list[str]:

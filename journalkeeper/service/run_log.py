@@ -1,61 +1,104 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Log the results of runs. In the worker thread."""
+"""Which sentences the service logs, and how often: a condition once a day, the traceback of a bug once a day.
+
+The service's own lines go into the journal that it watches: a line at every look would cause the flush that causes the
+next look. In the event loop.
+"""
 
 from __future__ import annotations
 
-from journalkeeper.engine import Engine
+import time
+import traceback
+from collections.abc import Iterable
+from typing import Final, Protocol
+
 from journalkeeper.model import Outcome, Reason, Result
 from journalkeeper.model.reasons import describe_outcome
 from journalkeeper.model.run import Report
 from journalkeeper.policy import nocow
 from journalkeeper.policy.deferral import PASSING
-from journalkeeper.service.daily_log import DailyLog, Say
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event
+
+SAY_AGAIN_S: Final = 86400.0
+"""A condition that lasts is logged once a day, because every logged line is one more flush to wake up for."""
+
+BUG: Final = "bug "
+LASTING: Final = frozenset({"bus", "health", "waiting", "event"})
+"""Topics, and before a place in the code the first word of topics, that no run forgets."""
+
+
+class Say(Protocol):
+    """The signature of log.Log.say."""
+
+    def __call__(
+        self, priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None
+    ) -> None: ...
 
 
 class RunLog:
-    """Logs conditions by `daily`, and by `say` when a condition is over."""
+    """Logs conditions, the results of runs and bugs by `say`, none twice a day."""
 
-    def __init__(self, daily: DailyLog, say: Say) -> None:
-        self._daily = daily
+    def __init__(self, say: Say) -> None:
         self._say = say
+        self._said: dict[str, tuple[str, float]] = {}
 
-    def job(self, report: Report) -> None:
+    def log(
+        self, about: str, priority: int, sentence: str, *, same: str | None = None, outcome: Outcome | None = None
+    ) -> None:
+        """Log `sentence` unless this topic logged the same one, or the same key `same`, in the last 24 hours."""
+        last, when_s = self._said.get(about, ("", 0.0))
+        if last != (same or sentence) or time.monotonic() - when_s >= SAY_AGAIN_S:
+            self._said[about] = same or sentence, time.monotonic()
+            self._say(priority, sentence, outcome=outcome)
+
+    def log_end(self, about: str, sentence: str) -> None:
+        """Log that the condition of a topic is over, if it had been logged."""
+        if self._said.pop(about, None) is not None:
+            self._say(INFO, sentence, Event.RECOVERED)
+
+    def log_bug(self, what: str, error: Exception) -> None:
+        """Log an unexpected exception, which caused `what`, with its traceback."""
+        place = f"{type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1:]}"
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        self.log(f"{BUG}{place}", ERROR, f"{what}: bug in journalkeeper, please report it:\n{trace}", same=place)
+
+    def log_job(self, report: Report) -> None:
         """Log the notices and outcomes of a job."""
-        for notice in report.notices:
-            self._daily.log(notice, WARNING, notice)
+        self._log_notices(report)
         for outcome in report.outcomes:
-            self._outcome(outcome, once_a_day=False)
+            self._log_outcome(outcome, once_a_day=False)
 
-    def run(self, engine: Engine, report: Report) -> None:
-        """Log the notices, outcomes and lasting conditions of a run of the service."""
-        for notice in report.notices:
-            self._daily.log(notice, WARNING, notice)
+    def log_run(self, report: Report, directories: Iterable[str], missing: tuple[str, ...]) -> None:
+        """Log the notices, outcomes and lasting conditions of a run of the service, and forget those that are over."""
+        self._log_notices(report)
         again = {action.path for action in report.plan.actions if action.live}
         for outcome in report.outcomes:
-            self._outcome(outcome, once_a_day=outcome.path in again)
+            self._log_outcome(outcome, once_a_day=outcome.path in again)
         for skip in report.plan.skipped:
             if skip.reason in {*nocow.UNWANTED, Reason.IO_ERROR}:
-                self._daily.log(f"{skip.reason} {skip.path}", WARNING, f"{skip.path}: {skip.detail}", same=skip.reason)
+                self.log(f"{skip.reason} {skip.path}", WARNING, f"{skip.path}: {skip.detail}", same=skip.reason)
             elif skip.reason is Reason.INTERNAL_ERROR:
                 what = f"{skip.path}: left alone until it changes ({skip.reason}) {skip.detail}"
-                self._daily.log(skip.path, ERROR, what, same=skip.reason)
-        waiting = sorted(engine.list_missing_directories())
-        if waiting:
-            self._daily.log("waiting", INFO, f"waiting for {' and '.join(waiting)} to appear")
-        elif self._daily.clear("waiting"):
-            self._say(INFO, f"{' and '.join(engine.directories)}: there now", Event.RECOVERED)
+                self.log(skip.path, ERROR, what, same=skip.reason)
+        if missing:
+            self.log("waiting", INFO, f"waiting for {' and '.join(missing)} to appear")
+        else:
+            self.log_end("waiting", f"{' and '.join(directories)}: there now")
         here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
         conditions = {f"{skip.reason} {skip.path}" for skip in report.plan.skipped}
-        topics = {"bus", "health", "waiting", "event"}
-        self._daily.retain(frozenset({*topics, *report.notices, *here, *conditions}))
+        kept = {*LASTING, *report.notices, *here, *conditions}
+        self._said = {about: said for about, said in self._said.items() if about in kept or about.startswith(BUG)}
 
-    def _outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
+    def _log_notices(self, report: Report) -> None:
+        for notice in report.notices:
+            self.log(notice, WARNING, notice)
+
+    def _log_outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
         """Log the outcome of a file, at most once a day for an active file, which is rewritten often."""
         what = describe_outcome(outcome)
         if outcome.result is Result.DONE:
-            self._daily.log(outcome.path, INFO, what, same="done" if once_a_day else None, outcome=outcome)
+            self.log(outcome.path, INFO, what, same="done" if once_a_day else None, outcome=outcome)
         elif outcome.reason not in PASSING:
             priority = ERROR if outcome.result is Result.FAILED else INFO
             same = outcome.reason if outcome.reason is Reason.INTERNAL_ERROR else None
-            self._daily.log(outcome.path, priority, what, same=same, outcome=outcome)
+            self.log(outcome.path, priority, what, same=same, outcome=outcome)

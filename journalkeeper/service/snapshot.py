@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The service's state as the bus shows it: one immutable record. Pure."""
+"""The service's state as the bus shows it: one immutable record, and how the worker's messages change it. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from journalkeeper import __version__
-from journalkeeper.health.evidence import Present
+from journalkeeper.health.evidence import Failure, Present
 from journalkeeper.health.finding import TRY, Verdict
-from journalkeeper.health.verdict import describe_files, describe_foreign, describe_waits
+from journalkeeper.health.verdict import describe_files, describe_foreign, describe_waits, has_failed, still_failing
 from journalkeeper.metrics.status import Status
-from journalkeeper.model import Action, Host, JournalFile, Outcome, Plan, Skip, Window
+from journalkeeper.model import Action, Host, JournalFile, Outcome, Plan, Result, Skip, Window
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.progress import Progress
 from journalkeeper.model.recorded import Counters
+from journalkeeper.model.run import Report
 
 Doing = Action | Skip | Outcome
 
@@ -141,3 +143,99 @@ def manager(snapshot: Snapshot) -> Manager:
         next_flush_us=snapshot.next_flush_us,
         budget_left_bytes=found.status.budget_left_bytes,
     )
+
+
+# -- Messages of the worker --------------------------------------------------------------------
+
+
+class Looked(NamedTuple):
+    """A run over everything ended; `present` is the state that it left. Another plan can differ after `wait_s`."""
+
+    findings: Findings
+    missing: tuple[str, ...]
+    intake_p99_us: int
+    present: Present
+    report: Report
+    wait_s: float
+
+
+class Failed(NamedTuple):
+    """A run failed as a whole because of `problem`, at `when_us`.
+
+    If another process holds what the run needs, `busy_limit_us` is how long that is normal, else 0.
+    """
+
+    problem: str
+    when_us: int
+    busy_limit_us: int = 0
+
+
+class NotOnBtrfs(NamedTuple):
+    """A look ended at `path`: no journal directory is on btrfs."""
+
+    path: str
+
+
+class Progressed(NamedTuple):
+    """A run made progress: that of `job`, or with 0 the service's own."""
+
+    job: int
+    progress: Progress
+
+
+class FileDone(NamedTuple):
+    """An action ended at `when_us`."""
+
+    outcome: Outcome
+    when_us: int
+
+
+class FlushesLooked(NamedTuple):
+    """The flush timers were read: the window of each instance, and when the first journald flushes."""
+
+    windows: tuple[Window, ...]
+    next_flush_us: int
+
+
+Message = FlushesLooked | Looked | Failed | FileDone | NotOnBtrfs | Progressed
+
+
+def after(state: Snapshot, message: Message) -> Snapshot:
+    """Return `state` as `message` changes it."""
+    match message:
+        case Progressed(job, _):
+            return state if job else state._replace(working=True)
+        case Looked(findings, missing, intake_p99_us, present, report):
+            failing = {one.path: one for one in still_failing(state.present.failures, findings.decided)}
+            failing |= {one.path: one for one in present.failures}
+            return state._replace(
+                working=False,
+                findings=findings,
+                missing=missing,
+                intake_p99_us=intake_p99_us,
+                present=present._replace(failures=tuple(failing.values()), paused=state.present.paused),
+                counters=report.counters or state.counters,
+            )
+        case FlushesLooked(windows, next_flush_us):
+            return state._replace(windows=windows, next_flush_us=next_flush_us)
+        case Failed():
+            return state._replace(working=False, present=_present_after_failure(state.present, message))
+        case FileDone(outcome, when_us):
+            failures = [one for one in state.present.failures if one.path != outcome.path]
+            if has_failed(outcome):
+                failures.append(Failure(outcome.path, outcome.reason, outcome.detail))
+            tally = state.tally.add(outcome, when_us) if outcome.result is Result.DONE else state.tally
+            lacking = tuple(one for one in state.present.lacking_space if one.path != outcome.path)
+            present = state.present._replace(failures=tuple(failures), lacking_space=lacking)
+            return state._replace(tally=tally, present=present)
+        case NotOnBtrfs(path):
+            present = Present(foreign=path, paused=state.present.paused)
+            return state._replace(working=False, findings=None, present=present)
+
+
+def _present_after_failure(present: Present, failed: Failed) -> Present:
+    if not failed.busy_limit_us:
+        return present._replace(problem=failed.problem, busy="")
+    since_us = present.busy_since_us if present.busy else failed.when_us
+    held = present._replace(busy=failed.problem, busy_since_us=since_us, busy_limit_us=failed.busy_limit_us)
+    return held._replace(problem="")

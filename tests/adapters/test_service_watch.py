@@ -14,9 +14,8 @@ import pyinotify
 import pytest
 
 from journalkeeper.journald import layout
-from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.scratch_volume import run
-from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, Watch
+from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, Watch, watch_directories
 from tests.hosts import MACHINE
 
 Watching = Callable[..., "Scene"]
@@ -33,16 +32,40 @@ class Told(NamedTuple):
 
 
 class Scene:
-    """A watch in a loop of its own, refreshed after each rescan as the daemon does it."""
+    """A watch in a loop of its own, renewed after each change of everything as the daemon does it."""
 
     def __init__(self, *tops: Path | str) -> None:
         self.loop = asyncio.new_event_loop()
         self.changes: list[Change] = []
-        self.watch = Watch(map(str, tops), self.changes.append)
-        self.watch.attach(self.loop)
-        self.watch.refresh()
+        self._tops = tuple(map(str, tops))
+        self.watch = self.loop.run_until_complete(self._make())
+        self._following = self.loop.create_task(self._follow())
+        self.renew()
+
+    async def _make(self) -> Watch:
+        return Watch()
+
+    async def _follow(self) -> None:
+        while True:
+            self.changes.append(await self.watch.wait())
+
+    def renew(self) -> None:
+        self.watch.use(watch_directories(self._tops))
+
+    def watches(self, path: Path) -> bool:
+        """Whether the kernel watches the directory at `path`."""
+        return f" ino:{path.stat().st_ino:x} " in self._fdinfo()
+
+    def count(self) -> int:
+        """The number of watches in the kernel."""
+        return self._fdinfo().count("inotify wd:")
+
+    def _fdinfo(self) -> str:
+        return Path(f"/proc/self/fdinfo/{self.watch.watches.fd}").read_text()
 
     def close(self) -> None:
+        self._following.cancel()
+        self.loop.run_until_complete(asyncio.wait([self._following]))
         self.watch.close()
         self.loop.close()
 
@@ -57,7 +80,7 @@ class Scene:
             if len(self.changes) == seen:
                 break
             if any(change.everything for change in self.changes[seen:]):
-                self.watch.refresh()
+                self.renew()
             seen = len(self.changes)
         appended = frozenset[str]().union(*(change.appended for change in self.changes))
         return Told(appended, rescan=any(change.rescan for change in self.changes))
@@ -194,12 +217,13 @@ def test_a_directory_whose_own_name_is_not_utf8_is_watched(tmp_path: Path, watch
 def test_new_instances_are_watched_and_vanished_ones_dropped(top: Path, name: str, scene: Scene) -> None:
     instance = top / name
     assert scene.after(instance.mkdir).rescan
-    assert str(instance) in scene.watch.watched
+    assert scene.watches(instance)
     active = instance / "system.journal"
     assert scene.after(active.touch).rescan
     assert scene.after(lambda: append(active)).appended == {str(instance)}
+    count = scene.count()
     assert scene.after(lambda: shutil.rmtree(instance)).rescan
-    assert str(instance) not in scene.watch.watched
+    assert scene.count() == count - 1
 
 
 def test_a_top_that_is_not_there_yet_is_waited_for(tmp_path: Path, watching: Watching) -> None:
@@ -226,7 +250,7 @@ def test_what_else_appears_beside_a_missing_or_present_top_is_not_told(
 def test_a_top_that_is_moved_away_and_made_anew_is_found_again(top: Path, scene: Scene) -> None:
     old = top.with_name("old")
     assert scene.after(lambda: top.rename(old)).rescan
-    assert str(top) not in scene.watch.watched
+    assert not scene.watches(old)
     assert scene.after(lambda: append(old / MACHINE / "system.journal")) == NOTHING
     (old / MACHINE / "user-1.journal").touch()
     assert scene.after(lambda: (top / MACHINE).mkdir(parents=True)).rescan
@@ -236,12 +260,12 @@ def test_a_top_that_is_moved_away_and_made_anew_is_found_again(top: Path, scene:
 
 def test_moving_a_top_to_and_fro_leaves_no_watch_behind(top: Path, scene: Scene) -> None:
     other = top.with_name("other")
-    kept = len(scene.watch.watched)
+    kept, descriptors = scene.count(), len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         scene.after(lambda: top.rename(other))
         scene.after(lambda: other.rename(top))
-    fdinfo = Path(f"/proc/self/fdinfo/{scene.watch.fd}").read_text()
-    assert fdinfo.count("inotify wd:") == len(scene.watch.watched) == kept
+    assert scene.count() == kept
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_link_that_comes_to_lead_elsewhere_is_followed(tmp_path: Path, watching: Watching) -> None:
@@ -250,11 +274,11 @@ def test_a_link_that_comes_to_lead_elsewhere_is_followed(tmp_path: Path, watchin
         (place / MACHINE).mkdir(parents=True)
     link.symlink_to(first)
     scene = watching(link)
-    assert str(first / MACHINE) in scene.watch.watched
+    assert scene.watches(first / MACHINE)
     (tmp_path / "new").symlink_to(second)
     assert scene.after(lambda: (tmp_path / "new").rename(link)).rescan
-    assert str(second / MACHINE) in scene.watch.watched
-    assert str(first / MACHINE) not in scene.watch.watched
+    assert scene.watches(second / MACHINE)
+    assert not scene.watches(first / MACHINE)
 
 
 def test_an_instance_made_while_the_others_are_being_watched_is_not_missed(
@@ -271,8 +295,8 @@ def test_an_instance_made_while_the_others_are_being_watched_is_not_missed(
 
     shutil.rmtree(top / MACHINE)
     monkeypatch.setattr(layout, "find_directories", directories)
-    scene.watch.refresh()
-    assert str(late) in scene.watch.watched
+    scene.renew()
+    assert scene.watches(late)
 
 
 def test_two_tops_one_below_the_other_share_their_watches(top: Path, watching: Watching) -> None:
@@ -285,27 +309,20 @@ def test_a_directory_that_cannot_be_watched_is_said_and_the_others_are(
     tmp_path: Path, top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (top / "remote").mkdir()
-    watch = Watch([str(top)], lambda change: None)
-    assert watch._manager is not None
-    real, watched = watch._manager.add_watch, []
+    real, watched = pyinotify.WatchManager.add_watch, list[str]()
 
-    def add_watch(path: str, mask: int, *, quiet: bool) -> object:
+    def add_watch(manager: pyinotify.WatchManager, path: str, mask: int, *, quiet: bool) -> object:
         watched.append(os.readlink(path))
         if watched[-1] == str(top / MACHINE):
             raise pyinotify.WatchManagerError("no space", {})
-        return real(path, mask, quiet=quiet)
+        return real(manager, path, mask, quiet=quiet)
 
-    monkeypatch.setattr(watch._manager, "add_watch", add_watch)
-    with pytest.raises(KeeperError, match="max_user_watches"):
-        watch.refresh()
-    assert watch.watched == {str(tmp_path), str(top), str(top / "remote")}
-    watch.close()
-
-
-def test_closing_twice_is_harmless(top: Path) -> None:
-    watch = Watch([str(top)], lambda change: None)
-    watch.close()
-    watch.close()
+    monkeypatch.setattr(pyinotify.WatchManager, "add_watch", add_watch)
+    watches = watch_directories([str(top)])
+    os.close(watches.fd)
+    assert "max_user_watches" in watches.problem
+    assert set(watched) == {str(tmp_path), str(top), str(top / MACHINE), str(top / "remote")}
+    assert len(watches.interests) == 3
 
 
 # mounts
@@ -330,9 +347,9 @@ def test_what_is_mounted_on_a_top_is_found_and_what_lay_below_it_afterwards(
     top: Path, mountable: Callable[[Path], None], scene: Scene
 ) -> None:
     assert scene.after(lambda: mountable(top)).rescan
-    assert str(top / MACHINE) not in scene.watch.watched
+    assert scene.count() == 2
     assert scene.after((top / "remote").mkdir).rescan
-    assert str(top / "remote") in scene.watch.watched
+    assert scene.watches(top / "remote")
     assert scene.after(lambda: run("umount", "--lazy", top)).rescan
     assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}
 
@@ -364,23 +381,43 @@ def test_a_mount_that_becomes_read_only_is_told(
     assert scene.after(lambda: run("mount", "-o", "remount,ro", top)).rescan
 
 
+@pytest.mark.root
+def test_an_instance_keeps_its_events_where_another_path_leads_to_it(tmp_path: Path, watching: Watching) -> None:
+    """The kernel has one watch for a directory, and a second request for fewer events must not replace it."""
+    instance, second = tmp_path / "journal" / MACHINE, tmp_path / "second"
+    for path in (instance, second):
+        path.mkdir(parents=True)
+    (instance / "system.journal").touch()
+    run("mount", "--bind", instance, second)
+    try:
+        scene = watching(instance.parent, second / "missing")
+        assert scene.after(lambda: append(instance / "system.journal")).appended == {str(instance)}
+        assert scene.after((second / "missing").mkdir).rescan
+    finally:
+        run("umount", "--lazy", second)
+
+
 # bursts
 
 
 @pytest.mark.parametrize("files", [10_000, QUEUE + 2_000], ids=["burst", "overflow"])
 def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
-    top: Path, watching: Watching, files: int
+    top: Path, watching: Watching, files: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = watching(top, top.with_name("second"))
     calls: list[int] = []
-    real = scene.watch._read
+    read, take = scene.watch._read, scene.watch._take
 
-    def read() -> None:
-        before = scene.watch.events
-        real()
-        calls.append(scene.watch.events - before)
+    def count_call() -> None:
+        calls.append(0)
+        read()
 
-    scene.loop.add_reader(scene.watch.fd, read)
+    def count_event(number: int, mask: int, name: bytes) -> None:
+        calls[-1] += 1
+        take(number, mask, name)
+
+    monkeypatch.setattr(scene.watch, "_take", count_event)
+    scene.loop.add_reader(scene.watch.watches.fd, count_call)
 
     def burst() -> None:
         for number in range(files):

@@ -62,7 +62,7 @@ AS_NOBODY = (
     "from journalkeeper.config import files, validation;"
     "from journalkeeper.history import record;"
     "from journalkeeper.model import reasons;"
-    "from journalkeeper.service import api;"
+    "from journalkeeper.service import log;"
     f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY});"
     "sys.exit(main(sys.argv[1:]))"
 )

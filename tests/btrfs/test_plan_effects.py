@@ -18,7 +18,7 @@ from journalkeeper.observe import flushes
 from journalkeeper.policy.flush_timer import FlushTimer
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from journalkeeper.service import api
+from journalkeeper.service import worker
 from tests.btrfs.journals import ALWAYS, NOW, do, extents, go, planned, with_unwritten
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
@@ -68,7 +68,7 @@ def test_a_directory_that_became_a_link_after_it_was_checked_leads_nowhere(engin
     """The owner of remote/ may exchange what is in it at any moment."""
     sub = top / "remote" / "sub"
     (name,) = os.listdir(sub)
-    checked = api._resolve(Request(paths=(f"{sub}/{name}",), now=True), engine.directories)
+    checked = worker.resolve(Request(paths=(f"{sub}/{name}",), now=True), engine.directories)
     assert [action.path for action in engine.plan(checked).actions] == [f"{sub}/{name}"]
     sub.rename(top / "remote" / "moved")
     sub.symlink_to(top.parent / "elsewhere")
@@ -76,14 +76,14 @@ def test_a_directory_that_became_a_link_after_it_was_checked_leads_nowhere(engin
     assert found.actions == ()
     assert [skip.path for skip in found.skipped] == [f"{sub}/{name}"]
     with pytest.raises(UsageError, match="behind a link"):
-        api._resolve(checked, engine.directories)
+        worker.resolve(checked, engine.directories)
 
 
 def test_a_watched_directory_itself_may_be_a_link(top: Path) -> None:
     link = top.with_name("link")
     link.symlink_to(top)
     given = Request(paths=(f"{link}/{MACHINE}/system.journal", f"{link}/{MACHINE}/not-there.journal"))
-    placed = api._resolve(given, (f"{link}/",))
+    placed = worker.resolve(given, (f"{link}/",))
     assert placed.paths == (f"{top}/{MACHINE}/system.journal", f"{top}/{MACHINE}/not-there.journal")
 
 

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from journalkeeper.bus.server import Server
-from journalkeeper.model import JournalFile, Reason, Request, Skip
-from journalkeeper.service.daily_log import Mistakes
+from journalkeeper.model import JournalFile, Outcome, Reason, Request, Skip
 from journalkeeper.service.jobs import Ended, Events, Job, Jobs
+from journalkeeper.service.log import Event
+from journalkeeper.service.run_log import RunLog
 from journalkeeper.service.snapshot import Findings, Snapshot
 from tests import figures, hosts
 
@@ -101,7 +102,11 @@ async def main(files: int, length: int, *, ends: bool) -> None:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
-    complain = Mistakes(say).complain
+    def log(priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None) -> None:
+        del priority, event, outcome
+        say(sentence)
+
+    complain = RunLog(log).log_bug
     made = Made(files, length, say, complain, ends=ends)
     server = Server(made, os.environ["DBUS_SYSTEM_BUS_ADDRESS"], say, lambda: say("well"), complain)
     await server.run()

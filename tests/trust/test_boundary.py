@@ -32,12 +32,12 @@ from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.plan import plan as planned
 from journalkeeper.probe.scratch_volume import ScratchVolume
-from journalkeeper.service.daily_log import DailyLog
-from journalkeeper.service.log import Event
-from journalkeeper.service.watch import Change, Watch
+from journalkeeper.service.run_log import RunLog
+from journalkeeper.service.watch import Change, Watch, watch_directories
 from tests import hosts
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, empty, put
+from tests.trust.services import listener
 
 CONTENT = empty(size_bytes=1 << 20).ljust(1 << 20, b"\0")
 """An archive without entries that every check of the header passes."""
@@ -269,32 +269,23 @@ def test_a_record_with_a_newer_versions_word_ends_no_plan_and_no_run(top: Path, 
 def test_an_event_that_raises_anything_has_everything_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes: list[Change] = []
-
-    async def watch() -> None:
-        watched = Watch((str(tmp_path),), changes.append)
-        watched.refresh()
-        watched.attach(asyncio.get_running_loop())
+    async def watch() -> Change:
+        watched = Watch()
+        watched.use(watch_directories((str(tmp_path),)))
         monkeypatch.setattr(watched, "_take", mistake)
         (tmp_path / MACHINE).mkdir()
-        while not changes:
-            await asyncio.sleep(0.01)
+        change = await watched.wait()
         watched.close()
+        return change
 
-    asyncio.run(asyncio.wait_for(watch(), 60))
-    (change,) = changes
-    assert change.rescan
+    change = asyncio.run(asyncio.wait_for(watch(), 60))
+    assert change.everything
     assert change.trouble.startswith("ZeroDivisionError: ours in mistake")
 
 
 def test_a_mistake_is_said_once() -> None:
     said: list[str] = []
-
-    def say(priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None) -> None:
-        assert (priority, event, outcome) == (3, Event.CONDITION, None)
-        said.append(sentence)
-
-    daily = DailyLog(say)
+    log = RunLog(listener(said))
     for sentence in ("the outcome's", "the next plan's"):
-        daily.log("/j/a.journal", 3, sentence, same=Reason.INTERNAL_ERROR)
+        log.log("/j/a.journal", 3, sentence, same=Reason.INTERNAL_ERROR)
     assert said == ["the outcome's"]

@@ -16,10 +16,9 @@ import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.model.errors import KeeperError
 from journalkeeper.service import backoff, daemon
 from journalkeeper.service.backoff import RETRY_MOST_S, RETRY_S, Backoff
-from journalkeeper.service.watch import Watch
+from journalkeeper.service.watch import Watches
 from tests.hosts import MACHINE
 from tests.trust.services import listener
 
@@ -27,28 +26,21 @@ CHECKOUT = Path(__file__).parents[2]
 
 WATCHES = """
 import asyncio, sys
-from journalkeeper.model.errors import KeeperError
-from journalkeeper.service.watch import Watch
-from tests.trust.services import listener
+from journalkeeper.service.watch import Watch, watch_directories
 
 def limit(number):
     open("/proc/sys/user/max_inotify_%s" % sys.argv[2], "w").write(str(number))
 
 async def main():
-    changes = []
     limit(sys.argv[3])
-    watch = Watch([sys.argv[1]], changes.append)
-    watch.attach(asyncio.get_running_loop())
-    try:
-        await asyncio.to_thread(watch.refresh)
-        print("not refused")
-    except KeeperError as error:
-        print(error)
+    watch = Watch()
+    watch.use(watch_directories([sys.argv[1]]))
+    print(watch.watches.problem)
     limit(1000)
-    await asyncio.to_thread(watch.refresh)
+    watch.use(watch_directories([sys.argv[1]]))
     open(sys.argv[1] + "/remote/new.journal", "w").close()
-    await asyncio.sleep(0.5)
-    print(len(watch.watched), any(change.rescan for change in changes))
+    change = await asyncio.wait_for(watch.wait(), 60)
+    print(len(watch.watches.interests), change.rescan, watch.watches.problem)
 
 asyncio.run(main())
 """
@@ -73,28 +65,29 @@ def test_a_limit_is_named_with_its_value_and_watching_goes_on_when_it_is_raised(
     present = int(Path(f"/proc/sys/fs/inotify/{limit}").read_text())
     assert f"fs.inotify.{limit} is {present}; raise it: sysctl fs.inotify.{limit}={2 * present}" in refused
     assert "/proc/self/fd" not in refused
-    assert after == "5 True", "its parent, the top and its three directories"
+    assert after == "5 True ", "its parent, the top and its three directories"
 
 
 class Refusing:
-    """Watch.refresh that is refused as long as the test wants."""
+    """watch_directories, which is refused as long as the test wants."""
 
     def __init__(self) -> None:
         self.tries_s: list[float] = []
         self.refuse = True
         self.done = threading.Event()
 
-    def __call__(self, _: Watch) -> None:
+    def __call__(self, _: tuple[str, ...]) -> Watches:
         self.tries_s.append(time.monotonic())
         if self.refuse:
-            raise KeeperError("/j: cannot watch it: no space; fs.inotify.max_user_watches is 2")
+            return Watches(problem="/j: cannot watch it: no space; fs.inotify.max_user_watches is 2")
         self.done.set()
+        return Watches()
 
 
 @pytest.fixture
 def refusing(monkeypatch: pytest.MonkeyPatch) -> Refusing:
     refresh = Refusing()
-    monkeypatch.setattr(Watch, "refresh", lambda watch: refresh(watch))  # noqa: PLW0108 - a function is bound, a callable object is not
+    monkeypatch.setattr(daemon, "watch_directories", refresh)
     monkeypatch.setattr(backoff, "RETRY_S", 0.2)
     monkeypatch.setattr("journalkeeper.bus.names.bus_address", lambda: None)
     return refresh

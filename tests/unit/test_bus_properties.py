@@ -18,9 +18,9 @@ from journalkeeper.model.run import Report
 from journalkeeper.model.units import MINUTE_US
 from journalkeeper.policy.window import next_flush_us
 from journalkeeper.service import snapshot as snapshots
-from journalkeeper.service.api import result
 from journalkeeper.service.jobs import Ended, Events, Job, Jobs
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally
+from journalkeeper.service.worker import result
 from tests import figures, hosts
 from tests.journal_files import archive_name
 

@@ -14,8 +14,8 @@ from journalkeeper.bus import names, signals
 from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.signals import Signals
 from journalkeeper.model import Outcome, Reason, Request, Result, Verb
-from journalkeeper.service.jobs import Changed, Ended, Event, Events, FileDone, Job, JobAdded, JobRemoved, Jobs
-from journalkeeper.service.snapshot import Snapshot
+from journalkeeper.service.jobs import Changed, Ended, Event, Events, Job, JobAdded, JobRemoved, Jobs
+from journalkeeper.service.snapshot import FileDone, Snapshot
 
 DONE = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 900, 400, 100, 1.0)
 JOB = Job(1, Request())

@@ -71,7 +71,7 @@ async def test_jobs_run_one_at_a_time_in_the_order_in_which_they_came(bench: Ben
     again = bench.jobs.add(request(0))
     assert again.number == 4
     await bench.finish()
-    assert not bench.jobs.waiting
+    assert not bench.jobs.queue
 
 
 async def test_the_same_request_is_another_job(bench: Bench) -> None:
@@ -124,7 +124,7 @@ async def test_an_exception_that_nobody_foresaw_ends_its_job_only(bench: Bench) 
     assert isinstance(bench.jobs.find_result(first.number).error, RuntimeError)
     await bench.finish()
     assert bench.heard[2:] == [("job 1 failed: x", 0), ("failed", first.number), ("done", second.number)]
-    assert not bench.jobs.waiting
+    assert not bench.jobs.queue
 
 
 async def test_the_service_ends_with_the_running_job_and_begins_no_other(bench: Bench) -> None:

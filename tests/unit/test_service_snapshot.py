@@ -1,24 +1,35 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the worker reports, how it gets to the event loop, and who follows what happens there."""
+"""How the worker's messages change the state, and who follows what happens."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from typing import Any
 
 import pytest
 
 from journalkeeper.health.evidence import Failure, Present
-from journalkeeper.model import Outcome, Reason, Request, Result, Skip, Verb, Window
+from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Skip, Verb, Window
 from journalkeeper.model.progress import Progress
-from journalkeeper.service.jobs import Changed, Events, FileDone, Job, JobAdded
-from journalkeeper.service.mailbox import Mailbox
-from journalkeeper.service.messages import Began, Failed, FlushesLooked, Looked, Message, NotOnBtrfs, Progressed, after
-from journalkeeper.service.snapshot import Findings, Snapshot, Tally
+from journalkeeper.model.run import Report
+from journalkeeper.service.jobs import Changed, Events, Job, JobAdded
+from journalkeeper.service.snapshot import (
+    Failed,
+    FileDone,
+    Findings,
+    FlushesLooked,
+    Looked,
+    Message,
+    NotOnBtrfs,
+    Progressed,
+    Snapshot,
+    Tally,
+    after,
+)
 from tests import figures
 
 CALM = Snapshot(("/j",))
+PROGRESS = Progress(1, 2, "/j/a", 3, 4)
+REPORT = Report(Plan((), (), ()), (), 0, 0.0, ())
 FOUND = Findings({}, {}, figures.STATUS, "")
 WINDOW = Window("m", open=True, closes_at_us=8, reason="online")
 DONE = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 900, 400, 100, 1.0)
@@ -41,7 +52,7 @@ def looked(found: Findings, *failures: Failure) -> Snapshot:
 @pytest.mark.parametrize(
     ("state", "message", "expected"),
     [
-        (CALM, Began(), CALM._replace(working=True)),
+        (CALM, Progressed(0, PROGRESS), CALM._replace(working=True)),
         (CALM._replace(working=True), Failed("no btrfs", 5), with_present(problem="no btrfs")),
         (with_present(problem="no btrfs"), Failed("", 5), with_present()),
         (
@@ -57,35 +68,22 @@ def looked(found: Findings, *failures: Failure) -> Snapshot:
         ),
         (
             with_present(problem="no btrfs", paused=True)._replace(working=True),
-            Looked(FOUND, ("/k",), 7, Present(limits=("too many",))),
+            Looked(FOUND, ("/k",), 7, Present(limits=("too many",)), REPORT, 1.0),
             Snapshot(("/j",), ("/k",), FOUND, intake_p99_us=7, present=Present(limits=("too many",), paused=True)),
         ),
         (CALM, FileDone(BAD, 5), with_present(failures=(FAILURE,))),
         (with_present(failures=(FAILURE,)), FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
         (with_present(lacking_space=(FAILURE,)), FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
-        (with_present(failures=(FAILURE,)), Looked(FOUND, (), 7, Present()), looked(FOUND)),
-        (with_present(failures=(FAILURE,)), Looked(REFUSED, (), 7, Present()), looked(REFUSED, FAILURE)),
+        (with_present(failures=(FAILURE,)), Looked(FOUND, (), 7, Present(), REPORT, 1.0), looked(FOUND)),
+        (with_present(failures=(FAILURE,)), Looked(REFUSED, (), 7, Present(), REPORT, 1.0), looked(REFUSED, FAILURE)),
         (CALM, FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
         (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
         (CALM, FlushesLooked((WINDOW,), 9), CALM._replace(windows=(WINDOW,), next_flush_us=9)),
-        (CALM, Progressed(1, Progress(1, 2, "/j/a", 3, 4)), CALM),
+        (CALM, Progressed(1, PROGRESS), CALM),
     ],
 )
 def test_each_message_replaces_the_state_as_a_whole(state: Snapshot, message: Message, expected: Snapshot) -> None:
     assert after(state, message) == expected
-
-
-async def test_what_threads_post_is_taken_in_the_loop_in_its_order() -> None:
-    taken: list[tuple[int, threading.Thread]] = []
-    mailbox = Mailbox[int](asyncio.get_running_loop(), lambda one: taken.append((one, threading.current_thread())))
-
-    def post() -> None:
-        for number in range(1000):
-            mailbox.post(number)
-
-    await asyncio.to_thread(post)
-    await asyncio.sleep(0)
-    assert taken == [(number, threading.current_thread()) for number in range(1000)]
 
 
 async def test_a_follower_gets_what_happens_while_it_follows() -> None:

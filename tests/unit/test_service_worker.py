@@ -9,7 +9,7 @@ from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US, SECOND_US
 from journalkeeper.policy.deferral import AGAIN_US
-from journalkeeper.service import daemon
+from journalkeeper.service import worker
 from journalkeeper.service.backoff import RETRY_S
 
 NOW_US = 1_700_000_000 * SECOND_US
@@ -42,6 +42,6 @@ def test_the_first_moment_at_which_something_can_be_due(
     whole_us: int,
     wait_s: float,
 ) -> None:
-    monkeypatch.setattr(daemon, "now_us", lambda: NOW_US)
+    monkeypatch.setattr(worker, "now_us", lambda: NOW_US)
     report = Report(Plan((), (), skipped), outcomes, 0, 0.0, ())
-    assert daemon._wait_s(report, whole_us) == wait_s
+    assert worker.get_wait_s(report, whole_us) == wait_s
