@@ -13,7 +13,7 @@ forge the priority of a line on stderr or control a terminal. It cannot change t
 which `journalctl -x` copies fields.
 
 The lines go into the files that the service watches. That makes no loop: an appended line causes a look at most once in
-a flush interval. A lasting condition is logged once (daily_log.DailyLog), and a look without work logs nothing. LINES
+a flush interval. A lasting condition is logged once (run_log.RunLog), and a look without work logs nothing. LINES
 bounds the rest.
 
 Source: systemd's doc JOURNAL_NATIVE_PROTOCOL; src/libsystemd/sd-journal/journal-send.c; systemd.exec(5),
