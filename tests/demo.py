@@ -19,7 +19,8 @@ from typing import NamedTuple
 from journalkeeper.probe import bed as beds
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.compare import age_until, slow_s
-from journalkeeper.probe.scratch_volume import disk_bytes, drop_caches, extents, raise_on_signals
+from journalkeeper.probe.scratch_volume import extents, raise_on_signals
+from tests.volumes import disk_bytes, drop_caches
 
 MIB = 1 << 20
 SETTINGS = ("SystemMaxFileSize=256M", "SystemMaxUse=1G")

@@ -29,7 +29,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import IO, Final
 
-from journalkeeper.probe.scratch_volume import PREFIX, ScratchVolume, run
+from journalkeeper.probe.scratch_volume import PREFIX, ScratchVolume
+from tests.volumes import make_images
 
 IN_HEADER: Final = struct.Struct("=IIQQIIIHH")
 OUT_HEADER: Final = struct.Struct("=IiQ")
@@ -271,10 +272,8 @@ def served(module: str, image: Path, *words: str) -> Iterator[Control]:
 def on_slow_disk(size: str) -> Iterator[tuple[ScratchVolume, Control]]:
     """A volume of this size, sparse, and its disk."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as place:
-        image = Path(place, "disk0.img")
-        run("truncate", "-s", size, image)
-        run("mkfs.btrfs", "-q", "-d", "single", image)
-        with slow_disk(image) as disk, ScratchVolume(base=Path(place)) as volume:
+        (image,) = make_images(Path(place), size)
+        with slow_disk(image) as disk, ScratchVolume(images=[image]) as volume:
             yield volume, disk
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import shutil
 import signal
 import socket
 import struct
@@ -109,9 +108,6 @@ def missing_for_journald() -> str | None:
         return "a private journald needs root: run with sudo"
     if program() is None:
         return "systemd-journald is not installed (package systemd)"
-    for tool in ("unshare", "setpriv"):
-        if shutil.which(tool) is None:
-            return f"{tool} is not installed (package util-linux)"
     if machine_id() is None:
         return "/etc/machine-id contains no id: run systemd-machine-id-setup"
     return None

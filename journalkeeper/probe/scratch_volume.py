@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -27,14 +28,12 @@ PREFIX = "journalkeeper-lab-"
 
 TOOLS = {
     "mkfs.btrfs": "btrfs-progs",
-    "btrfs": "btrfs-progs",
     "losetup": "util-linux or mount",
     "mount": "mount",
-    "umount": "mount",
-    "truncate": "coreutils",
-    "stat": "coreutils",
     "chattr": "e2fsprogs",
     "filefrag": "e2fsprogs",
+    "setpriv": "util-linux",
+    "unshare": "util-linux",
 }
 ISOLATED = "JOURNALKEEPER_LAB_ISOLATED"
 """The environment variable with the id of the process that `isolate` moved to its own mount namespace."""
@@ -43,7 +42,6 @@ SECTOR_BYTES = 512
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHARED_CHROOT = "this chroot shares its mounts: `mount --bind ROOT ROOT` before entering it"
 THROTTLES = ("read_iops_device", "write_iops_device")
-DISKS = {"single": 1, "dup": 1, "raid1": 2, "raid10": 4}
 
 
 def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
@@ -56,10 +54,6 @@ def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
         command = " ".join(os.fspath(word) for word in argv)
         raise RuntimeError(f"{command}: exit {done.returncode}: {done.stderr.strip()}")
     return done.stdout
-
-
-def _works(*argv: str) -> bool:
-    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
 def own_mounts() -> tuple[str, ...] | None:
@@ -120,64 +114,50 @@ def missing() -> str | None:
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             return f"{tool} is not installed (package {package})"
-    return _find_denial()
-
-
-def _find_denial() -> str | None:
-    """Return one line that states which operation the kernel or a container denies to root; None if all work."""
-    if "\tbtrfs\n" not in Path("/proc/filesystems").read_text() and not _works("modprobe", "btrfs"):
-        return "this kernel has no btrfs"
     alone = own_mounts()
     if alone is None:
         return SHARED_CHROOT
-    if not _works(*alone, "true"):
-        return "root may not mount here (a container without CAP_SYS_ADMIN?)"
-    if not _works("losetup", "--find"):
-        return "this machine offers no loop devices (see /dev/loop-control and `losetup --find`)"
+    try:
+        run(*alone, "true")
+        run("losetup", "--find")
+        if "\tbtrfs\n" not in Path("/proc/filesystems").read_text():
+            run("modprobe", "btrfs")
+    except (RuntimeError, OSError) as error:
+        return str(error)
     return None
 
 
 class ScratchVolume:
     """A btrfs of `size` (as in truncate(1)) in a temporary directory.
 
-    As a context manager, it unmounts and removes everything at the end. `profile` is mkfs.btrfs's data profile; raid1
-    makes two images, raid10 four. `image` is copied instead of making a new filesystem. The copy has the same UUID, so
-    mount only one of the two at a time. `base` is a directory of the caller: a filesystem in it is reused, and both are
-    kept by `close`.
+    As a context manager, it unmounts and removes everything at the end. `images` are files of the caller that contain
+    the filesystem; they are kept.
     """
 
     def __init__(
         self,
         size: str = "1G",
         *,
-        profile: str = "single",
         options: str = "",
-        image: Path | None = None,
         parent: str | os.PathLike[str] | None = None,
-        base: Path | None = None,
+        images: Sequence[Path] = (),
     ) -> None:
-        self.base = base or Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-        self._kept = base is not None
+        self.base = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         self.mountpoint = self.base / "mnt"
         self.options = options
-        self.images = [self.base / f"disk{n}.img" for n in range(DISKS[profile])]
+        self.images = list(images) or [self.base / "disk.img"]
         self.devices: list[str] = []
         self._held: list[int] = []
         self._throttled = False
         try:
-            self.mountpoint.mkdir(parents=True, exist_ok=True)
-            if run("stat", "--file-system", "--format=%T", self.base).strip() == "btrfs":
-                run("chattr", "+C", self.base)  # the image inherits it: its own extents are not what is measured
-            if self.images[-1].exists():
-                for path in self.images:
-                    _await_detachment(path)
-            elif image is None:
-                for path in self.images:
-                    run("truncate", "-s", size, path)
-                run("mkfs.btrfs", "-q", "-d", profile, *self.images)
-            else:
-                run("cp", "--sparse=always", image, self.images[0])
+            self.mountpoint.mkdir()
+            if not images:
+                if run("stat", "--file-system", "--format=%T", self.base).strip() == "btrfs":
+                    run("chattr", "+C", self.base)  # the image inherits it: its own extents are not what is measured
+                run("truncate", "-s", size, *self.images)
+                run("mkfs.btrfs", "-q", "-d", "single", *self.images)
             for path in self.images:
+                _await_detachment(path)
                 self._attach(path)
             if len(self.devices) > 1:
                 run("btrfs", "device", "scan", *self.devices)
@@ -295,8 +275,7 @@ class ScratchVolume:
         if not self.base.exists():
             return
         with ExitStack() as steps:
-            if not self._kept:
-                steps.callback(shutil.rmtree, self.base)
+            steps.callback(shutil.rmtree, self.base)
             steps.callback(self._release)
             steps.callback(self.unmount)
             if self._throttled:
@@ -325,25 +304,6 @@ def _await_detachment(image: Path, timeout_s: float = 10) -> None:
         if time.monotonic() > deadline:
             raise RuntimeError(f"{image} is attached to {', '.join(users)}: end the process that uses it first")
         time.sleep(0.1)
-
-
-def drop_caches() -> None:
-    """Write dirty pages back and empty the page cache, so that the next read is cold."""
-    os.sync()
-    Path("/proc/sys/vm/drop_caches").write_text("3\n")
-
-
-def disk_bytes(*paths: str | os.PathLike[str]) -> int:
-    """Return the disk usage of files or trees by compsize(8), in bytes, shared extents counted once; 0 if nothing is
-    stored.
-    """
-    try:
-        lines = run("compsize", "-b", *paths).splitlines()
-    except RuntimeError as error:
-        if "All empty or still-delalloced" in str(error):
-            return 0
-        raise
-    return next(int(line.split()[2]) for line in lines if line.startswith("TOTAL"))
 
 
 def filefrag(*paths: str | os.PathLike[str], sync: bool = False) -> list[int]:

@@ -22,6 +22,7 @@ import functools
 import os
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import NamedTuple
 from journalkeeper.history.record import Record
 from journalkeeper.model import ideal_extents
 from journalkeeper.probe.bed import PrivateJournald
-from journalkeeper.probe.scratch_volume import ScratchVolume, disk_bytes, extents
+from journalkeeper.probe.scratch_volume import ScratchVolume, extents
 from tests.bench.figures import (
     MIB,
     Figure,
@@ -46,6 +47,7 @@ from tests.bench.figures import (
     spawn,
     timed,
 )
+from tests.volumes import disk_bytes
 
 SETTINGS = ("SystemMaxFileSize=256M", "SystemMaxUse=1G")
 FLUSHES_A_STEP = 20
@@ -86,9 +88,12 @@ def aged(wanted: int) -> Iterator[tuple[Path, Path]]:
 @contextmanager
 def copy(image: Path, name: Path) -> Iterator[tuple[ScratchVolume, Path]]:
     """A volume with the same extents as the image's, and the archive on it."""
-    with ScratchVolume(image=image) as volume:
-        spawn("sync", os.fspath(volume.images[0]))  # or whoever syncs the volume first writes the whole copy, too
-        yield volume, volume.mountpoint / name
+    with tempfile.TemporaryDirectory() as place:
+        copied = Path(place, "disk.img")
+        spawn("cp", "--sparse=always", os.fspath(image), os.fspath(copied))
+        spawn("sync", os.fspath(copied))  # or whoever syncs the volume first writes the whole copy, too
+        with ScratchVolume(images=[copied]) as volume:
+            yield volume, volume.mountpoint / name
 
 
 @contextmanager

@@ -31,9 +31,10 @@ from pathlib import Path
 from typing import Any
 
 from journalkeeper.probe.bed import ONLINE, Bed, bed
-from journalkeeper.probe.scratch_volume import ScratchVolume, disk_bytes
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.bench.figures import Figure, at_least, count_is, engine, mib, need_a_bed, parser, run, show
 from tests.btrfs.journals import bearing
+from tests.volumes import disk_bytes
 
 BLOCK = 4096
 USER, REMOTE = 1000, 997

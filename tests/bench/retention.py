@@ -17,9 +17,9 @@ import sys
 from collections.abc import Callable
 
 from journalkeeper.model import MIB
-from journalkeeper.probe.scratch_volume import disk_bytes
 from tests.guest.host import Guest, missing
 from tests.guest.steps import INSTALL, dated_back, eventually, lend_checkout
+from tests.volumes import disk_bytes
 
 LIMIT = "[Journal]\nSystemMaxUse={}M\nSystemMaxFileSize={}M\n"
 QUICK = (

@@ -23,10 +23,10 @@ from journalkeeper.history.record import Record
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.bed import ARCHIVED, Bed, bed, messages
-from journalkeeper.probe.scratch_volume import disk_bytes, drop_caches
 from tests.bench.figures import Figure, at_most, count_is, engine, mib, need_a_bed, parser, run, show
 from tests.bench.service import DATACOW, INSIDE, STATE, serving
 from tests.patience import eventually
+from tests.volumes import disk_bytes, drop_caches
 
 SIZES = ("8M", "16M", "32M", "64M", "128M")
 LIMIT = 0.35

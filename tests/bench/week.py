@@ -33,11 +33,11 @@ from argparse import Namespace
 from collections import Counter
 from typing import Any, NamedTuple
 
-from journalkeeper.probe.scratch_volume import disk_bytes
 from tests.bench.boots import STRATEGIES, Boot, Rounds, cold_boot, prepare
 from tests.bench.day import DAY_S, HOSTS, SIZE, hurried, outcomes, tool, tool_lines, tools
 from tests.bench.figures import Figure, add_options, at_most, count_is, mib, parser, show, side_by_side
 from tests.guest.host import Guest, missing
+from tests.volumes import disk_bytes
 
 HOURS = 24
 BOOT_HOURS = (11, 23)

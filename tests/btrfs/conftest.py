@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.hosts import MACHINE
 from tests.journal_files import PAGE, scatter
+from tests.volumes import make_images
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +32,14 @@ def shared_volume() -> Iterator[ScratchVolume]:
 def make_volume() -> Iterator[Callable[..., ScratchVolume]]:
     """Make volumes as ScratchVolume does; gone after the test."""
     with ExitStack() as stack:
-        yield lambda *args, **words: stack.enter_context(ScratchVolume(*args, **words))
+
+        def make(size: str = "1G", *, profile: str = "single", **words: Any) -> ScratchVolume:
+            """Return a volume of this size; a profile other than single has as many disks as it needs."""
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            images = make_images(place, size, profile) if profile != "single" else ()
+            return stack.enter_context(ScratchVolume(size, images=images, **words))
+
+        yield make
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ import pytest
 from journalkeeper.btrfs import defrag, inode, kernel, rename
 from journalkeeper.model import MIB
 from journalkeeper.observe.observer import Observer
-from journalkeeper.probe.scratch_volume import ScratchVolume, drop_caches, run
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.journal_files import PAGE
 from tests.patience import eventually
+from tests.volumes import drop_caches
 
 CALLS = ("open", "link", "rename", "unlink", "fsync", "fchown", "fchmod", "setxattr", "removexattr", "utime", "pwrite")
 KERNEL_CALLS = ("ioctl", "renameat2", "sync_file_range", "fallocate")

@@ -17,6 +17,7 @@ from journalkeeper.model.compression import Compression
 from journalkeeper.probe import scratch_volume as lab
 from tests.journal_files import PAGE
 from tests.nobody import as_nobody
+from tests.volumes import disk_bytes
 
 pytestmark = pytest.mark.root
 
@@ -24,7 +25,7 @@ MakeFile = Callable[..., int]
 
 
 def compsize(path: Path) -> int:
-    return lab.disk_bytes(path)
+    return disk_bytes(path)
 
 
 def test_a_plain_file_has_its_own_length(make_file: MakeFile, place: Path) -> None:

@@ -27,7 +27,7 @@ from dbus_fast import Message, MessageType, Variant
 from journalkeeper import __version__
 from journalkeeper.bus import names, signals
 from journalkeeper.bus.connection import Connection
-from journalkeeper.probe.scratch_volume import ScratchVolume, drop_caches
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import bus as beds
 from tests.btrfs.journals import QUICK, extents
 from tests.bus import REPOSITORY, PrivateBus
@@ -36,6 +36,7 @@ from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
 from tests.nobody import as_nobody
 from tests.patience import eventually
+from tests.volumes import drop_caches
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

@@ -25,7 +25,7 @@ import pytest
 
 from journalkeeper.model.units import counted, spell_size
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.scratch_volume import disk_bytes, extents
+from journalkeeper.probe.scratch_volume import extents
 from tests import bus as buses
 from tests.adapters.pages import commands, make
 from tests.answers import check
@@ -34,6 +34,7 @@ from tests.bus import PrivateBus
 from tests.daemon import PROGRAM, environment
 from tests.nobody import NOBODY
 from tests.patience import eventually
+from tests.volumes import disk_bytes
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

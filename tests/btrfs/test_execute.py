@@ -16,7 +16,7 @@ from journalkeeper.btrfs import fiemap, placement, writeback
 from journalkeeper.config import Config
 from journalkeeper.model import MIB, Range, Reason, Request, Result, Verb
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.scratch_volume import ScratchVolume, disk_bytes, run
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.faults import spoil
 from tests.btrfs.journals import (
     FORMS,
@@ -34,6 +34,7 @@ from tests.btrfs.journals import (
 )
 from tests.journal_files import OLD_NS, archive_name, put
 from tests.patience import eventually
+from tests.volumes import disk_bytes
 
 pytestmark = pytest.mark.root
 

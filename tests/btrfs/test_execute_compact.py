@@ -15,9 +15,9 @@ from journalkeeper.btrfs import defrag
 from journalkeeper.execute import inplace
 from journalkeeper.model import KIB, Reason, Request, Result
 from journalkeeper.probe.bed import Bed, messages
-from journalkeeper.probe.scratch_volume import disk_bytes, drop_caches
 from tests.btrfs.journals import action, bearing, do, export, extents
 from tests.journal_files import put, scatter
+from tests.volumes import disk_bytes, drop_caches
 
 pytestmark = pytest.mark.root
 

@@ -19,12 +19,13 @@ from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError
 from journalkeeper.observe.observer import COARSE_NS, Observer, Seen, resolve_path
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.scratch_volume import ScratchVolume, disk_bytes, run
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import bearing, do, extents, log_until_online, planned, readable_for
 from tests.hosts import MACHINE
 from tests.journal_files import OFFSETS, archive_name, put, unclean_name
 from tests.nobody import as_nobody
 from tests.patience import eventually
+from tests.volumes import disk_bytes
 
 pytestmark = pytest.mark.root
 

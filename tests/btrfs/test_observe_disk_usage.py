@@ -16,10 +16,10 @@ import pytest
 from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.journald import opening
 from journalkeeper.observe import disk_usage
-from journalkeeper.probe import scratch_volume as lab
 from tests.journal_files import put
 from tests.nobody import as_nobody
 from tests.patience import eventually
+from tests.volumes import disk_bytes
 
 pytestmark = pytest.mark.root
 
@@ -80,7 +80,7 @@ def archive(place: Path, journal_bytes: bytes) -> Iterator[int]:
 def test_a_process_without_the_right_is_told_what_compsize_tells(archive: int, unit: Unit) -> None:
     assert as_nobody(lambda: read_disk_bytes(archive)) is None
     answer = as_nobody(lambda: disk_usage.measure_disk_bytes(archive, unit.path))
-    assert answer == read_disk_bytes(archive) == lab.disk_bytes(os.readlink(f"/proc/self/fd/{archive}"))
+    assert answer == read_disk_bytes(archive) == disk_bytes(os.readlink(f"/proc/self/fd/{archive}"))
     assert unit.words() == [""]
 
 

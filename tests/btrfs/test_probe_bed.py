@@ -13,8 +13,9 @@ import pytest
 
 from journalkeeper.journald import header
 from journalkeeper.probe.bed import ARCHIVED, ONLINE, Bed, PrivateJournald
-from journalkeeper.probe.scratch_volume import ScratchVolume, disk_bytes, drop_caches, extents, own_mounts, run
+from journalkeeper.probe.scratch_volume import ScratchVolume, extents, own_mounts, run
 from tests.patience import eventually
+from tests.volumes import disk_bytes, drop_caches, make_images
 
 pytestmark = pytest.mark.root
 
@@ -105,17 +106,13 @@ def test_what_was_written_is_counted_from_the_first_mount() -> None:
         assert 4 << 20 <= volume.count_written_bytes() < 8 << 20
 
 
-def test_a_copied_image_has_the_same_files() -> None:
-    with ScratchVolume() as first:
-        (first.mountpoint / "kept").write_text("x")
-        first.unmount()
-        with ScratchVolume(image=first.images[0]) as second:
-            assert (second.mountpoint / "kept").read_text() == "x"
-
-
-@pytest.mark.parametrize(("profile", "disks"), [("single", 1), ("dup", 1), ("raid1", 2), ("raid10", 4)])
-def test_profiles_have_their_disks(profile: str, disks: int) -> None:
-    with ScratchVolume("300M", profile=profile) as volume:
+@pytest.mark.parametrize(("profile", "disks"), [("single", 1), ("raid1", 2), ("raid10", 4)])
+def test_images_of_the_caller_are_mounted_and_kept(tmp_path: Path, profile: str, disks: int) -> None:
+    images = make_images(tmp_path, "300M", profile)
+    with ScratchVolume(images=images) as volume:
+        (volume.mountpoint / "kept").write_text("x")
+    with ScratchVolume(images=images) as volume:
+        assert (volume.mountpoint / "kept").read_text() == "x"
         assert len(volume.devices) == disks
         usage = run("btrfs", "filesystem", "df", volume.mountpoint)
         assert f"Data, {profile.upper() if profile != 'single' else 'single'}" in usage

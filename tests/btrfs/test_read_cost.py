@@ -16,9 +16,10 @@ import pytest
 from journalkeeper.btrfs import kernel, writeback
 from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.probe.bed import PrivateJournald
-from journalkeeper.probe.scratch_volume import ScratchVolume, drop_caches, run
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.journal_files import PAGE
 from tests.slowdisk import on_slow_disk
+from tests.volumes import drop_caches
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

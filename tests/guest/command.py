@@ -10,7 +10,7 @@
 
 One background process holds a booted host and its mounts. When it ends, nothing of the host runs or is mounted.
 Hosts are kept in $JOURNALKEEPER_GUESTS, by default /var/tmp/journalkeeper-guests. While one is booted, its root is
-NAME/mnt/host there, and NAME/enter has the words that run a command in it.
+NAME/journalkeeper-lab-*/mnt/host there, and NAME/enter has the words that run a command in it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pathlib import Path
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.guest import base
 from tests.guest.host import REBOOTED, Guest, missing
+from tests.volumes import make_images
 
 HOSTS = Path(os.environ.get("JOURNALKEEPER_GUESTS") or "/var/tmp/journalkeeper-guests")  # noqa: S108 - made 0700
 NOCOW = {"stock": None, "yes": True, "no": False}
@@ -47,7 +48,7 @@ def hold(name: str, iops: int) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CommandError(f"{name} is booted already, or about to be") from None
-        volume = held.enter_context(ScratchVolume(base=folder))
+        volume = held.enter_context(ScratchVolume(parent=folder, images=[folder / "disk0.img"]))
         guest = held.enter_context(Guest((folder / "release").read_text(), volume=volume))
         guest.throttle(iops)
         guest.drop_caches()
@@ -82,7 +83,7 @@ def make(words: argparse.Namespace) -> None:
         raise CommandError(f"{name} is there already; say: guest boot {name}, or: guest rm {name}") from None
     try:
         (folder / "release").write_text(words.release)
-        with ScratchVolume(words.size, base=folder) as volume:
+        with ScratchVolume(images=make_images(folder, words.size)) as volume:
             Guest(words.release, volume=volume, nocow=NOCOW[words.nocow]).close()
     except BaseException:
         shutil.rmtree(folder)

@@ -42,6 +42,7 @@ from journalkeeper.probe import scratch_volume as lab
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.guest import base, disk
 from tests.guest.shelter import Shelter
+from tests.volumes import drop_caches
 
 REBOOTED = 133
 """How nspawn ends under --keep-unit when the guest asked for a reboot (EXIT_FORCE_RESTART)."""
@@ -360,7 +361,7 @@ class Guest:
         """Make the next reads cold ones; while the guest is off, its volume is mounted anew too."""
         if not self.running:
             self.remount()
-        lab.drop_caches()
+        drop_caches()
 
     def close(self) -> None:
         """End the guest at once and clean up; its volume goes too, if it is the guest's own."""

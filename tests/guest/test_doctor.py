@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.guest.conftest import require_guest
 from tests.guest.host import Guest
 from tests.guest.steps import eventually
+from tests.volumes import make_images
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 
@@ -42,10 +44,12 @@ def test_a_host_as_debian_ships_it_has_no_problem(guest: Guest, capsys: pytest.C
     assert problems(doctor(guest, capsys)) == []
 
 
-def test_a_host_on_two_mirrored_disks_has_no_problem_and_is_advised(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_host_on_two_mirrored_disks_has_no_problem_and_is_advised(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     require_guest()
     with ExitStack() as stack:
-        volume = stack.enter_context(ScratchVolume("4G", profile="raid1"))
+        volume = stack.enter_context(ScratchVolume(images=make_images(tmp_path, "4G", "raid1")))
         guest = stack.enter_context(Guest("bookworm", volume=volume, nocow=True))
         guest.boot()
         found = doctor(guest, capsys)

@@ -15,7 +15,6 @@ from functools import partial
 
 import pytest
 
-from journalkeeper.probe.scratch_volume import disk_bytes
 from journalkeeper.service.log import Event
 from tests.guest import steps
 from tests.guest.conftest import datacow_guest
@@ -23,6 +22,7 @@ from tests.guest.host import Guest
 from tests.guest.steps import eventually, extents, history, property_of
 from tests.journal_files import archive_name, put
 from tests.trust import limits
+from tests.volumes import disk_bytes
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 

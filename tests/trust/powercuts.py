@@ -88,7 +88,7 @@ class Replay:
         self._recording = Recording(source / "log", SIZE)
         self._image = base / "disk0.img"
         self._recording.cut(self._image, len(self._recording), None)
-        self._volume = ScratchVolume(base=base, options="noatime,nodiscard")
+        self._volume = ScratchVolume(images=[self._image], options="noatime,nodiscard")
         let_go(self._volume)
 
     def close(self) -> None:

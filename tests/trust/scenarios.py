@@ -246,7 +246,7 @@ def record(scenario: str, seed: str, base: Path) -> Path:
     os.truncate(image, SIZE)
     with recorded(image, log):
         run("mkfs.btrfs", "-q", "--nodiscard", image)
-        with ScratchVolume(base=base, options="noatime,nodiscard,commit=1") as volume:
+        with ScratchVolume(images=[image], options="noatime,nodiscard,commit=1") as volume:
             SCENARIOS[scenario](Stage(volume.mountpoint, log, marks, random.Random(seed)))  # noqa: S311 - repeatable
             let_go(volume)
         marks.ended = log.stat().st_size

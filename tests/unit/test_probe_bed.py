@@ -67,24 +67,19 @@ def test_a_missing_tool_is_named_with_its_package(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("as_root")
-@pytest.mark.parametrize(
-    ("refused", "reason"),
-    [
-        (("unshare", "--mount", "--propagation", "private", "true"), "root may not mount here"),
-        (("losetup", "--find"), "no loop devices"),
-        (("modprobe", "btrfs"), "this kernel has no btrfs"),
-    ],
-)
-def test_what_the_kernel_refuses_is_one_clear_line(
-    monkeypatch: pytest.MonkeyPatch, refused: tuple[str, ...], reason: str
+@pytest.mark.parametrize("refused", ["unshare", "losetup", "modprobe"])
+def test_what_the_kernel_refuses_is_one_line_with_the_words_of_the_tool(
+    monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
+    def run(*argv: str) -> str:
+        if argv[0] == refused:
+            raise RuntimeError(f"{refused}: exit 1: denied")
+        return ""
+
     monkeypatch.setattr(shutil, "which", lambda tool: f"/sbin/{tool}")
     monkeypatch.setattr(Path, "read_text", lambda path: MOUNTS if "mountinfo" in str(path) else "nodev\ttmpfs\n")
-    monkeypatch.setattr(volume, "_works", lambda *argv: argv != refused)
-    line = volume.missing()
-    assert line is not None
-    assert reason in line
-    assert "\n" not in line
+    monkeypatch.setattr(volume, "run", run)
+    assert volume.missing() == f"{refused}: exit 1: denied"
 
 
 @pytest.mark.usefixtures("as_root")

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Images of btrfs volumes, and how full and how cold a volume is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from journalkeeper.probe.scratch_volume import run
+
+DISKS = {"single": 1, "dup": 1, "raid1": 2, "raid10": 4}
+
+
+def make_images(directory: Path, size: str, profile: str = "single") -> list[Path]:
+    """Return new images of a btrfs with this data profile, one for each disk that it needs."""
+    images = [directory / f"disk{number}.img" for number in range(DISKS[profile])]
+    run("truncate", "-s", size, *images)
+    run("mkfs.btrfs", "-q", "-d", profile, *images)
+    return images
+
+
+def drop_caches() -> None:
+    """Write dirty pages back and empty the page cache, so that the next read is cold."""
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3\n")
+
+
+def disk_bytes(*paths: str | os.PathLike[str]) -> int:
+    """Return the disk usage of files or trees by compsize(8), in bytes, shared extents counted once; 0 if nothing is
+    stored.
+    """
+    try:
+        lines = run("compsize", "-b", *paths).splitlines()
+    except RuntimeError as error:
+        if "All empty or still-delalloced" in str(error):
+            return 0
+        raise
+    return next(int(line.split()[2]) for line in lines if line.startswith("TOTAL"))
