@@ -15,8 +15,9 @@ from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.observe.read_cost import estimate_cold_read_s
-from journalkeeper.report import directory, story
-from journalkeeper.report.story import Decision, Story
+from journalkeeper.report import story
+from journalkeeper.report.retention import summarize_history
+from journalkeeper.report.story import Decision, Place, Story
 from journalkeeper.wire.documents import entry_document, plan_document, plan_windows, skips
 from journalkeeper.wire.field import document
 from journalkeeper.wire.records import FILE, SAMPLE, STRETCH, WINDOW
@@ -202,7 +203,7 @@ def _directory(path: str, context: Context) -> int:
         raise KeeperError(f"{path}: contains no journal directory; name one, such as /var/log/journal")
     decided, windows = _plan(Request(upkeep=True), context)
     places = [
-        directory.Place(
+        Place(
             now_us=host.now_us,
             instance=one,
             files=tuple(file for file in host.files if file.directory == one.directory and file.problem is None),
@@ -216,12 +217,12 @@ def _directory(path: str, context: Context) -> int:
         unknown = {"decision": decided.why} if isinstance(decided, Unknown) else {}
         output.document({"directories": [_place_document(place) for place in places], "unknown": unknown})
         return 0
-    blocks = [directory.lines(place, columns() or DEFAULT_COLUMNS) for place in places]
+    blocks = [story.directory_lines(place, columns() or DEFAULT_COLUMNS) for place in places]
     output.lines([line for block in blocks for line in ("", *block)][1:])
     return 0
 
 
-def _place_document(place: directory.Place) -> dict[str, object]:
+def _place_document(place: Place) -> dict[str, object]:
     one = place.instance
     return {
         "directory": one.directory,
@@ -232,6 +233,6 @@ def _place_document(place: directory.Place) -> dict[str, object]:
         "rotatable": one.rotatable,
         "sync_interval_us": one.sync_interval_us,
         "window": None if place.window is None else document(WINDOW, place.window),
-        "retention": directory.retention(place)._asdict(),
+        "retention": summarize_history(place.instance, place.files)._asdict(),
         "decision": _decision_document(place.decided, None, place.now_us),
     }

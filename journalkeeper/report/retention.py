@@ -11,12 +11,13 @@ The drop-in stores the limit before the first change, so that a second change st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 from journalkeeper.health.evidence import Evidence, Unknown
 from journalkeeper.health.finding import Facts, Finding, Severity, require
 from journalkeeper.journald.conf import TARGET
-from journalkeeper.model import MIB, Instance, JournalFile, Kind
+from journalkeeper.model import MIB, Instance, JournalFile, Kind, Sums
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_size, format_span
 
 ARCHIVES: Final = 2
@@ -131,6 +132,12 @@ def bytes_per_day(files: Sequence[JournalFile]) -> float | Unknown:
     return sum(file.allocated_bytes for file in archives) * DAY_US / span_us
 
 
+def _mean_bytes(files: Sequence[JournalFile]) -> float:
+    """Return the mean allocated size of the archives; 0 if there are none."""
+    sizes = [file.allocated_bytes for file in files if file.kind is not Kind.ACTIVE]
+    return sum(sizes) / len(sizes) if sizes else 0.0
+
+
 def _ratio(files: list[JournalFile]) -> float | Unknown:
     """Return the allocated bytes of all archives divided by their disk bytes, compacted or not."""
     archives = [file for file in files if file.kind is not Kind.ACTIVE]
@@ -152,36 +159,31 @@ def _compute(
         return Unknown("journald's limits are not known, or SystemMaxUse= is off")
     active = sum(file.allocated_bytes for file in files if file.kind is Kind.ACTIVE)
     taken = sum(file.allocated_bytes for file in files)
-    mean = _mean_archive_bytes(files)
-    present = bound(instance, files, rate)
+    mean = _mean_bytes(files)
     target_bytes = target or min(use, _room_bytes(instance, files))
     reserve = min(active + largest, target_bytes // 2)
     proposed = _round_down(round((target_bytes - reserve) * ratio) + reserve)
     needed = round(proposed / mean * FILES_SPARE) + 1
     # compacting the archives frees space, which SystemKeepFree= then leaves to the journal
     grown = max(0, available + (taken - active) / ratio - keep_free) * ratio + active
-    after = _find_limit(instance, proposed, grown, max(needed, instance.system_max_files) * mean, rate)
+    present = find_limit(instance, use, _room_bytes(instance, files), instance.system_max_files * mean, rate)
+    after = find_limit(instance, proposed, grown, max(needed, instance.system_max_files) * mean, rate)
     return Retention(
         target_bytes=target_bytes,
         limit_bytes=round(present[0]),
         binds=present[1],
         bytes_per_day=round(rate),
         ratio=ratio,
-        kept_us=present[2],
+        kept_us=round(present[0] / rate * DAY_US),
         disk_bytes=round(active + max(0, present[0] - active) / ratio),
         proposed_use_bytes=proposed,
         proposed_files=max(MAX_FILES, needed),
         max_file_bytes=largest,
-        proposed_us=after[2],
+        proposed_us=round(after[0] / rate * DAY_US),
         proposed_disk_bytes=round(reserve + max(0, after[0] - reserve) / ratio),
         proposed_binds="" if after[1].startswith("SystemMaxUse=") else after[1],
         applied=target is not None,
     )
-
-
-def _mean_archive_bytes(files: Sequence[JournalFile]) -> float:
-    sizes = [file.allocated_bytes for file in files if file.kind is not Kind.ACTIVE]
-    return sum(sizes) / len(sizes)
 
 
 def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
@@ -193,28 +195,68 @@ def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
     return sum(file.allocated_bytes for file in files) + max(0, free)
 
 
-def bound(instance: Instance, files: Sequence[JournalFile], rate: float) -> tuple[float, str, int]:
-    """Return what the present limits keep, as `_find_limit`, at `rate` bytes per day."""
-    by_files = instance.system_max_files * _mean_archive_bytes(files)
-    return _find_limit(instance, instance.system_max_use_bytes or 0, _room_bytes(instance, files), by_files, rate)
+def find_limit(instance: Instance, use: int, room: float, by_files: float, rate: float | None) -> tuple[float, str]:
+    """Return the bytes that the strictest limit permits, and its setting; (inf, "") without a limit.
 
-
-def _find_limit(instance: Instance, use: int, room: float, by_files: float, rate: float) -> tuple[float, str, int]:
-    """Return the bytes and microseconds of history that the strictest limit permits, and the name of its setting."""
-    limits = [
-        (float(use), f"SystemMaxUse={format_limit(use)}"),
-        (room, f"SystemKeepFree={format_limit(instance.system_keep_free_bytes or 0)}"),
-    ]
-    if instance.system_max_files:
-        limits.append((by_files, f"SystemMaxFiles={instance.system_max_files}"))
-    if 0 < instance.max_retention_us < INFINITY_US:
+    `rate` is in bytes per day. Without it, MaxRetentionSec= cannot be compared with the others.
+    """
+    limits = []
+    if use:
+        limits.append((float(use), f"SystemMaxUse={format_limit(use)}"))
+        limits.append((room, f"SystemKeepFree={format_limit(instance.system_keep_free_bytes or 0)}"))
+    if instance.system_max_files and by_files:
+        short = rate and 0 < instance.max_file_us * rate / DAY_US < (instance.system_max_file_size_bytes or 0)
+        early = f" with MaxFileSec={format_span(instance.max_file_us)}" if short else ""
+        limits.append((by_files, f"SystemMaxFiles={instance.system_max_files}{early}"))
+    if rate and 0 < instance.max_retention_us < INFINITY_US:
         by_age = instance.max_retention_us * rate / DAY_US
         limits.append((by_age, f"MaxRetentionSec={format_span(instance.max_retention_us)}"))
-    kept, binds = min(limits)
-    short = 0 < instance.max_file_us * rate / DAY_US < (instance.system_max_file_size_bytes or 0)
-    if binds.startswith("SystemMaxFiles=") and short:
-        binds += f" with MaxFileSec={format_span(instance.max_file_us)}"
-    return kept, binds, round(kept / rate * DAY_US)
+    return min(limits, default=(inf, ""))
+
+
+class History(NamedTuple):
+    """The span and sizes of the present history of one directory, and the limits.
+
+    `full_span_us` is the span of history that all limits together permit at the present rate, as in `journalkeeper
+    retention`; None if it is unknown or there is no such limit. `binding` names the setting of the strictest limit.
+    """
+
+    files: int
+    size_bytes: int
+    allocated_bytes: int
+    disk_bytes: int | None
+    oldest_us: int | None
+    newest_us: int | None
+    max_use_bytes: int | None
+    max_files: int
+    max_retention_us: int
+    full_span_us: int | None
+    binding: str | None
+
+
+def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> History:
+    """Return the present history of a directory and the limit that will end its growth.
+
+    journald counts allocated bytes, and deletes the oldest archive beyond the first limit that is reached.
+    Source: journald.conf(5); systemd 252, journal-vacuum.c.
+    """
+    every, use, known = Sums.of(files), instance.system_max_use_bytes, bytes_per_day(files)
+    rate = None if isinstance(known, Unknown) else known
+    room = _room_bytes(instance, files) if instance.available_bytes is not None else INFINITY_US
+    limit = find_limit(instance, use or 0, room, instance.system_max_files * _mean_bytes(files), rate)
+    return History(
+        files=len(files),
+        size_bytes=every.size_bytes,
+        allocated_bytes=every.allocated_bytes,
+        disk_bytes=None if every.unmeasured else every.disk_bytes,
+        oldest_us=min((file.head_time_us for file in files if file.head_time_us), default=None),
+        newest_us=max((file.tail_time_us for file in files if file.tail_time_us), default=None),
+        max_use_bytes=min(use, room) if use else use,
+        max_files=instance.system_max_files,
+        max_retention_us=instance.max_retention_us,
+        full_span_us=round(limit[0] / rate * DAY_US) if use and rate else None,
+        binding=f"{limit[1].partition('=')[0]}=" if limit[1] else None,
+    )
 
 
 def dropin(found: Retention) -> str:

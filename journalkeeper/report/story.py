@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A file's story: its kind, its cost for a reader, the past actions on it, and the decision with its end."""
+"""The story of a file, and of a directory.
+
+That of a file is its kind, its cost for a reader, the past actions on it, and the decision with its end. That of a
+directory is its owner, its window, and the span of its history.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.health.evidence import Unknown
-from journalkeeper.model import JournalFile, Reason, Stretch, Verb, Window
+from journalkeeper.model import Instance, JournalFile, Reason, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import ENDS, SENTENCES, describe_outcome
 from journalkeeper.model.recorded import Entry, Sample
-from journalkeeper.model.units import SECOND_US, counted, format_size, format_span
+from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, counted, format_size, format_span
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture
+from journalkeeper.report.retention import History, summarize_history
 from journalkeeper.report.text import UNKNOWN, seconds, when
 
 MOST_PAST: Final = 10
@@ -204,3 +209,68 @@ def describe_window(window: Window) -> str:
         return f"The window for work on active files is open{until}: {window.reason}."
     until = f", until {when(window.opens_at_us)} at the latest" if window.opens_at_us is not None else ""
     return f"The window for work on active files is closed: {window.reason}{until}."
+
+
+# a directory
+
+
+class Place(NamedTuple):
+    """A directory with its files, except those with a problem; `window` is None if no plan has one."""
+
+    now_us: int
+    instance: Instance
+    files: tuple[JournalFile, ...]
+    window: Window | None
+    decided: Decision | Unknown | None
+
+
+def directory_lines(place: Place, width: int) -> list[str]:
+    """Return the directory's story as lines of at most `width` characters, except for its name."""
+    instance, kept = place.instance, summarize_history(place.instance, place.files)
+    space = f" of namespace {shown(instance.namespace)}" if instance.namespace else ""
+    asked = "can be asked to rotate" if instance.rotatable else "cannot be asked to rotate"
+    rows = [
+        ("Instance", f"{shown(instance.name)}, its journald{space} {asked}"),
+        ("Settings", _describe_settings(instance)),
+        ("Window", UNKNOWN if place.window is None else describe_window(place.window)),
+        ("Files", _describe_files(place.files)),
+        ("History", _describe_history(kept)),
+        ("Limit", _describe_limit(kept)),
+        *(("Decided", text) for text in decision_lines(place.decided, None, place.now_us)),
+    ]
+    return [shown(instance.directory), "", *facts(rows, width)]
+
+
+def _describe_settings(instance: Instance) -> str:
+    synced = "never" if instance.sync_interval_us == INFINITY_US else format_span(instance.sync_interval_us, 1000)
+    form = "new files are NOCOW" if instance.nocow else "new files are copy on write"
+    return f"Storage={shown(instance.storage)}, SyncIntervalSec={synced}, {form}"
+
+
+def _describe_files(files: Sequence[JournalFile]) -> str:
+    every = Sums.of(files)
+    found = f"{counted(every.files, 'file')}, {counted(every.extents, 'extent')}"
+    return f"{found}, where {every.ideal_extents:,} would be ideal"
+
+
+def _describe_history(kept: History) -> str:
+    if kept.oldest_us is None or kept.newest_us is None:
+        return "no entries"
+    span = format_span(max(0, kept.newest_us - kept.oldest_us))
+    disk = UNKNOWN if kept.disk_bytes is None else format_size(kept.disk_bytes)
+    said = f"{span}, from {when(kept.oldest_us)} to {when(kept.newest_us)}"
+    return f"{said}, in {format_size(kept.allocated_bytes)} as journald counts, on disk {disk}"
+
+
+def _describe_limit(kept: History) -> str:
+    if kept.binding is None:
+        return "no limit" if kept.max_use_bytes == 0 else UNKNOWN
+    said = f"{kept.binding} is reached first: {counted(kept.files, 'file')} of {kept.max_files:,}"
+    if kept.max_use_bytes:
+        said += f", {format_size(kept.allocated_bytes)} of {format_size(kept.max_use_bytes)}"
+    if kept.max_retention_us not in {0, INFINITY_US}:
+        said += f", at most {format_span(kept.max_retention_us)}"
+    if kept.full_span_us is not None:
+        days_us = kept.full_span_us // DAY_US * DAY_US
+        said += f"; at this rate the limits keep about {format_span(days_us or kept.full_span_us)}"
+    return said

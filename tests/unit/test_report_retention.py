@@ -13,8 +13,15 @@ from journalkeeper.health.finding import Finding
 from journalkeeper.journald import conf
 from journalkeeper.model import GIB, MIB, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, HOUR_US, parse_size
-from journalkeeper.report import directory
-from journalkeeper.report.retention import Retention, dropin, format_limit, history, retention, sentence
+from journalkeeper.report.retention import (
+    Retention,
+    dropin,
+    format_limit,
+    history,
+    retention,
+    sentence,
+    summarize_history,
+)
 from tests.evidence import STORAGE, archives, evidence, limits, look
 from tests.hosts import DIRECTORY, NOW_US, file, instance
 
@@ -176,8 +183,7 @@ def test_what_is_kept_is_what_vacuuming_leaves(number: int, active_hours: int) -
 
 def test_explain_and_retention_agree() -> None:
     found, instance = kept(), limits()
-    place = directory.Place(NOW_US, instance, archives(8, 6.4), None, None)
-    assert directory.retention(place).full_span_us == found.kept_us
+    assert summarize_history(instance, archives(8, 6.4)).full_span_us == found.kept_us
 
 
 def test_without_root_the_ratio_is_unknown() -> None:

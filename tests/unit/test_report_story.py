@@ -10,9 +10,9 @@ from journalkeeper.model import MIB, Kind, Reason, Result, Stretch, Window
 from journalkeeper.model.reasons import ENDS, NO_JOURNAL
 from journalkeeper.model.recorded import Sample
 from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
-from journalkeeper.report import directory, story
-from journalkeeper.report.directory import Place
-from journalkeeper.report.story import Decision, Story
+from journalkeeper.report import story
+from journalkeeper.report.retention import History, summarize_history
+from journalkeeper.report.story import Decision, Place, Story
 from tests import hosts
 from tests.report_data import ACTIVE, NOW_US, entry, file
 
@@ -145,8 +145,12 @@ def place(**changes: object) -> Place:
     return Place(NOW_US, instance, files, None, None)
 
 
+def summarize(some: Place) -> History:
+    return summarize_history(some.instance, some.files)
+
+
 def test_a_history_is_from_the_oldest_entry_to_the_newest_and_what_would_fit() -> None:
-    kept = directory.retention(place())
+    kept = summarize(place())
     assert (kept.files, kept.allocated_bytes, kept.disk_bytes) == (2, 64 << 20, 102 << 20)
     assert kept.oldest_us == NOW_US - 8 * DAY_US
     span = 8 * DAY_US - HOUR_US
@@ -166,25 +170,25 @@ def test_a_history_is_from_the_oldest_entry_to_the_newest_and_what_would_fit() -
     ],
 )
 def test_the_limit_that_is_reached_first_is_named(changes: dict[str, object], binding: str | None) -> None:
-    assert directory.retention(place(**changes)).binding == binding
+    assert summarize(place(**changes)).binding == binding
 
 
 def test_an_empty_directory_has_no_history_and_divides_by_nothing() -> None:
     empty = place()._replace(files=())
-    assert directory.retention(empty).full_span_us is None
-    assert "no entries" in " ".join(directory.lines(empty, 80))
+    assert summarize_history(empty.instance, empty.files).full_span_us is None
+    assert "no entries" in " ".join(story.directory_lines(empty, 80))
 
 
 def test_clocks_that_ran_backwards_make_no_negative_span() -> None:
     backwards = place()._replace(files=(file(head_time_us=NOW_US, tail_time_us=NOW_US - DAY_US),))
-    assert directory.retention(backwards).full_span_us is None
-    assert "History: 0, from" in " ".join(directory.lines(backwards, 80))
+    assert summarize_history(backwards.instance, backwards.files).full_span_us is None
+    assert "History: 0, from" in " ".join(story.directory_lines(backwards, 80))
 
 
 def test_a_directory_tells_instance_window_and_decision() -> None:
     window = Window("4f3a", open=True, closes_at_us=NOW_US, reason="online")
     decided = Decision("set-nocow", Reason.NO_REDUNDANCY)
-    text = " ".join(" ".join(directory.lines(place()._replace(window=window, decided=decided), 80)).split())
+    text = " ".join(" ".join(story.directory_lines(place()._replace(window=window, decided=decided), 80)).split())
     for words in (
         "Instance: 4f3a, its journald can be asked",
         "SyncIntervalSec=5min",
@@ -192,7 +196,7 @@ def test_a_directory_tells_instance_window_and_decision() -> None:
         "set-nocow, no-r",
     ):
         assert words in text
-    assert "Window: unknown" in " ".join(directory.lines(place(), 80))
+    assert "Window: unknown" in " ".join(story.directory_lines(place(), 80))
     assert "0 to about" not in text
 
 
