@@ -58,7 +58,31 @@ CHECK_AGAIN_S: Final = 0.5
 """The least time between two questions about unread bytes."""
 
 Ask = Callable[[Message], Awaitable[Message | None]]
-User = int | str
+
+
+class User:
+    """What a user has left and uses of the service, with all connections together.
+
+    `tokens` are the calls that were left at `at_s`; `busy` long calls are under way, and `turn` is the lock of the one
+    whose plan is made. Above `unread_most` bytes that the user has not read the user gets no answers.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self.at_s, self.tokens = now_s, BURST
+        self.busy = 0
+        self.turn = asyncio.Lock()
+        self.unread_bytes, self.unread_most = 0, UNREAD_MOST
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Count a long call as under way. Raises: CallError if there are too many."""
+        if self.busy >= AT_ONCE:
+            raise CallError(LIMITS_EXCEEDED, f"{AT_ONCE} calls are under way already; try again later")
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
 
 
 class CallError(Exception):
@@ -75,13 +99,9 @@ class Caller:
     def __init__(self, name: str) -> None:
         self.name = name
         self.uid: int | None = None
+        self.user = User(0.0)
         self.reads_all = False
         self.early_calls: list[Message] = []
-
-    @property
-    def user(self) -> User:
-        """The key for the limits: the uid, or the connection's name for root."""
-        return self.uid or self.name
 
     def reads(self, owner: str) -> bool:
         """Return whether the caller may know what is in a journal file of `owner`."""
@@ -95,10 +115,7 @@ class Callers:
         self._ask = ask
         self._own = own
         self._known: OrderedDict[str, Caller] = OrderedDict()
-        self._tokens: OrderedDict[User, tuple[float, float]] = OrderedDict()
-        self._busy: Counter[User] = Counter()
-        self._turns: WeakValueDictionary[User, asyncio.Lock] = WeakValueDictionary()
-        self._silenced: set[User] = set()
+        self._users: WeakValueDictionary[int, User] = WeakValueDictionary()
         self._sent_bytes = 0
         self._checked_s = 0.0
         self._check: asyncio.Task[None] | None = None
@@ -118,43 +135,22 @@ class Callers:
         if said is None or "UnixUserID" not in said:
             return False
         caller.uid = said["UnixUserID"].value
+        user = User(asyncio.get_running_loop().time())
+        caller.user = self._users.setdefault(caller.uid, user) if caller.uid else user
         groups = said["UnixGroupIDs"].value if "UnixGroupIDs" in said else ()
         caller.reads_all = caller.uid == 0 or not self._gids.isdisjoint(groups)
         return True
 
-    def admit(self, caller: Caller, cost: float) -> bool:
-        """Count a call of `cost` by an identified caller. Return False if it is to get no answer."""
+    def admit(self, user: User, cost: float) -> bool:
+        """Count a call of `cost` by `user`. Return False if it is to get no answer."""
         now_s = asyncio.get_running_loop().time()
-        if caller.user in self._silenced:
+        if user.unread_bytes > user.unread_most:
             self._begin_check(now_s)
             return False
-        tokens, before_s = self._tokens.pop(caller.user, (BURST, now_s))
-        tokens = min(BURST, tokens + RATE_PER_S * (now_s - before_s))
-        admitted = tokens >= cost
-        self._tokens[caller.user] = tokens - (cost if admitted else 0.0), now_s
-        if len(self._tokens) > CALLERS_MOST:
-            self._tokens.popitem(last=False)
+        user.tokens, user.at_s = min(BURST, user.tokens + RATE_PER_S * (now_s - user.at_s)), now_s
+        admitted = user.tokens >= cost
+        user.tokens -= cost if admitted else 0.0
         return admitted
-
-    @contextmanager
-    def place(self, caller: Caller) -> Iterator[None]:
-        """Count a long call as under way. Raises: CallError if there are too many of the user's."""
-        if self._busy[caller.user] >= AT_ONCE:
-            raise CallError(LIMITS_EXCEEDED, f"{AT_ONCE} calls are under way already; try again later")
-        self._busy[caller.user] += 1
-        try:
-            yield
-        finally:
-            self._busy[caller.user] -= 1
-            if not self._busy[caller.user]:
-                del self._busy[caller.user]
-
-    def turn(self, caller: Caller) -> asyncio.Lock:
-        """Return the lock of the user, so that one plan of each user waits among those of all users."""
-        lock = self._turns.get(caller.user)
-        if lock is None:
-            lock = self._turns[caller.user] = asyncio.Lock()
-        return lock
 
     # -- Who does not read ---------------------------------------------------------------------
 
@@ -172,12 +168,13 @@ class Callers:
     async def _find_silent(self) -> None:
         """Find the users with too many unread bytes; they get no answers until the next check."""
         kept_bytes = await self._count_kept(self._own, "IncomingBytes")
+        callers = [caller for caller in self._known.values() if caller.uid is not None]
         unread: Counter[User] = Counter()
-        if kept_bytes >= UNREAD_MOST:
-            for caller in [one for one in self._known.values() if one.uid is not None]:
-                unread[caller.user] += await self._count_kept(caller.name, "OutgoingBytes")
-        most = UNREAD_LEAST if kept_bytes > UNREAD_ALL else UNREAD_MOST
-        self._silenced = {user for user, size_bytes in unread.items() if size_bytes > most}
+        for caller in callers if kept_bytes >= UNREAD_MOST else ():
+            unread[caller.user] += await self._count_kept(caller.name, "OutgoingBytes")
+        for caller in callers:
+            caller.user.unread_bytes = unread[caller.user]
+            caller.user.unread_most = UNREAD_LEAST if kept_bytes > UNREAD_ALL else UNREAD_MOST
 
     # -- What the bus says ---------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ MESSAGE_MOST: Final = 1 << 20
 
 QUEUE_MOST: Final = 64 << 20
 STALLED_S: Final = 30.0
-"""Bytes that wait for the bus, and how long it takes none at all; above either the connection is made anew."""
+"""Bytes that wait for the bus, and how long one message may take; above either the connection is made anew."""
 
 DESCRIPTORS: Final = False
 """Whether messages carry any: ours do not."""
@@ -43,10 +43,9 @@ class Connection(MessageBus):
 
     def __init__(self, address: str) -> None:
         super().__init__(bus_address=address)
-        self._queue: deque[memoryview] = deque()
+        self._queue: deque[bytes] = deque()
         self._queue_bytes = 0
-        self._writing = False
-        self._stall: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
         self._cached: Any = signature.get_signature_tree
         self.on_sent: Callable[[int], None] | None = None
 
@@ -62,14 +61,13 @@ class Connection(MessageBus):
 
     def close(self, error: Exception | None = None) -> None:
         """Close the connection because of `error`, in any state, so that the bus gives the name to the next owner."""
-        self._stop_writing()
+        if self._writing is not None:
+            self._writing.cancel()
         self._queue.clear()
-        self._queue_bytes = 0
         sock = self._own._sock
-        if sock is None or sock.fileno() < 0:
-            return
-        self._own._finalize(error)
-        sock.close()
+        if sock is not None and sock.fileno() >= 0:
+            self._own._finalize(error)
+            sock.close()
 
     def add_careful_handler(self, handle: Callable[[Message], bool]) -> None:
         """Call `handle` with each message; True if that was all there is to do about it."""
@@ -95,50 +93,29 @@ class Connection(MessageBus):
         taken.set_result(None)
         if self._disconnected:
             return taken
-        self._queue.append(memoryview(data))
+        self._queue.append(data)
         self._queue_bytes += len(data)
         if self.on_sent is not None and (msg.destination or "").startswith(":"):
             self.on_sent(len(data))
         if self._queue_bytes > QUEUE_MOST:
             self._loop.call_soon(self.close, ConnectionResetError("the bus does not take what is sent"))
-        elif not self._writing:
-            self._write()
+        elif self._writing is None:
+            self._writing = self._loop.create_task(self._write())
         return taken
 
-    def _write(self) -> None:
-        """Have the socket take what it takes, and go on when it takes more."""
-        taken = 0
+    async def _write(self) -> None:
+        """Send the messages that wait. The connection ends if the bus does not take one within STALLED_S."""
         try:
             while self._queue:
-                sent = self._own._sock.send(self._queue[0])
-                taken += sent
-                if sent < len(self._queue[0]):
-                    self._queue[0] = self._queue[0][sent:]
-                else:
-                    self._queue.popleft()
-        except BlockingIOError:
-            pass  # the event loop tells when it takes more
+                data = self._queue.popleft()
+                await asyncio.wait_for(self._loop.sock_sendall(self._own._sock, data), STALLED_S)
+                self._queue_bytes -= len(data)
+        except TimeoutError:
+            self._loop.call_soon(self.close, ConnectionResetError(f"the bus has taken nothing for {STALLED_S:g} s"))
         except OSError as error:
-            self._stop_writing()
             self._loop.call_soon(self.close, error)
-            return
-        self._queue_bytes -= taken
-        if not self._queue:
-            self._stop_writing()
-        elif taken or not self._writing:
-            self._stop_writing()
-            self._writing = True
-            self._loop.add_writer(self._own._fd, self._write)
-            stalled = ConnectionResetError(f"the bus has taken nothing for {STALLED_S:g} s")
-            self._stall = self._loop.call_later(STALLED_S, self.close, stalled)
-
-    def _stop_writing(self) -> None:
-        if self._writing:
-            self._writing = False
-            self._loop.remove_writer(self._own._fd)
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
+        finally:
+            self._writing = None
 
 
 def marshal(message: Message) -> bytes:

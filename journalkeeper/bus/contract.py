@@ -178,12 +178,11 @@ PROPERTIES: Final = Interface(
     methods=(
         Method("Get", takes=(("interface", "s"), ("property", "s")), gives=(("value", "v"),)),
         Method("GetAll", takes=(("interface", "s"),), gives=(("properties", "a{sv}"),)),
-        Method("Set", takes=(("interface", "s"), ("property", "s"), ("value", "v"))),
     ),
     signals=(Signal("PropertiesChanged", (("interface", "s"), ("changed", "a{sv}"), ("invalidated", "as"))),),
 )
 INTROSPECTABLE: Final = Interface(names.INTROSPECTABLE, methods=(Method("Introspect", gives=(("xml", "s"),)),))
-PEER: Final = Interface(names.PEER, methods=(Method("Ping"), Method("GetMachineId", gives=(("id", "s"),))))
+PEER: Final = Interface(names.PEER, methods=(Method("Ping"),))
 EVERYWHERE: Final = (PEER, INTROSPECTABLE)
 OF_AN_OBJECT: Final = (*EVERYWHERE, PROPERTIES)
 

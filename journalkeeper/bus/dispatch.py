@@ -9,8 +9,8 @@ tables. dbus-fast's own ServiceInterface is not used: old releases answer with t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
+import inspect
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from dbus_fast import Message, MessageFlag, MessageType
@@ -18,7 +18,7 @@ from dbus_fast import Message, MessageFlag, MessageType
 from journalkeeper.bus import contract, names, options
 from journalkeeper.bus.callers import EARLY_MOST, LONG_COST, Caller, CallError, Callers
 from journalkeeper.bus.contract import Method
-from journalkeeper.bus.objects import Objects, list_files, write_document
+from journalkeeper.bus.objects import Objects, Values, list_files, write_document
 from journalkeeper.bus.polkit import Authority
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NoSuchJobError
@@ -32,7 +32,6 @@ ERROR_MOST: Final = 1 << 16
 LONG: Final = frozenset({"ListFiles", "Plan", "Result"})
 """Methods with long answers."""
 
-MACHINE_ID: Final = Path("/etc/machine-id")
 DBUS_ERROR: Final = "org.freedesktop.DBus.Error"
 SILENT: Final = MessageFlag.NO_REPLY_EXPECTED.value
 
@@ -74,22 +73,20 @@ class Dispatcher:
         self._send = send
         self._complain = complain
         self._tasks: set[asyncio.Task[None]] = set()
-        self._methods: dict[tuple[str, str], Callable[[Message, Caller], Awaitable[list[Any]]]] = {
+        self._methods: dict[tuple[str, str], Callable[[Message, Caller], Any]] = {
             (names.PROPERTIES, "Get"): self._get,
-            (names.PROPERTIES, "GetAll"): self._get_all,
-            (names.PROPERTIES, "Set"): self._set,
+            (names.PROPERTIES, "GetAll"): lambda call, _: self._values(call),
             (names.INTROSPECTABLE, "Introspect"): self._introspect,
-            (names.PEER, "Ping"): self._ping,
-            (names.PEER, "GetMachineId"): self._get_machine_id,
+            (names.PEER, "Ping"): lambda *_: None,
             (names.MANAGER, "ListFiles"): self._list_files,
             (names.MANAGER, "Plan"): self._plan,
             (names.MANAGER, "Result"): self._result,
             (names.MANAGER, "Defragment"): self._defragment,
-            (names.MANAGER, "Cancel"): self._cancel,
-            (names.MANAGER, "Pause"): self._pause,
-            (names.MANAGER, "Resume"): self._resume,
-            (names.MANAGER, "Rescan"): self._rescan,
-            (names.MANAGER, "Reload"): self._reload,
+            (names.MANAGER, "Cancel"): lambda call, _: service.jobs.cancel(_job(call.body[0])),
+            (names.MANAGER, "Pause"): lambda call, _: service.pause(call.body[0] % U64_MAX),  # "for ever" is 0
+            (names.MANAGER, "Resume"): lambda *_: service.resume(),
+            (names.MANAGER, "Rescan"): lambda *_: service.rescan(),
+            (names.MANAGER, "Reload"): lambda *_: service.reload(),
         }
 
     def handle(self, call: Message) -> bool:
@@ -116,7 +113,7 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
 
     def _admit(self, call: Message, caller: Caller) -> None:
-        if self._callers.admit(caller, LONG_COST if call.member in LONG else 1.0):
+        if self._callers.admit(caller.user, LONG_COST if call.member in LONG else 1.0):
             self._begin(self._serve(call, caller))
 
     async def _identify(self, caller: Caller) -> None:
@@ -131,29 +128,28 @@ class Dispatcher:
             method = self._find_method(call)
             answer = self._methods[call.interface or "", method.name]
             if method.action is not None:
-                with self._callers.place(caller):
+                with caller.user.place():
                     await self._authority.check(caller, call, method.action)
-                    body = await answer(call, caller)
+                    found = await _finish(answer(call, caller))
             elif not call.flags.value & SILENT:
-                body = await answer(call, caller)
-            self._answer(call, "".join(one for _, one in method.gives), body)
+                found = await _finish(answer(call, caller))
+            self._answer(call, "".join(one for _, one in method.gives), [found] if method.gives else [])
         except Exception as error:  # noqa: BLE001 - every error is answered, and logged if it is unexpected
             self._refuse(call, error)
 
     def _find_method(self, call: Message) -> Method:
-        interfaces = (contract.PEER,) if call.interface == names.PEER else self._objects.interfaces(call.path or "")
-        if interfaces is None:
-            raise CallError(f"{DBUS_ERROR}.UnknownObject", f"there is no object {_short(call.path)}")
-        for interface in interfaces:
-            if interface.name == call.interface:
-                for method in interface.methods:
-                    if method.name == call.member:
-                        if method.signature != call.signature:
-                            words = f"{method.name} takes ({method.signature}), not ({call.signature})"
-                            raise CallError(f"{DBUS_ERROR}.InvalidArgs", words)
-                        return method
-                raise CallError(f"{DBUS_ERROR}.UnknownMethod", f"{interface.name} has no method {call.member}")
-        raise CallError(f"{DBUS_ERROR}.UnknownInterface", f"{_short(call.path)} has no interface {call.interface}")
+        path, interfaces = call.path or "", self._objects.interfaces(call.path or "")
+        if not interfaces and call.interface != names.PEER:
+            raise CallError(f"{DBUS_ERROR}.UnknownObject", f"there is no object {_short(path)}")
+        for interface in (contract.PEER, *interfaces):
+            for method in interface.methods:
+                if (interface.name, method.name) == (call.interface, call.member):
+                    if method.signature != call.signature:
+                        words = f"{method.name} takes ({method.signature}), not ({call.signature})"
+                        raise CallError(f"{DBUS_ERROR}.InvalidArgs", words)
+                    return method
+        words = f"{_short(path)} has no method {call.interface}.{call.member}"
+        raise CallError(f"{DBUS_ERROR}.UnknownMethod", words)
 
     def _answer(self, call: Message, signature: str, body: list[Any], error_name: str | None = None) -> None:
         if not call.flags.value & SILENT:
@@ -185,82 +181,52 @@ class Dispatcher:
 
     def _values(self, call: Message) -> dict[str, Any]:
         """Return the properties of the requested interface; a standard interface has none."""
-        wanted = call.body[0]
-        interfaces = self._objects.interfaces(call.path or "") or ()
-        if wanted not in {one.name for one in interfaces}:
-            raise CallError(f"{DBUS_ERROR}.UnknownInterface", f"{_short(call.path)} has no interface {_short(wanted)}")
-        return self._objects.values(call.path or "", wanted)
+        path, wanted = call.path or "", call.body[0]
+        if wanted not in {one.name for one in self._objects.interfaces(path)}:
+            raise CallError(f"{DBUS_ERROR}.UnknownInterface", f"{_short(path)} has no interface {_short(wanted)}")
+        return self._objects.values(path, wanted)
 
-    async def _get(self, call: Message, _: Caller) -> list[Any]:
+    def _get(self, call: Message, _: Caller) -> object:
         values = self._values(call)
         if call.body[1] not in values:
             raise CallError(f"{DBUS_ERROR}.UnknownProperty", f"{call.body[0]} has no property {_short(call.body[1])}")
-        return [values[call.body[1]]]
+        return values[call.body[1]]
 
-    async def _get_all(self, call: Message, _: Caller) -> list[Any]:
-        return [self._values(call)]
-
-    async def _set(self, call: Message, caller: Caller) -> list[Any]:
-        await self._get(call, caller)
-        raise CallError(f"{DBUS_ERROR}.PropertyReadOnly", f"{call.body[1]} can only be read")
-
-    async def _introspect(self, call: Message, _: Caller) -> list[Any]:
+    def _introspect(self, call: Message, _: Caller) -> str:
         path = call.path or ""
-        return [contract.introspection(self._objects.interfaces(path) or (), self._objects.children(path))]
+        return contract.introspection(self._objects.interfaces(path), self._objects.children(path))
 
-    async def _ping(self, _call: Message, _: Caller) -> list[Any]:
-        return []
-
-    async def _get_machine_id(self, _call: Message, _: Caller) -> list[Any]:
-        return [MACHINE_ID.read_text().strip()]
-
-    async def _list_files(self, call: Message, caller: Caller) -> list[Any]:
+    def _list_files(self, call: Message, caller: Caller) -> list[Values]:
         after = options.list_after(call.body[0])
         found = self._service.snapshot().findings
         if found is None:
             raise BusyError("the first look at the files is not over; try again later")
-        return [list_files(found, after, caller.reads)]
+        return list_files(found, after, caller.reads)
 
-    async def _plan(self, call: Message, caller: Caller) -> list[Any]:
+    async def _plan(self, call: Message, caller: Caller) -> str:
         request = options.request(call.body[0], self._service.snapshot().directories)
-        with self._callers.place(caller):
-            async with self._callers.turn(caller):
-                return [write_document(await self._service.plan(request), caller.reads)]
+        with caller.user.place():
+            async with caller.user.turn:
+                return write_document(await self._service.plan(request), caller.reads)
 
-    async def _result(self, call: Message, caller: Caller) -> list[Any]:
+    def _result(self, call: Message, caller: Caller) -> str:
         ended = self._service.jobs.find_result(_job(call.body[0]))
         if ended.error is not None:
             raise ended.error
-        return [write_document(ended.document, caller.reads)]
+        return write_document(ended.document, caller.reads)
 
     # -- Work ------------------------------------------------------------------------------
 
-    async def _defragment(self, call: Message, _: Caller) -> list[Any]:
+    async def _defragment(self, call: Message, _: Caller) -> str:
         request = options.request(call.body[0], self._service.snapshot().directories)
         job = self._service.jobs.add(request)
         await asyncio.sleep(0)  # JobNew goes out before the answer
-        return [names.job_path(job.number)]
+        return names.job_path(job.number)
 
-    async def _cancel(self, call: Message, _: Caller) -> list[Any]:
-        self._service.jobs.cancel(_job(call.body[0]))
-        return []
 
-    async def _pause(self, call: Message, _: Caller) -> list[Any]:
-        # systemd's way to write "for ever" is taken too
-        self._service.pause(0 if call.body[0] == U64_MAX else call.body[0])
-        return []
-
-    async def _resume(self, _call: Message, _: Caller) -> list[Any]:
-        self._service.resume()
-        return []
-
-    async def _rescan(self, _call: Message, _: Caller) -> list[Any]:
-        self._service.rescan()
-        return []
-
-    async def _reload(self, _call: Message, _: Caller) -> list[Any]:
-        await self._service.reload()
-        return []
+async def _finish(found: Any) -> Any:
+    """Return the value of a method that may be asynchronous."""
+    return await found if inspect.isawaitable(found) else found
 
 
 def _job(path: str) -> int:

@@ -18,7 +18,6 @@ from journalkeeper.bus import contract, names, options
 from journalkeeper.bus.contract import DOCUMENT_MOST, LISTED_MOST, Interface
 from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Outcome, Request, Result
-from journalkeeper.model.errors import NoSuchJobError
 from journalkeeper.model.manager import JobState, Treatment
 from journalkeeper.model.record import Row, to_properties
 from journalkeeper.model.units import U64_MAX
@@ -33,7 +32,6 @@ Reads = Callable[[str], bool]
 
 MANAGER: Final = (*contract.OF_AN_OBJECT, contract.MANAGER)
 JOB: Final = (*contract.OF_AN_OBJECT, contract.JOB_INTERFACE)
-BRANCHES: Final = {"/": ("org",), "/org": ("journalkeeper1",)}
 
 PRIVATE: Final = frozenset(row.bus for row in contract.FILE if row.about.private)
 """The keys of a file that are left out for callers who may not read it."""
@@ -52,48 +50,33 @@ class Objects:
     def __init__(self, snapshot: Callable[[], Snapshot], jobs: Jobs) -> None:
         self._snapshot = snapshot
         self._jobs = jobs
-        self._manager: Values | None = None
 
-    def forget(self) -> None:
-        """Forget the manager's properties, because something changed."""
-        self._manager = None
-
-    def interfaces(self, path: str) -> tuple[Interface, ...] | None:
-        """Return the interfaces of the object at `path`; None if there is no object."""
+    def interfaces(self, path: str) -> tuple[Interface, ...]:
+        """Return the interfaces of the object at `path`; none if there is no object at or below it."""
         if path == names.MANAGER_PATH:
             return MANAGER
-        if self._job(path) is not None:
+        if path in self._job_paths():
             return JOB
-        return contract.EVERYWHERE if path in BRANCHES or path == names.JOB_PATHS else None
+        return contract.EVERYWHERE if self.children(path) else ()
 
     def children(self, path: str) -> tuple[str, ...]:
         """Return the names right below a path."""
-        if path == names.MANAGER_PATH:
-            return ("job",) if self._jobs.queue else ()
-        if path == names.JOB_PATHS:
-            return tuple(str(job.number) for job in self._jobs.queue)
-        return BRANCHES.get(path, ())
+        above = f"{path.rstrip('/')}/"
+        below = (one for one in (names.MANAGER_PATH, *self._job_paths()) if one.startswith(above))
+        return tuple(dict.fromkeys(one[len(above) :].partition("/")[0] for one in below))
 
     def values(self, path: str, interface: str) -> Values:
         """Return the properties that an object has by one of its interfaces."""
         if interface == names.MANAGER:
             return self.manager()
-        job = self._job(path) if interface == names.JOB else None
-        return {} if job is None else job_values(job)
+        return job_values(self._job_paths()[path]) if interface == names.JOB else {}
 
     def manager(self) -> Values:
-        """Return the manager's properties, which are made anew only when something changed."""
-        if self._manager is None:
-            known = to_properties(snapshots.manager(self._snapshot()))
-            self._manager = to_variants(contract.MANAGER.properties, known)
-        return self._manager
+        """Return the manager's properties."""
+        return to_variants(contract.MANAGER.properties, to_properties(snapshots.manager(self._snapshot())))
 
-    def _job(self, path: str) -> Job | None:
-        number = names.job_number(path)
-        try:
-            return None if number is None else self._jobs.find(number)
-        except NoSuchJobError:
-            return None
+    def _job_paths(self) -> dict[str, Job]:
+        return {names.job_path(job.number): job for job in self._jobs.queue}
 
 
 def to_variants(rows: Iterable[Row], plain: dict[str, Any]) -> Values:

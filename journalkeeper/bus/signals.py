@@ -44,15 +44,14 @@ class Signals:
         self._objects = objects
         self._send = send
         self._complain = complain
-        self._is_stale = False
-        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._manager = objects.manager()
         self._jobs = {job.number: (job, job_values(job)) for job in jobs.queue}
 
     def close(self) -> None:
         """Stop sending signals."""
-        if self._task is not None:
-            self._task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     async def follow(self, queue: asyncio.Queue[Event]) -> None:
         """Send what happens, as `queue` has it, until this is canceled."""
@@ -61,7 +60,9 @@ class Signals:
             with self._guard():
                 match event:
                     case Changed():
-                        self._plan_to_tell()
+                        # Send the changed properties soon, together with what else changes meanwhile.
+                        if self._timer is None:
+                            self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._tell)
                     case JobAdded(job):
                         self._jobs[job.number] = job, job_values(job)
                         self._say(names.MANAGER, "JobNew", [job.number, names.job_path(job.number)])
@@ -71,30 +72,21 @@ class Signals:
                     case FileDone(outcome, _):
                         self._say_outcome(outcome)
 
-    def _plan_to_tell(self) -> None:
-        """Send the changed properties soon, together with what else changes meanwhile."""
-        self._objects.forget()
-        self._is_stale = True
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._tell())
-
     def _say_outcome(self, outcome: Outcome) -> None:
         if outcome.result is Result.DONE and outcome.action in REWRITES:
             numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
             body = [names.shown(outcome.path), *numbers, count_reclaimed_bytes(outcome)]
             self._say(names.MANAGER, "FileDefragmented", body)
 
-    async def _tell(self) -> None:
-        while self._is_stale:
-            await asyncio.sleep(COALESCE_S)
-            self._is_stale = False
-            with self._guard():
-                before, self._manager = self._manager, self._objects.manager()
-                self._say_changes(names.MANAGER_PATH, names.MANAGER, before, self._manager)
-                for number, (job, said) in list(self._jobs.items()):
-                    values = job_values(job)
-                    self._jobs[number] = job, values
-                    self._say_changes(names.job_path(number), names.JOB, said, values)
+    def _tell(self) -> None:
+        self._timer = None
+        with self._guard():
+            before, self._manager = self._manager, self._objects.manager()
+            self._say_changes(names.MANAGER_PATH, names.MANAGER, before, self._manager)
+            for number, (job, said) in self._jobs.items():
+                values = job_values(job)
+                self._jobs[number] = job, values
+                self._say_changes(names.job_path(number), names.JOB, said, values)
 
     @contextmanager
     def _guard(self) -> Iterator[None]:

@@ -35,8 +35,8 @@ class SizeGuard:
         self._source = source
         self._loop = loop
         self._head = bytearray()
-        self._passes = 0
-        self._drops = 0
+        self._left = 0  # bytes of the present message, which is given if it `_passes`
+        self._passes = True
         self._had_its_turn = False
 
     def __getattr__(self, name: str) -> Any:
@@ -84,25 +84,18 @@ class SizeGuard:
         ready = bytearray()
         at = 0
         while at < len(data):
-            if self._drops or self._passes:
-                step = min(self._drops or self._passes, len(data) - at)
-                if self._drops:
-                    self._drops -= step
-                else:
-                    ready += data[at : at + step]
-                    self._passes -= step
-            else:
-                step = min(FIXED - len(self._head), len(data) - at)
-                self._head += data[at : at + step]
-                if len(self._head) == FIXED:
-                    length = measure_message(self._head)
-                    if length > MESSAGE_MOST:
-                        self._drops = length - FIXED
-                    else:
-                        ready += self._head
-                        self._passes = length - FIXED
-                    self._head.clear()
-            at += step
+            part = data[at : at + (self._left or FIXED - len(self._head))]
+            at += len(part)
+            if self._left:
+                self._left -= len(part)
+                ready += part if self._passes else b""
+                continue
+            self._head += part
+            if len(self._head) == FIXED:
+                length = measure_message(self._head)
+                self._left, self._passes = length - FIXED, length <= MESSAGE_MOST
+                ready += self._head if self._passes else b""
+                self._head.clear()
         return bytes(ready)
 
 

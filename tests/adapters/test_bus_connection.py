@@ -23,6 +23,7 @@ from dbus_fast import Message, MessageFlag, signature
 from journalkeeper.bus import connection
 from journalkeeper.bus.callers import CallError
 from journalkeeper.bus.connection import Connection
+from tests.bus import RawClient
 from tests.patience import eventually
 
 BUS = "org.freedesktop.DBus"
@@ -124,20 +125,26 @@ async def test_messages_arrive_in_their_order_however_many_there_are_at_once(con
     theirs.close()
 
 
-async def test_a_burst_is_read_to_its_end_though_no_message_follows(connect: Connect) -> None:
+async def test_a_burst_is_read_to_its_end_though_no_message_follows(connect: Connect, address: str) -> None:
     """Messages end where a read of the library ends: it reads 8 KiB (Python 3.14: 128), and no more if none is cut."""
-    ours, theirs = await connect(), await connect()
+    theirs = await connect()
     await answer(theirs, "GetNameOwner", BUS)  # after which the bus says nothing of its own accord
     heard: list[Message] = []
     theirs.add_careful_handler(partial(news, heard))
-    ours.send(signal_to(theirs.unique_name, "s", "x" * 1000))
-    words = "x" * (1000 + 2048 - waiting_bytes(theirs, 1))
-    await until(lambda: len(heard) == 1)
-    for _ in range(24):
-        ours.send(signal_to(theirs.unique_name, "s", words))
-    assert waiting_bytes(theirs, 24 * 2048) == 24 * 2048
-    await until(lambda: len(heard) == 25)
-    ours.close()
+
+    def say(ours: RawClient, words: str) -> None:
+        message = signal_to(theirs.unique_name, "s", words)
+        message.serial = 3
+        ours.send(connection.marshal(message))
+
+    with RawClient(address.removeprefix("unix:path=")) as ours:
+        say(ours, "x" * 1000)
+        words = "x" * (1000 + 2048 - waiting_bytes(theirs, 1))
+        await until(lambda: len(heard) == 1)
+        for _ in range(24):
+            say(ours, words)
+        assert waiting_bytes(theirs, 24 * 2048) == 24 * 2048
+        await until(lambda: len(heard) == 25)
     theirs.close()
 
 
@@ -226,7 +233,7 @@ async def test_a_connection_that_is_closed_while_messages_wait_says_nothing_more
         for _ in range(500):
             ours.send(Message.new_signal("/", "a.b", "News", "s", ["x" * 1000]))
         await asyncio.sleep(0.1)
-        assert ours._writing
+        assert ours._writing is not None
     assert eventually(lambda: bool(select.select([], [ours._own._sock], [], 0)[1]))
     await asyncio.sleep(0)
     ours.close()

@@ -222,7 +222,7 @@ WRONG = [
     (("org.journalkeeper1.Nothing.Do",), "AccessDenied"),
     ((f"{names.PROPERTIES}.Get", names.MANAGER, "Nothing"), "UnknownProperty"),
     ((f"{names.PROPERTIES}.Get", "org.Nothing", "State"), "UnknownInterface"),
-    ((f"{names.PROPERTIES}.Set", names.MANAGER, "Paused", "<true>"), "PropertyReadOnly"),
+    ((f"{names.PROPERTIES}.Set", names.MANAGER, "Paused", "<true>"), "UnknownMethod"),
     ((f"{names.PROPERTIES}.GetAll", "x" * 1000), "UnknownInterface"),
     (("Cancel", "/org/journalkeeper1/job/77"), "org.journalkeeper1.Error.NoSuchJob"),
     (("Result", "/org/journalkeeper1/job/77"), "org.journalkeeper1.Error.NoSuchJob"),

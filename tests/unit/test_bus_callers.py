@@ -91,7 +91,7 @@ async def identify(known: Callers, name: str) -> Caller:
 
 
 def count_admitted(known: Callers, caller: Caller, calls: int, cost: float = 1.0) -> int:
-    return sum(known.admit(caller, cost) for _ in range(calls))
+    return sum(known.admit(caller.user, cost) for _ in range(calls))
 
 
 async def settle() -> None:
@@ -148,22 +148,16 @@ async def test_a_long_call_counts_as_several(known: Callers, clock: Clock) -> No
 
 async def test_a_user_has_few_long_calls_under_way(known: Callers) -> None:
     first, second, other = [await identify(known, name) for name in (":1.1", ":1.2", ":1.3")]
-    places = [known.place(one) for one in [first, second] * (AT_ONCE // 2)]
+    places = [one.user.place() for one in [first, second] * (AT_ONCE // 2)]
     for place in places:
         place.__enter__()
-    with pytest.raises(CallError, match=f"{AT_ONCE} calls are under way"), known.place(first):
+    with pytest.raises(CallError, match=f"{AT_ONCE} calls are under way"), first.user.place():
         pass
-    with known.place(other):
+    with other.user.place():
         pass
     places[0].__exit__(None, None, None)
-    with known.place(second):
+    with second.user.place():
         pass
-
-
-async def test_a_user_has_one_turn_and_each_connection_of_roots(known: Callers) -> None:
-    first, second, root, other_root = [await identify(known, name) for name in (":1.1", ":1.2", ":1.4", ":1.5")]
-    assert known.turn(first) is known.turn(second)
-    assert known.turn(root) is not known.turn(other_root)
 
 
 # Unread bytes
@@ -201,8 +195,8 @@ async def test_a_user_who_does_not_read_gets_no_answer(
     bus.kept = {OURS: ours, ":1.1": first, ":1.2": second}
     known.count_sent(CHECK_BYTES)
     await settle()
-    assert known.admit(one, 1.0) is not silenced
-    assert known.admit(reading, 1.0)
+    assert known.admit(one.user, 1.0) is not silenced
+    assert known.admit(reading.user, 1.0)
 
 
 async def test_a_user_who_has_read_is_answered_again(bus: Bus, known: Callers, clock: Clock) -> None:
@@ -210,12 +204,12 @@ async def test_a_user_who_has_read_is_answered_again(bus: Bus, known: Callers, c
     bus.kept = {OURS: UNREAD_MOST + 1, ":1.1": UNREAD_MOST + 1}
     known.count_sent(CHECK_BYTES)
     await settle()
-    assert not known.admit(caller, 1.0)
+    assert not known.admit(caller.user, 1.0)
     bus.kept = {}
     clock.now_s += callers.CHECK_AGAIN_S
-    assert not known.admit(caller, 1.0)  # which has the bus asked
+    assert not known.admit(caller.user, 1.0)  # which has the bus asked
     await settle()
-    assert known.admit(caller, 1.0)
+    assert known.admit(caller.user, 1.0)
 
 
 async def test_a_bus_that_says_nothing_of_unread_bytes_silences_nobody(bus: Bus, known: Callers) -> None:
@@ -223,7 +217,7 @@ async def test_a_bus_that_says_nothing_of_unread_bytes_silences_nobody(bus: Bus,
     caller = await identify(known, ":1.1")
     known.count_sent(CHECK_BYTES)
     await settle()
-    assert known.admit(caller, 1.0)
+    assert known.admit(caller.user, 1.0)
 
 
 async def test_only_so_many_callers_are_remembered(known: Callers) -> None:
