@@ -3,9 +3,9 @@
 
 A bus keeps every answer that a caller does not read. dbus-daemon stops reading from a service, for all callers, when
 127 MiB of the service's messages are kept (max_incoming_bytes). Three limits keep it far below. An answer has at most 1
-MiB. A user has RATE_PER_S calls a second, and calls above that get no answer at all. After each CHECK_BYTES of answers
-the service asks the bus which users do not read; those get no answer until they have read. All connections of a user
-count together, except root's, which count one by one.
+MiB. A user has RATE_PER_S calls a second. A few calls above that are answered late, further ones not at all. After each
+CHECK_BYTES of answers the service asks the bus which users do not read; those get no answer until they have read. All
+connections of a user count together, except root's, which count one by one.
 
 Source: dbus-daemon(1), limits; dbus-daemon's interface org.freedesktop.DBus.Debug.Stats, for root. A dbus-broker does
 not have that interface; it ends a connection that does not read.
@@ -39,6 +39,9 @@ RATE_PER_S: Final = 20.0
 BURST: Final = 200.0
 """Calls of one user that are answered: so many a second, and so many at once after a rest."""
 
+DEBT: Final = 40.0
+"""So many calls more are answered late, at the rate. A caller that waits for each answer never needs more."""
+
 LONG_COST: Final = 10.0
 """A ListFiles or Plan counts as so many calls: its answer may have 1 MiB."""
 
@@ -63,8 +66,8 @@ Ask = Callable[[Message], Awaitable[Message | None]]
 class User:
     """What a user has left and uses of the service, with all connections together.
 
-    `tokens` are the calls that were left at `at_s`; `busy` long calls are under way, and `turn` is the lock of the one
-    whose plan is made. Above `unread_most` bytes that the user has not read the user gets no answers.
+    `tokens` are the calls that were left at `at_s`, less than 0 if some are answered late. `busy` long calls are under
+    way; `turn` is the lock of the one whose plan is made. Above `unread_most` unread bytes the user gets no answers.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -141,16 +144,17 @@ class Callers:
         caller.reads_all = caller.uid == 0 or not self._gids.isdisjoint(groups)
         return True
 
-    def admit(self, user: User, cost: float) -> bool:
-        """Count a call of `cost` by `user`. Return False if it is to get no answer."""
+    def admit(self, user: User, cost: float) -> float | None:
+        """Count a call of `cost` by `user`. Return the time in seconds after which it is due, None for no answer."""
         now_s = asyncio.get_running_loop().time()
         if user.unread_bytes > user.unread_most:
             self._begin_check(now_s)
-            return False
+            return None
         user.tokens, user.at_s = min(BURST, user.tokens + RATE_PER_S * (now_s - user.at_s)), now_s
-        admitted = user.tokens >= cost
-        user.tokens -= cost if admitted else 0.0
-        return admitted
+        if user.tokens + DEBT < cost:
+            return None
+        user.tokens -= cost
+        return max(0.0, -user.tokens / RATE_PER_S)
 
     # -- Who does not read ---------------------------------------------------------------------
 

@@ -113,8 +113,9 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
 
     def _admit(self, call: Message, caller: Caller) -> None:
-        if self._callers.admit(caller.user, LONG_COST if call.member in LONG else 1.0):
-            self._begin(self._serve(call, caller))
+        wait_s = self._callers.admit(caller.user, LONG_COST if call.member in LONG else 1.0)
+        if wait_s is not None:
+            self._begin(self._serve(call, caller, wait_s))
 
     async def _identify(self, caller: Caller) -> None:
         """Read the user of the connection, then serve the calls that arrived meanwhile."""
@@ -123,7 +124,8 @@ class Dispatcher:
         for call in calls if is_known else ():
             self._admit(call, caller)
 
-    async def _serve(self, call: Message, caller: Caller) -> None:
+    async def _serve(self, call: Message, caller: Caller, wait_s: float) -> None:
+        await asyncio.sleep(wait_s)
         try:
             method = self._find_method(call)
             answer = self._methods[call.interface or "", method.name]

@@ -15,6 +15,7 @@ from journalkeeper.bus.callers import (
     BURST,
     CALLERS_MOST,
     CHECK_BYTES,
+    DEBT,
     LONG_COST,
     RATE_PER_S,
     UNREAD_ALL,
@@ -91,7 +92,7 @@ async def identify(known: Callers, name: str) -> Caller:
 
 
 def count_admitted(known: Callers, caller: Caller, calls: int, cost: float = 1.0) -> int:
-    return sum(known.admit(caller.user, cost) for _ in range(calls))
+    return sum(known.admit(caller.user, cost) == 0 for _ in range(calls))
 
 
 async def settle() -> None:
@@ -130,7 +131,7 @@ async def test_a_user_has_a_burst_and_a_rate_over_all_connections(known: Callers
     assert count_admitted(known, first, int(BURST) + 5) == BURST
     assert count_admitted(known, second, 5) == 0
     assert count_admitted(known, other, 5) == 5
-    clock.now_s += 1.0
+    clock.now_s += 1.0 + 10 / RATE_PER_S  # ten were answered late
     assert count_admitted(known, second, 2 * int(RATE_PER_S)) == RATE_PER_S
     clock.now_s += 1e6
     assert count_admitted(known, first, 2 * int(BURST)) == BURST
@@ -144,6 +145,24 @@ async def test_roots_connections_have_a_rate_each(known: Callers, clock: Clock) 
 async def test_a_long_call_counts_as_several(known: Callers, clock: Clock) -> None:
     caller = await identify(known, ":1.1")
     assert count_admitted(known, caller, int(BURST), LONG_COST) == BURST / LONG_COST
+
+
+async def test_calls_above_the_rate_are_answered_late_and_then_not_at_all(known: Callers, clock: Clock) -> None:
+    user = (await identify(known, ":1.1")).user
+    user.tokens = 0.0
+    waits_s = [known.admit(user, LONG_COST) for _ in range(int(DEBT / LONG_COST) + 1)]
+    assert waits_s == [0.5, 1.0, 1.5, 2.0, None]
+    assert known.admit(user, 1.0) is None
+    clock.now_s += 0.5
+    assert known.admit(user, LONG_COST) == 2.0
+
+
+async def test_a_caller_that_waits_for_each_answer_gets_them_all(known: Callers, clock: Clock) -> None:
+    user = (await identify(known, ":1.1")).user
+    for _ in range(1000):
+        wait_s = known.admit(user, LONG_COST)
+        assert wait_s is not None
+        clock.now_s += wait_s
 
 
 async def test_a_user_has_few_long_calls_under_way(known: Callers) -> None:
@@ -195,8 +214,8 @@ async def test_a_user_who_does_not_read_gets_no_answer(
     bus.kept = {OURS: ours, ":1.1": first, ":1.2": second}
     known.count_sent(CHECK_BYTES)
     await settle()
-    assert known.admit(one.user, 1.0) is not silenced
-    assert known.admit(reading.user, 1.0)
+    assert (known.admit(one.user, 1.0) is None) == silenced
+    assert known.admit(reading.user, 1.0) == 0
 
 
 async def test_a_user_who_has_read_is_answered_again(bus: Bus, known: Callers, clock: Clock) -> None:
@@ -204,12 +223,12 @@ async def test_a_user_who_has_read_is_answered_again(bus: Bus, known: Callers, c
     bus.kept = {OURS: UNREAD_MOST + 1, ":1.1": UNREAD_MOST + 1}
     known.count_sent(CHECK_BYTES)
     await settle()
-    assert not known.admit(caller.user, 1.0)
+    assert known.admit(caller.user, 1.0) is None
     bus.kept = {}
     clock.now_s += callers.CHECK_AGAIN_S
-    assert not known.admit(caller.user, 1.0)  # which has the bus asked
+    assert known.admit(caller.user, 1.0) is None  # which has the bus asked
     await settle()
-    assert known.admit(caller.user, 1.0)
+    assert known.admit(caller.user, 1.0) == 0
 
 
 async def test_a_bus_that_says_nothing_of_unread_bytes_silences_nobody(bus: Bus, known: Callers) -> None:
@@ -217,7 +236,7 @@ async def test_a_bus_that_says_nothing_of_unread_bytes_silences_nobody(bus: Bus,
     caller = await identify(known, ":1.1")
     known.count_sent(CHECK_BYTES)
     await settle()
-    assert known.admit(caller.user, 1.0)
+    assert known.admit(caller.user, 1.0) == 0
 
 
 async def test_only_so_many_callers_are_remembered(known: Callers) -> None:
