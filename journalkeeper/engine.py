@@ -114,7 +114,7 @@ class Engine:
 
     @property
     def budget_bytes(self) -> int | None:
-        """How many bytes may be written in a day, None without a limit."""
+        """The number of bytes that may be written in a day, None without a limit."""
         return self._config.budget.bytes_per_day
 
     def publish_health(self, *, healthy: bool | None) -> None:

@@ -48,7 +48,6 @@ context = ${{{TEST}-}}
 data_file = DATA
 parallel = true
 sigterm = true
-patch = subprocess
 """
 
 
@@ -131,18 +130,21 @@ def protections(word: str) -> Iterator[tuple[str, Mutant]]:
 
 
 def measure(cache: Path) -> coverage.CoverageData:
-    """Return which test executes which line, from `cache` if the package has not changed since."""
+    """Return which test executes which line, from `cache` if the package has not changed since.
+
+    Every Python process with COVERAGE_PROCESS_START measures itself, by a .pth file of coverage's.
+    """
     sources = sorted((CHECKOUT / "journalkeeper").rglob("*.py"))
     data = cache / f"lines-{hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()[:12]}"
     if not data.exists():
         with tempfile.TemporaryDirectory(dir=cache) as place:
             os.chmod(place, 0o1777)  # noqa: S103 - tests run programs as nobody
             (Path(place) / "rc").write_text(RCFILE.replace("DATA", f"{place}/data"))
-            program = [sys.executable, "-m", "coverage"]
+            surroundings = os.environ | {"PYTHONPATH": f"{CHECKOUT}", "COVERAGE_PROCESS_START": f"{place}/rc"}
             words = ["-n4", "-q", "-p", "tests.mutants", "-p", "no:cacheprovider", "-m", "not long and not bench"]
-            run = [*program, "run", f"--rcfile={place}/rc", "-m", "pytest", *words, *MEASURED]
-            subprocess.run(run, cwd=CHECKOUT, env=os.environ | {"PYTHONPATH": f"{CHECKOUT}"}, check=False)
-            subprocess.run([*program, "combine", "-q", f"--data-file={data}", place], cwd=CHECKOUT, check=True)
+            subprocess.run([sys.executable, "-m", "pytest", *words, *MEASURED], env=surroundings, check=False)
+            subprocess.run([sys.executable, "-m", "coverage", "combine", "-q", f"--rcfile={place}/rc"], check=True)
+            os.rename(f"{place}/data", data)
     found = coverage.CoverageData(f"{data}")
     found.read()
     return found

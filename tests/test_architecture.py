@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,9 +80,12 @@ ONLY_IN: dict[str, set[str]] = {
     "sqlite3": {"history"},
     "importlib": {"cli"},
     "dbus_fast": {"bus"},
+    "journalkeeper.probe": {"probe", "cli"},  # a test bed is no part of the service
 }
-MAILBOX = "service/daemon.py"
-JOURNAL_MAGIC = "LPKS" + "HHRH"
+"""The packages that may use a format, a kernel call or a library ..."""
+
+WORDS_ONLY_IN = {"LPKS" + "HHRH": "journald/", "call_soon_threadsafe": "service/daemon.py"}
+"""... and the one place of a word: the journal's magic, and what hands over to an event loop."""
 
 TOP_LEVEL = {"journalkeeper", "units", "configs", "tests", "pyproject.toml", "README.md", "LICENSE"}
 MADE_BY_TOOLS = re.compile(r"^(build|dist|__pycache__|.*\.egg-info)$")
@@ -90,6 +94,19 @@ WITHOUT_SPDX = re.compile(
     r"|[^/]*\.(json|html|svg|png|txt))$"
 )
 FUNCTION_LINES, MODULE_LINES = 50, 400
+PARTICIPLE = re.compile(
+    r"_*([a-z]+ed|shown|said|told|kept|made|seen|known|given|taken|begun|done|written|found|held|left|met|sent)(_|$)"
+)
+NOT_PARTICIPLES = {"bed", "embed", "feed", "need", "seed"}
+PARTICIPLES = {"counted", "described", "listed", "nested", "shown"}
+"""Short names of functions whose value stands in a sentence, as in `f"{counted(5, 'file')}"`."""
+
+OBSCURE = re.compile(
+    r"^(What|How|Who|Of|So|That)\b|\b(nobody|somebody|whoever|shall|ought|is to be|are to be"
+    r"|(comes?|came) to nothing|takes? leave|by which)\b"
+)
+"""What plain English does without: an opening by a question word, and words that hide who does what."""
+
 WORKPLACE = re.compile(
     "|".join(
         [
@@ -122,6 +139,13 @@ class Source(NamedTuple):
         return self.path.endswith(".py")
 
 
+@cache
+def parse(text: str) -> ast.Module:
+    """Parse a module once for all checks."""
+    return ast.parse(text)
+
+
+@cache
 def repository() -> list[Source]:
     """Every text file that is ours: hidden directories, and what tools made, are left out."""
     found = []
@@ -137,7 +161,7 @@ def repository() -> list[Source]:
 def imports(source: Source) -> Iterator[tuple[int, str]]:
     """Line and full dotted name of everything that a source imports, relative ones resolved."""
     package = Path(source.path).parent.parts
-    for node in ast.walk(ast.parse(source.text)):
+    for node in ast.walk(parse(source.text)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -149,7 +173,7 @@ def imports(source: Source) -> Iterator[tuple[int, str]]:
 def uses(source: Source) -> Iterator[tuple[int, str]]:
     """Line and dotted name of every import and every attribute (`os.strerror`)."""
     yield from imports(source)
-    for node in ast.walk(ast.parse(source.text)):
+    for node in ast.walk(parse(source.text)):
         if isinstance(node, ast.Attribute):
             yield node.lineno, ast.unparse(node)
 
@@ -223,7 +247,7 @@ def purity(sources: list[Source]) -> list[str]:
                 found.append(f"{source.path}:{line}: {name} reads a clock")
         found += [
             f"{source.path}:{node.lineno}: {node.func.id}() in a pure module"
-            for node in ast.walk(ast.parse(source.text))
+            for node in ast.walk(parse(source.text))
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS
         ]
     return found
@@ -240,37 +264,37 @@ def edges(sources: list[Source]) -> list[str]:
             for owned, owners in ONLY_IN.items()
             if under(name, {owned}) and source.package not in owners and ("." in owned or (line, name) in imported)
         ]
-        if JOURNAL_MAGIC in source.text and source.package != "journald":
-            found.append(f"{source.path}: only journald/ parses journal headers")
+        found += [
+            f"{source.path}: {word} belongs to {place}"
+            for word, place in WORDS_ONLY_IN.items()
+            if word in source.text and not source.inside.startswith(place)
+        ]
     return found
 
 
-def probes_are_for_commands(sources: list[Source]) -> list[str]:
-    """A test bed is no part of the product."""
+def names(sources: list[Source]) -> list[str]:
+    """A function is named with a verb, and not with a participle; a property and a rule of health may be."""
     return [
-        f"{source.path}:{line}: {source.package} uses a probe"
+        f"{source.path}:{node.lineno}: {node.name} is a participle; name what the function does"
         for source in modules(sources)
-        if source.package not in {"probe", "cli"}
-        for line, name in imports(source)
-        if under(name, {f"{PACKAGE}.probe"})
+        if not source.inside.startswith("health/")
+        for node in ast.walk(parse(source.text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and PARTICIPLE.match(node.name)
+        and node.name.strip("_").partition("_")[0] not in NOT_PARTICIPLES
+        and node.name not in PARTICIPLES
+        and not any("property" in ast.unparse(one) for one in node.decorator_list)
     ]
 
 
-def one_mailbox(sources: list[Source]) -> list[str]:
-    """Threads hand over to an event loop in one module."""
+def docstrings(sources: list[Source]) -> list[str]:
+    """Docstrings are plain English."""
     return [
-        f"{source.path}: only {MAILBOX} hands over to an event loop"
+        f"{source.path}:{getattr(node, 'lineno', 1)}: the docstring has {hit.group()!r}"
         for source in modules(sources)
-        if source.inside != MAILBOX and "call_soon_threadsafe" in source.text
-    ]
-
-
-def top_modules(sources: list[Source]) -> list[str]:
-    """Beside the packages there are three modules."""
-    return [
-        f"{source.path}: a module belongs into a package"
-        for source in modules(sources)
-        if "/" not in source.inside and source.package not in {"__main__", "engine"}
+        for node in ast.walk(parse(source.text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
+        and (hit := OBSCURE.search(ast.get_docstring(node) or ""))
     ]
 
 
@@ -293,7 +317,7 @@ def short(sources: list[Source]) -> list[str]:
         lines = source.text.count("\n")
         if source.path.startswith(f"{PACKAGE}/") and lines > MODULE_LINES:
             found.append(f"{source.path}: {lines} lines; a module has at most {MODULE_LINES}")
-        for node in ast.walk(ast.parse(source.text)):
+        for node in ast.walk(parse(source.text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > FUNCTION_LINES:
@@ -318,10 +342,7 @@ def top_level(sources: list[Source]) -> list[str]:
 
 
 Check = Callable[[list[Source]], list[str]]
-CHECKS: tuple[Check, ...] = (
-    *(order, cycles, purity, edges, probes_are_for_commands, one_mailbox, top_modules),
-    *(licensed, short, homeless, top_level),
-)
+CHECKS: tuple[Check, ...] = (*(order, cycles, purity, edges, names, docstrings, licensed, short, homeless, top_level),)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -330,77 +351,30 @@ def test_the_repository_passes(check: Check) -> None:
     assert not complaints, "\n".join(complaints)
 
 
-BAD: list[tuple[Check, str, str, str]] = [
-    (order, "policy/rules.py", "from journalkeeper.btrfs import fiemap", "policy may not import btrfs"),
-    (order, "policy/rules.py", "from ..observe import observer", "policy may not import observe"),
-    (order, "policy/rules.py", "from .. import execute", "policy may not import execute"),
-    (order, "model/files.py", "import journalkeeper.policy", "model may not import policy"),
-    (order, "btrfs/fiemap.py", "from journalkeeper import journald", "btrfs may not import journald"),
-    (order, "observe/x.py", "def late():\n    from journalkeeper import engine", "observe may not import engine"),
-    (order, "engine.py", "from journalkeeper.cli import main", "engine may not import cli"),
-    (order, "service/x.py", "from journalkeeper.bus import names", "service may not import bus"),
-    (order, "attic/x.py", "", "attic is not in ORDER"),
-    (purity, "policy/rules.py", "import os", "os is outside"),
-    (purity, "policy/rules.py", "from time import monotonic", "time.monotonic is outside"),
-    (purity, "config/spec.py", "import subprocess", "subprocess is outside"),
-    (purity, "model/files.py", "import socket", "socket is outside"),
-    (purity, "policy/rules.py", "import pydantic", "pydantic is outside"),
-    (purity, "metrics/status.py", "import time", "time is outside"),
-    (purity, "model/errors.py", "import os\nos.unlink('x')", "only os.strerror is allowed"),
-    (purity, "model/errors.py", "from os import unlink", "only os.strerror is allowed"),
-    (purity, "report/page.py", "from datetime import datetime\ndatetime.now()", "reads a clock"),
-    (purity, "report/page.py", "import datetime\ndatetime.datetime.now(datetime.UTC)", "reads a clock"),
-    (purity, "policy/rules.py", "open('/etc/passwd')", "open() in a pure module"),
-    (edges, "execute/x.py", "import ctypes", "ctypes belongs to btrfs"),
-    (edges, "journald/header.py", "import fcntl\nfcntl.ioctl(0, 0)", "fcntl.ioctl belongs to btrfs"),
-    (edges, "engine.py", "from fcntl import ioctl", "fcntl.ioctl belongs to btrfs"),
-    (edges, "observe/x.py", "import struct", "struct belongs to"),
-    (edges, "observe/x.py", f"MAGIC = b'{JOURNAL_MAGIC}'", "only journald/ parses"),
-    (
-        probes_are_for_commands,
-        "service/x.py",
-        "from journalkeeper.probe.scratch_volume import run",
-        "service uses a probe",
-    ),
-    (one_mailbox, "bus/x.py", "loop.call_soon_threadsafe(print)", "only service/daemon.py"),
-    (top_modules, "helpers.py", "", "belongs into a package"),
-    (licensed, "model/x.py", "'''No license.'''\n", "no SPDX line"),
-    (short, "model/x.py", "def long():\n" + "    pass\n" * FUNCTION_LINES, "long has 51 lines"),
-    (short, "model/x.py", "x = 1\n" * (MODULE_LINES + 1), "401 lines"),
-    (homeless, "model/x.py", "# see /wo" + "rk/shared", "model/x.py:1"),
-    (homeless, "model/x.py", "x = 1\n# TO" + "DO: later", "model/x.py:2"),
+BAD: list[tuple[Check, str, str]] = [
+    (order, "policy/rules.py", "from ..observe import observer"),
+    (order, "observe/x.py", "def late():\n    from journalkeeper import engine"),
+    (order, "helpers.py", ""),
+    (purity, "policy/rules.py", "from time import monotonic"),
+    (purity, "model/errors.py", "import os\nos.unlink('x')"),
+    (purity, "report/page.py", "from datetime import datetime\ndatetime.now()"),
+    (purity, "policy/rules.py", "open('/etc/passwd')"),
+    (edges, "execute/x.py", "import ctypes"),
+    (edges, "journald/header.py", "import fcntl\nfcntl.ioctl(0, 0)"),
+    (edges, "observe/x.py", f"MAGIC = {next(iter(WORDS_ONLY_IN))!r}"),
+    (edges, "service/x.py", "from journalkeeper.probe.bed import Bed"),
+    (names, "model/x.py", "def kept_files(): pass"),
+    (docstrings, "model/x.py", '"What nobody reads."'),
+    (licensed, "model/x.py", '"No license."\n'),
+    (short, "model/x.py", "def long():\n" + "    pass\n" * FUNCTION_LINES),
+    (short, "model/x.py", "x = 1\n" * (MODULE_LINES + 1)),
+    (homeless, "model/x.py", "x = 1\n# TO" + "DO: later"),
 ]
 
 
-@pytest.mark.parametrize(("check", "path", "text", "complaint"), BAD)
-def test_a_bad_source_is_found(check: Check, path: str, text: str, complaint: str) -> None:
-    complaints = check([Source(f"{PACKAGE}/{path}", text)])
-    assert any(complaint in line for line in complaints), complaints
-
-
-GOOD: list[tuple[Check, str, str]] = [
-    (order, "policy/rules.py", "from journalkeeper.model import Host\nfrom .case import Case"),
-    (order, "model/x.py", "from journalkeeper import __version__"),
-    (purity, "model/errors.py", "import os\nos.strerror(2)"),
-    (purity, "config/validation.py", "from pydantic import BaseModel"),
-    (purity, "config/files.py", "import os\nos.listdir('/etc')"),
-    (purity, "policy/case.py", "def asked(request):\n    return request.now"),
-    (edges, "history/state.py", "import fcntl\nfcntl.flock(0, 0)"),
-    (probes_are_for_commands, "cli/lab.py", "from journalkeeper.probe import compare"),
-    (short, "model/x.py", "def long():\n" + "    pass\n" * (FUNCTION_LINES - 1)),
-    (short, "model/x.py", "x = 1\n" * MODULE_LINES),
-]
-
-
-@pytest.mark.parametrize(("check", "path", "text"), GOOD)
-def test_what_is_allowed_is_not_complained_about(check: Check, path: str, text: str) -> None:
-    assert check([Source(f"{PACKAGE}/{path}", text)]) == []
-
-
-def test_a_stranger_at_the_top_level_is_found() -> None:
-    assert top_level([Source("docs/index.md", ""), Source(".ci/run", ""), Source("units/a.service", "")]) == [
-        "docs is not agreed on at the top level"
-    ]
+@pytest.mark.parametrize(("check", "path", "text"), BAD)
+def test_a_bad_source_is_found(check: Check, path: str, text: str) -> None:
+    assert len(check([Source(f"{PACKAGE}/{path}", text)])) == 1
 
 
 def test_modules_that_need_each_other_are_found() -> None:
@@ -409,12 +383,3 @@ def test_modules_that_need_each_other_are_found() -> None:
     third = Source(f"{PACKAGE}/policy/c.py", "import journalkeeper.policy.a")
     assert cycles([there, third]) == []
     assert len(cycles([there, back, third])) == 1
-
-
-def test_every_check_has_been_seen_to_fail() -> None:
-    assert {check for check, *_ in BAD} | {top_level, cycles} == set(CHECKS)
-
-
-def test_the_checks_saw_the_package() -> None:
-    seen = {source.package for source in repository()}
-    assert {"model", "engine", "probe", "policy"} <= seen

@@ -112,9 +112,9 @@ def _read_events(found: Iterator[Entry], most: int) -> Journal:
         elif kind in {STARTUP_FINISHED, STARTUP_IN_CONTAINER} and boot.userspace_us is None:
             boots[boot_id] = boot._replace(userspace_us=parse_number(entry.get("USERSPACE_USEC")), finished_us=when_us)
         elif kind == UNIT_STARTING:
-            starting[boot_id] = _sent_us(entry)
+            starting[boot_id] = _parse_sent_us(entry)
         elif kind == UNIT_STARTED and boot.flush_us is None and boot_id in starting:
-            took_us = _sent_us(entry) - starting[boot_id]
+            took_us = _parse_sent_us(entry) - starting[boot_id]
             boots[boot_id] = boot._replace(flush_us=took_us if took_us >= 0 else None)  # the clock was set back
         elif kind == UNIT_FAILURE_RESULT:
             ended.append(Ended(when_us, decode_text(entry.get("UNIT")), decode_text(entry.get("UNIT_RESULT"))))
@@ -242,6 +242,6 @@ def _when_us(entry: Entry) -> int:
     return parse_number(entry.get("__REALTIME_TIMESTAMP")) or 0
 
 
-def _sent_us(entry: Entry) -> int:
+def _parse_sent_us(entry: Entry) -> int:
     """Return when the entry was sent, or when it was received if that is unknown."""
     return _when_us(entry) - (compute_wait_us(entry) or 0)
