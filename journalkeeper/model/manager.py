@@ -71,7 +71,7 @@ class Manager(NamedTuple):
 
 
 class Treatment(NamedTuple):
-    """What is done with a file, as the bus shows it: the values of an Action, a Skip or an Outcome, or nothing."""
+    """The action on a file, as the bus shows it: the values of an Action, a Skip or an Outcome, or nothing."""
 
     action: Verb | None = None
     """What will be done or was just done to it: defragment, compress, rewrite or rotate; or nothing."""

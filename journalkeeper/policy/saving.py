@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What an action saves: the estimates of bytes on the disk and of the time of a cold read, and whether it came true."""
+"""Estimate what an action saves: bytes on the disk and the time of a cold read. Judge whether it came true."""
 
 from __future__ import annotations
 
