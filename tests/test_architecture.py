@@ -95,9 +95,9 @@ WITHOUT_SPDX = re.compile(
 )
 FUNCTION_LINES, MODULE_LINES = 50, 400
 PARTICIPLE = re.compile(
-    r"_*([a-z]+ed|shown|said|told|kept|made|seen|known|given|taken|begun|done|written|found|held|left|met|sent)(_|$)"
+    r"_*([a-z]+(?<!e)ed|shown|said|told|kept|made|seen|known|given|taken|begun|done|written|found|held|left|met|sent)(_|$)"
 )
-NOT_PARTICIPLES = {"bed", "embed", "feed", "need", "seed"}
+NOT_PARTICIPLES = {"bed", "embed"}
 PARTICIPLES = {"counted", "described", "listed", "nested", "shown"}
 """Short names of functions whose value stands in a sentence, as in `f"{counted(5, 'file')}"`."""
 
