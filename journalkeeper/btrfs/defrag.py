@@ -38,8 +38,6 @@ WITHOUT_LEVELS = (errno.EOPNOTSUPP, errno.EINVAL)
 flags.
 """
 
-_levels_refused = False
-
 
 def defrag_range(
     fd: int,
@@ -76,7 +74,7 @@ def defrag_range(
         return None
     flags |= BTRFS_DEFRAG_RANGE_COMPRESS
     number = BTRFS_COMPRESS[compress.algorithm]
-    if compress.level is not None and not _levels_refused:
+    if compress.level is not None:
         leveled = flags | BTRFS_DEFRAG_RANGE_COMPRESS_LEVEL
         packed = TYPE_AND_LEVEL.pack(number, compress.level)
         try:
@@ -87,14 +85,7 @@ def defrag_range(
         else:
             return compress
     _defrag_range(fd, offset, length, flags=flags, extent_thresh=extent_thresh_bytes, compress=TYPE.pack(number))
-    _remember_levels(refused=compress.level is not None)
     return Compression(compress.algorithm)
-
-
-def _remember_levels(*, refused: bool) -> None:
-    """Remember if this kernel refused a level and then accepted the same call without it."""
-    global _levels_refused  # noqa: PLW0603 - a fact about the running kernel, the same for the whole process
-    _levels_refused = _levels_refused or refused
 
 
 def _defrag_range(fd: int, start: int, length: int, *, flags: int, extent_thresh: int, compress: bytes) -> None:

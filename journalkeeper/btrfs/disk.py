@@ -9,7 +9,6 @@ Source: linux/btrfs.h, linux/btrfs_tree.h; fs/btrfs/ioctl.c, btrfs_ioctl_tree_se
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 from collections.abc import Iterator
@@ -55,9 +54,6 @@ BUFFER_BYTES = 64 << 10
 
 LAST = 2**64 - 1
 
-_idle: list[ctypes.Array[ctypes.c_char]] = []
-"""Buffers not in use: list.pop and list.append are atomic, so two threads never share one."""
-
 
 def read_disk_bytes(fd: int) -> int | None:
     """Return the disk usage of one file in bytes, as compsize(8) counts it; None without CAP_SYS_ADMIN.
@@ -102,19 +98,15 @@ def read_pinned_bytes(fd: int) -> int | None:
 def _search_items(fd: int) -> Iterator[tuple[int, memoryview]]:
     """Yield, for each search, the number of bytes stored inline and the raw items that are not inline."""
     inode = os.fstat(fd).st_ino
-    try:
-        buffer = _idle.pop()
-    except IndexError:
-        buffer = ctypes.create_string_buffer(SEARCH.size + BUFFER_BYTES)
+    buffer = bytearray(SEARCH.size + BUFFER_BYTES)
     offset, more = 0, True
     while more:
         inline, items, last, more = _parse(memoryview(buffer), _tree_search_v2(fd, inode, offset, buffer))
         yield inline, items
         offset = last + 1
-    _idle.append(buffer)
 
 
-def _tree_search_v2(fd: int, inode: int, offset: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
+def _tree_search_v2(fd: int, inode: int, offset: int, buffer: bytearray) -> int:
     """Fill `buffer` with the extent items of `inode` from file offset `offset` on; return their number.
 
     Tree 0 is the subvolume that `fd` is in.

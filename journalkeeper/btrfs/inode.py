@@ -81,24 +81,15 @@ def set_nocow(fd: int, on: bool) -> bool:  # noqa: FBT001 - the one thing that i
     return is_nocow(fd)
 
 
-def ino_lookup(fd: int, tree: int, inode: int) -> str:
-    """Return a path of `inode` relative to the top of subvolume `tree`; `fd` is any file on the volume.
+def ino_lookup(fd: int, tree: int = 0, inode: int = FIRST_FREE_OBJECTID) -> tuple[int, str]:
+    """Return the id of the subvolume `tree` (0: the one that contains `fd`), and a path of `inode` relative to its top.
+
+    `fd` is any file on the volume. The path of FIRST_FREE_OBJECTID is "", for any user.
 
     Raises: OSError: ENOENT the inode has no name, or the subvolume does not exist; EPERM without CAP_SYS_ADMIN; ENOTTY
     not on btrfs.
     """
-    buffer = bytearray(INO_LOOKUP.size)
-    INO_LOOKUP.pack_into(buffer, 0, tree, inode, b"")
+    buffer = bytearray(INO_LOOKUP.pack(tree, inode, b""))
     ioctl(fd, BTRFS_IOC_INO_LOOKUP, buffer)
-    return os.fsdecode(bytes(INO_LOOKUP.unpack(buffer)[2]).partition(b"\0")[0]).rstrip("/")
-
-
-def find_subvolume_id(fd: int) -> int:
-    """Return the id of the subvolume that contains `fd`.
-
-    Raises: OSError: ENOTTY not on btrfs.
-    """
-    buffer = bytearray(INO_LOOKUP.size)
-    INO_LOOKUP.pack_into(buffer, 0, 0, FIRST_FREE_OBJECTID, b"")
-    ioctl(fd, BTRFS_IOC_INO_LOOKUP, buffer)
-    return int(INO_LOOKUP.unpack(buffer)[0])
+    subvolume, _, name = INO_LOOKUP.unpack(buffer)
+    return int(subvolume), os.fsdecode(name.partition(b"\0")[0]).rstrip("/")

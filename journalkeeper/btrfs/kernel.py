@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import TypeAlias
-
-Buffer: TypeAlias = bytearray | ctypes.Array[ctypes.c_char]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -32,6 +29,9 @@ CACHESTAT = 451
 MIPS.
 """
 
+RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
+"""The flags of renameat2(2) (linux/fs.h)."""
+
 _renameat2 = _libc.renameat2
 _renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
@@ -41,13 +41,12 @@ def _raise() -> None:
     raise OSError(number, os.strerror(number))
 
 
-def ioctl(fd: int, request: int, buffer: Buffer) -> None:
+def ioctl(fd: int, request: int, buffer: bytearray) -> None:
     """Call ioctl(2) on `fd` with a buffer that the kernel reads and writes in place.
 
     Raises: OSError with the kernel's errno; ENOTTY if the filesystem does not know the request.
     """
-    array = (ctypes.c_char * len(buffer)).from_buffer(buffer) if isinstance(buffer, bytearray) else buffer
-    if _ioctl(fd, request, array) < 0:
+    if _ioctl(fd, request, (ctypes.c_char * len(buffer)).from_buffer(buffer)) < 0:
         _raise()
 
 
@@ -81,10 +80,29 @@ def cachestat(fd: int, offset: int, length: int) -> tuple[int, int]:
     return answer[0], answer[1] + answer[2]
 
 
-def renameat2(old_dir: int, old: str, new_dir: int, new: str, flags: int) -> None:
-    """Call renameat2(2).
+def renameat2(dir_fd: int, old: str, new: str, flags: int) -> None:
+    """Call renameat2(2) with two names in one directory.
 
     Raises: OSError with the kernel's errno.
     """
-    if _renameat2(old_dir, os.fsencode(old), new_dir, os.fsencode(new), flags) < 0:
+    if _renameat2(dir_fd, os.fsencode(old), dir_fd, os.fsencode(new), flags) < 0:
         _raise()
+
+
+def exchange(dir_fd: int, name_a: str, name_b: str) -> None:
+    """Exchange two names in one directory; both must exist. Every file has a name at every moment.
+
+    The exchange is durable after an fsync of the directory.
+
+    Raises: OSError: ENOENT one is missing; EACCES, EPERM no right to write in the directory; EROFS; ENOSPC no room for
+    the metadata; EINVAL the filesystem does not support it.
+    """
+    renameat2(dir_fd, name_a, name_b, RENAME_EXCHANGE)
+
+
+def rename_without_replacing(dir_fd: int, old: str, new: str) -> None:
+    """Rename `old` to `new` in the same directory, unless a file named `new` exists.
+
+    Raises: OSError: EEXIST a file has that name; EINVAL the filesystem does not support it; as `exchange`.
+    """
+    renameat2(dir_fd, old, new, RENAME_NOREPLACE)

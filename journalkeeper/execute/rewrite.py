@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from journalkeeper.btrfs import fiemap, inode, mtime_note, rename, writeback
+from journalkeeper.btrfs import fiemap, inode, kernel, mtime_note, writeback
 from journalkeeper.execute.inplace import join_near
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Failed, Refused, VerifiedFile, is_being_written
@@ -182,7 +182,7 @@ def _replace(held: VerifiedFile, directory: int, copy: int) -> None:
     try:
         os.fsync(copy)
         _require_no_change(held, exchanged=False)
-        rename.exchange(directory, temporary, held.name)
+        kernel.exchange(directory, temporary, held.name)
     except BaseException:
         os.unlink(temporary, dir_fd=directory)
         raise
@@ -205,9 +205,9 @@ def _undo_exchange(held: VerifiedFile, directory: int, temporary: str, copy: int
     """
     status = os.fstat(copy)
     try:
-        rename.exchange(directory, temporary, held.name)
+        kernel.exchange(directory, temporary, held.name)
         if _read_inode(temporary, directory) != (status.st_dev, status.st_ino):
-            rename.exchange(directory, temporary, held.name)
+            kernel.exchange(directory, temporary, held.name)
     except FileNotFoundError:
         os.unlink(temporary, dir_fd=directory)
         raise

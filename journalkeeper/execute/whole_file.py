@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from journalkeeper.btrfs.rename import rename_without_replacing
+from journalkeeper.btrfs.kernel import rename_without_replacing
 from journalkeeper.model.errors import FileError, KeeperError
 
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

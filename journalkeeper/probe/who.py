@@ -175,7 +175,7 @@ class Callers:
         with suppress(OSError):  # it was deleted, or the volume was unmounted
             if point is not None:
                 with opening.open_directory(point) as fd:
-                    path = f"{point.rstrip('/')}/{inode.ino_lookup(fd, tree, number)}"
+                    path = f"{point.rstrip('/')}/{inode.ino_lookup(fd, tree, number)[1]}"
                 if os.stat(path).st_ino == number:  # a lookup finds a name for a while after its deletion
                     return call._replace(file=path)
         return call._replace(file=self._files.get(key, f"? (inode {number})"))
@@ -192,7 +192,7 @@ def _volumes() -> dict[str, dict[int, str]]:
         try:
             with opening.open_directory(point) as fd:
                 if os.fstat(fd).st_ino == inode.FIRST_FREE_OBJECTID:
-                    found.setdefault(volume.fs_info(fd)[0], {})[inode.find_subvolume_id(fd)] = point
+                    found.setdefault(volume.fs_info(fd)[0], {})[inode.ino_lookup(fd)[0]] = point
         except OSError:
             continue  # a file is mounted on a file, or the volume was unmounted
     return found

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.btrfs import defrag, inode, kernel, rename
+from journalkeeper.btrfs import defrag, inode, kernel
 from journalkeeper.model import MIB
 from journalkeeper.observe.observer import Observer
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -45,7 +45,6 @@ def before_each_call(monkeypatch: pytest.MonkeyPatch, event: Callable[[], None])
         wrap(kernel, name)
     wrap(defrag, "ioctl")
     wrap(inode, "ioctl")
-    wrap(rename, "renameat2")
 
 
 def killed_before(number: int, work: Callable[[], object]) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs.rename import exchange
+from journalkeeper.btrfs.kernel import exchange
 from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root

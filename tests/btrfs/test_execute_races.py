@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs import rename
+from journalkeeper.btrfs import kernel
 from journalkeeper.execute import executor
 from journalkeeper.model import MIB, Kind, Reason, Result, Verb
 from journalkeeper.model.run import Done, Found
@@ -38,7 +38,7 @@ def exchanged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
     """Rewrite `path`, to which something happens right before or right after its name is exchanged the first time."""
 
     def work(path: Path, *, before: Change = nothing, after: Change = nothing) -> Done:
-        what, real, exchanges = action(path), rename.exchange, iter(range(9))
+        what, real, exchanges = action(path), kernel.exchange, iter(range(9))
 
         def exchange(dir_fd: int, name_a: str, name_b: str) -> None:
             first = next(exchanges) == 0
@@ -48,7 +48,7 @@ def exchanged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
             if first:
                 after(path)
 
-        monkeypatch.setattr(rename, "exchange", exchange)
+        monkeypatch.setattr(kernel, "exchange", exchange)
         return do(what)
 
     return work

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from journalkeeper.btrfs import inode, mtime_note, rename
+from journalkeeper.btrfs import inode, kernel, mtime_note
 from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE, punch_hole
 from tests.journal_files import archive_name
@@ -145,7 +145,7 @@ class Owner:
     def trade(self) -> None:
         """Two names trade places."""
         with self._opened(".", os.O_RDONLY | os.O_DIRECTORY) as fd:
-            rename.exchange(fd, self._name(), self._name())
+            kernel.exchange(fd, self._name(), self._name())
 
     def link(self) -> None:
         """A second name, also of a file elsewhere, which the kernel may refuse (fs.protected_hardlinks)."""

@@ -39,7 +39,6 @@ def boot(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernel]:
     def install(error: Callable[[int], int] = lambda _: 0) -> Kernel:
         kernel = Kernel(error)
         monkeypatch.setattr(defrag, "ioctl", kernel)
-        monkeypatch.setattr(defrag, "_levels_refused", False)
         return kernel
 
     return install
@@ -70,29 +69,17 @@ def test_without_compression_no_type_is_given(boot: Callable[..., Kernel], start
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL])
-def test_a_refused_level_is_left_out_and_the_kernel_is_not_asked_again(
-    boot: Callable[..., Kernel], number: int
-) -> None:
+def test_a_refused_level_is_left_out(boot: Callable[..., Kernel], number: int) -> None:
     kernel = boot(refuses_levels(number))
-    plain = (COMPRESS | START_IO, struct.pack("=I", 3))
     assert defrag_range(3, 0, 4096, compress=ZSTD_9) == Compression("zstd")
-    assert [flags for flags, _ in kernel.calls] == [COMPRESS | START_IO | LEVEL, plain[0]]
-    assert defrag_range(3, 4096, 4096, compress=ZSTD_9) == Compression("zstd")
-    assert kernel.calls[2:] == [plain]
+    assert [flags for flags, _ in kernel.calls] == [COMPRESS | START_IO | LEVEL, COMPRESS | START_IO]
+    assert kernel.calls[1][1] == struct.pack("=I", 3)
 
 
-def test_a_call_that_fails_either_way_says_nothing_about_levels(boot: Callable[..., Kernel]) -> None:
-    kernel = boot(lambda _: errno.EINVAL)
+def test_a_call_that_fails_either_way_fails(boot: Callable[..., Kernel]) -> None:
+    boot(lambda _: errno.EINVAL)
     with pytest.raises(OSError, match="Invalid argument"):
         defrag_range(3, 0, 4096, compress=ZSTD_9)
-    kernel.error = lambda _: 0
-    assert defrag_range(3, 0, 4096, compress=ZSTD_9) == ZSTD_9
-
-
-def test_success_without_a_level_says_nothing_about_levels(boot: Callable[..., Kernel]) -> None:
-    boot()
-    defrag_range(3, 0, 4096, compress=Compression("zstd"))
-    assert defrag_range(3, 0, 4096, compress=ZSTD_9) == ZSTD_9
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOSPC, errno.EROFS, errno.EPERM, errno.ETXTBSY])
