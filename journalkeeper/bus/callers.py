@@ -64,7 +64,7 @@ Ask = Callable[[Message], Awaitable[Message | None]]
 
 
 class User:
-    """What a user has left and uses of the service, with all connections together.
+    """The limits and the use of the service by one user, for all connections together.
 
     `tokens` are the calls that were left at `at_s`, less than 0 if some are answered late. `busy` long calls are under
     way; `turn` is the lock of the one whose plan is made. Above `unread_most` unread bytes the user gets no answers.
