@@ -19,16 +19,17 @@ import pytest
 from journalkeeper import __version__
 from journalkeeper.bus import contract, names
 from journalkeeper.cli.parser import COMMANDS, parse, parser
-from journalkeeper.config import files
+from journalkeeper.config import Config, files
 from journalkeeper.config.directives import directives
 from journalkeeper.config.validation import from_assignments
-from journalkeeper.model import Reason
+from journalkeeper.model import GIB, JournalFile, Kind, Reason, Request, Rotation
+from journalkeeper.policy.plan import plan
 from journalkeeper.probe import compare
 from journalkeeper.service.log import Event, make_fields
 from journalkeeper.wire import schemas
 from tests import hosts
 from tests.adapters.command import need, ran
-from tests.adapters.pages import CHECKOUT, PAGES, commands, examples, make, rendered
+from tests.adapters.pages import CHECKOUT, PAGES, commands, make, rendered
 from tests.unit.test_bus_contract import DOC, shapes
 
 MAIN, CONF, BUS, FIGURES, FLEET, NEWS, TRUST, SERVICE = PAGES
@@ -56,20 +57,6 @@ def test_it_makes_pages_completions_schemas_and_interfaces_and_nothing_else(made
     assert found == others | completions | {"doc/NEWS"} | set(PAGES) | {f"man{name[-1]}/{name}" for name in OTHER_NAMES}
 
 
-def test_every_name_of_a_page_leads_to_it(made: Path) -> None:
-    need("man")
-    for name in OTHER_NAMES:
-        words = ("man", "-M", made, name[-1], name[:-2])
-        assert name[:-2] in ran(*words, check=True, env={**os.environ, "MANPAGER": "cat"}).stdout
-
-
-@pytest.mark.parametrize(("words", "status"), [([], 2), (["--frob"], 2), (["a", "b"], 2), (["--help"], 0)])
-def test_wrong_usage_says_what_it_takes(words: list[str], status: int) -> None:
-    done = ran(CHECKOUT / "configs/man/make", *words)
-    assert done.returncode == status
-    assert "configs/man/make OUTDIR" in done.stderr
-
-
 def test_a_source_date_makes_the_same_pages_again(tmp_path: Path) -> None:
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "86400"}
     for name in ("one", "two"):
@@ -88,13 +75,6 @@ def test_mandoc_and_man_have_nothing_to_say_against_a_page(made: Path, page: str
     read = ran("man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", made / page, check=True, env=environment)
     assert read.stderr == ""
     assert "\N{HYPHEN}\n" not in read.stdout, "names are not broken"
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_page_can_be_found_and_names_its_version(text: dict[str, str], page: str) -> None:
-    name = Path(page).stem
-    assert re.search("(?m)^NAME\n +" + re.escape(name) + "\\b.* [-\N{EN DASH}] \\w", text[page])
-    assert f"journalkeeper {__version__}" in text[page]
 
 
 def test_the_changelog_begins_with_this_version_and_all_of_it_is_a_page(text: dict[str, str]) -> None:
@@ -155,27 +135,12 @@ def test_every_directive_has_its_default_its_range_and_its_reason(text: dict[str
             assert words in said, one.spec.name
 
 
-def test_every_configuration_that_is_shown_is_right(made: Path, tmp_path: Path) -> None:
-    blocks = [block for block in examples(made / CONF) if "[" in block]
-    assert len(blocks) == 2
-    for block in blocks:
-        file = tmp_path / "journalkeeper.conf"
-        file.write_text(block)
-        assert from_assignments(files.parse_file(os.fspath(file)))
-
-
 def test_every_field_and_message_of_the_log_is_in_the_page(text: dict[str, str]) -> None:
     fields = [*make_fields(hosts.outcome("/j/a", detail="in words"))]
     for name in (*fields, "JOURNALKEEPER_LOST", "MESSAGE_ID"):
         assert f"{name}=" in text[SERVICE]
     for event in Event:
         assert re.search(rf"(?m)^ +{event}$", text[SERVICE])
-
-
-def test_every_unit_is_in_the_page(text: dict[str, str]) -> None:
-    assert len(UNITS) > 4
-    for unit in UNITS:
-        assert text[SERVICE].count(unit.name) > 1
 
 
 def test_every_member_of_the_interface_and_every_error_is_in_the_page(made: Path, text: dict[str, str]) -> None:
@@ -209,12 +174,40 @@ def test_every_command_has_its_schema_and_that_its_version(made: Path) -> None:
         assert schema["description"].startswith("Version 1. ")
 
 
-def test_every_page_of_ours_that_a_page_or_a_unit_names_is_made(text: dict[str, str]) -> None:
-    ours = {Path(page).name for page in PAGES}
-    units = [unit.read_text() for unit in (CHECKOUT / "units").iterdir()]
-    named = re.findall(r"\b((?:org\.)?journalkeeper[\w.-]*)\((\d)\)", "\n".join([*text.values(), *units]))
-    assert {f"{name}.{section}" for name, section in named} <= ours
-    assert any("man:journalkeeper" in unit for unit in units)
+def shown_configurations() -> dict[str, str]:
+    """Every block of a page that is a file of ours, by its first line, which is the file's name."""
+    texts = [template.read_text() for template in (CHECKOUT / "configs/man").glob("*.in")]
+    bodies = [body for text in texts for body in re.findall(r"(?ms)^\.EX\n(.*?)^\.EE$", text)]
+    return {body.splitlines()[0]: body for body in bodies if body.startswith("# /etc/journalkeeper.conf")}
+
+
+def read_configuration(place: Path, name: str) -> Config:
+    (place / "shown.conf").write_text(shown_configurations()[name])
+    return from_assignments(files.parse_file(str(place / "shown.conf")))
+
+
+@pytest.mark.parametrize("name", shown_configurations())
+def test_a_configuration_that_is_shown_is_right(tmp_path: Path, name: str) -> None:
+    assert read_configuration(tmp_path, name) != Config()
+
+
+def test_the_configuration_for_a_first_look_plans_nothing(tmp_path: Path) -> None:
+    config = read_configuration(tmp_path, "# /etc/journalkeeper.conf.d/50-look-first.conf")
+    torn = hosts.extents(9000, per_mib=(200,) * 32)
+    archive = hosts.file(path=f"{hosts.DIRECTORY}/a", extents=torn, nocow=True)
+    limits = {"system_max_use_bytes": 4 * GIB, "system_keep_free_bytes": 0, "system_max_file_size_bytes": GIB // 8}
+    born_datacow = hosts.instance(rotatable=True, nocow=True, available_bytes=100 * GIB, **limits)
+    host = hosts.host(archive, hosts.file(Kind.ACTIVE, extents=torn), instances=(born_datacow,))
+    done: list[object] = []
+    for request in (Request(upkeep=True), Request(archived=False, now=True, upkeep=True, ending=True)):
+        without, with_it = (plan(host, request, one) for one in (Config(), config))
+        assert any(isinstance(action.target, Rotation) for action in without.actions)
+        done += [action for action in without.actions if isinstance(action.target, JournalFile)]
+        assert with_it.actions == ()
+    assert done
+
+
+README = re.findall(r"(?m)(?:`(?:sudo )?|^sudo )journalkeeper( [^`#\n]+)", (CHECKOUT / "README.md").read_text())
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in (FIGURES, NEWS)])
@@ -228,17 +221,6 @@ def test_every_example_is_a_command_line_that_makes_sense(made: Path, page: str)
             assert parse(own).command or own == ["--help"]
 
 
-def test_the_units_that_are_to_be_enabled_can_be(made: Path, tmp_path: Path) -> None:
-    need("systemctl")
-    place = tmp_path / "usr/lib/systemd/system"
-    place.mkdir(parents=True)
-    for unit in (CHECKOUT / "units").glob("journalkeeper*"):
-        (place / unit.name).write_bytes(unit.read_bytes())
-    lines = [line for line in commands(made / SERVICE) if " enable " in line]
-    assert len(lines) == 2
-    for line in lines:
-        words = [word for word in line.split() if word != "--now"]
-        ran(words[0], f"--root={tmp_path}", *words[1:], check=True)
-    enabled = {link.name for link in (tmp_path / "etc/systemd/system").rglob("*.*") if link.is_symlink()}
-    service = {"dbus-org.journalkeeper1.service", "journalkeeper.timer"}  # the alias, and what starts it after a boot
-    assert enabled == {*service, "journalkeeper-shutdown.service", "journalkeeper-defrag.timer"}
+@pytest.mark.parametrize("words", README)
+def test_every_command_of_readme_makes_sense(words: str) -> None:
+    assert words.endswith("--help") or parse(shlex.split(words)).command
