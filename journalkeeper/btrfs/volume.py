@@ -24,6 +24,8 @@ from journalkeeper.model.errors import NotBtrfsError
 BTRFS_IOC_SPACE_INFO = 0xC0109414
 BTRFS_IOC_DEV_INFO = 0xD000941E
 BTRFS_IOC_FS_INFO = 0x8400941F
+BTRFS_IOC_START_SYNC = 0x80089418
+BTRFS_IOC_WAIT_SYNC = 0x40089416
 
 FS_INFO = struct.Struct("=QQ16s992x")
 """struct btrfs_ioctl_fs_info_args: max_id, num_devices, fsid; the remaining fields are not used here."""
@@ -135,6 +137,19 @@ def read_generation(fd: int) -> int:
     ioctl(fd, BTRFS_IOC_FS_INFO, buffer)
     flags, number = FS_GENERATION.unpack(buffer)
     return int(number) if flags & BTRFS_FS_INFO_FLAG_GENERATION else 0
+
+
+def commit_transaction(fd: int) -> None:
+    """Make all extents that were added to files durable. Dirty pages stay dirty, which sync(2) would write.
+
+    If a commit is under way, the kernel may begin the next one only 30 s later. btrfsutil would not release the
+    interpreter's lock meanwhile.
+
+    Raises: OSError: EROFS the volume became read-only after an error; EIO.
+    """
+    buffer = bytearray(8)  # the number of the transaction
+    ioctl(fd, BTRFS_IOC_START_SYNC, buffer)
+    ioctl(fd, BTRFS_IOC_WAIT_SYNC, buffer)
 
 
 def require_btrfs(fd: int, path: str) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The NOCOW attribute (C) of a directory.
 
-The attribute counts as set only when it was read back, whatever the call returned.
+The attribute counts as set only when it was read back, whatever the call returned, and when it is durable.
 """
 
 from __future__ import annotations
@@ -33,3 +33,4 @@ def set_nocow(instance: Instance) -> None:
             raise
         if not nocow:
             raise Failed(Reason.NOT_TAKEN, "the kernel reported success but did not set the attribute C")
+        os.fsync(fd)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from journalkeeper.btrfs import disk, placement
+from journalkeeper.btrfs import disk, placement, volume
 from journalkeeper.execute import attributes, inplace, rewrite, rotation
 from journalkeeper.execute.compact import compact
 from journalkeeper.execute.pace import Pace
@@ -130,6 +130,7 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
         try:
             turn.expected = work(held, action, pace)
         finally:
+            _make_durable(held, pace)
             turn.after = _measure_after(held)
         if not _is_reachable(held, turn.after):
             raise Refused(Reason.VANISHED, "the name no longer leads to the file")
@@ -167,6 +168,19 @@ def _measure_before(fd: int, file: JournalFile) -> Found:
     if file.kind is Kind.ACTIVE or file.disk_bytes is None:
         return _measure(fd, file.kind)
     return Found(file.inode, file.size_bytes, file.mtime_ns, file.extents.total, file.disk_bytes)
+
+
+def _make_durable(held: VerifiedFile, pace: Pace) -> None:
+    """Make the new extents durable, before the history records them.
+
+    SQLite's fsync would make the row durable and not the extents, which a power cut would then take back. An fsync of
+    an active file would write the pages that journald has not flushed: 4 extents became 59 (measured). So the volume
+    commits its transaction, which writes none of them and delays no logger.
+    """
+    if held.file.kind is not Kind.ACTIVE:
+        os.fsync(held.fd)
+    elif pace.written_bytes:
+        volume.commit_transaction(held.fd)
 
 
 def _measure_after(held: VerifiedFile) -> Found:

@@ -5,8 +5,7 @@ The kernel moves the data under the inode's lock, so the content cannot change. 
 and keeps the file's times. The kernel reports success even for data that it did not move. So an archive's extents are
 compared before and after, and the remaining data is moved again.
 
-There is no fsync. After a power cut the old extents with the same content can be back. The next look then finds more
-extents than the history contains (policy/rules.py, rewritten).
+The new extents are not yet durable: executor._make_durable.
 """
 
 from __future__ import annotations

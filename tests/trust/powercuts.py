@@ -12,8 +12,8 @@ that failed is kept, and --recording names it.
 
 Lost: the volume does not mount; a journal file that was at rest is gone or differs in anything (bytes, holes,
 owner, mode, ACL, xattrs, flags; the modification time after the next run); an entry that journald had synced is
-not found; the record does not open or lacks more than its last transaction. Left unclean: the next run fails with
-a file, or leaves a temporary file or a note. Outage: how long the next run takes.
+not found; the record does not open, lacks more than its last transaction, or claims what the files do not show. Left
+unclean: the next run fails with a file, or leaves a temporary file or a note. Outage: how long the next run takes.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Replay:
 
     def _look(self, name: str, at: int, tally: Tally) -> None:
         top = self._volume.mountpoint
-        lost = self._differences(top, finished=False)
+        lost = self._differences(top, finished=False) + _false_claims(top)
         after = next_run(top, top / STATE)
         lost += self._differences(top, finished=True)
         self.cut_short += lengthened(top)
@@ -126,7 +126,6 @@ class Replay:
         # the last transaction may be rolled back: SQLite's rollback journal may be there still
         rows = max(0, _count(self.marks.rows, at, self._recording) - 1)
         lost += record_troubles(top / STATE, rows)
-        # a cut may take a rewrite back whose row an fsync had made durable; the next run does it again
         unclean = after.failed + after.left + _false_claims(top)
         tally.add(name, lost=lost, unclean=unclean, outage_s=after.took_s)
         self.cleaned += after.cleaned

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from journalkeeper.config import Config, Nocow
 from journalkeeper.engine import Engine
+from journalkeeper.model import Request, Verb
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
+from tests.btrfs.faults import cut_power
 from tests.btrfs.journals import NOW
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
@@ -91,3 +94,27 @@ def test_a_report_that_differs_from_the_history_is_found(volume: Path) -> None:
     assert "is reported and not recorded" in compare_with_report(none, none, {"outcomes": rows[:1]}, "")[0]
     assert compare_with_report(none, none, {"outcomes": rows[:1]}, f"{DATABASE}: disk full") == []
     assert "is recorded and not reported" in compare_with_report(claims, none, {"outcomes": rows[:1]}, "")[0]
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "config"),
+    [
+        (Verb.COMPRESS, archive_name(), CONFIG),
+        (Verb.REWRITE, archive_name(), CONFIG),
+        (Verb.DEFRAGMENT, "system.journal", CONFIG),
+        (Verb.SET_NOCOW, "system.journal", CONFIG.model_copy(update={"nocow": Nocow(nocow="yes")})),
+    ],
+)
+def test_a_power_cut_right_after_a_run_contradicts_no_claim(verb: Verb, name: str, config: Config) -> None:
+    """SQLite's fsync makes a row durable, and nothing of the files that the row is about."""
+    with ScratchVolume("512M", options="commit=300") as scratch:
+        top = scratch.mountpoint
+        (top / MACHINE).mkdir()
+        put(top / MACHINE, aged(), name, nocow=verb is Verb.REWRITE)
+        run("sync", "--file-system", top)
+        engine = Engine(config, directories=(f"{top}",), state_directory=f"{top / STATE}")
+        engine.run(Request(now=True, upkeep=True), on_progress=lambda _: None, stop=lambda: False)
+        cut_power(scratch)
+        claims = read_claims(top / STATE)
+        assert verb in {row.action for row in claims.done}
+        assert find_false_claims(top, claims) == []
