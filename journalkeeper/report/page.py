@@ -2,13 +2,12 @@
 """One self-contained HTML page: no script, no network, at most MOST_BYTES.
 
 The template is templates/page.html. No text from the disk or the journal reaches it unescaped: the environment escapes
-and cuts every value. The rows of actions are cut until the page fits; older actions become monthly sums.
+and cuts every value. The rows of actions are cut until the page fits.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -20,7 +19,6 @@ from journalkeeper.health.finding import Facts, Verdict
 from journalkeeper.model import Plan, Reason, Skip, Sums
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import SENTENCES, describe_outcome, describe_saving
-from journalkeeper.model.recorded import Entry
 from journalkeeper.model.units import counted, format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS, estimate_read_seconds
 from journalkeeper.report import charts
@@ -29,7 +27,7 @@ from journalkeeper.report.text import LONGEST, UNKNOWN, day, seconds, shorten, w
 
 MOST_BYTES: Final = 500 << 10
 MOST_ACTIONS: Final = 400
-"""The most actions with a row each; older ones are summed by month."""
+"""The most past actions on the page."""
 
 MOST_PLANNED: Final = 100
 LONG: Final = 600
@@ -145,20 +143,14 @@ def _describe_facts(facts: Facts) -> str:
 
 
 def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
-    """Return the tables of past actions; the newest `most` have a row each."""
+    """Return the table of past actions: the newest `most`."""
     if isinstance(evidence.record, Unknown):
         return {"done": (), "undone": f"Unknown: {evidence.record.why}.", "done_reasons": ()}
     entries = sorted(evidence.record.entries, key=lambda entry: entry.when_us, reverse=True)
-    newest, older = entries[:most], entries[most:]
-    tables = ([_each(newest, len(entries))] if newest else []) + ([_by_month(older)] if older else [])
-    reasons = _explain({entry.outcome.reason for entry in entries})
-    return {"done": tables, "undone": "Nothing was done yet.", "done_reasons": reasons}
-
-
-def _each(newest: Sequence[Entry], everything: int) -> Table:
+    newest = entries[:most]
     caption = "Every action, the newest first"
-    if len(newest) < everything:
-        caption = f"The newest {len(newest)} of {everything:,} actions, the newest first"
+    if len(newest) < len(entries):
+        caption = f"The newest {len(newest)} of {len(entries):,} actions; `journalkeeper history` shows all"
     rows = tuple(
         (
             when(entry.when_us),
@@ -168,35 +160,13 @@ def _each(newest: Sequence[Entry], everything: int) -> Table:
         )
         for entry in newest
     )
-    return Table(caption, ("Time", "On disk", "Written", "Action"), rows, words_last=True)
+    tables = [Table(caption, ("Time", "On disk", "Written", "Action"), rows, words_last=True)] if entries else []
+    reasons = _explain({entry.outcome.reason for entry in newest})
+    return {"done": tables, "undone": "Nothing was done yet.", "done_reasons": reasons}
 
 
 def _sizes(before: int | None, after: int | None) -> str:
     return "-" if before is None or after is None else f"{spell_size(before)} → {spell_size(after)}"
-
-
-def _by_month(older: Iterable[Entry]) -> Table:
-    """Return the monthly sums of the actions without their own row."""
-    sums: dict[tuple[str, ...], Counter[str]] = {}
-    for entry in older:
-        done = entry.outcome
-        key = (when(entry.when_us)[:7], done.action.value, done.result.value, done.reason.value)
-        one = sums.setdefault(key, Counter())
-        one.update(times=1, before=done.extents_before, after=done.extents_after, written=done.bytes_written)
-        if done.disk_bytes_before is not None and done.disk_bytes_after is not None:
-            one.update(measured=1, disk_before=done.disk_bytes_before, disk_after=done.disk_bytes_after)
-    rows = tuple(
-        (
-            *key,
-            f"{one['times']:,}",
-            f"{one['before']:,} → {one['after']:,}",
-            _sizes(one["disk_before"], one["disk_after"]) if one["measured"] == one["times"] else "-",
-            format_size(one["written"]),
-        )
-        for key, one in sorted(sums.items(), reverse=True)
-    )
-    heads = ("Month", "Action", "Result", "Reason", "Times", "Extents", "On disk", "Written")
-    return Table("Older actions, summed by month", heads, rows, left=4)
 
 
 def _tabulate_plan(plan: Plan | Unknown) -> dict[str, Any]:

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The history that `retention` and `explain` promise, against the one that a real journald keeps.
+
+Time is counted in messages, one an hour: so the rate is steady, however busy this machine is.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from journalkeeper.journald import header
+from journalkeeper.model import MIB, JournalFile, Kind
+from journalkeeper.model.units import HOUR_US
+from journalkeeper.probe.bed import Bed
+from journalkeeper.report.retention import summarize_history
+from tests import hosts
+from tests.btrfs.journals import look
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+USE, FILE = 96 * MIB, 4 * MIB
+ROTATIONS = 6
+"""The number of rotations after which journald's own history is measured."""
+
+
+def log(place: Bed, messages: int = 20) -> None:
+    for _ in range(messages):
+        place.journald.log(base64.b64encode(os.urandom(9000)).decode())
+
+
+def in_messages(path: Path) -> JournalFile:
+    """Return a file as the observer sees it, with its times counted in messages."""
+    (file,) = look(path)
+    with path.open("rb") as opened:
+        found = header.read(opened.fileno(), path.stat().st_size)
+    return file._replace(head_time_us=found.head_seqnum * HOUR_US, tail_time_us=found.tail_seqnum * HOUR_US)
+
+
+def files(place: Bed) -> list[JournalFile]:
+    return [in_messages(path) for path in sorted(place.journald.journal.iterdir())]
+
+
+def await_files(place: Bed, wanted: Callable[[set[str]], bool]) -> None:
+    """Log until the names of the files are as `wanted`."""
+    while not wanted(set(os.listdir(place.journald.journal))):
+        log(place)
+
+
+def test_journald_keeps_the_history_that_is_promised_from_3_and_from_30_files(make_bed: Callable[..., Bed]) -> None:
+    limits = (f"SystemMaxUse={USE}", f"SystemMaxFileSize={FILE}", "SystemKeepFree=1M", "SystemMaxFiles=1000")
+    place = make_bed(*limits, size="2G")
+    instance = hosts.instance(
+        system_max_use_bytes=USE,
+        system_max_file_size_bytes=FILE,
+        system_keep_free_bytes=MIB,
+        available_bytes=2048 * MIB,
+        system_max_files=1000,
+    )
+
+    def promised_us() -> int:
+        found = summarize_history(instance, files(place)).full_span_us
+        assert found is not None
+        return found
+
+    await_files(place, lambda names: len(names) >= 4)
+    archive = next(one for one in files(place) if one.kind is Kind.ARCHIVED)
+    log(place, (archive.tail_time_us - archive.head_time_us) // HOUR_US * 9 // 10)  # the active file is nearly full
+    from_3_us = promised_us()
+    first = min(name for name in os.listdir(place.journald.journal) if "@" in name)
+    await_files(place, lambda names: first not in names)
+    from_30_us = promised_us()
+    kept_us = []
+    for _ in range(ROTATIONS):
+        await_files(place, set(os.listdir(place.journald.journal)).__ne__)
+        present = files(place)
+        kept_us.append(max(one.tail_time_us for one in present) - min(one.head_time_us for one in present))
+    assert from_3_us == pytest.approx(mean(kept_us), rel=0.1), (len(present), from_30_us)
+    assert from_30_us == pytest.approx(mean(kept_us), rel=0.1), (len(present), from_3_us)
