@@ -42,7 +42,14 @@ QUIET_S: Final = 1.0
 
 BURST_GAP_NS: Final = 10_000_000
 COLUMNS: Final = ("program", "way", "rate", "gap", "lost", "p50", "p99", "worst")
-FOLLOW: Final = ("--quiet", "--follow", "--no-tail", "--output=json", "--output-fields=MESSAGE,SYSLOG_IDENTIFIER")
+FOLLOW: Final = (
+    "--quiet",
+    "--all",
+    "--follow",
+    "--no-tail",
+    "--output=json",
+    "--output-fields=MESSAGE,SYSLOG_IDENTIFIER",
+)
 REMEDY: Final = "have it write each line at once (python -u, stdbuf -oL)"
 
 

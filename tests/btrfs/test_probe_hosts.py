@@ -352,6 +352,28 @@ def test_fsync_measures_alone_and_beside_a_writer(bed: Bed, capsys: pytest.Captu
     assert os.listdir(bed.journald.journal) == ["system.journal"]
 
 
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        ("syslog --seconds=0.3", {"until sent", "until journald took it"}),
+        ("stream --seconds=0.5 --size=4096", {"python, journald", "python, journald to reader"}),
+        ("stream --seconds=9 -- echo a line", {"echo, journald to reader"}),
+        ("fsync --who=0.3", set()),
+        ("intake", {"all"}),
+    ],
+)
+def test_the_document_of_each_probe_is_what_its_schema_says(
+    words: str, rows: set[str], bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bed.journald.log("a message")
+    bed.journald.sync()
+    probe, *rest = words.split()
+    assert run(["probe", probe, "-j", "-D", str(bed.directory), *rest]) == 0
+    document = json.loads(capsys.readouterr().out)
+    check("probe", document)
+    assert rows <= {series["name"] for series in document["series"] if series["count"]}
+
+
 STEPPED = """
 import json, subprocess, sys
 with subprocess.Popen(["journalctl", *sys.argv[1:]], stdout=subprocess.PIPE) as journalctl:
