@@ -205,9 +205,24 @@ def test_calls_above_the_rate_get_no_answer_and_others_get_theirs(
     assert gdbus(bus, "ListFiles", "{}").returncode == 0
 
 
+def test_a_few_calls_above_the_rate_are_answered_late(bus: PrivateBus, serve: Callable[..., Served]) -> None:
+    """So a reader of all pages, who waits for each, gets the 21st, too."""
+    serve()
+    calls = int((BURST + DEBT) / LONG_COST) - 1
+
+    def asks() -> list[int]:
+        with RawClient(str(bus.socket)) as client:
+            client.send(STATE)  # the bus says who this is
+            client.wait()
+            client.socket.settimeout(20)
+            client.send(b"".join(numbered(LIST, serial) for serial in range(3, 3 + calls)))
+            return [kind for kind, _ in islice(answers(client), calls)]
+
+    assert as_nobody(asks) == [beds.METHOD_RETURN] * calls
+
+
 def test_a_user_who_reads_gets_every_page(bus: PrivateBus, serve: Callable[..., Served]) -> None:
-    """Twice as many pages as the burst has: later ones are answered at the rate."""
-    serve(20_000, 50)
+    serve(5000, 200)
 
     def reads() -> list[str]:
         paths: list[str] = []
@@ -223,7 +238,7 @@ def test_a_user_who_reads_gets_every_page(bus: PrivateBus, serve: Callable[..., 
             assert len(done.stdout) < 2 << 20
             paths += [one["Path"]["data"] for one in page]
 
-    assert as_nobody(reads) == sorted(made.file(number, 50).path for number in range(20_000))
+    assert as_nobody(reads) == sorted(made.file(number, 200).path for number in range(5000))
 
 
 def answers(client: RawClient) -> Iterator[tuple[int, int]]:
