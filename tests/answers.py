@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import jsonschema
-
-from journalkeeper.wire import schemas
+import schemas
 
 
 def strict(schema: Any) -> Any:
@@ -24,6 +23,6 @@ def strict(schema: Any) -> Any:
 
 def check(name: str, document: object) -> None:
     """Validate a document by the schema of the command `name`. Raises: ValidationError."""
-    schema = strict(schemas.schema(name))
+    schema = strict(schemas.make_answer_schema(name))
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(document)

@@ -24,7 +24,6 @@ ORDER = (
     "config",
     "policy",
     "health",
-    "wire",
     "btrfs",
     "journald",
     "observe",
@@ -42,7 +41,7 @@ ORDER = (
 """Each package imports itself and those before it; the package's version is open to all."""
 
 PURE = (
-    *("model/", "config/", "policy/", "health/", "wire/", "report/", "metrics/prometheus.py", "metrics/status.py"),
+    *("model/", "config/", "policy/", "health/", "report/", "metrics/prometheus.py", "metrics/status.py"),
     *(
         "service/snapshot.py",
         "service/backoff.py",

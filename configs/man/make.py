@@ -23,8 +23,7 @@ import completions  # noqa: E402 - found by the line above
 import grammar  # noqa: E402
 import interfaces  # noqa: E402
 import pages  # noqa: E402
-
-from journalkeeper.wire import schemas  # noqa: E402
+import schemas  # noqa: E402
 
 
 def main(words: list[str]) -> int:
@@ -40,7 +39,9 @@ def main(words: list[str]) -> int:
     made["zsh/_journalkeeper"] = completions.zsh(top)
     made["fish/journalkeeper.fish"] = completions.fish(top)
     made |= {f"interfaces/{name}.xml": interfaces.xml(one) for name, one in interfaces.INTERFACES.items()}
-    made |= {f"schema/{name}.json": f"{json.dumps(schemas.schema(name), indent=2)}\n" for name in schemas.ANSWERS}
+    made |= {
+        f"schema/{name}.json": f"{json.dumps(schemas.make_answer_schema(name), indent=2)}\n" for name in schemas.ANSWERS
+    }
     made["doc/NEWS"] = pages.CHANGELOG.read_text()
     for name, text in made.items():
         path = Path(words[0], name)

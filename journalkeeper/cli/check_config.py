@@ -7,13 +7,14 @@ It validates with the same code as the engine.
 from __future__ import annotations
 
 import argparse
-from typing import Final
+from typing import Final, NamedTuple
 
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.table import GREY, Column, Table
 from journalkeeper.config.validation import Shown, describe
 from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.escape import shown
+from journalkeeper.model.record import Count
 
 DESCRIPTION = """\
 Reads journalkeeper.conf and its drop-ins as the service does and shows every directive with
@@ -35,6 +36,22 @@ _COLUMNS: Final[tuple[Column[Shown], ...]] = (
 )
 
 
+class WrongLine(NamedTuple):
+    """A wrong line of a configuration file; the line 0 is the whole file."""
+
+    file: str
+    line: Count
+    key: str
+    allowed: str
+
+
+class ConfigAnswer(NamedTuple):
+    """The answer of `check-config`."""
+
+    problems: list[WrongLine]
+    values: list[Shown]
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     """Add FILE and -q."""
     parser.add_argument("file", nargs="?", metavar="FILE", help="this file alone, as --config FILE")
@@ -49,14 +66,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
     except ConfigError as error:
         if output.json == "off":
             raise
-        keys = ("file", "line", "key", "allowed")
-        problems = [dict(zip(keys, problem, strict=True)) for problem in error.problems]
-        output.document({"problems": problems, "values": []})
+        output.document(ConfigAnswer([WrongLine(*problem) for problem in error.problems], []))
         return 1
     values = describe(config)
     table = Table(_COLUMNS, [] if args.quiet else values, lambda value: GREY if value.default else "")
     changed = sum(not value.default for value in values)
     summary = f"The configuration is valid: {changed} of {len(values)} values {'differs' if changed == 1 else 'differ'}"
     legend = [] if args.quiet else [[f"{summary} from the default."]]
-    output.show({"problems": [], "values": [value._asdict() for value in values]}, table, legend=legend)
+    output.show(ConfigAnswer([], values), table, legend=legend)
     return 0

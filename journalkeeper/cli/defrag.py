@@ -28,9 +28,9 @@ from journalkeeper.cli.wording import (
     is_on_file,
 )
 from journalkeeper.model import Outcome, Reason, Request, Result
+from journalkeeper.model.documents import defrag_document
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import MS_US, spell_size
-from journalkeeper.wire.documents import defrag_document
 
 DESCRIPTION = """\
 Rewrites what is fragmented: archived files once, compressed; active files while journald

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from textwrap import wrap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.times import format_time
@@ -14,6 +14,7 @@ from journalkeeper.health.finding import LISTED, Finding, Severity, Verdict, jud
 from journalkeeper.health.rules import RULES
 from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.escape import shown
+from journalkeeper.model.record import RuleWord
 from journalkeeper.model.units import DAY_US, counted
 from journalkeeper.report.retention import history
 
@@ -45,9 +46,6 @@ WIDTH: Final = 80
 RECENT_US: Final = 7 * DAY_US
 """How far back the history is read: an older failure is over, or happens again."""
 
-JOURNAL: Final = ("entries", "oldest_us", "complete", "events", "events_oldest_us", "events_complete")
-"""The fields of Journal that -j writes."""
-
 _COLOURS: Final = {Severity.PROBLEM: RED, Severity.ADVICE: YELLOW}
 
 
@@ -69,7 +67,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         evidence = collect_evidence(context, wanted, Config())._replace(config=wrong, config_error=str(error))
     verdict = judge(evidence, DOCTOR_RULES)
     if context.output.json != "off":
-        context.output.document(document(verdict, evidence.journal))
+        context.output.document(make_answer(verdict, evidence.journal))
     else:
         context.output.lines(lines(verdict, evidence, context.output, verbose=args.verbose))
     return int(args.check and bool(verdict.problems))
@@ -93,23 +91,30 @@ def collect_evidence(context: Context, wanted: Wanted, config: Config | None = N
     )
 
 
-def document(verdict: Verdict, journal: Journal | Unknown) -> dict[str, object]:
-    """Return the JSON of `doctor -j`."""
-    return {
-        "findings": [
-            {
-                "rule": finding.word,
-                "severity": finding.severity,
-                "sentence": finding.sentence,
-                "facts": finding.facts,
-                "remedy": list(finding.remedy),
-            }
-            for finding in verdict.findings
-        ],
-        "passed": list(verdict.passed),
-        "unknown": [{"rule": rule, "why": part.why} for rule, part in verdict.unknown],
-        "journal": None if isinstance(journal, Unknown) else {name: getattr(journal, name) for name in JOURNAL},
-    }
+class UnjudgedRule(NamedTuple):
+    """A check that could not be made."""
+
+    rule: RuleWord
+    why: str
+
+
+class DoctorAnswer(NamedTuple):
+    """The answer of `doctor`."""
+
+    findings: tuple[Finding, ...]
+    """What is wrong or risky, problems first."""
+    passed: tuple[RuleWord, ...]
+    """Checks that found nothing."""
+    unknown: tuple[UnjudgedRule, ...]
+    """Checks that could not be made."""
+    journal: Journal | None
+    """How much of the journal was read; null where it could not be."""
+
+
+def make_answer(verdict: Verdict, journal: Journal | Unknown) -> DoctorAnswer:
+    """Return the answer of `doctor -j`."""
+    unknown = tuple(UnjudgedRule(rule, part.why) for rule, part in verdict.unknown)
+    return DoctorAnswer(verdict.findings, verdict.passed, unknown, None if isinstance(journal, Unknown) else journal)
 
 
 def lines(verdict: Verdict, evidence: Evidence, output: Output, *, verbose: bool) -> list[str]:

@@ -5,28 +5,27 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from journalkeeper.btrfs import disk, placement
 from journalkeeper.cli.selection import check_files
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns
 from journalkeeper.health.evidence import Unknown
 from journalkeeper.journald import opening
-from journalkeeper.model import Host, JournalFile, Reason, Request, Stretch, Window
+from journalkeeper.model import Host, JournalFile, Request, Stretch, Window
+from journalkeeper.model.documents import plan_document, plan_windows
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.record import Count, Inline, Seconds, Span, parse_record
+from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.report import story
-from journalkeeper.report.retention import summarize_history
+from journalkeeper.report.retention import History, summarize_history
 from journalkeeper.report.story import Decision, Place, Story
-from journalkeeper.wire.documents import entry_document, plan_document, plan_windows, skips
-from journalkeeper.wire.field import document
-from journalkeeper.wire.records import FILE, SAMPLE, STRETCH, WINDOW
 
 if TYPE_CHECKING:
     import argparse
 
     from journalkeeper.cli.context import Context
-    from journalkeeper.model.recorded import Entry, Sample
 
 DESCRIPTION = """\
 Tells one file's story: what it is; a picture of how it lies, a sign for each MiB; what a
@@ -41,6 +40,8 @@ examples:
 
 exit status:
   0 done; 1 it cannot be read or is not on btrfs, does not exist or is no journal; 2 wrong usage"""
+
+T = TypeVar("T")
 
 UNMEASURED: Final = Unknown(
     "programs use the file's pages, or the kernel does not list dirty pages (before 6.5, or without root)"
@@ -71,7 +72,7 @@ def _file(path: str, context: Context) -> int:
         return status
     learned = _story(file, host, context)
     if output.json != "off":
-        output.document(_file_document(learned))
+        output.document(_make_file_answer(learned))
     else:
         encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
         output.lines(story.lines(learned, columns() or DEFAULT_COLUMNS, ascii_only=not encoding.startswith("utf")))
@@ -139,60 +140,73 @@ def _plan(asked: Request, context: Context) -> tuple[dict[str, Decision] | Unkno
 
 def _decisions(written: dict[str, Any]) -> dict[str, Decision]:
     """Return the decision for each path from a plan's document. If a path has several rows, the first action counts."""
-    found = {skip.path: Decision("", skip.reason, skip.detail, skip.until_us, skip.now) for skip in skips(written)}
-    for row in reversed(written["actions"]):
-        found[row["path"]] = Decision(
-            action=row["action"],
-            reason=Reason(row["reason"]),
-            extents_before=row["extents_before"],
-            extents_expected=row["extents_expected"],
-            bytes_to_write=row["bytes_to_write"],
-            disk_bytes_saved=row.get("disk_bytes_saved", 0),
-            read_seconds_saved=row.get("read_seconds_saved", 0.0),
-        )
-    return found
+    rows = (*written["skipped"], *reversed(written["actions"]))
+    return {row["path"]: parse_record(Decision, {"action": None, **row}) for row in rows}
 
 
-def _file_document(learned: Story) -> dict[str, object]:
-    """Return the JSON document of one file."""
-    unknown = {
-        name: part.why
-        for name, part in (
-            ("disk", learned.disk_read_s),
-            ("pinned", learned.pinned_bytes),
-            ("past", learned.entries),
-            ("decision", learned.decided),
-        )
-        if isinstance(part, Unknown)
-    }
-    return {
-        "file": document(FILE, learned.file),
-        "picture": [document(STRETCH, part) for part in learned.parts],
-        "price": {
-            "read_seconds": round(story.slow_read_s(learned.file), 3),
-            "disk_read_seconds": None if isinstance(learned.disk_read_s, Unknown) else round(learned.disk_read_s, 3),
-            "pinned_bytes": None if isinstance(learned.pinned_bytes, Unknown) else learned.pinned_bytes,
+class ReadPrice(NamedTuple):
+    """The price of a cold read of a file, and the bytes that the file pins."""
+
+    read_seconds: Seconds
+    """Of a cold read at 150 IOPS."""
+    disk_read_seconds: Seconds | None
+    pinned_bytes: Count | None
+
+
+class ExplainedDecision(NamedTuple):
+    """A decision, and its explanation."""
+
+    decision: Inline[Decision]
+    sentences: list[str]
+
+
+class FileAnswer(NamedTuple):
+    """The answer of `explain` about a file."""
+
+    file: JournalFile
+    picture: tuple[Stretch, ...]
+    price: ReadPrice
+    past: tuple[Entry, ...] | None
+    samples: tuple[Sample, ...] | None
+    decision: ExplainedDecision | None
+    window: Window | None
+    unknown: dict[str, str]
+    """What could not be looked at, and why."""
+
+
+def _make_file_answer(learned: Story) -> FileAnswer:
+    """Return the answer about one file."""
+    parts = (learned.disk_read_s, learned.pinned_bytes, learned.entries, learned.decided)
+    read_s = _or_none(learned.disk_read_s)
+    return FileAnswer(
+        file=learned.file,
+        picture=learned.parts,
+        price=ReadPrice(
+            round(story.slow_read_s(learned.file), 3),
+            None if read_s is None else round(read_s, 3),
+            _or_none(learned.pinned_bytes),
+        ),
+        past=_or_none(learned.entries),
+        samples=_or_none(learned.samples),
+        decision=_explain_decision(learned.decided, learned.window, learned.now_us),
+        window=learned.window,
+        unknown={
+            name: part.why
+            for name, part in zip(("disk", "pinned", "past", "decision"), parts, strict=True)
+            if isinstance(part, Unknown)
         },
-        "past": None if isinstance(learned.entries, Unknown) else [entry_document(*entry) for entry in learned.entries],
-        "samples": None
-        if isinstance(learned.samples, Unknown)
-        else [document(SAMPLE, sample) for sample in learned.samples],
-        "decision": _decision_document(learned.decided, learned.window, learned.now_us),
-        "window": None if learned.window is None else document(WINDOW, learned.window),
-        "unknown": unknown,
-    }
+    )
 
 
-def _decision_document(
+def _or_none(part: T | Unknown) -> T | None:
+    return None if isinstance(part, Unknown) else part
+
+
+def _explain_decision(
     decided: Decision | Unknown | None, window: Window | None, now_us: int
-) -> dict[str, object] | None:
-    if decided is None or isinstance(decided, Unknown):
-        return None
-    return {
-        **decided._asdict(),
-        "action": decided.action or None,
-        "sentences": story.decision_lines(decided, window, now_us),
-    }
+) -> ExplainedDecision | None:
+    known = _or_none(decided)
+    return known and ExplainedDecision(known, story.decision_lines(known, window, now_us))
 
 
 def _directory(path: str, context: Context) -> int:
@@ -215,24 +229,47 @@ def _directory(path: str, context: Context) -> int:
     output = context.output
     if output.json != "off":
         unknown = {"decision": decided.why} if isinstance(decided, Unknown) else {}
-        output.document({"directories": [_place_document(place) for place in places], "unknown": unknown})
+        output.document(DirectoriesAnswer([_make_directory_answer(place) for place in places], unknown))
         return 0
     blocks = [story.directory_lines(place, columns() or DEFAULT_COLUMNS) for place in places]
     output.lines([line for block in blocks for line in ("", *block)][1:])
     return 0
 
 
-def _place_document(place: Place) -> dict[str, object]:
+class DirectoryAnswer(NamedTuple):
+    """The answer of `explain` about the directory of one journald."""
+
+    directory: str
+    instance: str
+    namespace: str
+    storage: str
+    nocow: bool
+    rotatable: bool
+    sync_interval_us: Span
+    window: Window | None
+    retention: History
+    decision: ExplainedDecision | None
+
+
+class DirectoriesAnswer(NamedTuple):
+    """The answer of `explain` about a directory of journals."""
+
+    directories: list[DirectoryAnswer]
+    unknown: dict[str, str]
+    """What could not be looked at, and why."""
+
+
+def _make_directory_answer(place: Place) -> DirectoryAnswer:
     one = place.instance
-    return {
-        "directory": one.directory,
-        "instance": one.name,
-        "namespace": one.namespace,
-        "storage": one.storage,
-        "nocow": one.nocow,
-        "rotatable": one.rotatable,
-        "sync_interval_us": one.sync_interval_us,
-        "window": None if place.window is None else document(WINDOW, place.window),
-        "retention": summarize_history(place.instance, place.files)._asdict(),
-        "decision": _decision_document(place.decided, None, place.now_us),
-    }
+    return DirectoryAnswer(
+        directory=one.directory,
+        instance=one.name,
+        namespace=one.namespace,
+        storage=one.storage,
+        nocow=one.nocow,
+        rotatable=one.rotatable,
+        sync_interval_us=one.sync_interval_us,
+        window=place.window,
+        retention=summarize_history(place.instance, place.files),
+        decision=_explain_decision(place.decided, None, place.now_us),
+    )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import stat
-from typing import Final
+from typing import Final, NamedTuple
 
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.selection import absolute, add_paths, check_files
@@ -18,9 +18,6 @@ from journalkeeper.model import Reason, Result
 from journalkeeper.model.escape import shown
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import counted, format_size, spell_size
-from journalkeeper.wire.documents import entry_document
-from journalkeeper.wire.field import document as make_document
-from journalkeeper.wire.records import SAMPLE
 
 DESCRIPTION = """\
 Shows what was done to files, the oldest first, and how the number of extents of active
@@ -42,6 +39,14 @@ examples:
 exit status:
   0 done, also if nothing is recorded; 1 the record cannot be read, or a PATH is not in it and does
   not exist or is no journal; 2 wrong usage"""
+
+
+class HistoryAnswer(NamedTuple):
+    """The answer of `history`."""
+
+    outcomes: list[Entry]
+    samples: list[Sample]
+
 
 _SAMPLES: Final[tuple[Column[Sample], ...]] = (
     Column("TIME", lambda sample: format_time(sample.when_us)),
@@ -80,12 +85,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
     for sentence in ignored:
         output.note(sentence)
     status = check_files([(path, _problem(path), "nothing is recorded of it") for path in unknown], paths, context)
-    document = {
-        "outcomes": [entry_document(*entry) for entry in entries],
-        "samples": [make_document(SAMPLE, sample) for sample in samples],
-    }
     outcomes = Table(_columns(output.width), entries, lambda entry: COLOURS[entry.outcome.result])
-    output.show(document, outcomes, Table(_SAMPLES, samples), legend=[[_summarize(entries, samples)]])
+    output.show(
+        HistoryAnswer(entries, samples), outcomes, Table(_SAMPLES, samples), legend=[[_summarize(entries, samples)]]
+    )
     return status
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import textwrap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper.cli.context import explain_no_directory
 from journalkeeper.cli.progress import on_terminal
@@ -17,6 +17,7 @@ from journalkeeper.cli.table import Column
 from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.escape import shown
+from journalkeeper.model.record import Count
 from journalkeeper.model.units import format_size
 from journalkeeper.probe import bed, compare
 from journalkeeper.probe.scratch_volume import isolate, raise_on_signals
@@ -86,6 +87,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class LabAnswer(NamedTuple):
+    """The answer of `lab compare`."""
+
+    directory: str
+    iops: Count | None
+    """null: not limited."""
+    flushes: Count
+    strategies: tuple[compare.Row, ...]
+
+
 def run(args: argparse.Namespace, context: Context) -> int:
     """Measure the strategies and show the table."""
     _check(args)
@@ -102,7 +113,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
                 raise KeeperError(f"{place}: no space left on the device") from error
             raise KeeperError(f"the comparison failed: {error}") from error
     if context.output.json != "off":
-        context.output.document(_document(place, compared))
+        context.output.document(LabAnswer(place, compared.iops or None, compared.flushes, compared.rows))
     else:
         context.output.lines(_lines(place, compared, context.output), paged=False)
     return 0
@@ -121,15 +132,6 @@ def _check(args: argparse.Namespace) -> None:
     free = shutil.disk_usage(args.place).free
     if free < FREE_BYTES:
         raise KeeperError(f"{args.place}: {format_size(free)} are free, {format_size(FREE_BYTES)} are needed")
-
-
-def _document(place: str, compared: compare.Compared) -> dict[str, object]:
-    return {
-        "directory": place,
-        "iops": compared.iops or None,
-        "flushes": compared.flushes,
-        "strategies": [row._asdict() for row in compared.rows],
-    }
 
 
 def _lines(place: str, compared: compare.Compared, output: Output) -> list[str]:

@@ -26,6 +26,7 @@ from journalkeeper.cli.terminal import (
 )
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
+from journalkeeper.model.record import to_json
 
 T = TypeVar("T")
 LEAST_COLUMNS: Final = 40
@@ -53,13 +54,13 @@ class Output:
             self.width = max(LEAST_COLUMNS, self.width)
 
     def document(self, value: object) -> None:
-        r"""Write JSON: one line, or indented with --json=pretty.
+        r"""Write a record, or a container of records, as JSON: one line, or indented with --json=pretty.
 
         Always ASCII: a byte of a path that is not UTF-8 is \udcXX, XX being the byte, which
         json.loads and os.fsencode turn back into it (PEP 383).
         """
-        pretty = self.json == "pretty"
-        write(json.dumps(value, indent=2) if pretty else json.dumps(value, separators=(",", ":")))
+        form: dict[str, Any] = {"indent": 2} if self.json == "pretty" else {"separators": (",", ":")}
+        write(json.dumps(to_json(value), **form))
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
         """Write lines, through a pager if they do not fit the terminal and the options allow a pager."""

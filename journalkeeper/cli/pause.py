@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import NamedTuple
 
 from journalkeeper.cli.context import Context
+from journalkeeper.model.record import Span
 from journalkeeper.model.units import format_span, parse_span_us
 
 DESCRIPTION = """\
@@ -24,6 +26,20 @@ exit status:
   2 wrong usage"""
 
 
+class PauseAnswer(NamedTuple):
+    """The answer of `pause`."""
+
+    paused: bool = True
+    span_us: Span | None = None
+    """Microseconds until the pause ends; null: at the next resume."""
+
+
+class ResumeAnswer(NamedTuple):
+    """The answer of `resume`."""
+
+    paused: bool = False
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     """Add SPAN to `pause`."""
     if parser.prog.endswith(" pause"):
@@ -40,10 +56,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
         else:
             service.resume()
     if not paused:
-        context.output.show({"paused": False}, ["Resumed: the service works again."], paged=False)
+        context.output.show(ResumeAnswer(), ["Resumed: the service works again."], paged=False)
         return 0
     until = f"for {format_span(args.span)}" if args.span else "until `journalkeeper resume`"
-    document = {"paused": True, "span_us": args.span or None}
+    document = PauseAnswer(span_us=args.span or None)
     context.output.show(document, [f"Paused {until}: the service works only on request."], paged=False)
     return 0
 

@@ -24,10 +24,10 @@ from journalkeeper.cli.wording import (
     is_on_file,
 )
 from journalkeeper.model import Request, Skip
+from journalkeeper.model.documents import plan_document, skips
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS
-from journalkeeper.wire.documents import plan_document, skips
 
 DESCRIPTION = """\
 Shows what `defrag` would do with the same options: an action or a reason against it for every

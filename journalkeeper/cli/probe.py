@@ -8,12 +8,13 @@ import importlib
 import signal
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.cli.parser import Help, common
 from journalkeeper.cli.table import Column, elide, stack_blocks
 from journalkeeper.model.errors import NeedsRootError
+from journalkeeper.model.record import Moment
 from journalkeeper.probe import distribution as report
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     interrupted = INTERRUPTED in found.notes
     said = found.verdict(limit)
     if output.json != "off":
-        output.document(document(probe, args, found, context.now_us, said))
+        output.document(make_answer(probe, args, found, context.now_us, said))
     else:
         output.lines(stack_blocks(text(found, said, output)))
     for fault in found.faults:
@@ -200,19 +201,27 @@ def run(args: argparse.Namespace, context: Context) -> int:
     return int(bool(found.faults or found.losses) or (interrupted and not getattr(args, "follow", False)))
 
 
-def document(probe: Probe, args: argparse.Namespace, found: Measurement, began_us: int, said: str) -> dict[str, object]:
-    """Return the JSON document of a measurement."""
-    return {
-        "probe": probe.name,
-        "version": __version__,
-        "began_us": began_us,
-        "options": {name: getattr(args, name.replace("-", "_")) for name in probe.options},
-        "series": [report.document(series) for series in found.series],
-        "notes": found.notes,
-        "faults": found.faults,
-        "losses": found.losses,
-        "verdict": said,
-    }
+class ProbeAnswer(NamedTuple):
+    """The answer of `probe`."""
+
+    probe: Literal["intake", "syslog", "fsync", "stream"]
+    version: str
+    began_us: Moment
+    options: dict[str, Any]
+    """The options that only this probe has."""
+    series: list[report.SeriesAnswer]
+    notes: list[str]
+    faults: list[str]
+    losses: list[str]
+    verdict: str
+
+
+def make_answer(probe: Probe, args: argparse.Namespace, found: Measurement, began_us: int, said: str) -> ProbeAnswer:
+    """Return the answer of a measurement."""
+    options = {name: getattr(args, name.replace("-", "_")) for name in probe.options}
+    series = [report.make_answer(one) for one in found.series]
+    name: Any = probe.name
+    return ProbeAnswer(name, __version__, began_us, options, series, found.notes, found.faults, found.losses, said)
 
 
 def text(found: Measurement, said: str, output: Output) -> list[list[str]]:

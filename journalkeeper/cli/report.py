@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper.cli.doctor import DOCTOR_RULES, collect_evidence
 from journalkeeper.cli.table import wrap_sentence
@@ -14,6 +14,7 @@ from journalkeeper.health.evidence import REPORT_ENTRIES, Wanted
 from journalkeeper.health.finding import judge
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.escape import shown
+from journalkeeper.model.record import Count
 from journalkeeper.model.units import format_size
 from journalkeeper.report.page import page
 
@@ -41,6 +42,13 @@ MODE: Final = 0o600
 """Only root may read root's page: its content is confidential, and its directory may be open to others."""
 
 
+class ReportAnswer(NamedTuple):
+    """The answer of `report`."""
+
+    path: str
+    size_bytes: Count
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     """Add -o and --force."""
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="where to write the page")
@@ -56,7 +64,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     write_whole(WRITE, path, text, mode=MODE, replace=args.force)
     size, output = len(text.encode()), context.output
     if output.json != "off":
-        output.document({"path": path, "size_bytes": size})
+        output.document(ReportAnswer(path, size))
     elif output.legend:
         text = f"{shown(path)}: {format_size(size)}, for any browser; only its owner may read it"
         output.lines(wrap_sentence(text, output.width), paged=False)

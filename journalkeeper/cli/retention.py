@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 from textwrap import wrap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper.cli.doctor import WIDTH, collect_evidence
 from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.health.evidence import Evidence, Unknown, Wanted
 from journalkeeper.journald import conf
 from journalkeeper.model.errors import FileError, KeeperError, UsageError
+from journalkeeper.model.record import Inline
 from journalkeeper.observe.machine import RETENTION
 from journalkeeper.report.retention import Retention, dropin, retention, sentence
 
@@ -40,6 +41,14 @@ MODE: Final = 0o644
 WRITE: Final = "write the setting for journald"
 
 
+class RetentionAnswer(NamedTuple):
+    """The answer of `retention`; `found` is None with --undo."""
+
+    file: str
+    changed: bool
+    found: Inline[Retention | None] = None
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     """Add --apply and --undo."""
     group = parser.add_mutually_exclusive_group()
@@ -60,7 +69,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
             else f"There is no {RETENTION}; nothing is undone."
         )
         if output.json != "off":
-            output.document({"file": RETENTION, "changed": removed})
+            output.document(RetentionAnswer(RETENTION, removed))
         else:
             output.lines(wrap(text, WIDTH, break_on_hyphens=False), paged=False)
         return 0
@@ -70,7 +79,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         raise KeeperError(f"how long a history is kept cannot be told: {found.why}")
     changed = _apply(found, evidence) if args.apply else False
     if output.json != "off":
-        output.document({**found._asdict(), "file": RETENTION, "changed": changed})
+        output.document(RetentionAnswer(RETENTION, changed, found))
         return 0
     said = [sentence(found)]
     if changed:

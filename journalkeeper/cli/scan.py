@@ -15,8 +15,6 @@ from journalkeeper.model import JournalFile, Request, State, Sums
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import counted, format_size, spell_size
 from journalkeeper.policy.cost import is_fragmented
-from journalkeeper.wire.field import document
-from journalkeeper.wire.records import FILE
 
 DESCRIPTION = """\
 Shows every journal file, the worst first: its kind, its extents, its size and the space that it
@@ -84,7 +82,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     config = context.config()
     fragmented = sum(file.problem is None and is_fragmented(file, None, config) for file in host.files)
     summary = _summarize(host.files, fragmented)
-    context.output.show([document(FILE, file) for file in host.files], table, legend=[[summary]])
+    context.output.show(host.files, table, legend=[[summary]])
     return status
 
 

@@ -21,12 +21,11 @@ from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, N
 from journalkeeper.model.escape import shown
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.reasons import describe_saving
+from journalkeeper.model.record import Count, Sometimes
 from journalkeeper.model.recorded import Counters, Run, Totals
 from journalkeeper.model.units import DAY_US, counted, format_size, format_span
-from journalkeeper.model.waiting import long, sentence
+from journalkeeper.model.waiting import Wait, long, sentence
 from journalkeeper.report.text import day
-from journalkeeper.wire.field import document
-from journalkeeper.wire.records import MANAGER, RUN, SAVING, TOTALS, WAIT
 
 DESCRIPTION = """\
 Begins with the verdict: "OK: ..." or "Act: ..." with what to do. Then it shows what the service
@@ -103,7 +102,7 @@ def _watch(context: Context) -> int:
 def _show(context: Context, status: _Status, *, again: bool = False) -> None:
     output = context.output
     if output.json != "off":
-        output.document(_document(status, context.state_directory))
+        output.document(_make_answer(status, context.state_directory))
         return
     lines = _lines(status, context)
     if status.verdict is not None:
@@ -194,23 +193,45 @@ def _read(context: Context) -> tuple[Recorded | Unknown, int]:
         return Unknown(str(error)), 0
 
 
-def _document(status: _Status, state_directory: str) -> dict[str, object]:
+class StatusAnswer(NamedTuple):
+    """The answer of `status`. The keys about the verdict are there where this host's service is meant."""
+
+    version: str
+    state_directory: str
+    readable: bool
+    last_run: Run | None
+    written_day_bytes: Count | None
+    totals: tuple[Totals, ...]
+    service: Manager | None
+    waiting: tuple[Wait, ...] | None
+    saving: Counters | None
+    fine: Sometimes[bool] = None
+    """Whether all is well; where this host's service is meant."""
+    verdict: Sometimes[str] = None
+    """The sentence that `status` begins with; where this host's service is meant."""
+    health: Sometimes[str] = None
+    """ok, act or unknown; where this host's service is meant."""
+    health_reasons: Sometimes[list[str]] = None
+    """Why the health is not ok, as HealthReasons on the bus."""
+
+
+def _make_answer(status: _Status, state_directory: str) -> StatusAnswer:
     record, verdict = status.record, status.verdict
-    found = {
-        "version": __version__,
-        "state_directory": state_directory,
-        "readable": record is not None,
-        "last_run": record and record.last_run and document(RUN, record.last_run),
-        "written_day_bytes": status.written_bytes if record else None,
-        "totals": [document(TOTALS, totals) for totals in (record.totals if record else ())],
-        "service": None if status.live is None else document(MANAGER, status.live),
-        "waiting": [document(WAIT, wait) for wait in record.waiting] if record else None,
-        "saving": record and record.counters and document(SAVING, record.counters),
-    }
-    if verdict is not None:
-        found |= {"fine": verdict.health == "ok", "verdict": status.headline}
-        found |= {"health": verdict.health, "health_reasons": verdict.reasons}
-    return found
+    found = StatusAnswer(
+        version=__version__,
+        state_directory=state_directory,
+        readable=record is not None,
+        last_run=record and record.last_run,
+        written_day_bytes=status.written_bytes if record else None,
+        totals=record.totals if record else (),
+        service=status.live,
+        waiting=record and record.waiting,
+        saving=record and record.counters,
+    )
+    if verdict is None:
+        return found
+    fine, reasons = verdict.health == "ok", verdict.reasons
+    return found._replace(fine=fine, verdict=status.headline, health=verdict.health, health_reasons=reasons)
 
 
 def _lines(status: _Status, context: Context) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from journalkeeper.config import Config
 from journalkeeper.model import Host, Plan
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.record import Count, Hidden, PastMoment
 from journalkeeper.model.recorded import Counters, Entry, Run, Totals
 from journalkeeper.model.waiting import Wait
 
@@ -202,17 +203,19 @@ class Journal(NamedTuple):
     `events_complete` means the same for them.
     """
 
-    entries: int
-    oldest_us: int | None
+    entries: Count
+    oldest_us: PastMoment | None
     complete: bool
-    intake: tuple[Intake, ...] = ()
-    streams: tuple[Stream, ...] = ()
-    events: int = 0
-    events_oldest_us: int | None = None
+    """Whether these are all entries that are kept."""
+    intake: Hidden[tuple[Intake, ...]] = ()
+    streams: Hidden[tuple[Stream, ...]] = ()
+    events: Count = 0
+    """Entries of PID 1 and journald about boots, losses and deaths."""
+    events_oldest_us: PastMoment | None = None
     events_complete: bool = True
-    boots: tuple[Boot, ...] = ()
-    dropped: tuple[Dropped, ...] = ()
-    ended: tuple[Ended, ...] = ()
+    boots: Hidden[tuple[Boot, ...]] = ()
+    dropped: Hidden[tuple[Dropped, ...]] = ()
+    ended: Hidden[tuple[Ended, ...]] = ()
 
 
 class Unit(NamedTuple):

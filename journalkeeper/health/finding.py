@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 from journalkeeper.health.evidence import Evidence, Unknown
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.record import Key, RuleWord
 
 LISTED = 3
 """The number of names that a sentence lists."""
@@ -36,11 +37,14 @@ class Finding(NamedTuple):
     `sentence` describes the condition and its effect; `remedy` are shell commands, one per line.
     """
 
-    word: str
+    word: Annotated[RuleWord, Key("rule")]
     severity: Severity
     facts: Facts
+    """What it was found by; units are in the names."""
     sentence: str
+    """What is so and why it matters."""
     remedy: tuple[str, ...]
+    """Commands for a shell."""
 
     @property
     def line(self) -> str:

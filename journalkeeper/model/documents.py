@@ -6,18 +6,52 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from journalkeeper.model import Outcome, Plan, Result, Skip, Verb, Window
-from journalkeeper.model.record import Count, Seconds, parse_record, to_json
+from journalkeeper.model import Action, Outcome, Plan, Result, Skip, Verb, Window
+from journalkeeper.model.record import Count, Seconds, Sometimes, parse_record, to_json
 from journalkeeper.model.run import Report
+
+
+class PlanAnswer(NamedTuple):
+    """The answer of `plan`."""
+
+    window: dict[str, Window]
+    """By instance."""
+    actions: tuple[Action, ...]
+    skipped: tuple[Skip, ...]
+    omitted: Sometimes[Count] = None
+    """Rows that the service left out, because its answer would be too long."""
+
+
+class RunTotals(NamedTuple):
+    """The sums over the outcomes of a run."""
+
+    files: Count
+    done: Count
+    skipped: Count
+    failed: Count
+    extents_before: Count
+    extents_after: Count
+    disk_bytes_before: Count | None
+    disk_bytes_after: Count | None
+    bytes_written: Count
+    duration_s: Seconds
+
+
+class DefragAnswer(NamedTuple):
+    """The answer of `defrag`."""
+
+    outcomes: tuple[Outcome, ...]
+    totals: RunTotals
+    omitted: Sometimes[Count] = None
+    """Rows that the service left out, because its answer would be too long."""
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """Return windows by instance, actions in the order in which they will be done, and skipped files."""
-    return {
-        "window": {window.instance: to_json(window) for window in plan.windows},
-        "actions": to_json(plan.actions),
-        "skipped": to_json(plan.skipped),
-    }
+    found: dict[str, Any] = to_json(
+        PlanAnswer({window.instance: window for window in plan.windows}, plan.actions, plan.skipped)
+    )
+    return found
 
 
 def plan_windows(written: Mapping[str, Any]) -> dict[str, Window]:
@@ -42,7 +76,8 @@ def defrag_document(report: Report) -> dict[str, Any]:
     """
     extents = {file.path: file.extents.total for file in report.host.files} if report.host else {}
     outcomes = (*report.outcomes, *(_make_outcome(skip, extents.get(skip.path, 0)) for skip in report.plan.skipped))
-    return {"outcomes": to_json(outcomes), "totals": to_json(_sum_outcomes(report, outcomes))}
+    found: dict[str, Any] = to_json(DefragAnswer(outcomes, _sum_outcomes(report, outcomes)))
+    return found
 
 
 def job_document(report: Report) -> dict[str, Any]:
@@ -76,21 +111,6 @@ def _make_outcome(skip: Skip, extents: int) -> Outcome:
     return Outcome(
         skip.path, Verb.DEFRAGMENT, Result.SKIPPED, skip.reason, extents, extents, None, None, 0, 0.0, skip.detail
     )
-
-
-class RunTotals(NamedTuple):
-    """The sums over the outcomes of a run."""
-
-    files: Count
-    done: Count
-    skipped: Count
-    failed: Count
-    extents_before: Count
-    extents_after: Count
-    disk_bytes_before: Count | None
-    disk_bytes_after: Count | None
-    bytes_written: Count
-    duration_s: Seconds
 
 
 def _sum_outcomes(report: Report, outcomes: tuple[Outcome, ...]) -> RunTotals:

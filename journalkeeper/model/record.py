@@ -44,14 +44,17 @@ class Key(NamedTuple):
 
 Count = Annotated[int, Field(ge=0)]
 Moment = Annotated[int, Field(description="Microseconds since 1970.")]
+PastMoment = Annotated[Moment, Field(ge=0)]
 Span = Annotated[int, Field(ge=0, description="Microseconds of a span.")]
 Seconds = Annotated[float, Field(ge=0)]
 Word = Annotated[
     str,
     Field(pattern="^[a-z][a-z-]*$", description="A fixed word of journalkeeper(1), REASONS; words may be added."),
 ]
+RuleWord = Annotated[str, Field(pattern="^[a-z][a-z0-9-]*$", description="A fixed word, see journalkeeper(1).")]
 Hidden = Annotated[T, Key(hidden=True)]
 Inline = Annotated[T, Key(inline=True)]
+Sometimes = Annotated[T | None, Key(optional=True)]
 
 SIGNATURES: Final[dict[Any, str]] = {bool: "b", int: "t", float: "d", str: "s", list: "as", tuple: "as"}
 """The D-Bus types of Python's types, where a `Key` has no other."""
@@ -61,27 +64,20 @@ UNKNOWN: Final[dict[str, object]] = {"s": "", "as": [], "b": False, "t": 0, "u":
 
 
 class Row(NamedTuple):
-    """A published value of the record `kind`. `type` is its Python type, and `nullable` whether it may be None."""
+    """A published value of the record `kind`. `nullable` is whether it may be None.
+
+    `bus` is its D-Bus property, HeadTimeUSec for head_time_us and Size for size_bytes unless the Key names it, and
+    `signature` that property's type.
+    """
 
     kind: type
     attribute: str
     key: str
     hint: Any
-    type: Any
     nullable: bool
+    bus: str
+    signature: str
     about: Key
-
-    @property
-    def bus(self) -> str:
-        """The D-Bus property: HeadTimeUSec for head_time_us, Size for size_bytes, unless the Key names it."""
-        words = "".join(word.capitalize() for word in self.key.removesuffix("_bytes").split("_"))
-        return self.about.bus or f"{words.removesuffix('Us')}{'USec' if self.key.endswith('_us') else ''}"
-
-    @property
-    def signature(self) -> str:
-        """The D-Bus type of the property."""
-        plain = str if isinstance(self.type, type) and issubclass(self.type, StrEnum) else self.type
-        return self.about.signature or SIGNATURES[plain]
 
 
 def split_hint(hint: Any) -> tuple[Any, bool, list[Any]]:
@@ -110,16 +106,21 @@ def rows(kind: Any) -> tuple[Row, ...]:
         bare, nullable, extras = split_hint(hint)
         about = next((one for one in extras if isinstance(one, Key)), Key())
         if not about.hidden:
-            found.append(Row(kind, name, about.name or name, hint, get_origin(bare) or bare, nullable, about))
+            key, plain = about.name or name, get_origin(bare) or bare
+            words = "".join(word.capitalize() for word in key.removesuffix("_bytes").removesuffix("_us").split("_"))
+            bus = about.bus or f"{words}{'USec' if key.endswith('_us') else ''}"
+            text = isinstance(plain, type) and issubclass(plain, StrEnum)
+            signature = about.signature or SIGNATURES.get(str if text else plain, "")
+            found.append(Row(kind, name, key, hint, nullable, bus, signature, about))
     return tuple(found)
 
 
 def to_json(value: Any) -> Any:
-    """Return a record, or a container of records, as JSON. Floats have at most six decimals."""
+    """Return a record, or a container of records, as JSON. Floats have at most nine decimals."""
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
-        return round(value, 6)
+        return round(value, 9)
     if isinstance(value, Mapping):
         return {key: to_json(one) for key, one in value.items()}
     if not hasattr(value, "_fields"):

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import disk, inode
 from journalkeeper.journald.journalctl import compute_wait_us, parse_text_fields
+from journalkeeper.model.record import Count, Seconds
 
 from .bed import DIE_WITH_US, SIGNAL_SYNC, Bed, bed, messages
 from .scratch_volume import ScratchVolume, extents, filefrag, run
@@ -126,14 +127,14 @@ class Row(NamedTuple):
     """
 
     strategy: str
-    flush_s: float
-    wait_s: float
-    last_s: float
-    read_s: float
-    extents: int
-    active_extents: int
-    disk_bytes: int
-    written_bytes: int
+    flush_s: Seconds
+    wait_s: Seconds
+    last_s: Seconds
+    read_s: Seconds
+    extents: Count
+    active_extents: Count
+    disk_bytes: Count
+    written_bytes: Count
     checksummed: bool
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
+from journalkeeper.model.record import Count, Inline, Key, Seconds
 from journalkeeper.model.units import quantile
 
 STATISTICS: Final = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}
@@ -133,21 +134,53 @@ def verdict(all_series: Sequence[Series], limit: Limit) -> str:
     return f"{series.name}: {late} of {count} waits are over {allowed}, the longest {format_wait(worst)}."
 
 
-def document(series: Series) -> dict[str, Any]:
-    """Return a series as a JSON document."""
+class Statistics(NamedTuple):
+    """The statistics of some waits."""
+
+    waits: Annotated[Count, Key("count")]
+    total_s: Seconds
+    mean_s: Seconds | None
+    p50_s: Seconds | None
+    p90_s: Seconds | None
+    p99_s: Seconds | None
+    p99_9_s: Seconds | None
+    worst_s: Seconds | None
+
+
+class Bucket(NamedTuple):
+    """The number of waits of at least `from_s` and less than twice that."""
+
+    from_s: Seconds
+    waits: Annotated[Count, Key("count")]
+
+
+class SeriesAnswer(NamedTuple):
+    """A series in the answer of `probe`."""
+
+    name: str
+    labels: dict[str, str]
+    """Further words."""
+    waits: Inline[Statistics]
+    call: Statistics | None
+    """Of the calls' own time, where waits count from a plan."""
+    buckets: list[Bucket]
+
+
+def make_answer(series: Series) -> SeriesAnswer:
+    """Return a series as in the answer of `probe`."""
     counts = Counter(map(bucket, series.waits_ns()))
-    return {
-        "name": series.name,
-        "labels": dict(series.labels),
-        **_seconds(statistics(series.waits_ns())),
-        "call": None if series.planned_ns is None else _seconds(statistics(series.took_ns)),
-        "buckets": [{"from_s": (1 << max(n, 0)) / 1e6 if n >= 0 else 0.0, "count": counts[n]} for n in sorted(counts)],
-    }
+    return SeriesAnswer(
+        series.name,
+        series.labels,
+        _in_seconds(series.waits_ns()),
+        None if series.planned_ns is None else _in_seconds(series.took_ns),
+        [Bucket((1 << max(n, 0)) / 1e6 if n >= 0 else 0.0, counts[n]) for n in sorted(counts)],
+    )
 
 
-def _seconds(found: Mapping[str, int | None]) -> dict[str, Any]:
-    named = {f"{name.replace('.', '_')}_s": value for name, value in found.items() if name != "count"}
-    return {"count": found["count"], **{name: None if v is None else v / 1e9 for name, v in named.items()}}
+def _in_seconds(waits_ns: Iterable[int]) -> Statistics:
+    count, *values = statistics(waits_ns).values()
+    return Statistics(count, *(None if value is None else value / 1e9 for value in values))  # type: ignore[arg-type]
 
 
 def format_wait(span_ns: int | None) -> str:

@@ -18,6 +18,7 @@ from journalkeeper.health.evidence import Evidence, Unknown
 from journalkeeper.health.finding import Facts, Finding, Severity, require
 from journalkeeper.journald.conf import TARGET
 from journalkeeper.model import MIB, Instance, JournalFile, Kind, Sums
+from journalkeeper.model.record import Count, Moment, Seconds, Span
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_size, format_span
 
 ARCHIVES: Final = 2
@@ -45,18 +46,19 @@ class Retention(NamedTuple):
     disk. `disk_bytes` is the disk space of the journal at the present limit, `proposed_disk_bytes` at the proposed one.
     """
 
-    target_bytes: int
-    limit_bytes: int
+    target_bytes: Count
+    limit_bytes: Count
     binds: str
-    bytes_per_day: int
-    ratio: float
-    kept_us: int
-    disk_bytes: int
-    proposed_use_bytes: int
-    proposed_files: int
-    max_file_bytes: int
-    proposed_us: int
-    proposed_disk_bytes: int
+    bytes_per_day: Count
+    ratio: Seconds
+    """How many times smaller the archives are on the disk."""
+    kept_us: Span
+    disk_bytes: Count
+    proposed_use_bytes: Count
+    proposed_files: Count
+    max_file_bytes: Count
+    proposed_us: Span
+    proposed_disk_bytes: Count
     proposed_binds: str
     applied: bool
 
@@ -221,16 +223,18 @@ class History(NamedTuple):
     retention`; None if it is unknown or there is no such limit. `binding` names the setting of the strictest limit.
     """
 
-    files: int
-    size_bytes: int
-    allocated_bytes: int
-    disk_bytes: int | None
-    oldest_us: int | None
-    newest_us: int | None
-    max_use_bytes: int | None
-    max_files: int
-    max_retention_us: int
-    full_span_us: int | None
+    files: Count
+    size_bytes: Count
+    allocated_bytes: Count
+    disk_bytes: Count | None
+    oldest_us: Moment | None
+    newest_us: Moment | None
+    max_use_bytes: Count | None
+    """What journald lets its files take now; 0: no limit."""
+    max_files: Count
+    max_retention_us: Span
+    full_span_us: Span | None
+    """Microseconds of history that fit max_use_bytes at this rate."""
     binding: str | None
 
 

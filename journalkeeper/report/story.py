@@ -15,6 +15,7 @@ from journalkeeper.health.evidence import Unknown
 from journalkeeper.model import Instance, JournalFile, Reason, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import ENDS, SENTENCES, describe_outcome
+from journalkeeper.model.record import Count, Moment, Seconds
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, counted, format_size, format_span
 from journalkeeper.policy.saving import READ_IOPS
@@ -32,18 +33,18 @@ UPKEEP: Final = frozenset({Verb.SET_NOCOW, Verb.ROTATE})
 
 
 class Decision(NamedTuple):
-    """A row of `plan -j` about one file; `action` is "" for a file that is left alone, and then the numbers are 0."""
+    """A row of `plan -j` about one file; `action` is None for a file that is left alone, and then the numbers are 0."""
 
-    action: str
+    action: Verb | None
     reason: Reason
     detail: str = ""
-    until_us: int | None = None
+    until_us: Moment | None = None
     now: bool = False
-    extents_before: int = 0
-    extents_expected: int = 0
-    bytes_to_write: int = 0
-    disk_bytes_saved: int = 0
-    read_seconds_saved: float = 0.0
+    extents_before: Count = 0
+    extents_expected: Count = 0
+    bytes_to_write: Count = 0
+    disk_bytes_saved: Count = 0
+    read_seconds_saved: Seconds = 0.0
 
 
 class Story(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from schemas import make_answer_schema
 
 from journalkeeper.cli import doctor, retention
 from journalkeeper.config import files
@@ -17,12 +18,11 @@ from journalkeeper.health.evidence import Dropped, Evidence, Unit, Unknown
 from journalkeeper.journald import conf
 from journalkeeper.model import Reason
 from journalkeeper.observe import machine
-from journalkeeper.wire.schemas import schema
 from tests.adapters.command import Typed
 from tests.evidence import archives, evidence, journal, limits, look, recorded
 from tests.hosts import NOW_US, file
 
-SCHEMA = schema("doctor")
+SCHEMA = make_answer_schema("doctor")
 LOST = journal(dropped=(Dropped(NOW_US, "a.service", 7),))
 HOSTILE = "\x1b[31m</script>\n\udcff" + "a b" * 3000
 DAMAGED = look(file(problem=Reason.BAD_HEADER, path=f"/j/{HOSTILE}"))

@@ -15,6 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import schemas
 
 from journalkeeper import __version__
 from journalkeeper.bus import contract, names
@@ -26,7 +27,6 @@ from journalkeeper.model import GIB, JournalFile, Kind, Reason, Request, Rotatio
 from journalkeeper.policy.plan import plan
 from journalkeeper.probe import compare
 from journalkeeper.service.log import Event, make_fields
-from journalkeeper.wire import schemas
 from tests import hosts
 from tests.adapters.command import need, ran
 from tests.adapters.pages import CHECKOUT, PAGES, commands, make, rendered
@@ -107,7 +107,7 @@ def test_every_key_of_the_json_is_in_the_page(text: dict[str, str]) -> None:
         own = schema.get("properties", {}) if isinstance(schema, dict) else {}
         return {*own}.union(*map(keys_of, inside))
 
-    keys = {*compare.Row._fields}.union(*(keys_of(schemas.schema(command)) for command in schemas.ANSWERS))
+    keys = {*compare.Row._fields}.union(*(keys_of(schemas.make_answer_schema(command)) for command in schemas.ANSWERS))
     keys |= set(re.findall(r'[{ ]"(\w+)": ', (CHECKOUT / "journalkeeper/cli/lab.py").read_text()))
     assert {"path", "head_time_us", "bytes_to_write", "closes_at_us", "origin", "allowed"} <= keys
     # of the totals only that they are there: they bear the same names; of events that all is said of them, too
@@ -170,7 +170,7 @@ def test_the_installed_xml_says_what_introspection_answers(made: Path) -> None:
 def test_every_command_has_its_schema_and_that_its_version(made: Path) -> None:
     for name in schemas.ANSWERS:
         schema = json.loads((made / "schema" / f"{name}.json").read_text())
-        assert schema == schemas.schema(name)
+        assert schema == schemas.make_answer_schema(name)
         assert schema["description"].startswith("Version 1. ")
 
 

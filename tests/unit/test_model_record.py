@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import schemas
+from schemas import make_schema
 
 from journalkeeper.bus import contract
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
@@ -16,9 +18,7 @@ from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import NONE_YET, Progress
 from journalkeeper.model.record import Count, from_properties, parse_record, to_json, to_properties
 from journalkeeper.model.run import Report
-from journalkeeper.model.schema import make_schema
 from journalkeeper.service.log import make_fields
-from journalkeeper.wire import schemas
 from tests.unit.test_bus_contract import shapes
 
 PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text())
@@ -40,7 +40,7 @@ def stays(old: Any, new: Any) -> bool:
 
 @pytest.mark.parametrize("command", PUBLISHED["schemas"])
 def test_a_published_key_stays(command: str) -> None:
-    assert stays(PUBLISHED["schemas"][command], schemas.schema(command))
+    assert stays(PUBLISHED["schemas"][command], schemas.make_answer_schema(command))
 
 
 @pytest.mark.parametrize("name", PUBLISHED["introspection"])
@@ -69,7 +69,7 @@ def keys_of(schema: Any) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("command", schemas.ANSWERS)
 def test_a_moment_counts_from_1970_and_a_span_does_not(command: str) -> None:
-    for key, schema in keys_of(schemas.schema(command)):
+    for key, schema in keys_of(schemas.make_answer_schema(command)):
         if key.endswith("_us"):
             assert "icroseconds" in schema["description"], key
             assert ("since 1970" in schema["description"]) == (key not in SPANS), key

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from journalkeeper.model.record import to_json
 from journalkeeper.model.units import quantile
 from journalkeeper.probe import distribution as report
 from journalkeeper.probe.distribution import Limit, Series
@@ -83,8 +84,8 @@ def test_waits_count_from_the_planned_moment_where_there_was_a_plan() -> None:
     for one in (planned, free):
         one.add(50, 7, 30)
     assert (planned.waits_ns(), free.waits_ns()) == ([27], [7])
-    assert report.document(planned)["call"]["worst_s"] == 7e-9
-    assert report.document(free)["call"] is None
+    assert to_json(report.make_answer(planned))["call"]["worst_s"] == 7e-9
+    assert report.make_answer(free).call is None
 
 
 def test_stalls_are_what_long_waits_cover_together() -> None:

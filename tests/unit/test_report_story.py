@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from journalkeeper.health.evidence import Unknown
-from journalkeeper.model import MIB, Kind, Reason, Result, Stretch, Window
+from journalkeeper.model import MIB, Kind, Reason, Result, Stretch, Verb, Window
 from journalkeeper.model.reasons import ENDS, NO_JOURNAL
 from journalkeeper.model.recorded import Sample
 from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
@@ -18,8 +18,8 @@ from tests.report_data import ACTIVE, NOW_US, entry, file
 
 WHY = Unknown("only root may ask")
 PARTS = tuple(Stretch(number * MIB, MIB, 187, data_bytes=MIB) for number in range(32))
-DOING = Decision("defragment", Reason.FRAGMENTED, "", None, False, 5992, 40, 32 << 20, 0, 39.6)
-WAITING = Decision("", Reason.SETTLING, "changed 3s ago", NOW_US + 57_000_000, now=True)
+DOING = Decision(Verb.DEFRAGMENT, Reason.FRAGMENTED, "", None, False, 5992, 40, 32 << 20, 0, 39.6)
+WAITING = Decision(None, Reason.SETTLING, "changed 3s ago", NOW_US + 57_000_000, now=True)
 
 
 def a_story(**changes: object) -> Story:
@@ -80,8 +80,8 @@ def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
         (WAITING, None, "That can change in 57s, at 2026-"),
         (WAITING, None, ", or at once with `journalkeeper defrag --now`."),
         (WAITING._replace(until_us=NOW_US - 5), None, "That can change in 1s"),
-        (Decision("", Reason.RECORDED), None, "That can change when the file changes."),
-        (Decision("", Reason.NOT_REGULAR), None, "when it is a journal file on btrfs"),
+        (Decision(None, Reason.RECORDED), None, "That can change when the file changes."),
+        (Decision(None, Reason.NOT_REGULAR), None, "when it is a journal file on btrfs"),
         (None, None, "it is not in the plan"),
     ],
 )
@@ -121,7 +121,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 def test_hostile_names_cannot_steer_the_terminal() -> None:
     bad = "\x1b]0;owned\x07\n\udcff"
     row = file(path=f"/var/{bad}", owner=bad, instance=bad, problem=Reason.BAD_HEADER, problem_detail=bad)
-    lines = story.lines(a_story(file=row, decided=Decision("", Reason.IN_USE, bad), entries=Unknown(bad)), 80)
+    lines = story.lines(a_story(file=row, decided=Decision(None, Reason.IN_USE, bad), entries=Unknown(bad)), 80)
     assert all(line.isprintable() for line in lines)
 
 
@@ -187,7 +187,7 @@ def test_clocks_that_ran_backwards_make_no_negative_span() -> None:
 
 def test_a_directory_tells_instance_window_and_decision() -> None:
     window = Window("4f3a", open=True, closes_at_us=NOW_US, reason="online")
-    decided = Decision("set-nocow", Reason.NO_REDUNDANCY)
+    decided = Decision(Verb.SET_NOCOW, Reason.NO_REDUNDANCY)
     text = " ".join(" ".join(story.directory_lines(place()._replace(window=window, decided=decided), 80)).split())
     for words in (
         "Instance: 4f3a, its journald can be asked",
@@ -200,10 +200,10 @@ def test_a_directory_tells_instance_window_and_decision() -> None:
     assert "0 to about" not in text
 
 
-@pytest.mark.parametrize("action", ["set-nocow", "rotate"])
+@pytest.mark.parametrize("action", [Verb.SET_NOCOW, Verb.ROTATE])
 @pytest.mark.parametrize("window", [None, Window("a", open=True, closes_at_us=NOW_US, reason="online")])
 def test_what_only_the_service_does_by_itself_is_told_with_the_command_that_does_it(
-    action: str, window: Window | None
+    action: Verb, window: Window | None
 ) -> None:
     assert story.change(Decision(action, Reason.NO_REDUNDANCY), window, NOW_US) == (
         "The next run of the service does it; to do it now: `journalkeeper defrag`."
