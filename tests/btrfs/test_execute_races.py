@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable
@@ -155,6 +156,65 @@ def test_what_is_removed_around_the_exchange_stays_removed(
     path = put(place, journal_bytes, nocow=True)
     assert how(exchanged(path, before=before, after=after)) == (Result.SKIPPED, Reason.VANISHED)
     assert list(place.iterdir()) == []
+
+
+# the host under it
+
+
+def test_a_remount_read_only_is_refused_while_a_copy_is_made(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes
+) -> None:
+    """The copy is open for writing."""
+    place = make_volume("512M").mountpoint
+    path = put(place, journal_bytes, nocow=True)
+    before, refused = bearing(path), []
+
+    def remount() -> None:
+        with pytest.raises(RuntimeError, match="busy"):
+            run("mount", "-o", "remount,ro", place)
+        refused.append(path)
+
+    assert do(action(path), tell=at_first_piece(remount), chunk_bytes=MIB).outcome.result is Result.DONE
+    assert refused == [path]
+    assert bearing(path) == before
+
+
+def test_a_remount_read_only_in_the_middle_of_a_file_fails_it_and_the_next_run_does_it(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes
+) -> None:
+    """The kernel allows it, because a file that is rewritten in place is open for reading only."""
+    place = make_volume("512M").mountpoint
+    path = put(place, journal_bytes)
+    before = bearing(path)
+    remount = at_first_piece(lambda: run("mount", "-o", "remount,ro", place))
+    done = do(action(path), tell=remount, chunk_bytes=MIB)
+    assert how(done) == (Result.FAILED, Reason.READ_ONLY), done.outcome.detail
+    assert path.read_bytes() == journal_bytes
+    run("mount", "-o", "remount,rw", place)
+    assert do(action(path)).outcome.result is Result.DONE
+    assert bearing(path) == before
+
+
+@FORMS
+def test_a_process_that_is_stopped_in_the_middle_of_a_file_goes_on(
+    place: Path, journal_bytes: bytes, nocow: bool
+) -> None:
+    path = put(place, journal_bytes, nocow=nocow)
+    before, what = bearing(path), action(path)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            stop = at_first_piece(lambda: os.kill(os.getpid(), signal.SIGSTOP))
+            status = int(do(what, tell=stop, chunk_bytes=MIB).outcome.result is not Result.DONE)
+        finally:
+            os._exit(status)
+    _, stopped = os.waitpid(child, os.WUNTRACED)
+    assert os.WIFSTOPPED(stopped)
+    os.kill(child, signal.SIGCONT)
+    assert os.waitpid(child, 0) == (child, 0)
+    assert bearing(path) == before
+    assert list(place.iterdir()) == [path]
 
 
 # others who change or replace it
