@@ -43,6 +43,7 @@ class Service(Protocol):
     events: Events
 
     def snapshot(self) -> Snapshot: ...
+    async def refresh(self) -> None: ...
     async def plan(self, request: Request) -> dict[str, Any]: ...
     def pause(self, span_us: int) -> None: ...
     def resume(self) -> None: ...
@@ -181,15 +182,17 @@ class Dispatcher:
 
     # -- Reading ---------------------------------------------------------------------------
 
-    def _values(self, call: Message) -> dict[str, Any]:
-        """Return the properties of the requested interface; a standard interface has none."""
+    async def _values(self, call: Message) -> dict[str, Any]:
+        """Return the properties of the requested interface as they are now; a standard interface has none."""
         path, wanted = call.path or "", call.body[0]
         if wanted not in {one.name for one in self._objects.interfaces(path)}:
             raise CallError(f"{DBUS_ERROR}.UnknownInterface", f"{_short(path)} has no interface {_short(wanted)}")
+        if wanted == names.MANAGER:
+            await self._service.refresh()
         return self._objects.values(path, wanted)
 
-    def _get(self, call: Message, _: Caller) -> object:
-        values = self._values(call)
+    async def _get(self, call: Message, _: Caller) -> object:
+        values = await self._values(call)
         if call.body[1] not in values:
             raise CallError(f"{DBUS_ERROR}.UnknownProperty", f"{call.body[0]} has no property {_short(call.body[1])}")
         return values[call.body[1]]

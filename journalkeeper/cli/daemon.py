@@ -6,10 +6,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 from contextlib import closing
+from typing import Final
 
 from journalkeeper.bus import names
 from journalkeeper.cli.context import Context
-from journalkeeper.service.log import Log, to_journald
+from journalkeeper.service.log import INFO, Log, to_journald
 
 DESCRIPTION = """\
 Watches the journal directories and keeps their files in order until SIGTERM. Archives are
@@ -24,7 +25,11 @@ examples:
   STATE_DIRECTORY=$PWD/state journalkeeper daemon -D /mnt/log --config new.conf
 
 exit status:
-  0 a signal ended it, 1 it cannot run, 2 wrong usage"""
+  0 a signal ended it, 1 it cannot run, 2 wrong usage, 75 it has to be started again because a
+  journal directory was replaced"""
+
+RESTART: Final = 75
+"""EX_TEMPFAIL of sysexits.h: RestartForceExitStatus= and SuccessExitStatus= of the unit."""
 
 
 def options(_parser: argparse.ArgumentParser) -> None:
@@ -33,16 +38,20 @@ def options(_parser: argparse.ArgumentParser) -> None:
 
 def run(_args: argparse.Namespace, context: Context) -> int:
     """Run the service until a signal ends it."""
-
     with closing(Log(to_journald())) as log:
-        asyncio.run(_serve(context, log))
-    return 0
+        return asyncio.run(_serve(context, log))
 
 
-async def _serve(context: Context, log: Log) -> None:
+async def _serve(context: Context, log: Log) -> int:
     from journalkeeper.bus.server import Server  # noqa: PLC0415 - pages are made without these two's libraries
     from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
+    from journalkeeper.service.worker import ReplacedError  # noqa: PLC0415
 
     daemon = Daemon(lambda: context.new_engine(patient=True), log.say)
     server = Server(daemon, names.find_address(), daemon.bus_lost, daemon.bus_found, daemon.complain)
-    await daemon.run(server.run)
+    try:
+        await daemon.run(server.run)
+    except ReplacedError as error:
+        log.say(INFO, str(error))
+        return RESTART
+    return 0

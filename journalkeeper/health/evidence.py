@@ -8,6 +8,7 @@ page escapes them.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
@@ -48,14 +49,24 @@ class Failure(NamedTuple):
     detail: str
 
 
+class Obstacle(StrEnum):
+    """Why a process cannot write to a directory."""
+
+    FILESYSTEM = "filesystem"
+    MOUNT = "mount"
+    OWNER = "owner"
+    ATTRIBUTE = "attribute"
+
+
 class Present(NamedTuple):
     """The present state of the service's work, from the service itself or, if it does not run, from the history.
 
-    `looked` is False until the first look is over. `problem` is why the last run as a whole failed. `busy` names what
-    another process has held since `busy_since_us` and runs need; up to `busy_limit_us` that is normal. `configuration`
-    is why the running configuration is not the one on disk. `closed` are the instances with waiting files whose window
-    can never open. `lacking_space` are files that wait for free space. `foreign` is the directory where a
-    look ended because no journal directory is on btrfs.
+    `looked` is False until the first look is over. `problem` is why the last run as a whole failed. `busy` names
+    what another process has held since `busy_since_us` and runs need; up to `busy_limit_us` that is normal.
+    `configuration` is why the running configuration is not the one on disk. `closed` are the instances with waiting
+    files whose window can never open. `unwritable` are the directories that the service may not write to.
+    `lacking_space` are files that wait for free space. `foreign` is the directory where a look ended because no
+    journal directory is on btrfs.
     """
 
     looked: bool = True
@@ -66,7 +77,7 @@ class Present(NamedTuple):
     busy_limit_us: int = 0
     configuration: str = ""
     unwatched: str = ""
-    unwritable: tuple[str, ...] = ()
+    unwritable: tuple[tuple[str, Obstacle], ...] = ()
     limits: tuple[str, ...] = ()
     unrecorded: str = ""
     failures: tuple[Failure, ...] = ()

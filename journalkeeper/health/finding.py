@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Annotated, Final, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 from journalkeeper.health.evidence import Evidence, Unknown
 from journalkeeper.model.manager import Manager
@@ -16,9 +16,6 @@ LISTED = 3
 
 NAME_CHARACTERS = 60
 """The greatest length of a name in a sentence: a name of 10 kB would hide the rest."""
-
-TRY: Final = " Try: "
-"""The text between a sentence and its command in a line."""
 
 Fact = int | float | str | list[str] | None
 Facts = dict[str, Fact]
@@ -49,7 +46,7 @@ class Finding(NamedTuple):
     @property
     def line(self) -> str:
         """The sentence with its first command, for output with a single line per finding."""
-        return f"{self.sentence}{TRY}{self.remedy[0]}" if self.remedy else self.sentence
+        return f"{self.sentence} Try: {self.remedy[0]}" if self.remedy else self.sentence
 
 
 T = TypeVar("T")
@@ -110,15 +107,15 @@ def require(part: T | Unknown) -> T:
 def answer(rule: Rule, evidence: Evidence) -> Finding | Unknown | None:
     """Return the answer of `rule`, or the Unknown part of the evidence that it lacks.
 
-    A problem that the running service reports about itself takes precedence over the rule.
+    A problem that the running service reports about itself takes precedence over the rule. Its line is not divided
+    into sentence and remedy, because the sentence may contain any text.
     """
     service = evidence.service
     reasons = (service.health_reasons or ()) if isinstance(service, Manager) and service.health == "act" else ()
     for reason in reasons:
         name, _, line = reason.partition(": ")
         if name == word(rule):
-            sentence, _, remedy = line.rpartition(TRY)
-            return Finding(name, Severity.PROBLEM, {"service": "yes"}, sentence, (remedy,))
+            return Finding(name, Severity.PROBLEM, {"service": "yes"}, line, ())
     try:
         return rule(evidence)
     except UnknownPartError as error:

@@ -7,17 +7,19 @@ observer outside adds the rules on a service that is stopped, failed, hung or of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from posixpath import dirname
 from shlex import quote
 from typing import Final
 
 from journalkeeper import __version__
-from journalkeeper.health.evidence import Evidence, Failure, Hung, Look, Present, Unit, Unknown
+from journalkeeper.health.evidence import Evidence, Failure, Hung, Look, Obstacle, Present, Unit, Unknown
 from journalkeeper.health.finding import Facts, Finding, Rule, Severity, list_names, require
-from journalkeeper.model import Result
+from journalkeeper.model import Outcome, Result
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted, format_span
 from journalkeeper.model.waiting import long
+from journalkeeper.policy.deferral import PASSING
 
 SERVICE: Final = "journalkeeper.service"
 TIMER: Final = "journalkeeper.timer"
@@ -28,6 +30,17 @@ RECENT_US: Final = 2 * DAY_US
 
 LOG: Final = "journalctl -u journalkeeper -n 20"
 RESTART: Final = "systemctl restart journalkeeper.service"
+
+UNWRITABLE: Final = {
+    Obstacle.FILESYSTEM: ("its filesystem is read-only", "findmnt --target {}"),
+    Obstacle.MOUNT: (
+        "ReadWritePaths= of the unit lacks it",
+        "systemctl edit journalkeeper.service   # [Service] ReadWritePaths={}",
+    ),
+    Obstacle.OWNER: ("it belongs to another user", "chown root: {}"),
+    Obstacle.ATTRIBUTE: ("its mode or an attribute forbids it", "lsattr -d {}"),
+}
+"""The reason and the remedy for each obstacle. Without CAP_DAC_OVERRIDE root may not write where another user owns."""
 
 
 def _problem(word: str, facts: Facts, sentence: str, *remedy: str) -> Finding:
@@ -160,12 +173,14 @@ def directory_unwatched(evidence: Evidence) -> Finding | None:
 
 def directory_unwritable(evidence: Evidence) -> Finding | None:
     """The service may not write to a journal directory."""
-    paths = require(evidence.present).unwritable
-    if not paths:
+    found = require(evidence.present).unwritable
+    if not found:
         return None
-    sentence = f"{list_names(paths)} is not writable to the service."
-    remedy = f"systemctl edit journalkeeper.service   # [Service] ReadWritePaths={quote(paths[0])}"
-    return _problem("directory-unwritable", {"directories": list(paths)}, sentence, remedy)
+    path, obstacle = found[0]
+    why, remedy = UNWRITABLE[obstacle]
+    sentence = f"{list_names(path for path, _ in found)} is not writable to the service: {why}."
+    facts: Facts = {"directories": [path for path, _ in found]}
+    return _problem("directory-unwritable", facts, sentence, remedy.format(quote(path)))
 
 
 def limit_reached(evidence: Evidence) -> Finding | None:
@@ -266,6 +281,11 @@ def present(evidence: Evidence) -> Present | Unknown:
     if isinstance(record, Unknown):
         return record
     began_us = 0 if record.last_run is None else record.last_run.began_us
-    failed = [one.outcome for one in record.entries if one.when_us >= began_us and one.outcome.result is Result.FAILED]
-    failures = (Failure(one.path, one.reason, one.detail) for one in failed)
-    return Present(waiting=record.waiting, failures=tuple(failures))
+    outcomes = (one.outcome for one in record.entries if one.when_us >= began_us)
+    return Present(waiting=record.waiting, failures=tuple(find_failures(outcomes)))
+
+
+def find_failures(outcomes: Iterable[Outcome]) -> list[Failure]:
+    """Return the actions that failed for a reason that does not end by itself soon."""
+    failed = (one for one in outcomes if one.result is Result.FAILED and one.reason not in PASSING)
+    return [Failure(one.path, one.reason, one.detail) for one in failed]

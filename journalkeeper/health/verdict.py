@@ -9,11 +9,10 @@ from typing import Final
 
 from journalkeeper.health.evidence import Evidence, Failure, Present
 from journalkeeper.health.finding import Verdict, judge
-from journalkeeper.health.service_rules import INSIDE
-from journalkeeper.model import Outcome, Plan, Reason, Result, Skip
+from journalkeeper.health.service_rules import INSIDE, find_failures
+from journalkeeper.model import Outcome, Plan, Reason, Skip
 from journalkeeper.model.units import counted, format_span
 from journalkeeper.model.waiting import Wait
-from journalkeeper.policy.deferral import PASSING
 
 UNSEEN: Final = frozenset({Reason.IO_ERROR, Reason.INTERNAL_ERROR})
 """Reasons to skip a file that point to a fault of the disk or a bug in journalkeeper."""
@@ -38,8 +37,7 @@ def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence
     """Return the state of the work as a run over everything leaves it."""
     skipped = [(skip, Failure(skip.path, skip.reason, skip.detail)) for skip in plan.skipped]
     unseen = [failure for skip, failure in skipped if skip.reason in UNSEEN]
-    failed = [Failure(one.path, one.reason, one.detail) for one in outcomes if has_failed(one)]
-    failures = {one.path: one for one in (*unseen, *failed)}
+    failures = {one.path: one for one in (*unseen, *find_failures(outcomes))}
     short = {window.instance for window in plan.windows if window.reason == "too-short"}
     put_off = any(skip.puts_off and skip.reason is Reason.WINDOW_CLOSED for skip in plan.skipped)
     return Present(
@@ -53,11 +51,6 @@ def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence
 
 def _lacks_space(skip: Skip) -> bool:
     return skip.puts_off and skip.reason is Reason.FREE_SPACE
-
-
-def has_failed(outcome: Outcome) -> bool:
-    """Return whether an action failed for a reason that does not end by itself soon."""
-    return outcome.result is Result.FAILED and outcome.reason not in PASSING
 
 
 def still_failing(before: Iterable[Failure], decided: Mapping[str, object]) -> list[Failure]:

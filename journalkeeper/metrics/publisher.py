@@ -92,9 +92,11 @@ class Publisher:
         """Count and publish a failed run; for ExitStack.push.
 
         A run without an `error`, or with a BusyError because another run is on, did not fail. Neither did
-        a run on a host without btrfs.
+        a run on a host without btrfs, unless an earlier run had found btrfs there: the volume is not mounted.
         """
-        if not isinstance(error, KeeperError | OSError) or isinstance(error, BusyError | NotBtrfsError):
+        if not isinstance(error, KeeperError | OSError) or isinstance(error, BusyError):
+            return
+        if isinstance(error, NotBtrfsError) and self._facts.status is None:
             return
         try:
             with Record(self._state_directory) as record:
@@ -110,13 +112,14 @@ class Publisher:
             error.add_note(str(second))  # the run's own error matters more
 
     def publish_health(self, *, healthy: bool | None) -> None:
-        """Publish the verdict of the service, which judges more than a run.
+        """Publish the verdict of the service, which judges more than a run; before a run, keep it for the first one.
 
         Raises: as `show`.
         """
         if healthy is not self._facts.healthy:
             self.keep_health(healthy=healthy)
-            self._write()
+            if self._text:
+                self._write()
 
     def keep_health(self, *, healthy: bool | None) -> None:
         """Keep the verdict of the service for the next time that the file is written."""

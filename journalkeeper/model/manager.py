@@ -62,10 +62,6 @@ class Manager(NamedTuple):
     """
     intake_delay_p99_us: Annotated[Span | None, Key(none=0)] = None
     """The 99th percentile of the time that the newest messages waited for journald; 0 while it is unknown."""
-    limits: list[str] | None = None
-    """A sentence for each limit that is reached: too many files in a directory, or no more inotify watches from the
-    kernel.
-    """
     paused: bool | None = None
     """Whether Pause is in force."""
 

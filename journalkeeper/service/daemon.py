@@ -43,7 +43,7 @@ from journalkeeper.service.snapshot import (
     after,
 )
 from journalkeeper.service.watch import Change, Watch, watch_directories
-from journalkeeper.service.worker import WRONG, Worker
+from journalkeeper.service.worker import WRONG, Checked, Worker, check
 
 SOON_S: Final = 0.1
 """The least time between two cycles that no event caused."""
@@ -53,6 +53,10 @@ STUCK_S: Final = 120.0
 
 Reading a piece of 32 MiB with 5,000 extents takes 33 s at 150 IOPS.
 """
+
+CHECK_S: Final = 1.0
+CHECK_WAIT_S: Final = 0.2
+"""The least time between two checks for callers, and how long a caller waits for one, which a slow disk may delay."""
 
 REST: Final = 4
 REST_MOST_S: Final = 5.0
@@ -86,6 +90,8 @@ class Daemon:
         self._retry, self._watch_retry = Backoff(), Backoff()
         self._alive_s: float | None = None
         self._health = ""
+        self._checked, self._checked_s = Checked(), 0.0
+        self._checking: asyncio.Task[None] | None = None
         self._turn, self._reloading = asyncio.Lock(), asyncio.Lock()
         self._plan_after_s = 0.0
         self._resume: asyncio.TimerHandle | None = None
@@ -95,7 +101,8 @@ class Daemon:
     async def run(self, *beside: Callable[[], Coroutine[None, None, None]]) -> None:
         """Work until SIGTERM or SIGINT, and run the tasks `beside`; a running action ends between two pieces.
 
-        Raises: BusyError if another daemon has the state directory, now or later; KeeperError without one.
+        Raises: BusyError if another daemon has the state directory, now or later; KeeperError without one;
+        ReplacedError if the service has to be started again.
         """
         loop = self._loop
         try:
@@ -189,6 +196,7 @@ class Daemon:
         known_s = [moment_s for moment_s in (again_s, self._watch_retry.at_s) if moment_s is not None]
         self._again_s = min(known_s, default=None)
         self._take(message)
+        await self.refresh(hurry=False)
 
     async def _heed_changes(self) -> None:
         """Take the changes that the watch reports, also while the worker is busy."""
@@ -249,9 +257,7 @@ class Daemon:
 
     def _publish_state(self) -> None:
         """Judge the state again, and show it to the service manager, the log, the metrics and the followers."""
-        present = self._state.present._replace(
-            configuration=self._worker.configuration, unwatched=self._watch.watches.problem
-        )
+        present = self._state.present._replace(**self._checked._asdict(), unwatched=self._watch.watches.problem)
         state = self._state = self._state._replace(present=present, verdict=judge_present(present, now_us()))
         health = state.verdict.health
         if health != "unknown" and not state.working:
@@ -266,6 +272,26 @@ class Daemon:
             publish = partial(self._worker.engine.publish_health, healthy={"ok": True, "act": False}.get(health))
             self._worker.run(publish)
         self.events.publish(Changed())
+
+    async def refresh(self, *, hurry: bool = True) -> None:
+        """Check for changes that cause no event, and judge the state as it is now.
+
+        In a `hurry`, for a caller, at most every CHECK_S; and on a slow disk only a later call has the result.
+        """
+        if self._checking is None and (not hurry or time.monotonic() - self._checked_s >= CHECK_S):
+            self._checking = self._loop.create_task(self._check())
+        if self._checking is not None:
+            await asyncio.wait({self._checking}, timeout=CHECK_WAIT_S if hurry else None)
+
+    async def _check(self) -> None:
+        engine, before = self._worker.engine, self._state.verdict
+        checked = await asyncio.to_thread(check, self._load, engine)
+        self._checking, self._checked_s = None, time.monotonic()
+        if engine is self._worker.engine and not self._reloading.locked():  # a reload has the newer answer
+            self._checked = checked
+        present = self._state.present._replace(**self._checked._asdict())
+        if judge_present(present, now_us()) != before:
+            self._publish_state()
 
     def snapshot(self) -> Snapshot:
         """Return the present state of the service."""
@@ -336,10 +362,10 @@ class Daemon:
             try:
                 engine = await asyncio.to_thread(self._load)
                 engine.take_over(self._worker.engine)
-                self._worker.engine, self._worker.configuration = engine, ""
+                self._worker.engine, self._checked = engine, Checked()
                 self._say(INFO, "the configuration was read again", Event.RELOADED)
             except (KeeperError, OSError) as error:
-                self._worker.configuration = f"{WRONG}: {error}"
+                self._checked = self._checked._replace(configuration=f"{WRONG}: {error}")
                 self._say(ERROR, f"not reloaded, the running configuration stays: {error}", Event.NOT_RELOADED)
                 raise
             finally:

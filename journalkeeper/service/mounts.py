@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from journalkeeper.btrfs.volume import find_mount_line
+from journalkeeper.health.evidence import Obstacle
 from journalkeeper.journald import layout
 from journalkeeper.model.errors import KeeperError
 
@@ -18,50 +19,56 @@ MOUNTINFO: Final = "/proc/self/mountinfo"
 class Unwritable(NamedTuple):
     """A directory with journals, `top` or below it, that this process may not write to.
 
-    `mount` is the id of a mount that is read-only although its filesystem is not, "" for another reason. The unit's
-    confinement makes such mounts: ReadWritePaths= excepts the directory that is there when the service starts. A
-    directory that replaces it later lies on the read-only mount below.
+    `mount` is the id of its mount. The unit's confinement makes mounts that are read-only although their filesystem is
+    not (Obstacle.MOUNT): ReadWritePaths= excepts the directory that is there when the service starts. A directory that
+    replaces it later lies on the read-only mount below.
     """
 
     top: str
     path: str
     mount: str
+    obstacle: Obstacle
 
 
 def find_unwritable(tops: Iterable[str]) -> list[Unwritable]:
     """Return the directories with journals that this process may not write to."""
     return [
-        Unwritable(top, path, _find_read_only_mount(path))
+        Unwritable(top, path, *_find_obstacle(path))
         for top in tops
         for path in _places(top)
         if os.path.isdir(path) and not os.access(path, os.W_OK, effective_ids=True)
     ]
 
 
-def list_paths(unwritable: Iterable[Unwritable]) -> tuple[str, ...]:
-    """Return the paths of directories that cannot be written; none below another of them.
+def list_paths(unwritable: Iterable[Unwritable]) -> tuple[tuple[str, Obstacle], ...]:
+    """Return the paths of directories that cannot be written, and why; none below another of them.
 
     remote/ is left out: each file there that belongs to another user has the reason foreign-owner.
     """
-    paths: list[str] = []
-    for _, path, _ in unwritable:
-        hidden = any(path.startswith(f"{above.rstrip('/')}/") for above in paths)
-        if not hidden and os.path.basename(path) != layout.REMOTE:
-            paths.append(path)
-    return tuple(paths)
+    paths: dict[str, Obstacle] = {}
+    for one in unwritable:
+        hidden = any(one.path.startswith(f"{above.rstrip('/')}/") for above in paths)
+        if not hidden and os.path.basename(one.path) != layout.REMOTE:
+            paths[one.path] = one.obstacle
+    return tuple(paths.items())
 
 
-def _find_read_only_mount(path: str) -> str:
-    """Return the id of the mount of `path` if it is read-only and its filesystem is not, else ""."""
+def _find_obstacle(path: str) -> tuple[str, Obstacle]:
+    """Return the id of the mount of `path`, and why this process cannot write there."""
     try:
         fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        return ""  # The directory is gone.
+        return "", Obstacle.ATTRIBUTE  # The directory is gone.
     try:
         fields = (find_mount_line(fd) or "").split()
+        is_ours = os.fstat(fd).st_uid == os.geteuid()
     finally:
         os.close(fd)
-    return fields[0] if fields and "ro" in fields[5].split(",") and "ro" not in fields[-1].split(",") else ""
+    if fields and "ro" in fields[-1].split(","):
+        return fields[0], Obstacle.FILESYSTEM
+    if fields and "ro" in fields[5].split(","):
+        return fields[0], Obstacle.MOUNT
+    return "", Obstacle.ATTRIBUTE if is_ours else Obstacle.OWNER
 
 
 def _places(top: str) -> list[str]:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from journalkeeper import __version__
-from journalkeeper.health.evidence import Failure, Present
-from journalkeeper.health.finding import TRY, Verdict
-from journalkeeper.health.verdict import describe_files, describe_foreign, describe_waits, has_failed, still_failing
+from journalkeeper.health.evidence import Present
+from journalkeeper.health.finding import Verdict
+from journalkeeper.health.service_rules import find_failures
+from journalkeeper.health.verdict import describe_files, describe_foreign, describe_waits, still_failing
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, Host, JournalFile, Outcome, Plan, Result, Skip, Window
 from journalkeeper.model.manager import Manager
@@ -72,11 +73,12 @@ class Snapshot(NamedTuple):
 
     @property
     def status_line(self) -> str:
-        """The headline; one with a remedy has the number of files before it, so that the remedy can be pasted."""
-        sentence, separator, remedy = self.headline.rpartition(TRY)
-        if not separator or self.findings is None:
+        """The headline; that of a problem has the number of files before the remedy, so that this can be pasted."""
+        if not self.verdict.problems or self.findings is None:
             return self.headline
-        return f"{sentence} {describe_files(self.findings.status.files, '')}{separator}{remedy}"
+        worst = self.verdict.problems[0]
+        counted = worst._replace(sentence=f"{worst.sentence} {describe_files(self.findings.status.files, '')}")
+        return self.verdict._replace(findings=(counted,)).headline("")
 
 
 def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, settle_us: int) -> Findings:
@@ -128,7 +130,6 @@ def manager(snapshot: Snapshot) -> Manager:
         intake_delay_p99_us=snapshot.intake_p99_us,
         budget_left_bytes=snapshot.budget_bytes,
         paused=snapshot.present.paused,
-        limits=[*snapshot.present.limits, *filter(None, [snapshot.present.unwatched])],
         bytes_reclaimed_total=None if total is None or total.bytes_reclaimed is None else max(0, total.bytes_reclaimed),
     )
     found = snapshot.findings
@@ -222,8 +223,7 @@ def after(state: Snapshot, message: Message) -> Snapshot:
             return state._replace(working=False, present=_present_after_failure(state.present, message))
         case FileDone(outcome, when_us):
             failures = [one for one in state.present.failures if one.path != outcome.path]
-            if has_failed(outcome):
-                failures.append(Failure(outcome.path, outcome.reason, outcome.detail))
+            failures += find_failures([outcome])
             tally = state.tally.add(outcome, when_us) if outcome.result is Result.DONE else state.tally
             lacking = tuple(one for one in state.present.lacking_space if one.path != outcome.path)
             present = state.present._replace(failures=tuple(failures), lacking_space=lacking)

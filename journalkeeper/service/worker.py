@@ -12,9 +12,10 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
+from journalkeeper.health.evidence import Obstacle
 from journalkeeper.health.verdict import present_after_run
 from journalkeeper.history.database import RecordLockedError
 from journalkeeper.journald import opening
@@ -57,20 +58,41 @@ CHANGED_S: Final = 0.3
 journald's last change to a file that it archives comes up to 250 ms after its last append.
 """
 
-COMPARE_S: Final = 60.0
-"""The least time between two comparisons with the configuration on disk: each takes a few milliseconds."""
-
 WRONG: Final = "The configuration on disk is wrong, and the running values stay"
+DIFFERENT: Final = "The configuration on disk is not the one that runs"
 
 T = TypeVar("T")
+
+
+class ReplacedError(KeeperError):
+    """The service has to be started again, because a directory was replaced."""
+
+
+class Checked(NamedTuple):
+    """The result of a check for changes that cause no event.
+
+    `configuration` is why the running configuration is not the one on disk, "" while it is. `unwritable` are the
+    directories that the service may not write to, each with the reason.
+    """
+
+    configuration: str = ""
+    unwritable: tuple[tuple[str, Obstacle], ...] = ()
+
+
+def check(load: Callable[[], Engine], engine: Engine) -> Checked:
+    """Compare the configuration of `engine` with the one on disk, and look at the rights. For a thread."""
+    try:
+        configuration = "" if load().has_configuration_of(engine) else DIFFERENT
+    except (KeeperError, OSError) as error:
+        configuration = f"{WRONG}: {error}"
+    return Checked(configuration, list_paths(find_unwritable(engine.directories)))
 
 
 class Worker:
     """Works with `engine`, which `load` makes; a reload replaces it.
 
     `post` hands a message to the event loop. `gives_way` returns whether the service's own work must end between two
-    pieces, `stops` whether all work must. `looks` and `flush_looks` name when the next look may begin. `configuration`
-    is why the running configuration is not the one on disk, "" while it is.
+    pieces, `stops` whether all work must. `looks` and `flush_looks` name when the next look may begin.
     """
 
     def __init__(
@@ -80,19 +102,17 @@ class Worker:
         gives_way: Callable[[], bool],
         stops: Callable[[], bool],
     ) -> None:
-        self._load = load
         self._post = post
         self._gives_way = gives_way
         self._stops = stops
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="worker")
         self.engine = load()
         self.looks, self.flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
-        self.configuration = ""
-        self._compared_s = time.monotonic()
         self._intake_delays = IntakeDelays()
         self._is_first_look = True
         self._work_began_cpu_s: float | None = None
-        self._read_only_at_start = {(one.top, one.mount) for one in find_unwritable(self.engine.directories)}
+        self._known_mounts: dict[str, frozenset[str]] = {}
+        self._refuse_replaced_directories()
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Have `work` called in the worker thread, and return its result to the event loop."""
@@ -113,17 +133,9 @@ class Worker:
     def look(self) -> Looked | Failed | NotOnBtrfs:
         """Look at everything, plan, and work.
 
-        Raises: KeeperError if a directory can no longer be written because another one took its place. The mounts of a
-        unit are made when it starts, so systemd has to start it again. A directory that was read-only at the start does
-        not end the service, because a new start would change nothing.
+        Raises: ReplacedError.
         """
-        unwritable = find_unwritable(self.engine.directories)
-        for one in unwritable:
-            if one.mount and (one.top, one.mount) not in self._read_only_at_start:
-                raise KeeperError(
-                    f"{one.path} was made or replaced after the service started, and its unit may not write there; "
-                    "it ends now, and systemd starts it again"
-                )
+        self._refuse_replaced_directories()
         began_s, self._work_began_cpu_s = time.thread_time(), None
         try:
             report = self._run_engine()
@@ -141,8 +153,25 @@ class Worker:
             if not self._is_first_look:
                 self.looks.spend(ended_s - began_s, time.monotonic())
             self._is_first_look = False
-        self._compare_configuration()
-        return self._summarize(*report, list_paths(unwritable))
+        return self._summarize(*report)
+
+    def _refuse_replaced_directories(self) -> None:
+        """Refuse to continue if a directory can no longer be written because another one took its place.
+
+        The mounts of a unit are made when it starts, so systemd has to start it again. A directory that was read-only
+        when it was first watched does not end the service, because a new start would change nothing.
+
+        Raises: ReplacedError.
+        """
+        mounted = [one for one in find_unwritable(self.engine.directories) if one.obstacle is Obstacle.MOUNT]
+        for top in self.engine.directories:
+            self._known_mounts.setdefault(top, frozenset(one.mount for one in mounted if one.top == top))
+        for one in mounted:
+            if one.mount not in self._known_mounts[one.top]:
+                raise ReplacedError(
+                    f"{one.path} was made or replaced after the service started, and its unit may not write there; "
+                    "it ends now, and systemd starts it again"
+                )
 
     def _run_engine(self) -> tuple[Host, Report]:
         report = self.engine.run(
@@ -161,29 +190,17 @@ class Worker:
             self._work_began_cpu_s = time.thread_time()
         self._post(Progressed(0, progress))
 
-    def _summarize(self, host: Host, report: Report, unwritable: tuple[str, ...]) -> Looked:
+    def _summarize(self, host: Host, report: Report) -> Looked:
         """Return the result of a run over everything."""
         engine = self.engine
         numbers = engine.status(host, report.plan, report.outcomes)
         found = findings(host, report.plan, report.outcomes, numbers, engine.settle_us)
-        present = present_after_run(report.plan, report.outcomes, report.waiting)._replace(
-            unwritable=unwritable, unrecorded="; ".join(report.unrecorded)
-        )
+        present = present_after_run(report.plan, report.outcomes, report.waiting)
+        present = present._replace(unrecorded="; ".join(report.unrecorded))
         p99_us = quantile(sorted(self._intake_delays.look(host.files)), 990)
         wait_s = 0.0 if engine.has_flush_passed() else get_wait_s(report, engine.next_whole_look_us())
         self._post(FlushesLooked(*engine.windows()))
         return Looked(found, tuple(sorted(engine.list_missing_directories())), p99_us, present, report, wait_s)
-
-    def _compare_configuration(self) -> None:
-        """Set `configuration` if the files on disk differ from the running values; at most every COMPARE_S."""
-        if time.monotonic() - self._compared_s >= COMPARE_S:
-            self._compared_s = time.monotonic()
-            try:
-                same = self._load().has_configuration_of(self.engine)
-            except (KeeperError, OSError) as error:
-                self.configuration = f"{WRONG}: {error}"
-            else:
-                self.configuration = "" if same else "The configuration on disk is not the one that runs"
 
     def plan(self, request: Request) -> dict[str, Any]:
         """Return the document of `plan -j`. Raises: KeeperError, OSError as Engine.plan."""

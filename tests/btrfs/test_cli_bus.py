@@ -23,9 +23,12 @@ from typing import Any
 
 import pytest
 
+from journalkeeper.bus.names import BUS_NAME as BUS
+from journalkeeper.bus.names import MANAGER, MANAGER_PATH
 from journalkeeper.model.units import counted, spell_size
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import extents
+from journalkeeper.service.worker import DIFFERENT
 from tests import bus as buses
 from tests.adapters.pages import commands, make
 from tests.answers import check
@@ -500,6 +503,17 @@ def test_status_and_doctor_agree_on_a_service_in_trouble(make_host: Callable[...
     finally:
         daemon.send_signal(signal.SIGCONT)
     config = Path(f"/proc/{host.bed.journald.pid}/root/run/journalkeeper.conf")
+
+    def health() -> str:
+        words = (f"--address={host.bus.address}", "get-property", BUS, MANAGER_PATH, MANAGER, "Health")
+        return host.bus.run("busctl", *words).stdout
+
+    assert eventually(lambda: health() == 's "ok"\n')
+    config.write_text(CONFIG.replace("SettleSec=1d", "SettleSec=2h"))
+    assert eventually(lambda: verdict(host) == (1, f"Act: {DIFFERENT}. Try: journalkeeper check-config"))
+    assert health() == 's "act"\n'
+    config.write_text(CONFIG)  # no run and no reload is needed for either
+    assert eventually(lambda: health() == 's "ok"\n')
     config.write_text("[Defrag]\nCompress=gzip\n")
     status, line = verdict(host)
     assert (status, "Compress" in line) == (1, True), line

@@ -71,6 +71,8 @@ class Made:
     def snapshot(self) -> Snapshot:
         return self._snapshot
 
+    async def refresh(self) -> None: ...
+
     async def plan(self, request: Request) -> dict[str, Any]:
         if any("mistake" in path for path in request.paths):
             raise RuntimeError("a secret of the inside")

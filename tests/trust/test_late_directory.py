@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from journalkeeper.cli.daemon import RESTART
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
+from tests.daemon import Daemon
+from tests.patience import eventually
 from tests.trust.services import quiet
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -38,21 +43,50 @@ def test_a_service_ends_with_a_sentence_if_only_its_mount_takes_no_writes_any_mo
         assert service.eventually(lambda: bool(service.said), 30)
         mount_again(top, "bind,ro")
         assert service.eventually(lambda: service.status is not None, 30)
-        assert service.status == 1
+        assert service.status == RESTART
         assert f"{top} was made or replaced after the service started" in service.lines[-1]
 
 
-@pytest.mark.parametrize("before", [False, True])
+class Trouble(NamedTuple):
+    """What keeps the service from writing, the command that ends it, and the words for it."""
+
+    cause: str
+    end: str
+    why: str
+
+
+EXCLUDED = "ReadWritePaths= of the unit lacks it"
+TROUBLES = (
+    Trouble("mount -o remount,bind,ro TOP", "mount -o remount,bind,rw TOP", EXCLUDED),
+    Trouble("mount -o remount,ro TOP", "mount -o remount,rw TOP", "its filesystem is read-only"),
+    Trouble("chown nobody TOP", "chown root TOP", "it belongs to another user"),
+    Trouble("chattr +i TOP", "chattr -i TOP", "its mode or an attribute forbids it"),
+)
+WITHOUT_CAPABILITIES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+"""As the unit runs the service: root may then not write where another user owns."""
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda one: one.cause)
 def test_a_directory_that_a_new_start_could_not_write_to_ends_no_service_but_is_reported(
-    tmp_path: Path, top: Path, *, before: bool
+    tmp_path: Path, top: Path, trouble: Trouble
 ) -> None:
-    if before:
-        mount_again(top, "bind,ro")
-    with quiet(tmp_path, top) as service:
-        assert service.eventually(lambda: bool(service.said), 30)
-        if not before:
-            mount_again(top, "ro")
-        assert service.eventually(lambda: any("is not writable to the service" in line for line in service.lines), 30)
-        mount_again(top, "bind,rw" if before else "rw")
-        assert service.eventually(lambda: any("OK: " in line for line in service.lines), 30), service.lines
-        assert service.status is None
+    def change(command: str) -> None:
+        run(*(word.replace("TOP", f"{top}") for word in command.split()))
+
+    first = top.with_name("first")
+    first.mkdir()
+    config = f"[Watch]\nDirectories={first}"
+    with Daemon(tmp_path / "daemon", None, config=f"{config}\n", wrapper=WITHOUT_CAPABILITIES).ready() as daemon:
+        change(trouble.cause)
+        try:
+            refused = subprocess.run([*WITHOUT_CAPABILITIES, "touch", top / "new"], capture_output=True, check=False)
+            assert refused.returncode != 0
+            daemon.reload(f"{config} {top}\n")
+            assert eventually(lambda: daemon.logged(f"is not writable to the service: {trouble.why}."), 20), (
+                daemon.log()
+            )
+        finally:
+            change(trouble.end)
+        daemon.reload(f"{config} {top}\n")
+        assert eventually(lambda: daemon.logged("OK: "), 60), daemon.log()
+        assert daemon.process.poll() is None

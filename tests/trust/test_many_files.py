@@ -12,16 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.health.evidence import Present
 from journalkeeper.journald import layout
 from journalkeeper.journald.layout import MOST_FILES, find_directories, list_directory
 from journalkeeper.model import Reason
-from journalkeeper.model.manager import Manager
-from journalkeeper.model.record import from_properties, to_json, to_properties
 from journalkeeper.observe.observer import Observer
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.service.backoff import CpuShare
-from journalkeeper.service.snapshot import Snapshot, manager
 from tests.hosts import MACHINE
 from tests.journal_files import MAGIC, archive_name
 from tests.trust.services import Quiet, quiet
@@ -146,15 +142,6 @@ def test_what_is_left_out_is_a_row_with_its_number(volume: ScratchVolume, monkey
         f"{top}/remote", "5 journal files are left out: at most 4 are looked at",
     )  # fmt: skip
     assert len(seen.files) == 4 + 1
-
-
-def test_a_limit_that_is_reached_is_in_the_status() -> None:
-    reached = ("/j/remote: 12,832 journal files are left out: at most 7,168 are looked at", "/j: no more watches")
-    state = Snapshot(directories=("/j",), present=Present(limits=reached[:1], unwatched=reached[1]))
-    shown = to_properties(manager(state))
-    assert shown["Limits"] == list(reached)
-    live = from_properties(Manager(), shown)
-    assert to_json(live)["limits"] == list(reached)
 
 
 # how often it is looked

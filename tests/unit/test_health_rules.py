@@ -17,6 +17,7 @@ from journalkeeper.health.evidence import (
     Failure,
     Hung,
     Look,
+    Obstacle,
     Present,
     Recorded,
     Storage,
@@ -189,7 +190,7 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("record-locked", PROBLEM, now(busy="held", busy_since_us=NOW_US - MINUTE_US - 1, busy_limit_us=MINUTE_US)),
     ("record-unwritten", PROBLEM, now(unrecorded="No space left on device")),
     ("directory-unwatched", PROBLEM, now(unwatched="no more watches")),
-    ("directory-unwritable", PROBLEM, now(unwritable=(DIRECTORY,))),
+    ("directory-unwritable", PROBLEM, now(unwritable=((DIRECTORY, Obstacle.OWNER),))),
     ("limit-reached", PROBLEM, now(limits=("too many",))),
     ("files-failing", PROBLEM, now(failures=(Failure("/j/a", "io-error", ""),))),
     ("keeper-starved", PROBLEM, now(waiting=waiting(1.1))),
@@ -345,10 +346,10 @@ def test_extents_are_told_of_all_files_together_with_where_they_are() -> None:
 
 
 def test_a_running_service_is_asked_and_not_judged_a_second_time() -> None:
-    said = ["files-failing: /j/a failed: I/O error. Try: journalkeeper history --since=-7d"]
+    said = ["files-failing: /j/a Try: rm -r / failed: I/O error. Try: journalkeeper history --since=-7d"]
     found = judge(evidence(service=Manager(health="act", health_reasons=said)), RULES)
     assert (found.health, found.reasons) == ("act", said)
-    assert found.problems[0].remedy == ("journalkeeper history --since=-7d",)
+    assert found.problems[0].remedy == ()  # a name cannot become a command
 
 
 def test_no_remedy_reboots() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from journalkeeper import __version__
 from journalkeeper.cli.status import _describe_ok
-from journalkeeper.health.evidence import Evidence, Failure, Hung, Present, Unit, Unknown
+from journalkeeper.health.evidence import Evidence, Failure, Hung, Obstacle, Present, Unit, Unknown
 from journalkeeper.health.finding import judge
 from journalkeeper.health.service_rules import HEALTH, present
 from journalkeeper.health.verdict import describe_files, describe_waits, judge_present, present_after_run
@@ -21,6 +21,7 @@ from tests.hosts import NOW_US, outcome
 
 RUN = Run(1, "defrag", NOW_US - HOUR_US, NOW_US - HOUR_US + 1, 3, 0, 0, 100)
 BAD = outcome("/j/a", result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error")
+PASSING = BAD._replace(reason=Reason.CHANGED)
 FAILED = recorded(last_run=RUN, entries=(Entry(NOW_US, "daemon", BAD),))
 WAITING = recorded(last_run=RUN, waiting=(Wait("/a", NOW_US - 49 * HOUR_US, "budget"),))
 BY_SERVICE = RUN._replace(origin="daemon")
@@ -64,6 +65,7 @@ UNREAD = Unknown("only root may read the history", needs_root=True)
         (BY_HAND._replace(record=recorded(last_run=BY_SERVICE)), "Act: journalkeeper.service is installed and not"),
         (STARTING, "Unknown: journalkeeper.timer starts the service soon after the boot."),
         (BY_HAND._replace(record=FAILED), "Act: /j/a failed: Input/output error. Try: journalkeeper history"),
+        (BY_HAND._replace(record=FAILED._replace(entries=(Entry(NOW_US, "daemon", PASSING),))), "OK: No service runs"),
         (BY_HAND._replace(record=WAITING), "Act: 1 file has waited for 2d: budget. Try: journalkeeper plan"),
         (BY_HAND._replace(record=UNREAD), "Act: journalkeeper.service is installed and not enabled"),
         (STOPPED._replace(units=UNITS[:1]), "Act: journalkeeper.service runs and is not on the system bus."),
@@ -80,7 +82,7 @@ def test_the_headline_of_status(evidence: Evidence, headline: str) -> None:
 
 
 def test_what_the_service_says_comes_back_over_the_bus() -> None:
-    here = Present(failures=(Failure("/j/a", "io-error", "EIO"),), unwritable=("/j",))
+    here = Present(failures=(Failure("/j/a", "io-error", "EIO"),), unwritable=(("/j", Obstacle.MOUNT),))
     own = judge_present(here, NOW_US)
     live = LIVE._replace(health=own.health, health_reasons=own.reasons)
     seen = judge(WELL._replace(service=live, present=Present()), HEALTH)

@@ -129,7 +129,7 @@ def test_a_jobs_report_comes_back_with_its_outcomes_and_what_was_left_alone() ->
     assert job_report(json.loads(json.dumps(job_document(report)))) == report
 
 
-MANAGER = Manager("1", "ok", [], "idle", "", ["/j"], 3, 9, 4, 1, True, 5, 6, 7, 8, 9, 10, 11, [], False)
+MANAGER = Manager("1", "ok", [], "idle", "", ["/j"], 3, 9, 4, 1, True, 5, 6, 7, 8, 9, 10, 11, False)
 
 
 @pytest.mark.parametrize(
