@@ -14,7 +14,6 @@ import pytest
 from journalkeeper.cli import report
 from journalkeeper.health.evidence import Evidence
 from journalkeeper.journald.journalctl import JournalctlError
-from journalkeeper.model.errors import KeeperError
 from tests.adapters.command import Typed
 from tests.report_data import evidence
 
@@ -92,16 +91,6 @@ def test_what_is_no_file_is_refused_also_with_force(tmp_path: Path, typed: Typed
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
 
 
-def test_a_directory_that_is_not_there_is_said(tmp_path: Path, typed: Typed) -> None:
-    said = typed("report", "-o", f"{tmp_path}/no/page.html")
-    assert said.status == 1
-    assert "cannot write the report: No such file or directory" in said.err
-
-
-def test_without_o_it_makes_no_sense(typed: Typed) -> None:
-    assert typed("report").status == 2
-
-
 def test_the_target_is_looked_at_before_the_work(collect: Give, path: Path, typed: Typed) -> None:
     def never() -> Evidence:
         raise AssertionError("collect for nothing")
@@ -173,13 +162,3 @@ def test_only_its_owner_may_read_the_page_and_no_link_of_a_user_leads_root_elsew
     os.chown(home / "link", 0, 0, follow_symlinks=False)
     assert typed("report", "-o", f"{home}/link/page.html").status == 0
     assert (elsewhere / "page.html").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_name_of_255_bytes_is_a_name(tmp_path: Path, typed: Typed) -> None:
-    assert typed("report", "-o", f"{tmp_path}/{'ä' * 125}.html").status == 0
-
-
-def test_a_refusal_is_an_error_of_ours(path: Path) -> None:
-    path.touch()
-    with pytest.raises(KeeperError):
-        report.refuse(f"{path}", force=False)

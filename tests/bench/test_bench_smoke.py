@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.probe.scratch_volume import ScratchVolume
-from tests.bench.windows import ARMS
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -148,25 +147,3 @@ def test_events_costs_what_one_event_and_a_look_at_everything_take() -> None:
         "30 files: CPU of a look at everything, ms",
         "30 files: most resident, MiB",
     }
-
-
-BENCHES = (
-    "archive",
-    "counts",
-    "events",
-    "identity",
-    "rotated",
-    "windows",
-)
-
-
-@pytest.mark.parametrize("bench", BENCHES)
-def test_each_bench_says_what_it_does(bench: str) -> None:
-    assert f"sudo python -m tests.bench.{bench}" in printed(bench, "--help")
-
-
-@pytest.mark.parametrize("arm", ARMS)
-def test_each_arm_says_what_it_measures(arm: str) -> None:
-    said = printed("windows", arm, "--help")
-    assert (ARMS[arm].measure.__doc__ or "").partition("\n")[0] in said
-    assert all(f"--{name}" in said for name in ARMS[arm].options)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.journald import header
-from journalkeeper.probe.bed import ARCHIVED, ONLINE, Bed, PrivateJournald
+from journalkeeper.probe.bed import ARCHIVED, ONLINE, PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, extents, own_mounts, run
 from tests.patience import eventually
 from tests.volumes import disk_bytes, drop_caches, make_images
@@ -39,18 +39,6 @@ def test_a_volume_is_btrfs_and_gone_when_closed() -> None:
         assert holds(device, image)
     assert not volume.base.exists()
     assert eventually(lambda: not holds(device, image))
-
-
-def test_closing_twice_is_harmless() -> None:
-    volume = ScratchVolume()
-    volume.close()
-    volume.close()
-
-
-def test_a_volume_is_gone_after_an_error_too() -> None:
-    with pytest.raises(ZeroDivisionError), ScratchVolume() as volume:
-        _ = 1 / 0
-    assert not volume.base.exists()
 
 
 def test_a_volume_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
@@ -160,14 +148,6 @@ def scratch() -> Iterator[ScratchVolume]:
         yield volume
 
 
-def test_messages_arrive_in_the_private_journal(scratch: ScratchVolume, tmp_path: Path) -> None:
-    with PrivateJournald(scratch.mountpoint / "arrive") as journald:
-        journald.log("a word from the lab", LAB_COLOUR="green")
-        journald.sync()
-        found = run("journalctl", "--file", journald.active, "-o", "cat", "LAB_COLOUR=green")
-        assert found == "a word from the lab\n"
-
-
 def test_the_hosts_journal_sees_nothing_of_it(scratch: ScratchVolume) -> None:
     with PrivateJournald(scratch.mountpoint / "private") as journald:
         assert os.readlink(f"/proc/{journald.pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
@@ -184,14 +164,6 @@ def test_the_queue_for_messages_is_as_long_as_on_a_host(scratch: ScratchVolume) 
     with PrivateJournald(scratch.mountpoint / "queue") as journald:
         words = ("nsenter", f"--target={journald.pid}", "--net", "cat", "/proc/sys/net/unix/max_dgram_qlen")
         assert run(*words) == "512\n"
-
-
-def test_the_state_byte_follows_message_and_sync(scratch: ScratchVolume) -> None:
-    with PrivateJournald(scratch.mountpoint / "state") as journald:
-        journald.sync()
-        assert journald.state() != ONLINE
-        journald.log("now it is")
-        assert eventually(lambda: journald.state() == ONLINE)
 
 
 def test_real_flushes_fragment_and_a_rotation_archives(scratch: ScratchVolume) -> None:
@@ -264,8 +236,3 @@ def test_even_sigkill_leaves_neither_journald_nor_device(tmp_path: Path) -> None
             child.kill()
     assert eventually(lambda: not Path(f"/proc/{pid}").exists())
     assert eventually(lambda: not holds(device, Path(image)))
-
-
-def test_the_bed_fixture_is_a_journal_on_btrfs(bed: Bed) -> None:
-    assert run("stat", "-f", "-c", "%T", bed.journald.active).strip() == "btrfs"
-    assert bed.journald.active.is_relative_to(bed.directory)

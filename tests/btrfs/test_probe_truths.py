@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-# ruff: noqa: T201 - by hand it prints
 """Probes beside things of which somebody else knows how long they took.
 
 The bounds come from that other's clock. A wait is never shorter than what it waited for: that holds at
 each try. How much longer it may be depends on who else wants the processor: there one of TRIES must be
-within 10%; on a quiet machine the first is. By hand, each ten times: `python -m tests.btrfs.test_probe_truths`.
+within 10%; on a quiet machine the first is.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -202,7 +200,7 @@ def counted_fsyncs(place: Path, disk: Control, iops: int = 25) -> Truth:
     """An fsync takes what the disk's own count of I/Os needs.
 
     Between two I/Os the kernel and the disk have to run, some 0.4 ms beside other work: 20% at 500 IOPS, and
-    less of the longer I/Os of 25. On a quiet machine 500 will do (see `python -m` above).
+    less of the longer I/Os of 25.
     """
     counts = [disk.count()]
     disk.set_iops(iops)
@@ -255,19 +253,3 @@ def test_what_the_stopper_knows_is_what_the_probe_says(place: Bed, truth: Callab
 def test_what_the_disk_knows_is_what_the_probe_says(truth: Callable[[Path, Control], Truth]) -> None:
     with on_slow_disk("1G") as (slow, disk):
         soon(lambda: truth(slow.mountpoint, disk))
-
-
-def by_hand() -> None:
-    """Each truth ten times, and the lot printed."""
-    with bed("SystemMaxFileSize=128M", "SystemMaxUse=512M") as made, on_slow_disk("1G") as (slow, disk):
-        attempts = {truth.__name__: partial(truth, made) for truth in ON_BED}
-        attempts |= {truth.__name__: partial(truth, slow.mountpoint, disk) for truth in ON_DISK}
-        attempts["at 500 IOPS"] = partial(counted_fsyncs, slow.mountpoint, disk, 500)
-        for name, attempt in attempts.items():
-            tries = [attempt() for _ in range(10)]
-            off = " ".join(f"{one.measured / one.true:.3f}" for one in tries)
-            print(f"{name:15} measured / true: {off}; kept: {all(one.kept for one in tries)}")
-
-
-if __name__ == "__main__":
-    by_hand()

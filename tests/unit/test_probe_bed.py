@@ -15,21 +15,11 @@ from journalkeeper.probe import scratch_volume as volume
 from journalkeeper.probe.bed import PrivateJournald, messages
 
 
-def test_traffic_is_the_same_at_every_run() -> None:
-    first, second = (list(itertools.islice(messages(), 100)) for _ in range(2))
-    assert first == second
-    assert first != list(itertools.islice(messages(seed=2), 100))
-
-
 def test_some_fields_are_new_in_every_message_and_some_come_back() -> None:
     sample = list(itertools.islice(messages(), 5000))
     assert len({fields["LAB_REQUEST"] for fields in sample}) == 5000
     assert len({fields["LAB_USER"] for fields in sample}) <= 2000
     assert all(fields["MESSAGE"] for fields in sample)
-
-
-def test_traffic_names_only_addresses_kept_for_documentation() -> None:
-    assert all(fields["LAB_PEER"].startswith("192.0.2.") for fields in itertools.islice(messages(), 1000))
 
 
 MOUNTS = "1 0 0:1 / / rw shared:1 - ext4 /dev/sda rw\n"
