@@ -1,7 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper check-config`: show the configuration, or all errors in it.
 
-It validates with the same code as the engine.
+Reads journalkeeper.conf and its drop-ins as the service does and shows every directive with
+its value. What is wrong is named with file, line, key and what is allowed.
+
+examples:
+  journalkeeper check-config              what is in force?
+  journalkeeper check-config new.conf     is this file right?
+  journalkeeper check-config -j           problems and values for programs
+
+exit status:
+  0 the configuration is right, 1 it is not, 2 wrong usage
 """
 
 from __future__ import annotations
@@ -15,19 +24,6 @@ from journalkeeper.config.validation import Shown, describe
 from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.record import Count
-
-DESCRIPTION = """\
-Reads journalkeeper.conf and its drop-ins as the service does and shows every directive with
-its value. What is wrong is named with file, line, key and what is allowed."""
-
-EXAMPLES = """\
-examples:
-  journalkeeper check-config              what is in force?
-  journalkeeper check-config new.conf     is this file right?
-  journalkeeper check-config -j           problems and values for programs
-
-exit status:
-  0 the configuration is right, 1 it is not, 2 wrong usage"""
 
 _COLUMNS: Final[tuple[Column[Shown], ...]] = (
     Column("SECTION", lambda value: f"[{value.section}]"),

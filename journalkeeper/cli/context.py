@@ -59,7 +59,7 @@ class Context:
     def time_us(self, text: str | None) -> int | None:
         """Parse the argument of --since= or --until=, None for None. Raises: UsageError."""
         try:
-            return None if text is None else parse_time_us(text, self.now_us)
+            return None if text is None else parse_time_us(text)
         except ValueError as error:
             raise UsageError(str(error)) from error
 

@@ -1,5 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper daemon`: the service in the foreground."""
+"""`journalkeeper daemon`: the service in the foreground.
+
+Watches the journal directories and keeps their files in order until SIGTERM. Archives are
+rewritten once, some time after they appeared; ranges of active files in journald's flush
+windows. A directory that is not there, as after -D, is waited for. SIGHUP reads the
+configuration again. Runs as well without systemd and in the foreground; journalkeeper.service
+runs it on a host.
+
+examples:
+  journalkeeper daemon                  as journalkeeper.service does
+  STATE_DIRECTORY=$PWD/state journalkeeper daemon -D /mnt/log --config new.conf
+
+exit status:
+  0 a signal ended it, 1 it cannot run, 2 wrong usage, 75 it has to be started again because a
+  journal directory was replaced
+"""
 
 from __future__ import annotations
 
@@ -11,22 +26,6 @@ from typing import Final
 from journalkeeper.bus import names
 from journalkeeper.cli.context import Context
 from journalkeeper.service.log import INFO, Log, to_journald
-
-DESCRIPTION = """\
-Watches the journal directories and keeps their files in order until SIGTERM. Archives are
-rewritten once, some time after they appeared; ranges of active files in journald's flush
-windows. A directory that is not there, as after -D, is waited for. SIGHUP reads the
-configuration again. Runs as well without systemd and in the foreground; journalkeeper.service
-runs it on a host."""
-
-EXAMPLES = """\
-examples:
-  journalkeeper daemon                  as journalkeeper.service does
-  STATE_DIRECTORY=$PWD/state journalkeeper daemon -D /mnt/log --config new.conf
-
-exit status:
-  0 a signal ended it, 1 it cannot run, 2 wrong usage, 75 it has to be started again because a
-  journal directory was replaced"""
 
 RESTART: Final = 75
 """EX_TEMPFAIL of sysexits.h: RestartForceExitStatus= and SuccessExitStatus= of the unit."""

@@ -1,7 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper defrag`: do what `plan` shows.
 
-A signal ends it at the next chunk border, and it always reports what it did.
+Rewrites what is fragmented: archived files once, compressed; active files while journald
+is not about to flush them. Ctrl-C ends it after the chunk at hand; every file is whole
+at any moment, whatever ends it. While the service runs, the service does it, and shows
+the same; a user whom polkit allows it needs no root then.
+
+examples:
+  sudo journalkeeper defrag -n          show what would be done, as `plan`
+  sudo journalkeeper defrag --archived  not the files that journald writes to
+  sudo journalkeeper defrag --now /var/log/journal/*/system.journal
+
+exit status:
+  0 done, also if there was nothing to do; 1 something failed or was interrupted, or a PATH
+  does not exist or is no journal; 2 wrong usage
 """
 
 from __future__ import annotations
@@ -31,22 +43,6 @@ from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.model.documents import defrag_document
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import MS_US, spell_size
-
-DESCRIPTION = """\
-Rewrites what is fragmented: archived files once, compressed; active files while journald
-is not about to flush them. Ctrl-C ends it after the chunk at hand; every file is whole
-at any moment, whatever ends it. While the service runs, the service does it, and shows
-the same; a user whom polkit allows it needs no root then."""
-
-EXAMPLES = """\
-examples:
-  sudo journalkeeper defrag -n          show what would be done, as `plan`
-  sudo journalkeeper defrag --archived  not the files that journald writes to
-  sudo journalkeeper defrag --now /var/log/journal/*/system.journal
-
-exit status:
-  0 done, also if there was nothing to do; 1 something failed or was interrupted, or a PATH
-  does not exist or is no journal; 2 wrong usage"""
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper doctor`: find what is wrong or risky on this host, each with its remedy. It changes nothing."""
+"""`journalkeeper doctor`: find what is wrong or risky on this host, each with its remedy. It changes nothing.
+
+Says what is wrong or risky with the journal of this host, by the files, the record, the
+journal itself and the units, each with what it was found by and the commands that mend it.
+What could not be looked at is said, and counts as neither right nor wrong. Nothing is changed.
+
+examples:
+  sudo journalkeeper doctor
+  sudo journalkeeper doctor --check             for monitoring
+  sudo journalkeeper doctor -j | jq '.findings | length'
+  journalkeeper doctor -D /mnt/var/log/journal  what another host's disk tells
+
+exit status:
+  0 it ran, whatever it found; 1 with --check there is a problem, or journalctl failed; 2 wrong usage
+"""
 
 from __future__ import annotations
 
@@ -23,21 +37,6 @@ if TYPE_CHECKING:
 
     from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
-
-DESCRIPTION = """\
-Says what is wrong or risky with the journal of this host, by the files, the record, the
-journal itself and the units, each with what it was found by and the commands that mend it.
-What could not be looked at is said, and counts as neither right nor wrong. Nothing is changed."""
-
-EXAMPLES = """\
-examples:
-  sudo journalkeeper doctor
-  sudo journalkeeper doctor --check             for monitoring
-  sudo journalkeeper doctor -j | jq '.findings | length'
-  journalkeeper doctor -D /mnt/var/log/journal  what another host's disk tells
-
-exit status:
-  0 it ran, whatever it found; 1 with --check there is a problem, or journalctl failed; 2 wrong usage"""
 
 DOCTOR_RULES: Final = (*RULES, history)
 """The rules of health, and the proposal of `retention`."""

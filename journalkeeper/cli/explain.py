@@ -1,5 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper explain`: describe one file or directory in full. It changes nothing."""
+"""`journalkeeper explain`: describe one file or directory in full. It changes nothing.
+
+Tells one file's story: what it is; a picture of how it lies, a sign for each MiB; what a
+cold reader waits for it; what was done to it; what is decided about it, why, and when that
+can change. Of a directory: whose it is, its flush window, and how long a history it keeps.
+
+examples:
+  journalkeeper explain /var/log/journal/*/system.journal
+  journalkeeper explain /var/log/journal          every directory in it
+  journalkeeper explain -j /var/log/journal/*/system.journal | jq .price
+
+exit status:
+  0 done; 1 it cannot be read or is not on btrfs, does not exist or is no journal; 2 wrong usage
+"""
 
 from __future__ import annotations
 
@@ -26,20 +39,6 @@ if TYPE_CHECKING:
     import argparse
 
     from journalkeeper.cli.context import Context
-
-DESCRIPTION = """\
-Tells one file's story: what it is; a picture of how it lies, a sign for each MiB; what a
-cold reader waits for it; what was done to it; what is decided about it, why, and when that
-can change. Of a directory: whose it is, its flush window, and how long a history it keeps."""
-
-EXAMPLES = """\
-examples:
-  journalkeeper explain /var/log/journal/*/system.journal
-  journalkeeper explain /var/log/journal          every directory in it
-  journalkeeper explain -j /var/log/journal/*/system.journal | jq .price
-
-exit status:
-  0 done; 1 it cannot be read or is not on btrfs, does not exist or is no journal; 2 wrong usage"""
 
 T = TypeVar("T")
 

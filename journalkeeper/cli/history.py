@@ -1,5 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper history`: show past actions and extent counts. It reads only the history."""
+"""`journalkeeper history`: show past actions and extent counts. It reads only the history.
+
+Shows what was done to files, the oldest first, and how the number of extents of active
+files grew, as far as the record in the state directory goes back. RUN BY is service
+(by itself), request (the service, for a user) or defrag (the command, without the service).
+IDEAL is the number of extents of a whole file.
+
+times: 2026-11-21, "2026-11-21 10:00", 10:00, today, yesterday, -3d, "3 days ago", @1795255200
+
+examples:
+  journalkeeper history --since=yesterday
+  journalkeeper history --since="2026-11-01" --until="2026-11-08" -j
+  journalkeeper history /var/log/journal/*/system.journal
+
+exit status:
+  0 done, also if nothing is recorded; 1 the record cannot be read, or a PATH is not in it and does
+  not exist or is no journal; 2 wrong usage
+"""
 
 from __future__ import annotations
 
@@ -19,26 +36,8 @@ from journalkeeper.model.escape import shown
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import counted, format_size, spell_size
 
-DESCRIPTION = """\
-Shows what was done to files, the oldest first, and how the number of extents of active
-files grew, as far as the record in the state directory goes back. RUN BY is service
-(by itself), request (the service, for a user) or defrag (the command, without the service).
-IDEAL is the number of extents of a whole file."""
-
 _RUN_BY: Final = {"": "-", "daemon": "service", "bus": "request"}
 """The origins of a run whose word in the record is not the one that users know."""
-
-EXAMPLES = """\
-times: 2026-11-21, "2026-11-21 10:00", 10:00, today, yesterday, -3d, "3 days ago", @1795255200
-
-examples:
-  journalkeeper history --since=yesterday
-  journalkeeper history --since="2026-11-01" --until="2026-11-08" -j
-  journalkeeper history /var/log/journal/*/system.journal
-
-exit status:
-  0 done, also if nothing is recorded; 1 the record cannot be read, or a PATH is not in it and does
-  not exist or is no journal; 2 wrong usage"""
 
 
 class HistoryAnswer(NamedTuple):

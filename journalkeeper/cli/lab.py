@@ -1,7 +1,29 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper lab`: measurements on a scratch volume with a journald of its own.
 
-The host's journal is not touched, and nothing stays mounted however it ends.
+Compares what can be done about fragmentation, on the disk that has the directory DIR: makes a
+btrfs in a file there, with a journald of its own, ages a journal under one strategy after the
+other by the same messages and flushes, and measures each with cold caches. The host's own journal
+is not touched; the file grows to about 300 MiB and is gone at the end. It takes ten minutes, with
+--extents=800 three.
+
+strategies: untouched; no fsync (untouched, and journald never syncs: the difference in WAIT is
+what its fsync is of a logger's wait); NOCOW (chattr +C); autodefrag (the mount option); defrag (btrfs filesystem
+defragment of the active file before each shutdown); btrfsmaintenance (its find, once a day);
+rotate (journalctl --rotate before each shutdown); keeper (journalkeeper with Nocow=no, between
+flushes as its service, and before each shutdown as its unit)
+
+columns: FLUSH, what a boot waits for: a runtime journal of 2 MiB is flushed into the aged one;
+WAIT, the longest that one of 50 messages a second waits for journald after that, while it syncs
+and the strategy acts; before the last shutdown LAST 10, journalctl -n 10, ALL, reading every
+entry, EXTENTS and DISK of all journal files; WRITTEN, to the device in all days
+
+examples:
+  sudo journalkeeper lab compare /var/tmp
+  sudo journalkeeper lab compare /var/tmp --iops 500 -j
+
+exit status:
+  0 done; 1 it cannot be measured here, or was interrupted; 2 wrong usage
 """
 
 from __future__ import annotations
@@ -27,32 +49,6 @@ if TYPE_CHECKING:
 
     from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
-
-DESCRIPTION = """\
-Compares what can be done about fragmentation, on the disk that has the directory DIR: makes a
-btrfs in a file there, with a journald of its own, ages a journal under one strategy after the
-other by the same messages and flushes, and measures each with cold caches. The host's own journal
-is not touched; the file grows to about 300 MiB and is gone at the end. It takes ten minutes, with
---extents=800 three."""
-
-EXAMPLES = """\
-strategies: untouched; no fsync (untouched, and journald never syncs: the difference in WAIT is
-what its fsync is of a logger's wait); NOCOW (chattr +C); autodefrag (the mount option); defrag (btrfs filesystem
-defragment of the active file before each shutdown); btrfsmaintenance (its find, once a day);
-rotate (journalctl --rotate before each shutdown); keeper (journalkeeper with Nocow=no, between
-flushes as its service, and before each shutdown as its unit)
-
-columns: FLUSH, what a boot waits for: a runtime journal of 2 MiB is flushed into the aged one;
-WAIT, the longest that one of 50 messages a second waits for journald after that, while it syncs
-and the strategy acts; before the last shutdown LAST 10, journalctl -n 10, ALL, reading every
-entry, EXTENTS and DISK of all journal files; WRITTEN, to the device in all days
-
-examples:
-  sudo journalkeeper lab compare /var/tmp
-  sudo journalkeeper lab compare /var/tmp --iops 500 -j
-
-exit status:
-  0 done; 1 it cannot be measured here, or was interrupted; 2 wrong usage"""
 
 EXTENTS_LEAST, EXTENTS_MOST = 100, 15_000
 """journald rotates by itself at about 19,000 extents."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The table of commands, and the command line as argparse understands it.
 
-A command is one module with DESCRIPTION, EXAMPLES, `options` and `run`, and a row in COMMANDS; no other list of
+A command is one module with `options`, `run` and its help as docstring, and a row in COMMANDS; no other list of
 commands exists. Only the module of the named command is imported; `parser(None)` imports all, for completions and man
 pages.
 """
@@ -12,7 +12,7 @@ import argparse
 import importlib
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Final, NamedTuple, NoReturn, Protocol, cast
+from typing import NamedTuple, NoReturn, Protocol, cast
 
 from journalkeeper import __version__
 from journalkeeper.cli.context import OF_THE_SERVICE, Context, refuse_another
@@ -36,25 +36,11 @@ exit status:
   configuration is bad; 2 the command line makes no sense"""
 
 
-NAMES: Final = {
-    "paths": "PATH",
-    "file": "FILE",
-    "place": "DIR",
-    "directory": "--directory",
-    "config": "--config",
-    "output": "--output",
-}
-"""The names of files and directories on a command line. An empty one would be the current directory."""
-
-
 class CommandModule(Protocol):
     """The interface of a command's module."""
 
-    DESCRIPTION: str
-    """The paragraph above the options in the command's --help."""
-
-    EXAMPLES: str
-    """Two or three command lines, each with what it is good for, and what exit codes mean."""
+    __doc__: str | None
+    """A line about the module, then the command's help: a paragraph that describes it, examples, exit statuses."""
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         """Add the options that only this command has."""
@@ -150,6 +136,12 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
+def split_help(module: CommandModule) -> tuple[str, str]:
+    """Return the description of a command, and the rest of its help."""
+    _, description, *rest = (module.__doc__ or "").split("\n\n")
+    return description, "\n\n".join(rest)
+
+
 def parser(words: Sequence[str] | None) -> Parser:
     """Return the parser for a command line of `words`; for every command if None."""
     # no abbreviations: scripts that use one break when an option is added
@@ -162,11 +154,12 @@ def parser(words: Sequence[str] | None) -> Parser:
             commands.add_parser(command.name, help=command.summary, formatter_class=Help)
             continue
         module = command.load()
+        description, epilog = split_help(module)
         sub = commands.add_parser(
             command.name,
             help=command.summary,
-            description=module.DESCRIPTION,
-            epilog=module.EXAMPLES,
+            description=description,
+            epilog=epilog,
             formatter_class=Help,
             allow_abbrev=False,
         )
@@ -200,11 +193,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _refuse_empty_names(args: argparse.Namespace) -> None:
-    """Refuse an empty file name, which an unset shell variable causes. Raises: UsageError."""
-    for dest, name in NAMES.items():
-        value = getattr(args, dest, None)
-        if value == "" or (isinstance(value, list) and "" in value):
-            raise UsageError(f"{name} is empty (a variable that is not set?); see journalkeeper --help")
+    """Refuse an empty file name, which an unset shell variable causes: it would be the current directory.
+
+    The words of a COMMAND may be empty. Raises: UsageError.
+    """
+    for name, value in vars(args).items():
+        if name != "argv" and (value == "" or (isinstance(value, list) and "" in value)):
+            raise UsageError(f"the argument {name} is empty (a variable that is not set?); see journalkeeper --help")
 
 
 def _refuse_unknown_command(words: Sequence[str]) -> None:

@@ -1,5 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper pause [SPAN]` and `journalkeeper resume`: stop the service's own work for a while."""
+"""`journalkeeper pause [SPAN]` and `journalkeeper resume`: stop the service's own work for a while.
+
+`pause` has the running service do no work of its own, for SPAN or until `resume`. The service
+finishes the piece that it works on, and still does what users ask it for. `resume` ends the pause,
+and the service does at once what was due meanwhile. A restart of the service ends a pause, too.
+
+examples:
+  sudo journalkeeper pause          until `journalkeeper resume`
+  sudo journalkeeper pause 2h       while a backup runs
+  sudo journalkeeper resume         work again, now
+
+exit status:
+  0 done, also if there was no pause to end; 1 the service does not run, or this user may not ask it;
+  2 wrong usage
+"""
 
 from __future__ import annotations
 
@@ -9,21 +23,6 @@ from typing import NamedTuple
 from journalkeeper.cli.context import Context
 from journalkeeper.model.record import Span
 from journalkeeper.model.units import format_span, parse_span_us
-
-DESCRIPTION = """\
-`pause` has the running service do no work of its own, for SPAN or until `resume`. The service
-finishes the piece that it works on, and still does what users ask it for. `resume` ends the pause,
-and the service does at once what was due meanwhile. A restart of the service ends a pause, too."""
-
-EXAMPLES = """\
-examples:
-  sudo journalkeeper pause          until `journalkeeper resume`
-  sudo journalkeeper pause 2h       while a backup runs
-  sudo journalkeeper resume         work again, now
-
-exit status:
-  0 done, also if there was no pause to end; 1 the service does not run, or this user may not ask it;
-  2 wrong usage"""
 
 
 class PauseAnswer(NamedTuple):

@@ -1,8 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper plan`: show what `defrag` would do, and why not more.
 
-It changes nothing. The running service makes the plan for every user, because only the service knows when journald
-flushes next. Without a service the plan is made here.
+Shows what `defrag` would do with the same options: an action or a reason against it for every
+file, what would be written, and when journald's next flush closes the window for active files.
+Nothing is changed. While the service runs, the plan is the service's own.
+
+columns: EXTENTS, now; EXPECTED, extents afterwards, of a compressed file one for each 128 KiB;
+WRITES, before compression; SAVES, of a cold read and on the disk; PART, "whole file" or the range
+that is rewritten
+
+examples:
+  journalkeeper plan                        everything
+  journalkeeper plan --archived --compress=no
+  journalkeeper plan --now --active         as if no flush were near
+
+exit status:
+  0 done; 1 something cannot be read or is not on btrfs, or a PATH does not exist or is no journal;
+  2 wrong usage
 """
 
 from __future__ import annotations
@@ -28,25 +42,6 @@ from journalkeeper.model.documents import plan_document, skips
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS
-
-DESCRIPTION = """\
-Shows what `defrag` would do with the same options: an action or a reason against it for every
-file, what would be written, and when journald's next flush closes the window for active files.
-Nothing is changed. While the service runs, the plan is the service's own."""
-
-EXAMPLES = """\
-columns: EXTENTS, now; EXPECTED, extents afterwards, of a compressed file one for each 128 KiB;
-WRITES, before compression; SAVES, of a cold read and on the disk; PART, "whole file" or the range
-that is rewritten
-
-examples:
-  journalkeeper plan                        everything
-  journalkeeper plan --archived --compress=no
-  journalkeeper plan --now --active         as if no flush were near
-
-exit status:
-  0 done; 1 something cannot be read or is not on btrfs, or a PATH does not exist or is no journal;
-  2 wrong usage"""
 
 
 def _extents(name: str) -> Callable[[dict[str, Any]], str]:

@@ -1,5 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper probe`: measure what loggers, readers and disks wait for."""
+"""`journalkeeper probe`: measure what loggers, readers and disks wait for.
+
+Measures what loggers, readers and disks wait for, and keeps every value. Ctrl-C ends a measurement
+and shows what there is.
+
+examples:
+  journalkeeper probe intake --boot            how long did messages wait?
+  sudo journalkeeper probe fsync --who=2       who waits for which file?
+  sudo journalkeeper probe syslog --seconds=2  how long does a program wait?
+
+exit status:
+  0 measured; 1 it could not be measured, messages were lost, or the figures are
+  not to be trusted; 2 wrong usage
+"""
 
 from __future__ import annotations
 
@@ -22,21 +35,10 @@ if TYPE_CHECKING:
     from journalkeeper.cli.output import Output
     from journalkeeper.probe.base import Measurement
 
-DESCRIPTION = """\
-Measures what loggers, readers and disks wait for, and keeps every value. Ctrl-C ends a measurement
-and shows what there is."""
-
 EXIT_STATUS: Final = """
 exit status:
   0 measured; 1 it could not be measured, messages were lost, or the figures are
   not to be trusted; 2 wrong usage"""
-
-EXAMPLES = f"""\
-examples:
-  journalkeeper probe intake --boot            how long did messages wait?
-  sudo journalkeeper probe fsync --who=2       who waits for which file?
-  sudo journalkeeper probe syslog --seconds=2  how long does a program wait?
-{EXIT_STATUS}"""
 
 WIDTH, NAME_WIDTH = 80, 24
 INTERRUPTED: Final = "Interrupted: this is what there is."

@@ -1,5 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper report`: write one page about a host's journal. It changes nothing else."""
+"""`journalkeeper report`: write one page about a host's journal. It changes nothing else.
+
+Writes one HTML page that needs nothing else, at most 500 KiB, without scripts: how long each
+boot took and how much of it the journal's flush, extents against their ideal, and how long
+messages waited, each with a table; what is wrong or risky; every action with its reason.
+
+examples:
+  sudo journalkeeper report -o journal.html
+  sudo journalkeeper report -o journal.html --force     in place of the last one
+
+exit status:
+  0 done; 1 the page cannot be written, FILE exists, or the journal cannot be read; 2 wrong usage
+"""
 
 from __future__ import annotations
 
@@ -22,19 +34,6 @@ if TYPE_CHECKING:
     import argparse
 
     from journalkeeper.cli.context import Context
-
-DESCRIPTION = """\
-Writes one HTML page that needs nothing else, at most 500 KiB, without scripts: how long each
-boot took and how much of it the journal's flush, extents against their ideal, and how long
-messages waited, each with a table; what is wrong or risky; every action with its reason."""
-
-EXAMPLES = """\
-examples:
-  sudo journalkeeper report -o journal.html
-  sudo journalkeeper report -o journal.html --force     in place of the last one
-
-exit status:
-  0 done; 1 the page cannot be written, FILE exists, or the journal cannot be read; 2 wrong usage"""
 
 WRITE: Final = "write the report"
 

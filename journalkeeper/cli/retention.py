@@ -1,5 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper retention`: how long a history the journal keeps, how long it could, and journald's setting for it."""
+"""`journalkeeper retention`: how long a history the journal keeps, how long it could, and journald's setting for it.
+
+Says how long a history the main journal keeps, what it really takes on the disk, and how
+long a history would fit the bytes that it may take now. journald counts uncompressed
+bytes, so archives that were compacted do not by themselves let it keep more. --apply writes
+the setting, --undo removes it; journald itself is left alone, and how it takes the setting
+is said.
+
+examples:
+  sudo journalkeeper retention
+  sudo journalkeeper retention --apply
+  sudo journalkeeper retention --undo
+
+exit status:
+  0 done, also if there was nothing to undo; 1 it cannot be told or written; 2 wrong usage
+"""
 
 from __future__ import annotations
 
@@ -20,22 +35,6 @@ if TYPE_CHECKING:
     import argparse
 
     from journalkeeper.cli.context import Context
-
-DESCRIPTION = """\
-Says how long a history the main journal keeps, what it really takes on the disk, and how
-long a history would fit the bytes that it may take now. journald counts uncompressed
-bytes, so archives that were compacted do not by themselves let it keep more. --apply writes
-the setting, --undo removes it; journald itself is left alone, and how it takes the setting
-is said."""
-
-EXAMPLES = """\
-examples:
-  sudo journalkeeper retention
-  sudo journalkeeper retention --apply
-  sudo journalkeeper retention --undo
-
-exit status:
-  0 done, also if there was nothing to undo; 1 it cannot be told or written; 2 wrong usage"""
 
 MODE: Final = 0o644
 WRITE: Final = "write the setting for journald"

@@ -1,5 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper scan`: show the state of every journal file. It changes nothing."""
+"""`journalkeeper scan`: show the state of every journal file. It changes nothing.
+
+Shows every journal file, the worst first: its kind, its extents, its size and the space that it
+takes on the disk (DISK, which the kernel shows to root only). IDEAL is how many extents
+the file would have if it were whole: of a compressed file one for each 128 KiB, else mostly 1. So
+a file that will be compressed can have IDEAL 1 here and more extents EXPECTED in `plan`.
+
+flags: online or offline, the state of a file that journald writes; compressed; nocow; shared
+(with a snapshot or reflink); or why a file cannot be judged
+
+examples:
+  journalkeeper scan                           all files in /var/log/journal
+  journalkeeper scan -D /mnt/var/log/journal   those of another host's disk
+  journalkeeper scan -j | jq '.[] | select(.extents > 100) | .path'
+
+exit status:
+  0 done; 1 something cannot be read or is not on btrfs, or a PATH does not exist or is no journal;
+  2 wrong usage
+"""
 
 from __future__ import annotations
 
@@ -15,25 +33,6 @@ from journalkeeper.model import JournalFile, Request, State, Sums
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import counted, format_size, spell_size
 from journalkeeper.policy.cost import is_fragmented
-
-DESCRIPTION = """\
-Shows every journal file, the worst first: its kind, its extents, its size and the space that it
-takes on the disk (DISK, for root only: the kernel tells nobody else). IDEAL is how many extents
-the file would have if it were whole: of a compressed file one for each 128 KiB, else mostly 1. So
-a file that is to be compressed can have IDEAL 1 here and more extents EXPECTED in `plan`."""
-
-EXAMPLES = """\
-flags: online or offline, the state of a file that journald writes; compressed; nocow; shared
-(with a snapshot or reflink); or why a file cannot be judged
-
-examples:
-  journalkeeper scan                           all files in /var/log/journal
-  journalkeeper scan -D /mnt/var/log/journal   those of another host's disk
-  journalkeeper scan -j | jq '.[] | select(.extents > 100) | .path'
-
-exit status:
-  0 done; 1 something cannot be read or is not on btrfs, or a PATH does not exist or is no journal;
-  2 wrong usage"""
 
 
 def _kind(file: JournalFile) -> str:

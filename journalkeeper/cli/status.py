@@ -1,5 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper status`: the verdict, then the facts from the service and the history. It works for any user."""
+"""`journalkeeper status`: the verdict, then the facts from the service and the history. It works for any user.
+
+Begins with the verdict: "OK: ..." or "Act: ..." with what to do. Then it shows what the service
+does and sees now, if it runs, to any user; and from the record, which only root may read: the
+totals of the journal files when they were last looked at, the last run, and what was written in
+the last 24 hours.
+
+examples:
+  journalkeeper status
+  journalkeeper status --watch              again at each change, until Ctrl-C
+  sudo journalkeeper status -j | jq .health_reasons
+
+exit status:
+  0 the verdict is OK, or another journal than that of this host's service is meant; 1 it is not
+  OK, the record is damaged, or with --watch the service does not run or has ended; 2 wrong usage
+"""
 
 from __future__ import annotations
 
@@ -26,23 +41,6 @@ from journalkeeper.model.recorded import Counters, Run, Totals
 from journalkeeper.model.units import DAY_US, counted, format_size, format_span
 from journalkeeper.model.waiting import Wait, long, sentence
 from journalkeeper.report.text import day
-
-DESCRIPTION = """\
-Begins with the verdict: "OK: ..." or "Act: ..." with what to do. Then it shows what the service
-does and sees now, if it runs, to any user; and from the record, which only root may read: the
-totals of the journal files when they were last looked at, the last run, and what was written in
-the last 24 hours."""
-
-EXAMPLES = """\
-examples:
-  journalkeeper status
-  journalkeeper status --watch              again at each change, until Ctrl-C
-  sudo journalkeeper status -j | jq .health_reasons
-
-exit status:
-  0 the verdict is OK, or another journal than that of this host's service is meant; 1 it is not
-  OK, the record is damaged, or with --watch the service does not run or has ended; 2 wrong usage"""
-
 
 _CLEAR: Final = "\x1b[H\x1b[J"
 """Move the cursor to the top and clear the screen (ECMA-48)."""

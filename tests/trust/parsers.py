@@ -19,7 +19,6 @@ from dbus_fast import Variant
 from journalkeeper.btrfs import fiemap, mtime_note, placement
 from journalkeeper.bus import options, size_guard
 from journalkeeper.bus.size_guard import FIXED, READ_BYTES, SizeGuard, measure_message
-from journalkeeper.cli.times import parse_time_us
 from journalkeeper.config import files, validation
 from journalkeeper.execute import inplace
 from journalkeeper.history import rows
@@ -31,7 +30,6 @@ from journalkeeper.model.escape import shown
 from journalkeeper.model.recorded import Sample, Totals
 from journalkeeper.model.units import U64_MAX, parse_bool, parse_size, parse_span_us
 
-NOW_US: Final = 1_700_000_000_000_000
 NAME_LIMIT: Final = 255
 S63_MAX: Final = (1 << 63) - 1
 
@@ -142,11 +140,10 @@ def check_configuration(data: bytes) -> None:
 
 
 def check_value(data: bytes) -> None:
-    """A size, a span, a time, a compression or a word for yes or no: each parser is given the text."""
+    """A size, a span, a compression or a word for yes or no: each parser is given the text."""
     text = data.decode(errors="replace")
     bounded(parse_size, text, U64_MAX)
     bounded(parse_span_us, text, U64_MAX)
-    bounded(lambda words: parse_time_us(words, NOW_US), text, S63_MAX)
     for parse in (parse_compression, parse_bool):
         with suppress(ValueError):
             found = parse(text)

@@ -114,19 +114,19 @@ def test_words_that_make_no_sense_are_a_usage_error_of_one_line(line: str, says:
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (["scan", ""], "PATH"),
-        (["plan", "/j/a", "--now", ""], "PATH"),
-        (["explain", ""], "FILE"),
-        (["check-config", ""], "FILE"),
-        (["lab", "compare", ""], "DIR"),
-        (["daemon", "-D", ""], "--directory"),
-        (["scan", "--config="], "--config"),
-        (["report", "-o", ""], "--output"),
+        (["scan", ""], "paths"),
+        (["plan", "/j/a", "--now", ""], "paths"),
+        (["explain", ""], "file"),
+        (["check-config", ""], "file"),
+        (["lab", "compare", ""], "place"),
+        (["daemon", "-D", ""], "directory"),
+        (["scan", "--config="], "config"),
+        (["report", "-o", ""], "output"),
     ],
 )
 def test_an_empty_name_is_no_file(words: list[str], name: str) -> None:
     """As `scan "$UNSET"` has it in a shell: it would be the current directory."""
-    with pytest.raises(UsageError, match=f"{name} is empty"):
+    with pytest.raises(UsageError, match=f"the argument {name} is empty"):
         parse(words)
 
 

@@ -17,14 +17,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from journalkeeper.cli.times import parse_time_us
 from journalkeeper.history import rows
 from journalkeeper.journald import conf, header
 from journalkeeper.model import Kind
 from journalkeeper.model.units import U64_MAX, parse_size, parse_span_us
 from tests import journal_files
 from tests.trust import fuzz, parsers
-from tests.trust.parsers import CHECKS, NAME_LIMIT, NOW_US, bounded
+from tests.trust.parsers import CHECKS, NAME_LIMIT, bounded
 
 PROPERTY = settings(
     max_examples=int(os.environ.get("JOURNALKEEPER_EXAMPLES", "200")), deadline=None, print_blob=True, database=None
@@ -96,14 +95,6 @@ def test_a_size_is_within_64_bits_or_a_value_error(text: str) -> None:
 @given(st.text(max_size=60) | st.text("0123456789. hminsudywofty\u00b5+-", max_size=60) | st.just("infinity"))
 def test_a_span_is_within_64_bits_or_a_value_error(text: str) -> None:
     bounded(parse_span_us, text, U64_MAX)
-
-
-@PROPERTY
-@given(st.text(max_size=60) | st.text("0123456789-:. @UTCZagoleft+dh", max_size=40))
-@example("@9223372036854775807")
-@example("-292000y")
-def test_a_time_is_within_63_bits_or_a_value_error(text: str) -> None:
-    bounded(lambda words: parse_time_us(words, NOW_US), text, (1 << 63) - 1)
 
 
 @PROPERTY
