@@ -61,11 +61,11 @@ def program(name: str) -> str:
     return os.fspath(Path(sys.executable).with_name(name))
 
 
-def link_collection(place: Path) -> None:
-    """Put the checkout's collection where Ansible looks for one below `place`."""
+def link_collection(place: Path, collection: Path = COLLECTION) -> None:
+    """Put the checkout's collection, or another one, where Ansible looks for one below `place`."""
     folder = place / "ansible_collections/journalkeeper"
     folder.mkdir(parents=True)
-    (folder / "journalkeeper").symlink_to(COLLECTION)
+    (folder / "journalkeeper").symlink_to(collection)
 
 
 def copy_source(place: Path) -> Path:

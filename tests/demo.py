@@ -93,13 +93,16 @@ def age(bed: Bed, wanted: int) -> Path:
 
 
 def keeper(bed: Bed, state: Path, *words: str) -> None:
-    """Run journalkeeper as a person would, with its state on the scratch side."""
+    """Run journalkeeper as a person would, with its state on the scratch side and paths that fit the terminal."""
     command = [words[0], "-D", os.fspath(bed.directory), *words[1:]]
     say()
     say(f"$ journalkeeper {' '.join(command)}")
     subprocess.run(
         [sys.executable, "-m", "journalkeeper", *command],
-        env={**os.environ, "STATE_DIRECTORY": os.fspath(state), "SYSTEMD_PAGER": "cat"},
+        env={
+            **os.environ, "STATE_DIRECTORY": os.fspath(state), "SYSTEMD_PAGER": "cat",
+            "COLUMNS": str(shutil.get_terminal_size((100, 24)).columns),
+        },  # fmt: skip
         check=True,
     )
 
@@ -171,16 +174,10 @@ def show(directory: str, wanted: int, iops: int) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Show it. Returns 0 if it went well, 1 if it did not or could not."""
-    parser = argparse.ArgumentParser(prog="tests/try", description="What journalkeeper does to an aged journal.")
-    parser.add_argument(
-        "--directory",
-        default="/var/tmp",  # noqa: S108 - in it we make a directory of our own
-        help="where the image is made; it grows to about 300 MiB (%(default)s)",
-    )
-    parser.add_argument("--extents", type=int, default=5000, help="age the archive to so many (%(default)s)")
-    parser.add_argument(
-        "--iops", type=int, default=150, help="of the slowed-down device; 0 is full speed (%(default)s)"
-    )
+    parser = argparse.ArgumentParser(prog="tests/try", add_help=False)  # tests/try itself has the help
+    parser.add_argument("--directory", default="/var/tmp")  # noqa: S108 - in it we make a directory of our own
+    parser.add_argument("--extents", type=int, default=5000)
+    parser.add_argument("--iops", type=int, default=150)
     words = parser.parse_args(argv)
     reason = beds.missing()
     if reason is None and shutil.which("compsize") is None:

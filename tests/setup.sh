@@ -15,6 +15,13 @@ own_mounts() {
     if is_root && "$@" true 2>/dev/null; then echo "$@"; fi
 }
 
+# require_mounts COMMAND REMEDY: end at once, before anything is built, where no btrfs can be mounted.
+require_mounts() {
+    is_root || die "$1 sets up a loop device and mounts a btrfs, which only root may: sudo $1"
+    unshare --mount true 2>/dev/null || die "$1: root may not mount here (a container without CAP_SYS_ADMIN). $2"
+    losetup --find >/dev/null 2>&1 || die "$1: no loop devices here (a container without /dev/loop-control). $2"
+}
+
 # borrow DIRECTORY PROGRAM PACKAGE...: PROGRAM below DIRECTORY/usr/bin, out of the first PACKAGE of
 # the distribution that has it, which is unpacked and not installed: prometheus and its exporter
 # would be services on this machine from then on. Only apt can; elsewhere, and without a network,

@@ -25,7 +25,8 @@ def describe_replacement(record: Record) -> list[str]:
     """Return a notice if the history was damaged or removed and a new one was started."""
     notices = []
     if record.set_aside is not None:
-        notices.append(f"the history was damaged: it was moved to {record.set_aside}, and a new one was started")
+        why = "was written by a newer version" if ".newer-" in record.set_aside else "was damaged"
+        notices.append(f"the history {why}: it was moved to {record.set_aside}, and a new one was started")
     if record.vanished:
         notices.append(f"{record.path}: the history was removed, and a new one was started")
     return notices

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.history import database
+from journalkeeper.history.bookkeeping import describe_replacement
 from journalkeeper.history.record import Record
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -186,6 +187,8 @@ def test_an_unusable_file_is_set_aside_and_begun_anew(tmp_path: Path, damage: Ca
         assert re.fullmatch(rf"{tmp_path}/history\.db\.{why}-\d{{8}}T\d{{6}}Z", record.set_aside)
         assert Path(record.set_aside).read_bytes() == before
         assert not record.vanished
+        (notice,) = describe_replacement(record)
+        assert ("was written by a newer version" in notice) == (damage is newer)
     with Record(tmp_path) as record:
         assert record.set_aside is None
 

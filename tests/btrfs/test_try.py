@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +72,7 @@ def test_it_shows_a_better_archive_with_the_same_entries(tmp_path: Path, capfd: 
     assert lines["journalctl -o export"][-1] == "same"
     assert lines["journalctl --verify"] == ["PASS", "PASS"]
     assert out.count("$ journalkeeper ") == 4
+    assert [line for line in out.splitlines() if len(line) > 100 and line[0] != "$"] == []
     assert settled_traces(tmp_path) == []
 
 
@@ -92,6 +95,29 @@ def test_it_says_in_one_line_why_it_cannot_be_shown(
     monkeypatch.setattr(beds, "missing", lambda: "this machine offers no loop devices")
     assert demo.main([]) == 1
     assert capsys.readouterr().err == "cannot show it here: this machine offers no loop devices\n"
+
+
+CONTAINER = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--")
+"""What runs a command as root without CAP_SYS_ADMIN, as most containers do."""
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (("tests/try", "--help"), 0, "--extents N"),
+        (("tests/try", "--iops", "0", "-h"), 0, "--extents N"),
+        ((*CONTAINER, "tests/try"), 1, "tests/try: root may not mount here (a container without CAP_SYS_ADMIN)."),
+        ((*CONTAINER, "tests/run"), 1, "tests/run: root may not mount here (a container without CAP_SYS_ADMIN)."),
+        ((*CONTAINER, "tests/run", "--all"), 1, "tests/run --fast needs no mounts."),
+    ],
+)
+def test_help_and_refusals_come_before_anything_is_built(words: tuple[str, ...], status: int, says: str) -> None:
+    """With a PATH that has no Python, no package manager and no mktemp, so that nothing can be built."""
+    with tempfile.TemporaryDirectory() as place:
+        for tool in ("sed", "id", "unshare", "setpriv", "dirname", "sh", "losetup"):
+            Path(place, tool).symlink_to(str(shutil.which(tool)))
+        done = subprocess.run(words, cwd=CHECKOUT, env={"PATH": place}, capture_output=True, text=True, check=False)
+    assert (done.returncode, says in done.stdout + done.stderr) == (status, True), done.stdout + done.stderr
 
 
 @pytest.mark.slow
