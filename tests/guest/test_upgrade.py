@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -73,8 +74,7 @@ def by_package(guest: Guest, release: Release) -> None:
 
 def by_ansible(guest: Guest, release: Release) -> None:
     """Play the role of the release's own collection."""
-    home = release.source.parent / f"{release.source.name}-{guest.machine_id}"
-    home.mkdir()
+    home = Path(tempfile.mkdtemp(dir=release.source.parent))
     control = Control(home, {guest.name: guest.command()}, link=False)
     ansible.link_collection(home / "collections", release.source / COLLECTION.relative_to(CHECKOUT))
     (home / "site.yml").write_text(PLAY)
