@@ -67,6 +67,7 @@ class Memory:
     newest_run: int | None = None
     pruned_s: float = -DAY_S
     healthy: bool | None = None  # the last verdict of the service
+    began_us: int | None = None  # the start of the service
 
 
 class Engine:
@@ -373,6 +374,7 @@ class Engine:
             refused=dict(self.memory.failures),
             rotations=record.count_rotations(now - DAY_US, now),
             unshared=record.list_unsharing_directories(now - SNAPSHOTS_US),
+            began_us=self.memory.began_us,
         )
 
 

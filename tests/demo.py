@@ -100,9 +100,11 @@ def keeper(bed: Bed, state: Path, *words: str) -> None:
     subprocess.run(
         [sys.executable, "-m", "journalkeeper", *command],
         env={
-            **os.environ, "STATE_DIRECTORY": os.fspath(state), "SYSTEMD_PAGER": "cat",
+            **os.environ,
+            "STATE_DIRECTORY": os.fspath(state),
+            "SYSTEMD_PAGER": "cat",
             "COLUMNS": str(shutil.get_terminal_size((100, 24)).columns),
-        },  # fmt: skip
+        },
         check=True,
     )
 

@@ -19,6 +19,7 @@ UNSEEN: Final = frozenset({Reason.IO_ERROR, Reason.INTERNAL_ERROR})
 
 WAITS: Final = {
     Reason.WINDOW_CLOSED: "for journald's next flush",
+    Reason.STARTING: "until the service has run for a moment",
     Reason.BUDGET: "for the budget of the day",
     Reason.PRESSURE: "until the disk is less busy",
     Reason.FREE_SPACE: "for free disk space",

@@ -34,6 +34,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.SHARED: "A snapshot or reflink shares the file's data, and a rewrite would need too much additional"
     " space; AllowUnshare=yes or --allow-unshare permits it.",
     Reason.SETTLING: "The file was archived so recently that journald may still be copying it; --now does not wait.",
+    Reason.STARTING: "The service has just started: it sets +C on a directory SettleSec= later; --now does not wait.",
     Reason.BUDGET: "The rest of the day's budget of bytes or rotations is too small; --now ignores the budget.",
     Reason.PRESSURE: "Other programs keep the disk busy; the next try follows when they stop.",
     Reason.FREE_SPACE: "The volume has too little free space for the rewrite to fit safely.",
@@ -76,6 +77,7 @@ ENDS: dict[Reason, str] = {
     Reason.IN_USE: "when no program writes to the file any more",
     Reason.SHARED: "when the snapshots that share it are deleted, or with AllowUnshare=yes",
     Reason.SETTLING: "when the file has not changed for SettleSec=",
+    Reason.STARTING: "SettleSec= after the start of the service",
     Reason.BUDGET: "when the last writes are 24 hours old, or with a higher BytesPerDay=",
     Reason.PRESSURE: "when other programs no longer keep the disk busy",
     Reason.FREE_SPACE: "when there is more free space, or with a lower KeepFree=",

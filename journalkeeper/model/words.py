@@ -64,6 +64,7 @@ class Reason(StrEnum):
     IN_USE = "in-use"
     SHARED = "shared"
     SETTLING = "settling"
+    STARTING = "starting"
     BUDGET = "budget"
     PRESSURE = "pressure"
     FREE_SPACE = "free-space"

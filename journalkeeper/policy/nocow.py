@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, Instance, JournalFile, Reason, Skip, Verb, Volume
+from journalkeeper.model import Action, Host, Instance, JournalFile, Reason, Request, Skip, Verb, Volume
+from journalkeeper.model.units import format_span
 from journalkeeper.policy.deferral import postpone_retry
 
 UNWANTED: Final = {
@@ -104,6 +105,18 @@ def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | No
 def postpone_failed_change(instance: Instance, host: Host) -> Skip | None:
     """Postpone an action on this directory that failed a short time ago."""
     return postpone_retry(instance.directory, host.refused.get((instance.device, instance.inode)), host.now_us)
+
+
+def postpone_at_start(instance: Instance, host: Host, request: Request, config: Config) -> Skip | None:
+    """Postpone the attribute while the service is younger than SettleSec=, so that an admin can look and object first.
+
+    New files have no checksums once it is set, and an active file is rotated for it.
+    """
+    wait_us = config.watch.settle_us
+    if host.began_us is None or request.now or not 0 <= (age_us := host.now_us - host.began_us) < wait_us:
+        return None
+    detail = f"+C in {format_span(wait_us - age_us)}: the service started {format_span(age_us)} ago"
+    return Skip(instance.directory, Reason.STARTING, detail, until_us=host.began_us + wait_us, puts_off=True)
 
 
 def _action(instance: Instance, volume: Volume, wanted: str) -> Action:

@@ -97,6 +97,10 @@ def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) 
     """Return the answer about the attribute, then the answer about a rotation."""
     instance, volume = question.instance, question.volume
     attribute = nocow.decide(instance, volume, question.host, question.config)
+    if isinstance(attribute, Action) and (
+        start := nocow.postpone_at_start(instance, question.host, question.request, question.config)
+    ):
+        return [start]  # and no rotation, which a second one would follow
     will_be = nocow.makes_nocow(instance, volume) or isinstance(attribute, Action)
     unwanted = isinstance(attribute, Skip) and attribute.reason in nocow.UNWANTED
     rotation = rotate.decide_rotation(question, proposed, nocow=will_be and not unwanted)

@@ -55,6 +55,30 @@ def test_auto_leaves_data_with_copies_datacow_and_says_of_what_profile_it_is(pro
     assert f"data is {profile}" in found.detail
 
 
+@pytest.mark.parametrize(
+    ("age_us", "now", "waits"),
+    [
+        (None, False, False),  # a command
+        (0, False, True),
+        (MINUTE_US - 1, False, True),
+        (MINUTE_US, False, False),
+        (-1, False, False),  # the clock was set back
+        (0, True, False),
+    ],
+)
+def test_a_service_that_has_just_started_sets_it_after_the_settle_time(
+    age_us: int | None, now: bool, waits: bool
+) -> None:
+    began_us = None if age_us is None else NOW_US - age_us
+    one = host(file(Kind.ACTIVE), began_us=began_us)
+    found = plan(one, Request(upkeep=True, now=now), Config())
+    reasons = {skip.reason: skip for skip in found.skipped}
+    assert [action.action for action in found.actions] == ([] if waits else [Verb.SET_NOCOW])
+    assert (Reason.STARTING in reasons) == waits
+    if waits:
+        assert found.wake_at_us == NOW_US - (age_us or 0) + MINUTE_US
+
+
 def test_yes_does_not_ask_for_the_profile() -> None:
     assert action("yes", data_profile="raid1", redundant=True).reason is Reason.CONFIGURED
 
