@@ -49,9 +49,8 @@ class ConfigAnswer(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add FILE and -q."""
+    """Add FILE."""
     parser.add_argument("file", nargs="?", metavar="FILE", help="this file alone, as --config FILE")
-    parser.add_argument("-q", "--quiet", action="store_true", help="only what is wrong")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -65,9 +64,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
         output.document(ConfigAnswer([WrongLine(*problem) for problem in error.problems], []))
         return 1
     values = describe(config)
-    table = Table(_COLUMNS, [] if args.quiet else values, lambda value: GREY if value.default else "")
+    table = Table(_COLUMNS, values, lambda value: GREY if value.default else "")
     changed = sum(not value.default for value in values)
     summary = f"The configuration is valid: {changed} of {len(values)} values {'differs' if changed == 1 else 'differ'}"
-    legend = [] if args.quiet else [[f"{summary} from the default."]]
-    output.show(ConfigAnswer([], values), table, legend=legend)
+    output.show(ConfigAnswer([], values), table, legend=[[f"{summary} from the default."]])
     return 0

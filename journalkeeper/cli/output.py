@@ -37,14 +37,15 @@ Block: TypeAlias = Table[Any] | Sequence[str]
 class Output:
     """The form of a command's output, from its options and its terminal.
 
-    `json` is "off", "short" or "pretty". `legend` is True if tables have headings and footers, `colours` if stdout is a
-    terminal that shows colours. `width` is the number of columns for text: COLUMNS=, else the terminal's; None for a
-    program, for which nothing is shortened.
+    `json` is "off", "short" or "pretty". With `quiet` no text is written, only JSON and notes. `legend` is True if
+    tables have headings and footers, `colours` if stdout is a terminal that shows colours. `width` is the number of
+    columns for text: COLUMNS=, else the terminal's; None for a program, for which nothing is shortened.
     """
 
     def __init__(self, args: argparse.Namespace, environ: Mapping[str, str] | None = None) -> None:
         self._environ = os.environ if environ is None else environ
         self.json: str = args.json
+        self.quiet: bool = args.quiet
         self.legend: bool = not args.no_legend
         terminal = is_terminal(1)
         self._pager = terminal and not args.no_pager
@@ -64,6 +65,8 @@ class Output:
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
         """Write lines, through a pager if they do not fit the terminal and the options allow a pager."""
+        if self.quiet:
+            return
         height = terminal_size(1).lines or DEFAULT_LINES
         if paged and self._pager and len(lines) >= height and page(lines, self._environ):
             return

@@ -242,6 +242,9 @@ def common(parser: argparse.ArgumentParser, *, default: bool, another: bool = Tr
     group.add_argument(
         "--no-legend", action="store_true", default=otherwise(value=False), help="no headings, no footer"
     )
+    group.add_argument(
+        "-q", "--quiet", action="store_true", default=otherwise(value=False), help="write no text, only errors"
+    )
     group.add_argument("--no-pager", action="store_true", default=otherwise(value=False), help="no pager on a terminal")
 
 

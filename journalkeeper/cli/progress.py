@@ -123,7 +123,7 @@ def line(progress: Progress, rate: float, columns: int) -> str:
 def on_terminal(output: Output) -> ProgressLine:
     """Return a progress line on stderr. It draws nothing if stderr is no capable terminal or the output is JSON."""
     dumb = os.environ.get("TERM") in {None, "dumb"} or sys.stderr is None or not sys.stderr.isatty()
-    return ProgressLine(None if dumb or output.json != "off" else sys.stderr)
+    return ProgressLine(None if dumb or output.quiet or output.json != "off" else sys.stderr)
 
 
 def _columns() -> int:

@@ -139,10 +139,16 @@ def test_scan_shows_no_kind_or_state_that_is_a_guess(typed: Typed, name: str, st
 
 
 @pytest.mark.parametrize(
-    ("word", "out"), [("--no-pager", "No journal files found.\n"), ("--no-legend", ""), ("-j", "[]\n")]
+    ("word", "out"), [("--no-pager", "No journal files found.\n"), ("--no-legend", ""), ("-q", ""), ("-j", "[]\n")]
 )
 def test_scan_of_nothing_says_so_unless_it_must_not(typed: Typed, word: str, out: str) -> None:
     assert typed("scan", word, engine=FakeEngine(files=())) == (0, out, "")
+
+
+@pytest.mark.parametrize("words", [("scan", "-q"), ("--quiet", "plan"), ("check-config", "-q")])
+def test_quiet_commands_write_no_text(typed: Typed, words: tuple[str, ...]) -> None:
+    assert typed(*words, engine=FakeEngine()) == (0, "", "")
+    assert typed(*words, "-j", engine=FakeEngine()).document
 
 
 def test_json_is_one_line_of_ascii_from_which_any_path_comes_back(typed: Typed) -> None:

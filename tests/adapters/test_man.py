@@ -215,7 +215,7 @@ def test_every_example_is_a_command_line_that_makes_sense(made: Path, page: str)
     found = commands(made / page)
     assert found
     for line in found:
-        words = shlex.split(line.split(" | ")[0].removeprefix("sudo "))
+        words = shlex.split(re.split(r" \|+ ", line)[0].removeprefix("sudo "))
         if "journalkeeper" in words:
             own = words[words.index("journalkeeper") + 1 :]
             assert parse(own).command or own == ["--help"]

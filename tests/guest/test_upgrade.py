@@ -78,7 +78,10 @@ def by_ansible(guest: Guest, release: Release) -> None:
     control = Control(home, {guest.name: guest.command()}, link=False)
     ansible.link_collection(home / "collections", release.source / COLLECTION.relative_to(CHECKOUT))
     (home / "site.yml").write_text(PLAY)
-    played = control.play("site.yml", "--extra-vars", f"journalkeeper_source={release.source}")
+    words = ("site.yml", "--extra-vars", f"journalkeeper_source={release.source}")
+    played = control.play(*words)
+    if "the record is newer; the next run as root sets it aside" in played.said:  # before the service of 0.1.0 has run
+        played = control.play(*words)
     assert played.status == 0, played.said
 
 

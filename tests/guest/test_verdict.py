@@ -169,5 +169,33 @@ def test_every_view_of_the_verdict_agrees_during_a_trouble_and_after_it(guest: G
     assert eventually(lambda: is_well(look(guest))), look(guest)
 
 
+def test_what_the_page_shows_for_a_verdict_that_is_not_ok_is_what_happens(guest: Guest) -> None:
+    """The files are those of journalkeeper.service(8). A login shows the verdict, a check that fails logs it."""
+    page = (steps.CHECKOUT / "configs/man/journalkeeper.service.8.in").read_text()
+    files = re.findall(r"(?m)^\.EX\n# (/etc/(?:systemd|profile\.d)/\S+)\n((?:[^.].*\n)+)", page)
+    assert len(files) == 5
+    for path, text in files:
+        guest.run("mkdir", "-p", path.rpartition("/")[0])
+        (guest.root / path.lstrip("/")).write_text(text)
+    guest.shell(f"systemctl daemon-reload; systemctl restart {UNIT}; systemctl enable --now journalkeeper-check.timer")
+    assert eventually(lambda: is_well(look(guest))), look(guest)
+    login = ("bash", "--login", "-c", "true")
+    alerts = ("journalctl", "--quiet", "--output=cat", "--priority=err", "--identifier=journalkeeper-alert")
+    guest.run("systemctl", "start", "journalkeeper-check.service")
+    assert guest.run(*login, user="user").stdout == ""
+    mend = stop(guest)
+    try:
+        assert guest.run("systemctl", "start", "journalkeeper-check.service", check=False).returncode == 1
+        assert eventually(lambda: guest.run(*alerts).stdout.startswith("Act: journalkeeper.service is enabled"))
+        assert guest.run(*login, user="user").stdout.startswith("Act: journalkeeper.service is enabled")
+    finally:
+        mend()
+    done = ("journalctl", "--output=cat", "--unit", UNIT, "JOURNALKEEPER_RESULT=done")
+    before = guest.run(*done).stdout
+    steps.archive(guest)
+    assert eventually(lambda: len(steps.history(guest)) > 0)
+    assert guest.run(*done).stdout == before
+
+
 def test_a_user_does_not_wait_for_a_service_that_hangs() -> None:
     assert client.ANSWER_S < STATUS_S / 2

@@ -76,7 +76,7 @@ def test_the_table_fits_80_columns_and_names_the_best_with_checksums() -> None:
     rows = [WORST._replace(strategy=one.name, checksummed=not one.nocow) for one in STRATEGIES]
     rows[2] = rows[2]._replace(flush_s=1.0)
     rows[-1] = rows[-1]._replace(flush_s=2.0)
-    output = Output(Namespace(json="off", no_legend=False, no_pager=True), {})
+    output = Output(Namespace(json="off", no_legend=False, no_pager=True, quiet=False), {})
     rows[0] = rows[0]._replace(wait_s=2.5)
     rows[1] = rows[1]._replace(flush_s=0.5, wait_s=0.25)
     lines = lab._lines("/srv", Compared(250, tuple(rows), 150), output)
@@ -92,7 +92,7 @@ def test_the_document_is_what_its_schema_says() -> None:
 
 
 def test_without_a_limit_nothing_is_ranked() -> None:
-    output = Output(Namespace(json="off", no_legend=False, no_pager=True), {})
+    output = Output(Namespace(json="off", no_legend=False, no_pager=True, quiet=False), {})
     said = " ".join(lab._lines("/srv", Compared(250, (WORST,), 0), output))
     assert "Without a limit of IOPS the times are too short to rank the strategies." in said
     assert "A boot waits least" not in said
