@@ -83,7 +83,6 @@ class Daemon:
         present = Present(looked=False)
         self._state = Snapshot((), present=present, verdict=judge_present(present, now_us()))
         self._worker = Worker(load, self._post, self._gives_way, lambda: self._stopping)
-        self._worker.engine.memory.began_us = now_us()
         self._watch = Watch()
         self._woken = asyncio.Event()
         self._look_is_due = self._watches_are_due = True

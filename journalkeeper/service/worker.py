@@ -107,6 +107,7 @@ class Worker:
         self._stops = stops
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="worker")
         self.engine = load()
+        self.engine.memory.began_us = now_us()
         self.looks, self.flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
         self._intake_delays = IntakeDelays()
         self._is_first_look = True
