@@ -25,7 +25,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -77,7 +76,7 @@ def make_fields(outcome: Outcome) -> dict[str, str]:
 
 
 class Log:
-    """Writes lines to journald's socket at `path`, or to stderr if `path` is None; from any thread.
+    """Writes lines to journald's socket at `path`, or to stderr if `path` is None. For one thread.
 
     `lost` counts the lines that could not be written since the last report of lost lines.
     """
@@ -85,7 +84,6 @@ class Log:
     def __init__(self, path: str | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._clock = clock
-        self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         if path is not None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -103,16 +101,14 @@ class Log:
         """
         about = {} if outcome is None else make_fields(outcome)
         kind = event if outcome is None else EVENT_OF_RESULT[outcome.result]
-        with self._lock:
-            if not self._may_speak() or not self._own_up() or not self._send(priority, sentence, kind, about):
-                self.lost += 1
+        if not self._may_speak() or not self._own_up() or not self._send(priority, sentence, kind, about):
+            self.lost += 1
 
     def close(self) -> None:
         """Report lost lines if possible, and close the socket."""
-        with self._lock:
-            self._own_up()
-            if self._socket is not None:
-                self._socket.close()
+        self._own_up()
+        if self._socket is not None:
+            self._socket.close()
 
     def _may_speak(self) -> bool:
         now_s = self._clock()

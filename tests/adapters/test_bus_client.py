@@ -56,30 +56,7 @@ DOCUMENT: dict[str, Any] = {
     "details": {},
     "notices": ["the record was damaged"],
 }
-PLAN: dict[str, Any] = {
-    "window": {"abc": {"open": False, "closes_at_us": None, "reason": "flush-due"}},
-    "actions": [
-        {
-            "path": "/var/log/journal/abc/a.journal",
-            "action": "defragment",
-            "reason": "fragmented",
-            "ranges": [{"offset": 1 << 20, "length": 1 << 20, "extents": 300}],
-            "bytes_to_write": 1 << 20,
-            "extents_before": 900,
-            "extents_expected": 601,
-        }
-    ],
-    "skipped": [
-        {
-            "path": LEFT["path"],
-            "reason": "window-closed",
-            "detail": "unsynced",
-            "until_us": None,
-            "now": True,
-            "puts_off": True,
-        },
-    ],
-}
+PLAN: dict[str, Any] = {"window": {}, "actions": [], "skipped": []}
 KINDS = {bool: "b", str: "s", int: "t", list: "as"}
 RUNNING = {"State": "running", "FileNumber": 1, "FileTotal": 2, "File": "/j/a", "BytesDone": 5, "BytesTotal": 10}
 
@@ -275,16 +252,6 @@ def test_a_service_of_another_version_does_the_work_and_is_said_to_be_one(fake: 
     assert "Outcome.reason: 'moonlight' is not possible" in said.err
 
 
-def test_the_table_and_the_json_are_those_of_a_run_of_ones_own(fake: FakeService, typed: Typed) -> None:
-    said = typed("defrag", "--archived")
-    assert (said.status, said.err) == (0, "journalkeeper: the record was damaged\n")
-    assert "1 file done: 900 to 9 extents, 1 MiB written in 2.500s" in said.out
-    assert "settling  changed 1s ago" in said.out
-    said = typed("defrag", "-j", "--archived")
-    assert said.status == 0
-    assert json.loads(said.out) == {name: DOCUMENT[name] for name in ("outcomes", "totals")}
-
-
 @pytest.fixture
 def user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody without root's rights; the bus is not told."""
@@ -298,23 +265,6 @@ def user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("user")
-@pytest.mark.parametrize("words", [["plan"], ["defrag", "-n"]])
-def test_a_users_plan_is_the_services(fake: FakeService, typed: Typed, words: list[str]) -> None:
-    said = typed(*words, "--archived")
-    assert (said.status, said.err) == (0, "")
-    row = "defragment fragmented 900 601 1.0M - 1.0M at 1.0M /var/log/journal/abc/a.jou"  # of no savings
-    assert row in said.words
-    assert "window-closed  unsynced  /var/log/journal/abc/b.journal" in said.out
-    assert "\nWindow of abc: closed, flush-due.\n" in said.out
-    assert said.out.endswith(
-        "1 file to do: 1 MiB to write, 900 to ~601 extents."
-        " 1 file left alone. 1 file waits for journald's next flush; --now does it at once.\n"
-    )
-    assert fake.given("Plan") == {"archived": True}
-    assert typed(*words, "-j").document == PLAN
-
-
-@pytest.mark.usefixtures("user")
 def test_rows_that_the_service_left_out_are_counted(fake: FakeService, typed: Typed) -> None:
     fake.plan = {**PLAN, "omitted": 1234}
     fake.result = json.dumps({**DOCUMENT, "omitted": 1234})
@@ -323,31 +273,11 @@ def test_rows_that_the_service_left_out_are_counted(fake: FakeService, typed: Ty
 
 
 @pytest.mark.usefixtures("user")
-def test_a_users_plan_of_a_path_that_is_no_journal_exits_1(fake: FakeService, typed: Typed) -> None:
-    gone = {"path": "/var/log/journal/abc/c.journal", "reason": "vanished", "detail": "No such file or directory"}
-    fake.plan = {**PLAN, "skipped": [gone]}
-    said = typed("plan", gone["path"])
-    assert (said.status, said.err) == (
-        1,
-        "journalkeeper: /var/log/journal/abc/c.journal: No such file or directory;"
-        " `journalkeeper scan` lists the journal files\n",
-    )
-    assert "/var/log/journal/abc/a.journal" in said.out
-
-
-@pytest.mark.usefixtures("user")
 def test_a_plan_of_another_version_is_said_to_be_one(fake: FakeService, typed: Typed) -> None:
     fake.plan = {**PLAN, "skipped": [{"path": "/j", "reason": "moonlight", "detail": ""}]}
     said = typed("plan")
     assert (said.status, said.out) == (1, "")
     assert "the service is of another version" in said.err
-
-
-@pytest.mark.parametrize("words", [("plan",), ("defrag", "-n")])
-def test_a_plan_for_root_is_the_services_too(fake: FakeService, typed: Typed, words: tuple[str, ...]) -> None:
-    """Only the service followed journald's flushes, so only its plan has the window that `status` shows."""
-    assert typed(*words).status == 0
-    assert "Plan" in [member for member, _ in fake.calls]
 
 
 def asked(*words: str) -> bool:

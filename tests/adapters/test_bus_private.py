@@ -327,18 +327,6 @@ def test_a_bus_that_appears_after_the_service_has_started_is_found(tmp_path: Pat
             assert daemon.stop() == 0
 
 
-def test_a_bus_that_restarts_finds_the_service_as_it_was(tmp_path: Path, journal: Path) -> None:
-    with PrivateBus() as bus, Daemon(tmp_path, journal, bus) as daemon:
-        for _ in range(3):
-            assert call(bus, "Pause", "0").returncode == 0
-            bus.stop()
-            assert eventually(lambda: "no system bus" in daemon.log())
-            bus.start()
-            assert eventually(lambda: bus.has(names.BUS_NAME))
-            assert property_(bus, "Paused") is True
-        assert daemon.process.poll() is None
-
-
 def test_a_second_service_waits_for_the_name(tmp_path: Path, journal: Path) -> None:
     with (
         PrivateBus() as bus,

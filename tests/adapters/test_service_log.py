@@ -17,7 +17,7 @@ import pytest
 
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.probe.bed import Bed
-from journalkeeper.service.log import FIELD_CHARACTERS, INTERVAL_S, LINES, SOCKET, Event, Log, encode, to_journald
+from journalkeeper.service.log import FIELD_CHARACTERS, INTERVAL_S, LINES, SOCKET, Event, Log, to_journald
 from tests.adapters.command import ran
 
 OUTCOME = Outcome("/j/system@1.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 5992, 40, None, 7, 4096, 1.5)
@@ -108,18 +108,6 @@ def test_an_outcome_bears_its_numbers_and_nothing_unknown(log: Log, journald: so
 def test_each_result_is_an_event_of_its_own(log: Log, journald: socket.socket, result: Result, event: Event) -> None:
     log.say(6, "so it ended", outcome=OUTCOME._replace(result=result))
     assert received(journald)["MESSAGE_ID"] == event
-
-
-def test_each_field_is_one_line_whatever_is_in_it() -> None:
-    assert encode({"A": "b", "C": "d\ne"}) == b"A=b\nC=d\\x0ae\n"
-
-
-def test_a_file_name_that_is_not_utf8_is_escaped(log: Log, journald: socket.socket) -> None:
-    name = os.fsdecode(b"/j/\xff.journal")
-    log.say(6, f"{name}: mended", outcome=OUTCOME._replace(path=name))
-    raw = journald.recv(1 << 20)
-    assert b"JOURNALKEEPER_FILE=/j/\\xff.journal\n" in raw
-    assert b"MESSAGE=/j/\\xff.journal: mended\n" in raw
 
 
 @pytest.mark.parametrize(("length", "kept"), [(FIELD_CHARACTERS, FIELD_CHARACTERS), (10**7, FIELD_CHARACTERS)])

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Jobs over the bus on real files: signals in order, cancel, join, pause; and what nonsense does not do.
+"""Jobs over the bus on real files: signals in order, cancel, pause. Nonsense is sent by tests/trust/caller.py.
 
 What the documentation shows of the bus is made here: JOURNALKEEPER_WRITE_DOCS=1 writes it anew.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
-import random
 import re
 import select
-import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -22,11 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from dbus_fast import Message, MessageType, Variant
 
 from journalkeeper import __version__
 from journalkeeper.bus import names, signals
-from journalkeeper.bus.connection import Connection
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import bus as beds
 from tests.btrfs.journals import QUICK, extents
@@ -34,7 +29,6 @@ from tests.bus import REPOSITORY, PrivateBus
 from tests.daemon import Daemon, journalkeeper
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
-from tests.nobody import as_nobody
 from tests.patience import eventually
 from tests.volumes import drop_caches
 
@@ -45,7 +39,6 @@ WATCH_ONLY: Final = "[Budget]\nBytesPerDay=0\n"
 
 NOW: Final = ("1", "now", "b", "true")
 SHOWN: Final = REPOSITORY / "configs" / "man" / "shown"
-GROWS_KIB: Final = 2048
 
 
 @pytest.fixture(scope="module")
@@ -314,200 +307,6 @@ def test_a_link_that_leads_out_of_the_directories_is_not_followed(
     assert "Error.InvalidArgument" in done.stderr
     assert "is not watched" in done.stderr
     assert extents(path) == before
-
-
-# Nonsense
-
-SIGNATURES: Final[list[tuple[str, list[Any]]]] = [
-    ("", []),
-    ("s", ["x"]),
-    ("t", [1]),
-    ("o", ["/"]),
-    ("sa{sv}", ["/etc/shadow", {}]),
-    ("a{sv}", [{"x": Variant("s", "y")}]),
-    ("as", [["a", "b"]]),
-    ("(sa{sv})", [["x", {}]]),
-    ("v", [Variant("v", Variant("a{sv}", {"q": Variant("b", False)}))]),
-    ("aaay", [[[b"\0"]]]),
-    ("sss", ["a", "b", "c"]),
-    ("a{ss}", [{"now": "yes"}]),
-    ("dynqiuxtb", [1.5, 1, -1, 1, -1, 1, -1, 1, True]),
-]
-FOREIGN: Final = ["\u202e", "\ufffe", "é", "🦆", "\x7f\x01"]
-TEXTS: Final = ["", ".", "..", "/", "a" * 300, "x" * 50_000, "%s%n", "'; DROP TABLE", "\n"]
-
-
-PEER: Final = "org.freedesktop.DBus.Peer"
-AT_ONCE: Final = 10
-
-
-def nonsense(luck: random.Random, top: str) -> Message:
-    """A call of which nothing can come: every third is as good as right but for one thing."""
-    path = luck.choice([names.MANAGER_PATH] * 6 + ["/", "/org", names.JOB_PATHS, names.job_path(1), "/a/b"])
-    interface = luck.choice([names.MANAGER] * 6 + [names.PROPERTIES, names.INTROSPECTABLE, names.PEER])
-    member = luck.choice(["Plan", "ListFiles", "Defragment", "Cancel", "Result", "Pause", "Get", "Set", "Nothing"])
-    signature, body = luck.choice(SIGNATURES)
-    if luck.random() < 0.34:
-        path, interface, text = names.MANAGER_PATH, names.MANAGER, luck.choice(TEXTS)
-        almost: list[tuple[str, str, list[Any]]] = [
-            ("Defragment", "a{sv}", [{"paths": Variant("as", [f"{top}/{text}/../../x.journal"])}]),
-            ("Defragment", "a{sv}", [{"paths": Variant("as", [f"/srv/{text}"])}]),
-            ("ListFiles", "a{sv}", [{"after": Variant("b", True)}]),
-            ("Defragment", "a{sv}", [{text: Variant("s", text)}]),
-            ("Defragment", "a{sv}", [{"now": Variant("s", text)}]),
-            ("Defragment", "a{sv}", [{"compress": Variant("s", text)}]),
-            ("Defragment", "a{sv}", [{"paths": Variant("as", [f"{top}/../{text}"])}]),
-            ("Defragment", "a{sv}", [{"paths": Variant("as", [])}]),
-            ("Plan", "a{sv}", [{text: Variant("as", [text])}]),
-            ("Cancel", "o", [f"{names.JOB_PATHS}/9"]),
-        ]
-        member, signature, body = luck.choice(almost)
-    elif (path, interface, member, signature) in {(names.MANAGER_PATH, names.MANAGER, "Pause", "t")}:
-        member = "Pausen"
-    return Message(
-        destination=names.BUS_NAME, path=path, interface=interface, member=member, signature=signature, body=body
-    )
-
-
-async def shout(address: str, top: str, seed: int, count: int) -> list[str]:
-    """Send so many calls; the names of what was answered, with anything that is no proper error.
-
-    Each connection of root's has a rate of its own; of another user some get no answer.
-    """
-    luck = random.Random(seed)  # noqa: S311 - the same nonsense each time
-    heard: list[str] = []
-    for _ in range(0, count, AT_ONCE):
-        bus = Connection(address)
-        await bus.connect()
-        calls = [asyncio.ensure_future(bus.call(nonsense(luck, top))) for _ in range(AT_ONCE)]
-        calls.append(asyncio.ensure_future(bus.call(Message("org.freedesktop.DBus", "/", PEER, "Ping"))))
-        await (calls[-1] if os.getuid() else asyncio.wait(calls))
-        for reply in (one.result() for one in calls[:-1] if one.done()):
-            assert reply is not None
-            if reply.message_type is MessageType.ERROR and len(reply.body[0]) < 1000:
-                heard.append(str(reply.error_name or ""))
-            else:
-                heard.append(str(reply.body)[:200])
-            assert "Traceback" not in str(reply.body)
-        bus.disconnect()
-    return heard
-
-
-def at_the_wire(socket_path: str, message: bytes) -> None:
-    """Send bytes that a library would not, and see that the bus has taken or refused them."""
-    with beds.RawClient(socket_path) as client:
-        client.send(message)
-        bus = "org.freedesktop.DBus"
-        client.send(beds.raw_call(bus, "/org/freedesktop/DBus", bus, "GetId"))
-        client.wait()
-
-
-def test_thousands_of_malformed_calls_do_nothing(
-    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
-) -> None:
-    path = put(machine, journal_bytes)
-    outside = machine.parent.parent / "x.journal"
-    outside.write_bytes(journal_bytes)
-    daemon = serve()
-    assert eventually(lambda: looked(bus, 1))
-    top = f"{machine.parent}"
-
-    def seen() -> list[tuple[int, int, int, int]]:
-        found = (os.stat(one) for one in (path, outside))
-        return [(one.st_ino, one.st_mtime_ns, one.st_ctime_ns, extents(path)) for one in found]
-
-    asyncio.run(shout(bus.address, top, 1, 200))
-    before, resident = seen(), daemon.rss_kib()
-    heard = asyncio.run(shout(bus.address, top, 2, 3000))
-    assert len(heard) == 3000
-    heard += as_nobody(lambda: asyncio.run(shout(bus.address, top, 3, 3000)))
-    strange = {name for name in heard if "Error" not in name} - {"[]"}
-    # what may be read is read: introspection, plans, nothing of a standard interface's properties
-    assert not [name for name in strange if "/job/" in name and "node" not in name], strange
-    assert seen() == before
-    assert daemon.process.poll() is None
-    assert read(bus, "Paused") is False
-    with Ear(bus) as ear:
-        assert job_of(bus, "1", "active", "b", "true") == names.job_path(1)  # the first ever
-        ear.until("JobRemoved")
-    assert abs(daemon.rss_kib() - resident) <= GROWS_KIB, (resident, daemon.rss_kib())
-
-
-def test_messages_that_no_library_sends_do_not_end_the_connection(
-    bus: PrivateBus, serve: Callable[..., Daemon]
-) -> None:
-    daemon = serve()
-    owner = call_bus(bus)
-    for kind in (0, 1, 2, 3, 4, 5, 77, 255):
-        for flags in (0, 4, 6, 7, 0xF8):
-            message = bytearray(beds.raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Resume"))
-            message[1], message[2] = kind, flags
-            at_the_wire(str(bus.socket), bytes(message))
-            as_nobody(lambda message=message: at_the_wire(str(bus.socket), bytes(message)))  # type: ignore[misc]
-    for text in FOREIGN:
-        as_nobody(lambda text=text: asks_for(bus, text))  # type: ignore[misc]
-    assert call_bus(bus) == owner
-    assert "no system bus" not in daemon.log()
-
-
-def test_callers_who_do_not_read_keep_no_other_from_being_answered(
-    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon]
-) -> None:
-    """Answers of 200 KiB to five who ask and do not listen: our socket to the bus takes no more."""
-    for number in range(250):
-        (machine / archive_name(number)).write_bytes(b"no journal")
-    daemon = serve()
-    assert eventually(lambda: looked(bus, 250))
-    owner = call_bus(bus)
-    question = beds.raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "a{sv}", {})
-    with ExitStack() as stack:
-        clients = [stack.enter_context(beds.RawClient(str(bus.socket))) for _ in range(5)]
-        for client in clients:
-            client.send(question * 10)
-        for _ in range(20):
-            assert read(bus, "State")
-        first = clients[0]
-        answers = 0
-        while answers < 10:
-            answers += first.replies()
-    assert call_bus(bus) == owner
-    assert "no system bus" not in daemon.log()
-
-
-def test_a_message_of_28_mib_is_dropped_and_costs_nothing(bus: PrivateBus, serve: Callable[..., Daemon]) -> None:
-    """Seven million empty arrays, which a list each would make 500 MiB of."""
-    daemon = serve()
-    as_nobody(lambda: asks_for(bus, "Nothing"))
-    resident = daemon.rss_kib()
-    arrays = bytes(7_000_000 * 4)
-    call_ = bytearray(beds.raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "aas", [])[:-4])
-    struct.pack_into("<I", call_, 4, len(arrays) + 4)
-    message = bytes(call_) + struct.pack("<I", len(arrays)) + arrays
-
-    def send() -> None:
-        with beds.RawClient(str(bus.socket)) as client:
-            client.send(message)
-            asks_for(bus, "Nothing")
-
-    as_nobody(send)
-    assert read(bus, "State")
-    assert abs(daemon.rss_kib() - resident) <= GROWS_KIB
-
-
-def asks_for(bus: PrivateBus, text: str) -> None:
-    """Ask for a property of this name, and wait for the answer, which quotes it."""
-    place = "Z" * len(text.encode())
-    message = beds.raw_call(
-        names.BUS_NAME, names.MANAGER_PATH, names.PROPERTIES, "Get", "ss", names.MANAGER, place
-    ).replace(place.encode(), text.encode())
-    with beds.RawClient(str(bus.socket)) as client:
-        client.send(message)
-        client.wait()
-
-
-def call_bus(bus: PrivateBus) -> str:
-    """Who has the name: another connection would have another name."""
-    return bus.call("org.freedesktop.DBus", "GetNameOwner", "s", names.BUS_NAME).stdout
 
 
 # What the documentation shows

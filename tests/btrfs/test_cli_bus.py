@@ -311,21 +311,16 @@ def test_roots_status_has_the_service_and_the_record(make_host: Callable[..., Ho
     assert document["last_run"]["done"] == 1
     assert document["service"]["bytes_written"] == document["last_run"]["bytes_written"] > 0
     assert document["service"]["directories"] == ["/var/log/journal"]
-    host.stop()
-    document = json.loads(host.does("status", "-j").stdout)
-    assert document["service"] is None
-    assert document["last_run"]["done"] == 1
-    assert "Service: not on the bus" in host.does("status").stdout
-
-
-def test_status_of_the_service_fits_80_columns(make_host: Callable[..., Host]) -> None:
-    host = make_host()
-    assert host.does("defrag", "--now", "--archived").returncode == 0
     host.environment["COLUMNS"] = "80"
     for words in (("status",), ("pause", "2h"), ("status",), ("resume",), ("doctor",)):
         lines = host.does(*words).stdout.splitlines()
         assert lines
         assert [line for line in lines if len(line) > 80] == []
+    host.stop()
+    document = json.loads(host.does("status", "-j").stdout)
+    assert document["service"] is None
+    assert document["last_run"]["done"] == 1
+    assert "Service: not on the bus" in host.does("status").stdout
 
 
 def test_ctrl_c_ends_the_job_at_a_chunk_border_and_says_what_was_done(make_host: Callable[..., Host]) -> None:
@@ -527,7 +522,8 @@ def test_status_and_doctor_agree_on_a_service_in_trouble(make_host: Callable[...
 
 
 IMPATIENT = (
-    "import sys; from journalkeeper.service import daemon; daemon.RETRY_S = 3; daemon.MINUTE_US = 2_000_000;"
+    "import sys; from journalkeeper.service import daemon, worker; daemon.RETRY_S = 3;"
+    "worker.MINUTE_US = 2_000_000;"
     "from journalkeeper.cli import main; sys.exit(main(sys.argv[1:]))"
 )
 """Runs the service, whose minutes are then 2 or 3 s long."""

@@ -74,13 +74,14 @@ class Caller:
 
     def message(self) -> tuple[bytes, bool]:
         """The next one, as it goes over the wire, and whether some of its bytes were changed."""
-        data = self._call()
+        data = bytearray(self._call())
+        if self._dice.random() < 0.1:
+            data[2] = self._dice.randrange(256)  # its flags
         if self._dice.random() >= 0.2:
-            return data, False
-        changed = bytearray(data)
+            return bytes(data), False
         for _ in range(self._dice.randrange(1, 4)):
-            changed[self._dice.randrange(len(changed))] = self._dice.randrange(256)
-        return bytes(changed), True
+            data[self._dice.randrange(len(data))] = self._dice.randrange(256)
+        return bytes(data), True
 
     def _call(self) -> bytes:
         self._serial += 1
