@@ -16,7 +16,9 @@ import textwrap
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent.parent))
+sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent / "man")]
+
+from meanings import describe_directive  # noqa: E402
 
 from journalkeeper import __version__  # noqa: E402
 from journalkeeper.config.directives import Directive, directives  # noqa: E402
@@ -52,7 +54,7 @@ def option(directive: Directive) -> str:
         *(["        elements: str"] if spec.form is Form.PATHS else []),
         *(["        choices:", *(f'          - "{word}"' for word in spec.words)] if spec.words else []),
         "        description:",
-        f"          - {folded(f'[{directive.section}] {spec.name}=. {spec.doc}', 12)}",
+        f"          - {folded(f'[{directive.section}] {spec.name}=. {describe_directive(directive)[0]}', 12)}",
         f"          - {folded(f'Allowed is {spec.allowed}; {default}', 12)}",
     ]
     return "".join(f"{row}\n" for row in rows)

@@ -17,7 +17,7 @@ from typing import Final
 import grammar
 import interfaces
 import roff
-from meanings import describe
+from meanings import describe, describe_directive
 
 from journalkeeper import __version__
 from journalkeeper.bus import names
@@ -180,7 +180,8 @@ def _directives(section: str) -> Iterator[str]:
             spec = one.spec
             default = f"Defaults to `{one.default}`." if one.default else "Empty by default."
             takes = f"Takes {spec.allowed}. {default}"
-            yield from roff.item(roff.bold(f"{spec.name}="), spec.doc, takes, f"Why: {spec.basis}")
+            what, why = describe_directive(one)
+            yield from roff.item(roff.bold(f"{spec.name}="), what, takes, f"Why: {why}")
 
 
 def _at_least(_: str) -> Iterator[str]:

@@ -51,14 +51,12 @@ UNITS = {
 class Spec(NamedTuple):
     """The description of a directive, in the annotation of its field.
 
-    `basis` is the measurement or source of the default. `low` and `high` are the limits of the value in the field's
+    `low` and `high` are the limits of the value in the field's
     unit; `endless` permits "infinity", which is None.
     """
 
     name: str
     form: Form
-    doc: str
-    basis: str
     low: int = 0
     high: int | None = None
     words: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 import schemas
+from meanings import describe_directive
 
 from journalkeeper import __version__
 from journalkeeper.bus import contract, names
@@ -131,7 +132,7 @@ def test_every_directive_has_its_default_its_range_and_its_reason(text: dict[str
         item = re.search(rf"(?ms)^ +{one.spec.name}=(.*?)(?=^ +\w+=$|\Z)", chapter[1])
         assert item is not None, one.spec.name
         said = " ".join(item[1].split())
-        for words in (one.spec.allowed, one.default, " ".join(one.spec.basis.split())):
+        for words in (one.spec.allowed, one.default, describe_directive(one)[1]):
             assert words in said, one.spec.name
 
 

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from meanings import describe_directive
 
 from journalkeeper.config import Config
 from journalkeeper.config.directives import Directive, directives
@@ -54,8 +55,9 @@ def problems(*texts: str) -> list[tuple[int, str, str]]:
 def shipped(directive: Directive) -> str:
     """What the shipped file says of one directive."""
     spec = directive.spec
-    why = textwrap.wrap(f"Why: {spec.basis}", 86, break_long_words=False, break_on_hyphens=False)
-    what = textwrap.wrap(f"{spec.doc}", 86, break_long_words=False, break_on_hyphens=False)
+    doc, basis = describe_directive(directive)
+    why = textwrap.wrap(f"Why: {basis}", 86, break_long_words=False, break_on_hyphens=False)
+    what = textwrap.wrap(doc, 86, break_long_words=False, break_on_hyphens=False)
     allowed = textwrap.wrap(f"Allowed: {spec.allowed}.", 86, break_long_words=False, break_on_hyphens=False)
     return "".join(f"# {line}\n" for line in what + allowed + why) + f"#{spec.name}={directive.default}\n"
 
@@ -90,8 +92,7 @@ def test_every_directive_has_its_doc_its_reason_and_a_field_with_the_unit(one: D
     unit = {Form.SPAN: "_us", Form.SIZE: "_bytes", Form.PERCENT: "_percent"}.get(one.spec.form, "")
     assert one.field in (snake.removesuffix("_sec") + unit, snake)
     assert one.field.endswith(unit) or "bytes" in one.field
-    assert one.spec.doc.endswith(".")
-    assert one.spec.basis.endswith(".")
+    assert all(text.endswith(".") for text in describe_directive(one))
     assert (one.spec.form is Form.SPAN) == one.spec.name.endswith("Sec")
 
 
