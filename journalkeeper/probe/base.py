@@ -202,6 +202,12 @@ class Target(NamedTuple):
     pid: int
     journalctl: tuple[str, ...]
 
+    @classmethod
+    def of(cls, daemon: bed.PrivateJournald) -> Target:
+        """Return a private journald as a target."""
+        sockets = Path(f"/proc/{daemon.pid}/root/run/systemd/journal")
+        return cls(sockets, daemon.pid, ("journalctl", f"--directory={daemon.journal}"))
+
 
 def host_journald() -> int:
     """Return the process id of the host's main journald.
@@ -237,5 +243,4 @@ def target(*, host: bool, directory: str | None) -> Iterator[Target]:
             daemon = stack.enter_context(bed.PrivateJournald(place))
         except RuntimeError as error:
             raise KeeperError(str(error)) from error
-        words = ("journalctl", f"--directory={daemon.journal}")
-        yield Target(Path(f"/proc/{daemon.pid}/root/run/systemd/journal"), daemon.pid, words)
+        yield Target.of(daemon)

@@ -11,17 +11,20 @@ import functools
 import os
 import subprocess
 import sys
-import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import disk, inode
-from journalkeeper.journald.journalctl import compute_wait_us, parse_text_fields
 from journalkeeper.model.record import Count, Seconds
 
-from .bed import DIE_WITH_US, SIGNAL_SYNC, Bed, bed, messages
+from . import syslog
+from .base import Target
+from .bed import DIE_WITH_US, SIGNAL_SYNC, Bed, bed
 from .scratch_volume import ScratchVolume, extents, filefrag, run
 
 SETTINGS: Final = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
@@ -33,8 +36,7 @@ FLUSHES_A_STEP: Final = 2 * DAYS
 DEFAULT_IOPS: Final = 150
 """The rate of a small cloud volume or a 7200-rpm disk: on an SSD, times are too short to compare strategies."""
 
-LOAD_RATE, UNSYNCED = 50, 400
-ARRIVAL_S: Final = 60
+LOAD_RATE, LOAD_BYTES, UNSYNCED = 50, 400, 400
 BOOT_MESSAGES: Final = 1700
 """The number of messages before the flush of a boot: 2 MiB of journal objects."""
 
@@ -258,9 +260,9 @@ def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
 
 
 def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
-    """Return the longest time in seconds that a message of a load waited for journald, by the journal's own times.
+    """Return the longest time in seconds that a message of a load waited for journald, as `probe syslog` measures it.
 
-    LOAD_RATE messages are logged per second, after UNSYNCED untimed ones. After a second, journald is asked to sync its
+    LOAD_RATE messages are logged per second, after UNSYNCED other ones. After a second, journald is asked to sync its
     files, unless the strategy has no fsync. Then the strategy acts, and the load continues for two seconds.
 
     Raises: RuntimeError if a message does not arrive in the journal.
@@ -268,16 +270,6 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
     journald = place.journald
     run("btrfs", "filesystem", "sync", place.volume.mountpoint)  # dirty data of the boot is no part of the load
     journald.age(1, messages=UNSYNCED, syncs=False)
-    stop = threading.Event()
-    sent = 0
-
-    def load() -> None:
-        nonlocal sent
-        for fields in messages(seed=3):
-            journald.log(fields.pop("MESSAGE"), LAB_LOAD="1", **fields)
-            sent += 1
-            if stop.wait(1 / LOAD_RATE):
-                return
 
     def act() -> None:
         time.sleep(1)
@@ -287,21 +279,16 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
             step(place)
         time.sleep(2)
 
-    thread = threading.Thread(target=load)
-    thread.start()
-    try:
-        slow_s(place.volume, iops, act)
-    finally:
-        stop.set()
-        thread.join()
-    words = ("journalctl", "--quiet", "--output=json", f"--directory={journald.journal}", "LAB_LOAD=1")
-    deadline_s = time.monotonic() + ARRIVAL_S
-    while time.monotonic() < deadline_s:
-        waits_us = [compute_wait_us(parse_text_fields(line)) or 0 for line in run(*words).encode().splitlines()]
-        if len(waits_us) == sent:
-            return max(waits_us) / 1e6
-        time.sleep(0.1)
-    raise RuntimeError(f"{sent - len(waits_us)} of {sent} messages did not arrive in the journal")
+    asked = Namespace(rate=LOAD_RATE, size=LOAD_BYTES, flat_out=False)
+    load = syslog.at(Target.of(journald), asked, sys.maxsize)
+    with closing(load), ThreadPoolExecutor(1) as pool:
+        found, acting = next(load), pool.submit(slow_s, place.volume, iops, act)
+        while not acting.done():
+            next(load)
+    acting.result()
+    if found.losses or found.faults:
+        raise RuntimeError(" ".join([*found.losses, *found.faults]))
+    return max(found.series[1].waits_ns()) / 1e9
 
 
 def _cold_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:

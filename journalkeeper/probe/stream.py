@@ -120,7 +120,7 @@ def measure(asked: Namespace) -> Steps:
 
 def at(where: Target, asked: Namespace) -> Steps:
     """Measure the user's command until it ends or for the requested time; without a command, our own programs."""
-    programs = [Program(asked.argv, escaped(os.path.basename(asked.argv[0])), None)] if asked.argv else _own(asked)
+    programs = _make_programs(asked)
     rows = [series for one in programs for series in one.rows]
     found = Measurement(rows, COLUMNS, own_verdict=lambda limit: describe(programs, limit))
     yield found
@@ -153,14 +153,14 @@ def at(where: Target, asked: Namespace) -> Steps:
                 found.notes.append(f"{programs[0].name} ended with exit status {processes[0].returncode}.")
 
 
-def _own(asked: Namespace) -> list[Program]:
-    """Return our own programs: one that buffers its lines, and one that does not."""
+def _make_programs(asked: Namespace) -> list[Program]:
+    """Return the user's command, or our own programs: one that does not buffer its lines, and one that does."""
+    if asked.argv:
+        return [Program(asked.argv, escaped(os.path.basename(asked.argv[0])), None)]
     count = max(1, round(asked.rate * asked.seconds))
     pad = max(0, asked.size - len(f"{time.monotonic_ns()} 000000 \n"))
-    python, words = (
-        ["env", "-u", "PYTHONUNBUFFERED", sys.executable],
-        [PYTHON, str(count), str(1 / asked.rate), str(pad)],
-    )
+    python = ["env", "-u", "PYTHONUNBUFFERED", sys.executable]
+    words = [PYTHON, str(count), str(1 / asked.rate), str(pad)]
     return [
         Program([*python, "-u", "-c", *words], "python -u", count),
         Program([*python, "-c", *words], "python", count),

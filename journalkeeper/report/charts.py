@@ -150,17 +150,17 @@ class _Timed(Protocol):
 T = TypeVar("T", bound=_Timed)
 
 
-def _in_time(rows: Iterable[T], now_us: int) -> list[T]:
+def _drop_implausible(rows: Iterable[T], now_us: int) -> list[T]:
     """Return the rows with a plausible time: neither before journald existed nor after now."""
     return [row for row in rows if FIRST_US <= row.when_us <= now_us + HOUR_US]
 
 
 def _describe_omission(number: int, noun: str) -> list[str]:
-    """Return a note on the rows that `_in_time` left out."""
+    """Return a note on the rows that `_drop_implausible` left out."""
     return [f"{counted(number, noun)} dated before 2011 or after now by a wrong clock, left out."] if number else []
 
 
-def _levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]:
+def _choose_levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]:
     """Return about four labels of round numbers from 0 to at least `high`: multiples of 1, 2 or 5 times 10^n."""
     step = max(high, 1e-6) / 4
     power = 10.0 ** (ceil(log10(step)) - 1)
@@ -169,7 +169,7 @@ def _levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]:
     return tuple((level, f"{level:g}{unit}" if unit else f"{level:,.0f}") for level in levels if unit or level % 1 == 0)
 
 
-def _time_labels(low: int, high: int) -> tuple[tuple[float, str], ...]:
+def _label_times(low: int, high: int) -> tuple[tuple[float, str], ...]:
     """Return LABELS labels at even distances on an axis of time."""
     written = day if high - low > 4 * DAY_US else hour
     return tuple((at, written(at)) for at in (low + (high - low) * part // (LABELS - 1) for part in range(LABELS)))
@@ -178,7 +178,7 @@ def _time_labels(low: int, high: int) -> tuple[tuple[float, str], ...]:
 # boots
 
 
-def boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
+def draw_boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
     """Return the chart of boots: the time of each, and the part of the journal's flush.
 
     A mark shows when the history began, which is the day of the installation.
@@ -192,9 +192,9 @@ def boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
         since_us = record.counters.since_us
     first = None if since_us is None else bisect_right([boot.first_us for boot in shown], since_us)
     written = day if shown[-1].first_us - shown[0].first_us > 4 * DAY_US else hour
-    userspace = Bars("userspace", "userspace", _columns([_s(boot.userspace_us) for boot in shown], shown))
-    flush = Bars("flush", "of it, the journal's flush", _columns([_s(boot.waited_us) for boot in shown], shown))
-    levels = _levels(max([bar[2] for bar in (*userspace.bars, *flush.bars)], default=0.0), " s")
+    userspace = Bars("userspace", "userspace", _make_bars([_s(boot.userspace_us) for boot in shown], shown))
+    flush = Bars("flush", "of it, the journal's flush", _make_bars([_s(boot.waited_us) for boot in shown], shown))
+    levels = _choose_levels(max([bar[2] for bar in (*userspace.bars, *flush.bars)], default=0.0), " s")
     chart = Chart(
         low=0,
         high=len(shown),
@@ -208,7 +208,7 @@ def boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
         words=tuple((place + 0.5, "?") for place, boot in enumerate(shown) if _s(boot.userspace_us) is None),
         mark=(first, f"kept since {written(since_us or 0)}") if first is not None and 0 < first < len(shown) else None,
     )
-    return Figure(name, title, _describe_boots(shown, first), chart, _boots_table(shown), _boots_notes(known, shown))
+    return Figure(name, title, _describe_boots(shown, first), chart, _tabulate_boots(shown), _note_gaps(known, shown))
 
 
 def _describe_boots(shown: Sequence[Boot], first: int | None) -> str:
@@ -229,7 +229,7 @@ def _describe_median(some: Sequence[Boot]) -> str:
     return f"{seconds(median(known))} in the median of {counted(len(known), 'boot')}" if known else ""
 
 
-def _boots_notes(known: Sequence[Boot], shown: Sequence[Boot]) -> tuple[str, ...]:
+def _note_gaps(known: Sequence[Boot], shown: Sequence[Boot]) -> tuple[str, ...]:
     notes = []
     without = sum(_s(boot.userspace_us) is None for boot in shown)
     if without:
@@ -242,7 +242,7 @@ def _boots_notes(known: Sequence[Boot], shown: Sequence[Boot]) -> tuple[str, ...
     return tuple(notes)
 
 
-def _boots_table(shown: Sequence[Boot]) -> Table:
+def _tabulate_boots(shown: Sequence[Boot]) -> Table:
     newest = shown[-MOST_ROWS:]
     rows = tuple(
         (when(boot.first_us), _seconds(boot.userspace_us), _seconds(boot.waited_us)) for boot in reversed(newest)
@@ -251,7 +251,7 @@ def _boots_table(shown: Sequence[Boot]) -> Table:
     return Table(part, ("Boot of", "Userspace", "Flush"), rows)
 
 
-def _columns(heights: Sequence[float | None], shown: Sequence[Boot]) -> tuple[tuple[float, float, float, str], ...]:
+def _make_bars(heights: Sequence[float | None], shown: Sequence[Boot]) -> tuple[tuple[float, float, float, str], ...]:
     """Return a bar for each known height; a bar takes the middle eight tenths of its place."""
     return tuple(
         (place + 0.1, place + 0.9, height, f"{when(boot.first_us)}: {seconds(height)}")
@@ -273,13 +273,13 @@ def _seconds(span_us: int | None) -> str:
 # extents
 
 
-def extents(record: Recorded, files: Sequence[JournalFile], now_us: int) -> Figure:
+def draw_extents(record: Recorded, files: Sequence[JournalFile], now_us: int) -> Figure:
     """Return the chart of extents over time, their ideal number, and the time of each rewrite, up to the present files.
 
     Rows with an implausible time are left out, and a note reports their number.
     """
     name, title = "extents", "Extents"
-    kept = _in_time(record.totals, now_us)
+    kept = _drop_implausible(record.totals, now_us)
     if not kept:
         return Figure(name, title, "The history is empty: the service records extents when they change.")
     moments = [one for one in sum_instances(kept) if not files or one.when_us < now_us]
@@ -287,9 +287,9 @@ def extents(record: Recorded, files: Sequence[JournalFile], now_us: int) -> Figu
         moments.append(Totals(now_us, "", *totals(files)))
     last = moments[-1]
     low, high = min(moments[0].when_us, last.when_us - HOUR_US), last.when_us
-    levels = _levels(max(one.extents for one in moments))
+    levels = _choose_levels(max(one.extents for one in moments))
     top = levels[-1][0]
-    done = (entry.when_us for entry in _in_time(record.entries, now_us) if entry.outcome.result is Result.DONE)
+    done = (entry.when_us for entry in _drop_implausible(record.entries, now_us) if entry.outcome.result is Result.DONE)
     layers = (
         Line("ideal", "ideal", tuple((one.when_us, one.ideal_extents) for one in moments)),
         Line("active", "in active files", tuple((one.when_us, one.active_extents) for one in moments)),
@@ -304,7 +304,7 @@ def extents(record: Recorded, files: Sequence[JournalFile], now_us: int) -> Figu
     )
     part = f"{len(rows)} of {len(moments):,} notes" if len(rows) < len(moments) else "all notes"
     table = Table(f"Extents, {part}, the newest first", ("Time", "Extents", "Ideal", "In active files", "Files"), rows)
-    chart = Chart(low, high, top, levels, _time_labels(low, high), layers)
+    chart = Chart(low, high, top, levels, _label_times(low, high), layers)
     return Figure(name, title, said, chart, table, tuple(_describe_omission(len(record.totals) - len(kept), "note")))
 
 
@@ -324,10 +324,10 @@ def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
 # intake delay
 
 
-def intake(journal: Journal, now_us: int) -> Figure:
+def draw_intake(journal: Journal, now_us: int) -> Figure:
     """Return the chart of the waits for journald over time: the median, the 99th percentile and the longest wait."""
     name, title = "intake", "Intake delay"
-    timely = _in_time(journal.intake, now_us)
+    timely = _drop_implausible(journal.intake, now_us)
     kept = sorted(entry for entry in timely if entry.wait_us >= 0)
     if not kept:
         return Figure(name, title, "No message in the journal has the time at which it was sent.")
@@ -345,14 +345,18 @@ def intake(journal: Journal, now_us: int) -> Figure:
     notes += _describe_omission(len(journal.intake) - len(timely), "message")
     low, high = kept[0].when_us, max(kept[-1].when_us, kept[0].when_us + MINUTE_US)
     number = min(MOST_SPANS, max(MOST_ROWS, len(kept) // SPAN_MESSAGES))
-    spans = _spans(kept, low, ceil((high - low + 1) / number))
+    spans = _group_by_span(kept, low, ceil((high - low + 1) / number))
     lines = tuple(
-        Line(css, label, tuple((at, _wait_level(quantile(some, per_mille)) if some else None) for at, some, _ in spans))
+        Line(
+            css,
+            label,
+            tuple((at, _scale_wait(quantile(some, per_mille)) if some else None) for at, some, _ in spans),
+        )
         for css, label, per_mille in (("worst", "longest", 1000), ("p99", "p99", 990), ("p50", "median", 500))
     )
-    top = ceil(_wait_level(waits[-1])) or 1
+    top = ceil(_scale_wait(waits[-1])) or 1
     levels = tuple((level, label) for level, label in enumerate(WAIT_LABELS) if level <= top)
-    chart = Chart(low, high, top, levels, _time_labels(low, high), lines)
+    chart = Chart(low, high, top, levels, _label_times(low, high), lines)
     rows = tuple(
         (
             when(at),
@@ -360,7 +364,7 @@ def intake(journal: Journal, now_us: int) -> Figure:
             *(format_span(quantile(some, part), 1) for part in (500, 990, 1000)),
             unit or UNKNOWN,
         )
-        for at, some, unit in reversed(_spans(kept, low, ceil((high - low + 1) / MOST_ROWS)))
+        for at, some, unit in reversed(_group_by_span(kept, low, ceil((high - low + 1) / MOST_ROWS)))
         if some
     )
     heads = ("From", "Messages", "Median", "p99", "Longest", "The unit that waited longest")
@@ -368,7 +372,7 @@ def intake(journal: Journal, now_us: int) -> Figure:
     return Figure(name, title, said, chart, table, tuple(notes))
 
 
-def _spans(kept: Sequence[Intake], low_us: int, span_us: int) -> list[tuple[int, list[int], str]]:
+def _group_by_span(kept: Sequence[Intake], low_us: int, span_us: int) -> list[tuple[int, list[int], str]]:
     """Return for each span of time its start, the waits in order of length, and the unit that waited longest."""
     found: list[list[tuple[int, str]]] = [[] for _ in range((kept[-1].when_us - low_us) // span_us + 1)]
     for entry in kept:
@@ -379,6 +383,6 @@ def _spans(kept: Sequence[Intake], low_us: int, span_us: int) -> list[tuple[int,
     ]
 
 
-def _wait_level(wait_us: float) -> float:
+def _scale_wait(wait_us: float) -> float:
     """Return the position of a wait on the logarithmic axis of WAIT_LABELS."""
     return max(0.0, log10(max(wait_us, 1)) - 1)

@@ -81,11 +81,11 @@ def figures(evidence: Evidence) -> tuple[Figure, ...]:
     if isinstance(journal, Unknown):
         boots, intake = _unknown("boots", "Boots", journal), _unknown("intake", "Intake delay", journal)
     else:
-        boots = charts.boots(journal.boots, None if isinstance(record, Unknown) else record)
-        intake = charts.intake(journal, now_us)
+        boots = charts.draw_boots(journal.boots, None if isinstance(record, Unknown) else record)
+        intake = charts.draw_intake(journal, now_us)
     if isinstance(record, Unknown):
         return boots, _unknown("extents", "Extents", record), intake
-    return boots, charts.extents(record, files, now_us), intake
+    return boots, charts.draw_extents(record, files, now_us), intake
 
 
 def _unknown(name: str, title: str, why: Unknown) -> Figure:

@@ -23,14 +23,14 @@ from journalkeeper.cli.program import run
 from journalkeeper.model.errors import FileError
 from journalkeeper.probe import base, fsync, stream, syslog, who
 from journalkeeper.probe import bed as beds
-from journalkeeper.probe.base import Measurement
+from journalkeeper.probe.base import Measurement, Target
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.compare import STRATEGIES, Strategy, measure_wait_s
 from journalkeeper.probe.distribution import Limit
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.answers import check
 from tests.bench.figures import REPOSITORY
-from tests.btrfs.test_probe_truths import at_bed, ended
+from tests.btrfs.test_probe_truths import ended
 from tests.patience import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -287,7 +287,7 @@ def test_ctrl_c_shows_what_there_is(started: Callable[..., subprocess.Popen[byte
 
 
 def test_a_journald_that_dies_is_said_and_what_was_sent_before_is_shown(bed: Bed) -> None:
-    steps = syslog.at(at_bed(bed), Namespace(size=200, rate=200, seconds=5, flat_out=False), 1000)
+    steps = syslog.at(Target.of(bed.journald), Namespace(size=200, rate=200, seconds=5, flat_out=False), 1000)
     found = next(steps)
     for number, _ in enumerate(steps):
         if number == 50:
@@ -399,7 +399,7 @@ def asked(**more: object) -> Namespace:
 
 @pytest.mark.parametrize("probe", ["syslog", "stream"])
 def test_a_clock_that_was_set_by_an_hour_makes_no_wait_longer(bed: Bed, probe: str) -> None:
-    where = at_bed(bed)
+    where = Target.of(bed.journald)
     stepped = where._replace(journalctl=(sys.executable, "-c", STEPPED, *where.journalctl[1:], "--output=json"))
     found = ended(syslog.at(stepped, asked(), 50) if probe == "syslog" else stream.at(stepped, asked()))
     assert all(series.took_ns for series in found.series)
@@ -408,7 +408,7 @@ def test_a_clock_that_was_set_by_an_hour_makes_no_wait_longer(bed: Bed, probe: s
 
 
 def test_messages_that_do_not_come_are_counted_and_said(make_bed: Callable[..., Bed]) -> None:
-    found = ended(syslog.at(at_bed(make_bed("MaxLevelStore=warning")), asked(), 50))
+    found = ended(syslog.at(Target.of(make_bed("MaxLevelStore=warning").journald), asked(), 50))
     assert [len(series.took_ns) for series in found.series] == [50, 0]
     assert found.losses == ["50 of 50 messages did not arrive in the journal."]
     assert found.verdict(Limit(60 * 10**9, "X=")).startswith(found.losses[0])
@@ -419,7 +419,7 @@ def test_the_processor_time_of_journald_is_what_the_scheduler_counts(bed: Bed) -
         tasks = Path(f"/proc/{bed.journald.pid}/task").glob("*/schedstat")
         return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
-    steps = syslog.at(at_bed(bed), asked(flat_out=True, seconds=2), sys.maxsize)
+    steps = syslog.at(Target.of(bed.journald), asked(flat_out=True, seconds=2), sys.maxsize)
     found = next(steps)
     before_s, began_s = scheduled_s(), time.monotonic()
     for _ in steps:
@@ -433,7 +433,7 @@ def test_the_processor_time_of_journald_is_what_the_scheduler_counts(bed: Bed) -
 
 
 def test_a_programs_own_buffer_is_not_taken_for_journalds_delay(bed: Bed) -> None:
-    found = ended(stream.at(at_bed(bed), asked(size=128, seconds=1.7)))
+    found = ended(stream.at(Target.of(bed.journald), asked(size=128, seconds=1.7)))
     said = found.verdict(Limit(500_000_000, "X="))
     assert re.match(r"A reader has a line at most \d+ ms after journald, (within|over) 500 ms \(X=\)\. ", said)
     assert re.search(r"python keeps lines back for up to [\d.]+ m?s: it writes up to \d+ lines \(8.0K\) at once", said)
@@ -455,7 +455,7 @@ def test_a_programs_own_buffer_is_not_taken_for_journalds_delay(bed: Bed) -> Non
     ],
 )
 def test_a_command_of_the_users_is_measured(bed: Bed, program: str, status: int, lines: int, says: str) -> None:
-    found = ended(stream.at(at_bed(bed), asked(seconds=30, argv=[sys.executable, "-c", program])))
+    found = ended(stream.at(Target.of(bed.journald), asked(seconds=30, argv=[sys.executable, "-c", program])))
     (row,) = found.series
     assert len(row.took_ns) == lines
     assert says in found.verdict(Limit(500_000_000, "X="))

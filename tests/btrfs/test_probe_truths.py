@@ -67,13 +67,6 @@ def ended(steps: Steps) -> Measurement:
     return found
 
 
-def at_bed(place: Bed) -> Target:
-    """The bed's journald, as the probes ask one."""
-    journald = place.journald
-    sockets = Path(f"/proc/{journald.pid}/root/run/systemd/journal")
-    return Target(sockets, journald.pid, ("journalctl", f"--directory={journald.journal}"))
-
-
 class Stop(NamedTuple):
     """From when to when journald was stopped, by the stopper's clock, and what the probe saw."""
 
@@ -93,7 +86,7 @@ class Stop(NamedTuple):
 def stopped(place: Bed, rate: float, seconds: float = 1.2) -> Stop:
     """The syslog probe at a journald that is stopped for a while."""
     asked = Namespace(size=200, rate=rate, seconds=seconds, flat_out=False)
-    steps = syslog.at(at_bed(place), asked, round(rate * seconds))
+    steps = syslog.at(Target.of(place.journald), asked, round(rate * seconds))
     words = [sys.executable, "-c", STOPPER, str(place.journald.pid)]
     later = threading.Timer(0.3, lambda: said.append(subprocess.check_output(words, text=True)))
     said: list[str] = []
@@ -159,7 +152,7 @@ def _capacity(place: Bed) -> int:
     os.kill(place.journald.pid, signal.SIGSTOP)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.connect(os.fspath(at_bed(place).sockets / "dev-log"))
+            sender.connect(os.fspath(Target.of(place.journald).sockets / "dev-log"))
             for number in itertools.count():
                 try:
                     sender.send(syslog.datagram(200), socket.MSG_DONTWAIT)
@@ -214,7 +207,7 @@ def counted_fsyncs(place: Path, disk: Control, iops: int = 25) -> Truth:
 def burst(place: Bed) -> Truth:
     """A buffered program is heard of when its buffer is full."""
     asked = Namespace(rate=100, size=128, seconds=1.7, argv=[])
-    found = ended(stream.at(at_bed(place), asked))
+    found = ended(stream.at(Target.of(place.journald), asked))
     (buffered,) = [one for one in found.series if one.name == "python, journald"]
     ends = sorted(began + took for began, took in zip(buffered.began_ns, buffered.took_ns, strict=True))
     first = [0, *(number for number in range(1, len(ends)) if ends[number] - ends[number - 1] > 100 * MS)]

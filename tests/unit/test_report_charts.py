@@ -27,7 +27,7 @@ def boot(number: int, **changes: object) -> Boot:
 
 
 def boots(known: Sequence[Boot], since_us: int | None = None) -> Figure:
-    return charts.boots(known, Recorded(since_us, (), (), None, ()))
+    return charts.draw_boots(known, Recorded(since_us, (), (), None, ()))
 
 
 def drawn(figure: Figure) -> Chart:
@@ -70,7 +70,7 @@ def chart(layer: Bars | Line, high: float = 10) -> Chart:
     ],
 )
 def test_levels_are_round_numbers_that_reach_the_highest(high: float, unit: str, expected: list[str]) -> None:
-    assert [text for _, text in charts._levels(high, unit)] == expected
+    assert [text for _, text in charts._choose_levels(high, unit)] == expected
 
 
 @pytest.mark.parametrize(("number", "height"), [(5, ROWS / 2), (10, ROWS), (-5, 0), (0, 0)])
@@ -152,7 +152,7 @@ def test_boots_without_times_are_said(known: list[Boot]) -> None:
 
 
 def extents(totals: Sequence[Totals], *entries: Entry, now_us: int = LATER_US) -> Figure:
-    return charts.extents(Recorded(None, entries, tuple(totals), None, ()), (), now_us)
+    return charts.draw_extents(Recorded(None, entries, tuple(totals), None, ()), (), now_us)
 
 
 def moment(when_us: int, instance: str, extents: int, size: int = 100 << 20) -> Totals:
@@ -181,7 +181,7 @@ def test_the_table_has_the_newest_of_ten_thousand_notes() -> None:
 
 def test_the_chart_ends_with_the_files_as_they_are_now() -> None:
     record = Recorded(None, (), (moment(NOW_US - DAY_US, "a", 2928),), None, ())
-    figure = charts.extents(record, (file(), file(extents=Extents(total=8, data_bytes=1 << 20))), NOW_US)
+    figure = charts.draw_extents(record, (file(), file(extents=Extents(total=8, data_bytes=1 << 20))), NOW_US)
     assert figure.said.startswith("6,000 extents at ")
     assert cells(figure)[0][1:] == ("6,000", "2", "6,000", "2")
     assert (drawn(figure).low, drawn(figure).high) == (NOW_US - DAY_US, NOW_US)
@@ -210,7 +210,7 @@ def test_an_empty_record_is_said() -> None:
 
 
 def intake(taken: list[Intake], *, oldest_us: int | None = None, complete: bool = True) -> Figure:
-    return charts.intake(Journal(len(taken), oldest_us, complete, tuple(taken)), NOW_US)
+    return charts.draw_intake(Journal(len(taken), oldest_us, complete, tuple(taken)), NOW_US)
 
 
 def test_the_lines_are_the_median_the_p99_and_the_longest_wait_of_each_span() -> None:
@@ -255,8 +255,8 @@ def test_a_clock_that_was_set_back_makes_no_negative_wait_and_is_said() -> None:
 
 def test_where_the_journal_was_not_read_to_its_beginning_is_said() -> None:
     known = journal()
-    assert "read back to" in " ".join(charts.intake(known, NOW_US).notes)
-    assert "read back to" not in " ".join(charts.intake(known._replace(complete=True), NOW_US).notes)
+    assert "read back to" in " ".join(charts.draw_intake(known, NOW_US).notes)
+    assert "read back to" not in " ".join(charts.draw_intake(known._replace(complete=True), NOW_US).notes)
 
 
 def test_no_message_with_a_time_is_said() -> None:
