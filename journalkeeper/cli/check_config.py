@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper check-config`: show the configuration, or all errors in it.
 
-Reads journalkeeper.conf and its drop-ins as the service does and shows every directive with
-its value. What is wrong is named with file, line, key and what is allowed.
+Reads journalkeeper.conf and its drop-ins as the service does, and shows the value of every directive. For
+each mistake it shows the file, the line, the key, and what is allowed.
 
 examples:
   journalkeeper check-config              what is in force?
@@ -10,7 +10,7 @@ examples:
   journalkeeper check-config -j           problems and values for programs
 
 exit status:
-  0 the configuration is right, 1 it is not, 2 wrong usage
+  0 the configuration is valid, 1 it is not, 2 wrong usage
 """
 
 from __future__ import annotations

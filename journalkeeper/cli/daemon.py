@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper daemon`: the service in the foreground.
 
-Watches the journal directories and keeps their files in order until SIGTERM. Archives are
-rewritten once, some time after they appeared; ranges of active files in journald's flush
-windows. A directory that is not there, as after -D, is waited for. SIGHUP reads the
-configuration again. Runs as well without systemd and in the foreground; journalkeeper.service
-runs it on a host.
+Watches the journal directories and keeps their files in order until SIGTERM. It rewrites archives once,
+some time after they appeared, and ranges of active files in journald's flush windows. It waits for a
+directory that does not exist. SIGHUP makes it read the configuration again. It also runs without systemd
+and in the foreground; journalkeeper.service runs it on a host.
 
 examples:
   journalkeeper daemon                  as journalkeeper.service does

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper defrag`: do what `plan` shows.
 
-Rewrites what is fragmented: archived files once, compressed; active files while journald
-is not about to flush them. Ctrl-C ends it after the chunk at hand; every file is whole
-at any moment, whatever ends it. While the service runs, the service does it, and shows
-the same; a user whom polkit allows it needs no root then.
+Rewrites fragmented files. Archived files are rewritten once and compressed. Active files are rewritten
+while journald is not about to flush them. Ctrl-C ends the run after the present chunk, and every file is
+whole at any moment. While the service runs, it does the work, and a user with polkit authorization needs
+no root.
 
 examples:
   sudo journalkeeper defrag -n          show what would be done, as `plan`

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper doctor`: find what is wrong or risky on this host, each with its remedy. It changes nothing.
 
-Says what is wrong or risky with the journal of this host, by the files, the record, the
-journal itself and the units, each with what it was found by and the commands that mend it.
-What could not be looked at is said, and counts as neither right nor wrong. Nothing is changed.
+Shows what is wrong or risky with the journal of this host, with the evidence and the commands that mend
+it. It looks at the files, the history, the journal and the units. A check that cannot be made is listed,
+and counts as neither passed nor failed. Nothing is changed.
 
 examples:
   sudo journalkeeper doctor
   sudo journalkeeper doctor --check             for monitoring
   sudo journalkeeper doctor -j | jq '.findings | length'
-  journalkeeper doctor -D /mnt/var/log/journal  what another host's disk tells
+  journalkeeper doctor -D /mnt/var/log/journal  on another host's disk
 
 exit status:
   0 it ran, whatever it found; 1 with --check there is a problem, or journalctl failed; 2 wrong usage

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper explain`: describe one file or directory in full. It changes nothing.
 
-Tells one file's story: what it is; a picture of how it lies, a sign for each MiB; what a
-cold reader waits for it; what was done to it; what is decided about it, why, and when that
-can change. Of a directory: whose it is, its flush window, and how long a history it keeps.
+Describes one file: its properties, a picture with one character for each MiB, the time of a cold read,
+past actions, and the present decision with its reason and its end. For a directory it describes the
+journald that writes there, the flush window, and how long a history the files cover.
 
 examples:
   journalkeeper explain /var/log/journal/*/system.journal

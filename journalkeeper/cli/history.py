@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper history`: show past actions and extent counts. It reads only the history.
 
-Shows what was done to files, the oldest first, and how the number of extents of active
-files grew, as far as the record in the state directory goes back. RUN BY is service
-(by itself), request (the service, for a user) or defrag (the command, without the service).
-IDEAL is the number of extents of a whole file.
+Shows past actions, the oldest first, and the number of extents of active files over time, as far back
+as the history in the state directory goes. RUN BY is "service" (its own work), "request" (the service, for
+a user) or "defrag" (the command, without the service). IDEAL is the number of extents of a whole file.
 
 times: 2026-11-21, "2026-11-21 10:00", 10:00, today, yesterday, -3d, "3 days ago", @1795255200
 

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper lab`: measurements on a scratch volume with a journald of its own.
 
-Compares what can be done about fragmentation, on the disk that has the directory DIR: makes a
-btrfs in a file there, with a journald of its own, ages a journal under one strategy after the
-other by the same messages and flushes, and measures each with cold caches. The host's own journal
-is not touched; the file grows to about 300 MiB and is gone at the end. It takes ten minutes, with
---extents=800 three.
+Compares strategies against fragmentation on the disk that contains the directory DIR. It makes a btrfs in
+a file there and starts a journald of its own. It ages a journal under each strategy with the same messages
+and flushes, and measures it with cold caches. The host's own journal stays untouched. The file grows to
+about 300 MiB and is removed at the end. A comparison takes ten minutes, or three with --extents=800.
 
-strategies: untouched; no fsync (untouched, and journald never syncs: the difference in WAIT is
-what its fsync is of a logger's wait); NOCOW (chattr +C); autodefrag (the mount option); defrag (btrfs filesystem
+strategies: untouched; no fsync (untouched, and journald never syncs: the difference in WAIT is the share of
+its fsync in a logger's wait); NOCOW (chattr +C); autodefrag (the mount option); defrag (btrfs filesystem
 defragment of the active file before each shutdown); btrfsmaintenance (its find, once a day);
 rotate (journalctl --rotate before each shutdown); keeper (journalkeeper with Nocow=no, between
 flushes as its service, and before each shutdown as its unit)
 
-columns: FLUSH, what a boot waits for: a runtime journal of 2 MiB is flushed into the aged one;
-WAIT, the longest that one of 50 messages a second waits for journald after that, while it syncs
-and the strategy acts; before the last shutdown LAST 10, journalctl -n 10, ALL, reading every
-entry, EXTENTS and DISK of all journal files; WRITTEN, to the device in all days
+columns: FLUSH, the time to flush a runtime journal of 2 MiB into the aged one, as at a boot; WAIT, the longest
+wait of one of 50 messages a second after that, while journald syncs and the strategy acts; LAST 10 and ALL, the
+times of journalctl -n 10 and of reading every entry before the last shutdown; EXTENTS and DISK, of all journal
+files; WRITTEN, the bytes written to the device on all days
 
 examples:
   sudo journalkeeper lab compare /var/tmp

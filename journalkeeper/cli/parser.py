@@ -22,7 +22,7 @@ from journalkeeper.model.errors import UsageError
 
 DESCRIPTION = """\
 Keeps systemd-journald's files whole on btrfs: few extents, compressed archives, no waiting.
-`scan` shows how things are, `plan` what would be done and why, `defrag` does it."""
+`scan` shows the files, `plan` shows what would be done to them and why, `defrag` does it."""
 
 EPILOG = """\
 examples:
@@ -75,32 +75,32 @@ _READS_STATE = "the state directory is readable by root only"
 _NEEDS_POLKIT = "it needs polkit authorization (org.journalkeeper1.manage)"
 
 COMMANDS = (
-    Command("status", "what the service does, totals, and what was done last", "status", _READS_STATE),
-    Command("scan", "every journal file: kind, extents, size, disk space, flags", "scan", _READS_FILES),
-    Command("plan", "what would be done to which file and why, and why not", "plan", _READS_FILES),
-    Command("defrag", "do what plan shows", "defrag", "it rewrites files that belong to root"),
-    Command("history", "what was done to each file over time", "history", _READS_STATE),
-    Command("explain", "one file's story: its picture, price and past, and what is decided", "explain", _READS_FILES),
-    Command("report", "one page with charts: boots, extents, waits, bytes, every action", "report", _READS_FILES),
-    Command("doctor", "what is wrong or risky on this host, each with its remedy", "doctor", _READS_FILES),
-    Command("retention", "how long a history fits the same bytes, and the setting for it", "retention", _SETS_JOURNALD),
-    Command("pause", "no work of the service's own, for a while", "pause", _NEEDS_POLKIT, OF_THE_SERVICE),
+    Command("status", "show the verdict, the state of the service, and the last run", "status", _READS_STATE),
+    Command("scan", "show every journal file: kind, extents, size, disk space, flags", "scan", _READS_FILES),
+    Command("plan", "show what would be done to each file and why, or why not", "plan", _READS_FILES),
+    Command("defrag", "do what `plan` shows", "defrag", "it rewrites files that belong to root"),
+    Command("history", "show past actions and extent counts", "history", _READS_STATE),
+    Command("explain", "describe one file: its placement, price, past, and decision", "explain", _READS_FILES),
+    Command("report", "write one page with charts: boots, extents, waits, actions", "report", _READS_FILES),
+    Command("doctor", "show what is wrong or risky on this host, with remedies", "doctor", _READS_FILES),
+    Command("retention", "show how long a history fits the same bytes, or set it", "retention", _SETS_JOURNALD),
+    Command("pause", "stop the service's own work for a while", "pause", _NEEDS_POLKIT, OF_THE_SERVICE),
     Command("resume", "end a pause", "pause", _NEEDS_POLKIT, OF_THE_SERVICE),
-    Command("probe", "measure what loggers, readers and disks wait for", "probe", "it starts a journald, or traces"),
+    Command("probe", "measure how long loggers, readers and disks wait", "probe", "it starts a journald, or traces"),
     Command(
         "lab",
-        "measure strategies on a scratch volume",
+        "compare strategies on a scratch volume",
         "lab",
         "it mounts a scratch volume",
         "makes a journal and a configuration of its own",
     ),
     Command(
         "daemon",
-        "the service: watch, and keep the journals in order",
+        "run the service: watch the journals and keep them in order",
         "daemon",
         "it rewrites files that belong to root",
     ),
-    Command("check-config", "read the configuration and say what is wrong in it", "check_config", "it is not readable"),
+    Command("check-config", "check the configuration, and show it", "check_config", "it is not readable"),
 )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper pause [SPAN]` and `journalkeeper resume`: stop the service's own work for a while.
 
-`pause` has the running service do no work of its own, for SPAN or until `resume`. The service
-finishes the piece that it works on, and still does what users ask it for. `resume` ends the pause,
-and the service does at once what was due meanwhile. A restart of the service ends a pause, too.
+`pause` stops the service's own work for SPAN, or until `resume`. The service finishes the present piece,
+and still does what users request. `resume` ends the pause, and the service does at once what was due
+meanwhile. A restart of the service also ends a pause.
 
 examples:
   sudo journalkeeper pause          until `journalkeeper resume`

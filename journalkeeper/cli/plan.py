@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper plan`: show what `defrag` would do, and why not more.
 
-Shows what `defrag` would do with the same options: an action or a reason against it for every
-file, what would be written, and when journald's next flush closes the window for active files.
-Nothing is changed. While the service runs, the plan is the service's own.
+Shows what `defrag` would do with the same options. Every file has an action or a reason against one.
+The plan also shows how many bytes would be written, and when journald's next flush closes the window for
+active files. Nothing is changed. While the service runs, the service makes the plan.
 
-columns: EXTENTS, now; EXPECTED, extents afterwards, of a compressed file one for each 128 KiB;
-WRITES, before compression; SAVES, of a cold read and on the disk; PART, "whole file" or the range
-that is rewritten
+columns: EXTENTS, now; EXPECTED, extents afterwards (a compressed file has one for each 128 KiB); WRITES,
+bytes before compression; SAVES, the time of a cold read and the space on the disk; PART, "whole file" or
+the range to rewrite
 
 examples:
   journalkeeper plan                        everything

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper probe`: measure what loggers, readers and disks wait for.
 
-Measures what loggers, readers and disks wait for, and keeps every value. Ctrl-C ends a measurement
-and shows what there is.
+Measures how long loggers, readers and disks wait, and keeps every value. Ctrl-C ends a measurement and
+shows the values so far.
 
 examples:
   journalkeeper probe intake --boot            how long did messages wait?
-  sudo journalkeeper probe fsync --who=2       who waits for which file?
+  sudo journalkeeper probe fsync --who=2       which process syncs which file?
   sudo journalkeeper probe syslog --seconds=2  how long does a program wait?
 
 exit status:

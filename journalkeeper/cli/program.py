@@ -69,7 +69,7 @@ def _run(words: Sequence[str], engine: Engine | None) -> int:
 
 
 def _explain_refusal(command: Command, what: str, number: int) -> str:
-    """Return `what`, and for a user who lacks rights also why they are needed."""
+    """Return `what`, and for an unprivileged user also why the command needs root."""
     if number not in {errno.EACCES, errno.EPERM} or os.geteuid() == 0:
         return what
     return _needs_root(command, f"{command.needs_root} ({what})")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper report`: write one page about a host's journal. It changes nothing else.
 
-Writes one HTML page that needs nothing else, at most 500 KiB, without scripts: how long each
-boot took and how much of it the journal's flush, extents against their ideal, and how long
-messages waited, each with a table; what is wrong or risky; every action with its reason.
+Writes one HTML page of at most 500 KiB, without scripts and without other files. It shows how long each
+boot and the journal's flush in it took, extents against their ideal, and how long messages waited, each
+with a table; then the findings of `doctor`, and every action with its reason.
 
 examples:
   sudo journalkeeper report -o journal.html

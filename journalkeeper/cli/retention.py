@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper retention`: how long a history the journal keeps, how long it could, and journald's setting for it.
 
-Says how long a history the main journal keeps, what it really takes on the disk, and how
-long a history would fit the bytes that it may take now. journald counts uncompressed
-bytes, so archives that were compacted do not by themselves let it keep more. --apply writes
-the setting, --undo removes it; journald itself is left alone, and how it takes the setting
-is said.
+Shows how long a history the main journal covers, what it takes on the disk, and how long a history would
+fit the bytes that it may take now. journald counts uncompressed bytes, so compacted archives alone do not
+let it keep more. --apply writes the setting, and --undo removes it. The output names the command that
+makes journald apply it.
 
 examples:
   sudo journalkeeper retention
@@ -13,7 +12,7 @@ examples:
   sudo journalkeeper retention --undo
 
 exit status:
-  0 done, also if there was nothing to undo; 1 it cannot be told or written; 2 wrong usage
+  0 done, also if there was nothing to undo; 1 the retention is unknown or the setting cannot be written; 2 wrong usage
 """
 
 from __future__ import annotations

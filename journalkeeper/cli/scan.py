@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper scan`: show the state of every journal file. It changes nothing.
 
-Shows every journal file, the worst first: its kind, its extents, its size and the space that it
-takes on the disk (DISK, which the kernel shows to root only). IDEAL is how many extents
-the file would have if it were whole: of a compressed file one for each 128 KiB, else mostly 1. So
-a file that will be compressed can have IDEAL 1 here and more extents EXPECTED in `plan`.
+Shows every journal file, the worst first. IDEAL is the number of extents of a whole file: one for each
+128 KiB of a compressed file, else mostly 1. A file that will be compressed can thus have IDEAL 1 here
+and more extents EXPECTED in `plan`. DISK is the space that the file takes on the disk; only root sees it.
 
-flags: online or offline, the state of a file that journald writes; compressed; nocow; shared
-(with a snapshot or reflink); or why a file cannot be judged
+flags: online or offline (the state of a file that journald writes); compressed; nocow; shared (with a
+snapshot or a reflink); or the reason why a file cannot be judged
 
 examples:
   journalkeeper scan                           all files in /var/log/journal

@@ -95,7 +95,7 @@ def check_files(files: Iterable[Judged], paths: tuple[str, ...], context: Contex
     """Complain about unreadable files, and about files that are no journal files if the user named `paths`.
 
     Return the exit status: 1 if a named file is no journal file. The other files are still processed. An unprivileged
-    user is told how many files are unreadable.
+    user sees how many files are unreadable.
 
     Raises: NeedsRootError if an unprivileged user can read none of the files.
     """

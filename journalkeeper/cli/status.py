@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper status`: the verdict, then the facts from the service and the history. It works for any user.
 
-Begins with the verdict: "OK: ..." or "Act: ..." with what to do. Then it shows what the service
-does and sees now, if it runs, to any user; and from the record, which only root may read: the
-totals of the journal files when they were last looked at, the last run, and what was written in
-the last 24 hours.
+Shows the verdict first: "OK: ..." or "Act: ..." with the remedy. Then it shows the state of the
+service and of its last look, which every user may see. Root also sees the history: the last run, the
+bytes written in the last 24 hours, and the totals of the journal files at the last look.
 
 examples:
   journalkeeper status

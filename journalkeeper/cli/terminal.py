@@ -112,7 +112,7 @@ def page(lines: Sequence[str], environ: Mapping[str, str]) -> bool:
 def run_polkit_agent() -> Iterator[None]:
     """Run polkit's agent during the block, unless the session has one already (--fallback).
 
-    Only a user at a terminal who is not root needs it; without an agent polkit refuses.
+    Only an unprivileged user at a terminal needs it; without an agent polkit refuses.
     """
     if os.geteuid() == 0 or not is_terminal(0) or not is_terminal(2):
         yield

@@ -60,7 +60,7 @@ def maintenance(reading: Reading) -> Advice | None:
 
 
 def impatience(reading: Reading) -> Advice | None:
-    """Give up on a file whose pauses exceed PATIENCE_US. The next file starts with a pause time of 0."""
+    """Give up on a file if its pauses exceed PATIENCE_US. The next file starts with a pause time of 0."""
     return Advice.GIVE_UP if reading.paused_us > PATIENCE_US else None
 
 

@@ -273,7 +273,7 @@ def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bo
 
 
 def _rotate_into_nocow(question: Question) -> Action | Skip | None:
-    """Return a rotation for a datacow file whose directory is NOCOW, a reason against it, or None.
+    """Return a rotation for a datacow file in a NOCOW directory, a reason against it, or None.
 
     A file that a rotation created is not rotated for this reason again: it did not inherit the attribute.
     """

@@ -93,7 +93,7 @@ def veto_settling(case: Case) -> Skip | None:
 
 
 def veto_unfinished_archive(case: Case) -> Skip | None:
-    """Veto an archive whose state byte is not yet ARCHIVED, because journald still writes it.
+    """Veto an archive with a state byte other than ARCHIVED, because journald still writes it.
 
     journald sets the byte when the whole file is on the disk, without an inotify event. So the file is checked again,
     soon if it is young. After a day the state is final: its journald was killed before it could set the byte.
