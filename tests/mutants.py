@@ -122,7 +122,7 @@ def protections(word: str) -> Iterator[tuple[str, Mutant]]:
     """Yield the name and the mutant of each protective check whose row has `word`."""
     for row in PROTECTIONS.read_text().splitlines():
         if word in row and not row.startswith("#"):
-            name, path, old, new = row.split("\t")
+            name, path, old, new = row.replace("\\n", "\n").split("\t")
             before = (CHECKOUT / path).read_text()
             if before.count(old) != 1:
                 raise SystemExit(f"{name}: {path} has {before.count(old)} times {old!r}: mend the row")

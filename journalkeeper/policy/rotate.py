@@ -96,7 +96,7 @@ class Question(NamedTuple):
     host: Host
     request: Request
     config: Config
-    planned: int = 0
+    planned: int
 
     @property
     def volume(self) -> Volume | None:

@@ -457,18 +457,23 @@ def test_no_large_step_of_journalds_deletion_comes_sooner(
 
 
 @pytest.mark.parametrize(
-    ("age_us", "now", "rotated"),
-    [(6 * HOUR_US, False, 1), (6 * HOUR_US - 1, False, 0), (0, True, 1), (-HOUR_US, False, 1)],
+    ("a_day", "age_us", "now", "rotated"),
+    [
+        *((4, 6 * HOUR_US, False, 1), (4, 6 * HOUR_US - 1, False, 0), (4, 0, True, 1), (4, -HOUR_US, False, 1)),
+        *((1, 24 * HOUR_US, False, 1), (1, 24 * HOUR_US - 1, False, 0)),
+    ],
 )
-def test_the_days_rotations_are_spread_over_it(age_us: int, *, now: bool, rotated: int) -> None:
+def test_the_days_rotations_are_spread_over_it(a_day: int, age_us: int, *, now: bool, rotated: int) -> None:
     one = active(per_mib=100, head_time_us=NOW_US - age_us)
-    found = by_price(one, request=UPKEEP._replace(now=now))
+    config = KEEP_DATACOW.model_copy(update={"budget": Budget(rotations_per_day=a_day)})
+    found = by_price(one, request=UPKEEP._replace(now=now), config=config)
     assert len(rotations(found)) == rotated
     if not rotated:
         assert [reason for reason, _ in said(found)] == [Reason.BUDGET]
         assert len(found.actions) == 1
-        assert found.wake_at_us == one.head_time_us + 6 * HOUR_US
-        says = "no rotation: the file is 5h 59min old; to save writes a file is rotated at most every 6h"
+        assert found.wake_at_us == one.head_time_us + 24 * HOUR_US // a_day
+        old, every = {4: ("5h 59min", "6h"), 1: ("23h 59min", "1d")}[a_day]
+        says = f"no rotation: the file is {old} old; to save writes a file is rotated at most every {every}"
         assert [skip.detail for skip in found.skipped if skip.reason is Reason.BUDGET] == [says]
 
 
