@@ -45,6 +45,9 @@ LOOPS = "/sys/block"
 CLEANUP_S = float(os.environ.get("JOURNALKEEPER_CLEANUP_S", "30"))
 """How long the kernel may take to clear a loop device whose last user has just gone."""
 
+LONG_S, UNEXPLAINED = 10.0, ("takes", "long")
+"""A test that takes longer than this says why in its docstring."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give this session a directory and a name, so that its own leftovers are known from others'."""
@@ -116,11 +119,22 @@ def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Judge a test's skip."""
+    """Judge a test's skip, and note a test that takes long without a reason in its docstring or its module's."""
     report = yield
     if not item.get_closest_marker("may_skip"):
         forbid_skip(report)
+    function, module = (getattr(item, name, None) for name in ("function", "module"))
+    explained = bool(getattr(function, "__doc__", "")) or " long because " in (getattr(module, "__doc__", "") or "")
+    if report.when == "call" and report.duration > LONG_S and not explained:
+        report.user_properties.append(UNEXPLAINED)
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that took long and do not explain it."""
+    for report in terminalreporter.getreports("passed"):
+        if UNEXPLAINED in map(tuple, report.user_properties):
+            terminalreporter.write_line(f"{report.nodeid} took {report.duration:.0f} s: say why in its docstring")
 
 
 @pytest.hookimpl(wrapper=True)

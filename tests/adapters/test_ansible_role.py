@@ -124,6 +124,7 @@ def say(control: Control, name: str, *words: str) -> subprocess.CompletedProcess
 @pytest.mark.slow
 @pytest.mark.long
 def test_ansible_lint_has_nothing_to_say_in_its_strictest_profile(control: Control) -> None:
+    """It takes long because ansible-lint starts Ansible for each file."""
     done = say(control, "ansible-lint", "--offline", "--strict", "--profile", "production", "--nocolor")
     assert done.returncode == 0, done.stdout
     assert "'production' was required, and it passed" in done.stdout
@@ -154,6 +155,7 @@ def write_dropin(control: Control, values: dict[str, object]) -> Played:
 
 @pytest.mark.slow
 def test_check_config_takes_the_drop_in_and_a_wrong_one_does_not_take_its_place(control: Control) -> None:
+    """It takes long because it runs four playbooks."""
     values: dict[str, object] = {"journalkeeper_defrag_compress": "zstd:7", "journalkeeper_defrag_active": False}
     assert write_dropin(control, values).changed == {"localhost": 1}
     written = (control.home / "dropin.conf").read_text()

@@ -101,6 +101,7 @@ def test_the_installed_program_runs_nothing_of_a_users(image: Path, tmp_path: Pa
 @pytest.mark.root
 @pytest.mark.slow
 def test_an_upgrade_removes_what_is_no_more_and_leaves_disabled_what_was(image: Path) -> None:
+    """It takes long because pip makes a virtual environment."""
     stale = image / "usr/lib/systemd/system/stale.service"
     stale.touch()
     with (image / HOME / "manifest").open("a") as file:

@@ -124,6 +124,7 @@ def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("expression", ["vector(1)", "vector(1) > 1"], ids=["always", "never"])
 def test_an_alert_that_always_or_never_fires_fails_its_test(tmp_path: Path, expression: str) -> None:
+    """It takes long because promtool tests the rules once for each alert."""
     rules, changed = re.subn(r"(\n +expr: ).*(\n +for: ).*", rf"\g<1>{expression}\g<2>0s", RULES.read_text())
     assert changed == len(ALERTS) > 0
     (tmp_path / RULES.name).write_text(rules)

@@ -104,6 +104,7 @@ def test_the_rpm_holds_the_same_and_rpmlint_has_nothing_to_say(tmp_path: Path, p
 
 
 def test_the_package_for_arch_holds_the_same_and_pacman_takes_it(tmp_path: Path, placed: set[str]) -> None:
+    """It takes long because makepkg builds the package."""
     package = one(build("arch", tmp_path), "*.pkg.tar*")
     with tarfile.open(package) as archive:
         assert payload([member.name + "/" * member.isdir() for member in archive]) == placed
@@ -129,6 +130,7 @@ def test_the_sdist_holds_the_checkout(sdist: Path) -> None:
 
 
 def test_the_sdist_makes_the_wheel_that_the_checkout_makes(sdist: Path, tmp_path: Path) -> None:
+    """It takes long because each build makes an environment of its own."""
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path / "from")  # noqa: S202 - made here; the filter is of Python 3.11.4
     unpacked = one(tmp_path / "from", "*")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Each bench runs, in a tiny size, and prints the figures that were asked for.
 
-No figure that a clock made is judged here.
+No figure that a clock made is judged here. A test takes long because a journal is aged by real flushes.
 """
 
 from __future__ import annotations

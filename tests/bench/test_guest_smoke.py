@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The benches that need a guest run, in a tiny size, and print the rows that were asked for."""
+"""The benches that need a guest run, in a tiny size, and print the rows that were asked for.
+
+A test takes long because hosts are made, booted and aged.
+"""
 
 from __future__ import annotations
 

@@ -41,6 +41,7 @@ FORGED = re.compile(r"(?m)^(?:x 1|# TYPE x|\s*OK: all fine)")
 def test_no_name_forges_a_line_moves_the_terminal_or_ends_a_command(
     top: Path, tmp_path: Path, journal_bytes: bytes
 ) -> None:
+    """It takes long because it starts every command, with and without a terminal."""
     for number, name in enumerate(NAMES):
         content = b"garbage\n\x1b[31m" if number % 3 == 2 else journal_bytes
         put(top / MACHINE, content, os.fsdecode(name), torn=False)

@@ -63,6 +63,7 @@ def ended(process: subprocess.Popen[str], *, when: Callable[[], bool]) -> None:
 
 
 def test_every_example_does_what_it_says(bed: Bed, tmp_path: Path) -> None:
+    """It takes long because it starts some forty commands and two services."""
     need("jq")
     lines = commands(make(tmp_path / "made") / PAGES[0])
     assert len(lines) > 20

@@ -408,6 +408,7 @@ def test_a_clock_that_was_set_by_an_hour_makes_no_wait_longer(bed: Bed, probe: s
 
 
 def test_messages_that_do_not_come_are_counted_and_said(make_bed: Callable[..., Bed]) -> None:
+    """It takes long because a message counts as lost after 10 s."""
     found = ended(syslog.at(Target.of(make_bed("MaxLevelStore=warning").journald), asked(), 50))
     assert [len(series.took_ns) for series in found.series] == [50, 0]
     assert found.losses == ["50 of 50 messages did not arrive in the journal."]

@@ -156,6 +156,7 @@ REMOTE = Path("/lib/systemd/systemd-journal-remote")
 def test_what_journal_remote_wrote_and_closed_silently_is_done_without_another_event(
     copies: Copies, serve: Callable[..., Daemon]
 ) -> None:
+    """It takes long because the service looks at such a file again after a minute."""
     directory = copies.machine.parent / "remote"
     directory.mkdir()
     path = directory / "remote-here.journal"
@@ -251,6 +252,7 @@ def asked_to_sync(journald: PrivateJournald) -> int:
 
 
 def test_nothing_happens_and_nothing_wakes(make_bed: Callable[..., Bed], serve: Callable[..., Daemon]) -> None:
+    """It takes long because the service has to sleep for 3 s several times, and for 5 s."""
     bed = make_bed(sync_interval="2s")
     bed.journald.age(2)
     service = serve(INSIDE, wrapper=bed.journald.inside).ready()
@@ -338,6 +340,7 @@ def test_a_second_daemon_says_who_is_the_first_and_ends(copies: Copies, serve: C
 def test_journald_restarts_rotates_and_vacuums_under_our_hands(
     make_bed: Callable[..., Bed], serve: Callable[..., Daemon]
 ) -> None:
+    """It takes long because journald ages eight files."""
     bed = make_bed("SystemMaxFileSize=8M", "SystemMaxFiles=4", sync_interval="2s")
     journald = bed.journald
     service = serve(bed.directory).ready()
@@ -375,6 +378,7 @@ def test_a_namespace_appears_and_goes(copies: Copies, serve: Callable[..., Daemo
 def test_a_directory_that_is_not_there_is_waited_for_asleep(
     make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, serve: Callable[..., Daemon]
 ) -> None:
+    """It takes long because the service has to sleep for 3 s."""
     volume = make_volume("512M")
     top = volume.mountpoint / "later" / "journal"
     service = serve(top).ready()
@@ -422,6 +426,7 @@ def test_a_corrupt_record_is_set_aside_and_said(copies: Copies, serve: Callable[
 def test_a_volume_that_is_read_only_is_left_alone_until_it_is_writable(
     copies: Copies, serve: Callable[..., Daemon]
 ) -> None:
+    """It takes long because the service has to sleep for 3 s."""
     path = copies.put()
     run("mount", "-o", "remount,ro", copies.volume.mountpoint)
     service = serve(copies.machine.parent).ready()
@@ -432,6 +437,7 @@ def test_a_volume_that_is_read_only_is_left_alone_until_it_is_writable(
 
 
 def test_a_volume_that_goes_away_is_waited_for(copies: Copies, serve: Callable[..., Daemon]) -> None:
+    """It takes long because the service has to sleep for 3 s."""
     service = serve(copies.machine.parent).ready()
     run("umount", "--lazy", copies.volume.mountpoint)
     try:
@@ -446,6 +452,7 @@ def test_a_volume_that_goes_away_is_waited_for(copies: Copies, serve: Callable[.
 def test_on_another_filesystem_it_waits_for_a_mount(
     tmp_path: Path, copies: Copies, serve: Callable[..., Daemon]
 ) -> None:
+    """It takes long because the service has to sleep for 3 s."""
     point = tmp_path / "point"
     point.mkdir()
     run("mount", "-t", "tmpfs", "journalkeeper-test", point)

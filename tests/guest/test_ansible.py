@@ -2,7 +2,7 @@
 """The Ansible role on booted hosts, Debian 12 and 13 in one inventory: the collection's page word by word, and on.
 
 The source that is installed is a copy, as another change to the checkout is an
-upgrade to the role.
+upgrade to the role. A test takes long because each playbook takes 10 to 30 s.
 """
 
 from __future__ import annotations

@@ -100,6 +100,7 @@ def bus(guest: Guest, verb: str, *words: str, user: str | None = None) -> tuple[
 
 @pytest.mark.usefixtures("aged")
 def test_one_command_installs_it_enables_and_starts_it_and_shows_its_status(guest: Guest) -> None:
+    """It takes long because pip makes a virtual environment on the host."""
     said = install(guest, QUICK)
     plan, _, status = said.partition("It sets +C on directories")
     assert "The service starts now. This is its plan:" in plan
@@ -200,6 +201,7 @@ def test_a_namespace_is_kept_like_the_main_journal(guest: Guest) -> None:
 
 
 def test_an_upgrade_under_load_keeps_the_record_and_loses_no_message(guest: Guest) -> None:
+    """It takes long because pip makes a virtual environment on the host."""
     before = outcomes(guest)
     assert before
     guest.run("systemd-run", "--quiet", "--unit=load", "bash", "-c", LOAD)
@@ -217,6 +219,7 @@ def test_an_upgrade_under_load_keeps_the_record_and_loses_no_message(guest: Gues
 
 
 def test_after_a_reboot_it_is_there_and_remembers(guest: Guest) -> None:
+    """It takes long because the host shuts down and boots."""
     before = outcomes(guest)
     guest.reboot()
     # after the boot, and not within it

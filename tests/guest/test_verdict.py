@@ -156,6 +156,7 @@ def guest(release: str) -> Iterator[Guest]:
 
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.cause.__name__)
 def test_every_view_of_the_verdict_agrees_during_a_trouble_and_after_it(guest: Guest, trouble: Trouble) -> None:
+    """It takes long because each look starts eight commands, and a hang is noticed after their patience."""
     assert eventually(lambda: is_well(look(guest))), look(guest)
     mend = trouble.cause(guest)
     try:

@@ -25,6 +25,7 @@ from tests.trust.outages import Fault, Place, Point, attempt, points
     ids=str,
 )
 def test_nothing_is_lost_and_the_service_is_at_work_again(point: Point) -> None:
+    """It takes as long as the outage, and until the service tries again."""
     tried = attempt(point)
     assert (tried.lost, tried.unclean) == ([], [])
     assert tried.outage_s > 0

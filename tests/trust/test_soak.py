@@ -14,6 +14,7 @@ from tests.trust.soak import Figures, growth, soak
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_little_of_everything_loses_nothing_and_ends_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    """It takes long because it soaks for 9 s."""
     if reason := bus.missing():
         pytest.skip(reason)
     verdict, figures = soak(1, 0.15)

@@ -10,7 +10,7 @@ from journalkeeper.cli.status import _describe_ok
 from journalkeeper.health.evidence import Evidence, Failure, Hung, Obstacle, Present, Unit, Unknown
 from journalkeeper.health.finding import judge
 from journalkeeper.health.service_rules import HEALTH, present
-from journalkeeper.health.verdict import describe_files, describe_waits, judge_present, present_after_run
+from journalkeeper.health.verdict import describe_files, describe_waits, judge_present, present_after_run, still_failing
 from journalkeeper.model import Plan, Reason, Result, Skip, Window
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.recorded import Entry, Run
@@ -66,6 +66,7 @@ UNREAD = Unknown("only root may read the history", needs_root=True)
         (STARTING, "Unknown: journalkeeper.timer starts the service soon after the boot."),
         (BY_HAND._replace(record=FAILED), "Act: /j/a failed: Input/output error. Try: journalkeeper history"),
         (BY_HAND._replace(record=FAILED._replace(entries=(Entry(NOW_US, "daemon", PASSING),))), "OK: No service runs"),
+        (BY_HAND._replace(record=FAILED._replace(entries=(Entry(RUN.began_us - 1, "x", BAD),))), "OK: No service runs"),
         (BY_HAND._replace(record=WAITING), "Act: 1 file has waited for 2d: budget. Try: journalkeeper plan"),
         (BY_HAND._replace(record=UNREAD), "Act: journalkeeper.service is installed and not enabled"),
         (STOPPED._replace(units=UNITS[:1]), "Act: journalkeeper.service runs and is not on the system bus."),
@@ -134,3 +135,9 @@ TOO_SHORT = Window("m", open=False, closes_at_us=None, reason="too-short")
 def test_what_a_run_leaves_is_judged(plan: Plan, outcomes: tuple[object, ...], words: list[str]) -> None:
     found = judge_present(present_after_run(plan, outcomes), NOW_US + SECOND_US)  # type: ignore[arg-type]
     assert [one.word for one in found.problems] == words
+
+
+def test_a_failure_lasts_while_the_plan_puts_the_file_off_for_the_same_reason() -> None:
+    before = [Failure(path, Reason.IO_ERROR, "why") for path in ("/same", "/other", "/done", "/gone")]
+    decided = {"/same": Skip("/same", Reason.IO_ERROR, ""), "/other": Skip("/other", Reason.SETTLING, ""), "/done": BAD}
+    assert [one.path for one in still_failing(before, decided)] == ["/same"]
