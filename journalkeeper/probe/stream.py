@@ -127,8 +127,7 @@ def at(where: Target, asked: Namespace) -> Steps:
     with ExitStack() as stack:
         reader = _follow(where, programs, stack)
         processes = [_start(one.words, _connect(where, one.tag, stack), stack) for one in programs]
-        until_s = time.monotonic() + asked.seconds
-        ended_s, complete = None, False
+        heard_s, until_s, complete = time.monotonic(), time.monotonic() + asked.seconds, False
         try:
             while not complete:
                 came, now_s = _read(reader, programs), time.monotonic()
@@ -136,10 +135,9 @@ def at(where: Target, asked: Namespace) -> Steps:
                 if asked.argv and now_s >= until_s:
                     break
                 if came or any(process.poll() is None for process in processes):
-                    ended_s = now_s
-                quiet_s = now_s - (ended_s or now_s)
+                    heard_s = now_s
                 arrived = all(len(one.taken) == one.lines for one in programs)
-                complete = arrived or quiet_s >= (QUIET_S if asked.argv else PATIENCE_S)
+                complete = arrived or now_s - heard_s >= (QUIET_S if asked.argv else PATIENCE_S)
         finally:
             for one in programs:
                 for series in one.rows:
@@ -188,10 +186,15 @@ def _label(series: Series) -> None:
 
 
 def _read(reader: Lines, programs: list[Program]) -> bool:
-    """Add the lines that have come within MOMENT_S to their programs. Return whether any line came."""
+    """Add the lines that have come within MOMENT_S to their programs. Return whether any line came.
+
+    Raises: KeeperError if journalctl has ended.
+    """
     if not select.select([reader.fd], [], [], MOMENT_S)[0]:
         return False
     lines, read_ns = reader.take(), time.monotonic_ns()
+    if reader.ended:
+        raise KeeperError("`journalctl --follow` has ended")
     for entry in map(parse_text_fields, lines):
         for one in programs:
             if entry["SYSLOG_IDENTIFIER"] == one.tag:

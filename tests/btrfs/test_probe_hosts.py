@@ -15,15 +15,16 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.cli.program import run
-from journalkeeper.model.errors import FileError
+from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe import base, fsync, stream, syslog, who
 from journalkeeper.probe import bed as beds
-from journalkeeper.probe.base import Measurement, Target
+from journalkeeper.probe.base import Lines, Measurement, Target
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.compare import STRATEGIES, Strategy, measure_wait_s
 from journalkeeper.probe.distribution import Limit
@@ -385,6 +386,15 @@ with subprocess.Popen(["journalctl", *sys.argv[1:]], stdout=subprocess.PIPE) as 
 """journalctl of a machine whose clock was set forward by an hour after the messages were sent."""
 
 
+@contextmanager
+def quiet_pipe() -> Iterator[int]:
+    """Yield the read end of a pipe into which nothing is written."""
+    read, write = os.pipe()
+    yield read
+    os.close(read)
+    os.close(write)
+
+
 def asked(**more: object) -> Namespace:
     values: dict[str, object] = {
         "size": 200,
@@ -405,6 +415,28 @@ def test_a_clock_that_was_set_by_an_hour_makes_no_wait_longer(bed: Bed, probe: s
     assert all(series.took_ns for series in found.series)
     assert max(max(series.took_ns) for series in found.series) < 60 * 10**9
     assert found.losses == []
+
+
+def test_lines_that_do_not_come_are_counted_and_said(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "PATIENCE_S", 2)
+    monkeypatch.setattr(stream, "_follow", lambda where, _, stack: Lines(stack.enter_context(quiet_pipe())))
+    found = ended(stream.at(Target.of(bed.journald), asked()))
+    assert found.losses == [f"{name}, journald: 50 of 50 lines did not arrive." for name in ("python -u", "python")]
+
+
+def test_a_reader_that_ends_fails_the_probe(bed: Bed) -> None:
+    where = Target.of(bed.journald)
+    broken = where._replace(
+        journalctl=(
+            "sh",
+            "-c",
+            'case $* in *--follow*) ;; *) exec journalctl "$@" ;; esac',
+            "sh",
+            *where.journalctl[1:],
+        )
+    )
+    with pytest.raises(KeeperError, match="`journalctl --follow` has ended"):
+        ended(stream.at(broken, asked()))
 
 
 def test_messages_that_do_not_come_are_counted_and_said(make_bed: Callable[..., Bed]) -> None:
