@@ -33,10 +33,11 @@ import textwrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper.cli.context import explain_no_directory
+from journalkeeper.cli.parser import between
 from journalkeeper.cli.progress import on_terminal
 from journalkeeper.cli.table import Column
 from journalkeeper.execute.whole_file import require_root_only
-from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
+from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.record import Count
 from journalkeeper.model.units import format_size
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 EXTENTS_LEAST, EXTENTS_MOST = 100, 15_000
 """journald rotates by itself at about 19,000 extents."""
 
-IOPS_LEAST, IOPS_MOST = 10, 1_000_000
 FREE_BYTES = 1 << 30
 
 _COLUMNS: Final[tuple[Column[compare.Row], ...]] = (
@@ -71,15 +71,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add what to measure, where, and how."""
     parser.add_argument("what", choices=("compare",), help="what is measured")
     parser.add_argument("place", metavar="DIR", help="a directory on the disk in question, such as /var/tmp")
-    parser.add_argument(
-        "--extents", metavar="N", type=int, default=3000, help="age an untouched journal to so many (default: 3000)"
-    )
-    parser.add_argument(
-        "--iops",
-        metavar="N",
-        type=int,
-        help="limit the scratch device while it is measured; 0 does not (default: 150)",
-    )
+    extents, iops = between(EXTENTS_LEAST, EXTENTS_MOST, int), between(0, 1_000_000, int)
+    aged, limited = "the extents of an untouched journal", "the limit of the scratch device; 0 for none"
+    parser.add_argument("--extents", metavar="N", type=extents, default=3000, help=f"{aged} (default: 3000)")
+    parser.add_argument("--iops", metavar="N", type=iops, help=f"{limited} (default: 150)")
 
 
 class LabAnswer(NamedTuple):
@@ -115,10 +110,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if not EXTENTS_LEAST <= args.extents <= EXTENTS_MOST:
-        raise UsageError(f"--extents takes {EXTENTS_LEAST} to {EXTENTS_MOST}; journald rotates a larger file")
-    if args.iops and not IOPS_LEAST <= args.iops <= IOPS_MOST:
-        raise UsageError(f"--iops takes {IOPS_LEAST} to {IOPS_MOST}, or 0 for no limit")
     if not os.path.isdir(args.place):
         raise KeeperError(
             f"{args.place}: {explain_no_directory(args.place)}; DIR is a directory on the disk to measure"

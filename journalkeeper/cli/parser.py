@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple, NoReturn, Protocol, cast
 
@@ -102,6 +102,18 @@ COMMANDS = (
     ),
     Command("check-config", "check the configuration, and show it", "check_config", "it is not readable"),
 )
+
+
+def between(least: float, most: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
+    """Return a converter for an option that accepts numbers from `least` to `most`."""
+
+    def number(text: str) -> float:
+        value = kind(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text}: a number from {least:g} to {most:g}")
+        return value
+
+    return number
 
 
 class Help(argparse.HelpFormatter):

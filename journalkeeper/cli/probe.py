@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from journalkeeper import __version__
-from journalkeeper.cli.parser import Help, common
+from journalkeeper.cli.parser import Help, between, common
 from journalkeeper.cli.table import Column, elide, stack_blocks
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.record import Moment
@@ -45,29 +45,21 @@ INTERRUPTED: Final = "Interrupted: this is what there is."
 WORDS: Final = frozenset({"name", "process", "call", "program", "way"})
 
 
-def between(least: float, most: float, kind: type = float) -> Callable[[str], Any]:
-    """Return a converter for an option that accepts numbers from `least` to `most`."""
-
-    def number(text: str) -> Any:
-        value = kind(text.removesuffix("%"))
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text}: a number from {least:g} to {most:g}")
-        return value
-
-    return number
-
-
-OWN: Final = "the host's journald; without it one of our own, with its files below -D DIR or /var/tmp"
+OWN: Final = "measure the host's journald, not one of our own with its files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "since": {"metavar": "TIME", "help": "nothing older than this"},
+    "since": {"metavar": "TIME", "help": "leave out what is older"},
     "boot": {"action": "store_true", "help": "this boot only"},
-    "follow": {"action": "store_true", "help": "go on with new messages until Ctrl-C"},
+    "follow": {"action": "store_true", "help": "also measure new messages, until Ctrl-C"},
     "host": {"action": "store_true", "help": OWN},
-    "size": {"metavar": "BYTES", "type": between(64, 128 << 10, int), "help": "of each (default: %(default)s)"},
-    "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "so many a second (default: %(default)g)"},
-    "flat-out": {"action": "store_true", "help": "one after the other"},
-    "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "for so long (default: %(default)g)"},
-    "who": {"metavar": "SECONDS", "type": between(0.1, 60), "help": "watch who syncs what instead, for up to 60"},
+    "size": {
+        "metavar": "BYTES",
+        "type": between(64, 128 << 10, int),
+        "help": "the size of a message or line (default: %(default)s)",
+    },
+    "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "the number per second (default: %(default)g)"},
+    "flat-out": {"action": "store_true", "help": "send one message after the other"},
+    "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "the duration (default: %(default)g)"},
+    "who": {"metavar": "SECONDS", "type": between(0.1, 60), "help": "watch instead which process syncs which file"},
 }
 EITHER: Final = ("rate", "flat-out")
 

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-import psutil
-
 from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe import bed
@@ -93,12 +91,15 @@ class ProcessorTime:
         self._first_and_last_s: dict[int, tuple[float, float]] = {}
 
     def look(self, pid: int) -> None:
-        """Read the processor time that a process has used so far, unless the process has ended."""
+        """Read the processor time that a process has used so far, unless the process has ended.
+
+        Source: proc_pid_stat(5), utime and stime.
+        """
         try:
-            times = psutil.Process(pid).cpu_times()
-        except psutil.Error:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
             return
-        used_s = times.user + times.system
+        used_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         first_s, _ = self._first_and_last_s.get(pid, (used_s, used_s))
         self._first_and_last_s[pid] = (first_s, used_s)
 
