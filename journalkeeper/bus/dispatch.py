@@ -134,7 +134,9 @@ class Dispatcher:
                 with caller.user.place():
                     await self._authority.check(caller, call, method.action)
                     found = await _finish(answer(call, caller))
-            elif not call.flags.value & SILENT:
+            elif call.flags.value & SILENT:
+                return  # it only reads
+            else:
                 found = await _finish(answer(call, caller))
             self._answer(call, "".join(one for _, one in method.gives), [found] if method.gives else [])
         except Exception as error:  # noqa: BLE001 - every error is answered, and logged if it is unexpected

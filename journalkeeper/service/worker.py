@@ -137,11 +137,12 @@ class Worker:
         Raises: ReplacedError.
         """
         self._refuse_replaced_directories()
+        engine = self.engine  # a reload may replace it meanwhile
         began_s, self._work_began_cpu_s = time.thread_time(), None
         try:
-            report = self._run_engine()
+            host, report = self._run_engine(engine)
         except NotBtrfsError as error:
-            if self.engine.memory.seen.instances:  # it was on btrfs before, so it is unmounted or replaced
+            if engine.memory.seen.instances:  # it was on btrfs before, so it is unmounted or replaced
                 return Failed(str(error), now_us())
             return NotOnBtrfs(error.path)
         except BusyError as error:  # a run of another process is no failure
@@ -154,7 +155,7 @@ class Worker:
             if not self._is_first_look:
                 self.looks.spend(ended_s - began_s, time.monotonic())
             self._is_first_look = False
-        return self._summarize(*report)
+        return self._summarize(engine, host, report)
 
     def _refuse_replaced_directories(self) -> None:
         """Refuse to continue if a directory can no longer be written because another one took its place.
@@ -174,8 +175,8 @@ class Worker:
                     "it ends now, and systemd starts it again"
                 )
 
-    def _run_engine(self) -> tuple[Host, Report]:
-        report = self.engine.run(
+    def _run_engine(self, engine: Engine) -> tuple[Host, Report]:
+        report = engine.run(
             Request(upkeep=True),
             on_progress=self._note_progress,
             stop=self._gives_way,
@@ -191,9 +192,8 @@ class Worker:
             self._work_began_cpu_s = time.thread_time()
         self._post(Progressed(0, progress))
 
-    def _summarize(self, host: Host, report: Report) -> Looked:
+    def _summarize(self, engine: Engine, host: Host, report: Report) -> Looked:
         """Return the result of a run over everything."""
-        engine = self.engine
         numbers = engine.status(host, report.plan, report.outcomes)
         found = findings(host, report.plan, report.outcomes, numbers, engine.settle_us)
         present = present_after_run(report.plan, report.outcomes, report.waiting)

@@ -326,6 +326,20 @@ def test_a_mistake_of_ours_is_logged_once_and_the_caller_hears_nothing_of_it(
     assert "RuntimeError: a secret of the inside" in served.log()
 
 
+def test_reading_without_wanting_an_answer_is_no_mistake(bus: PrivateBus, serve: Callable[..., Served]) -> None:
+    served = serve()
+
+    def asks() -> None:
+        with RawClient(str(bus.socket)) as client:
+            for serial, question in enumerate((STATE, LIST, PLAN), 3):
+                client.send(question[:2] + b"\1" + numbered(question, serial)[3:])  # NO_REPLY_EXPECTED
+            client.send(numbered(STATE, 9))
+            client.wait()
+
+    as_nobody(asks)
+    assert "Traceback" not in served.log()
+
+
 def test_a_job_that_meets_a_mistake_of_ours_ends_and_the_next_one_begins(
     bus: PrivateBus, serve: Callable[..., Served]
 ) -> None:
