@@ -116,6 +116,14 @@ def _commands(_: str) -> Iterator[str]:
             yield from _epilog(command.epilog)
 
 
+def _command_list(_: str) -> Iterator[str]:
+    """Yield one line for each command: its word and its summary."""
+    yield ".PD 0"
+    for command in grammar.program().commands:
+        yield from (".TP 14", roff.bold(command.path[0]), *roff.prose(roff.sentence(command.summary)))
+    yield ".PD"
+
+
 def _joined(text: str) -> str:
     return " ".join(text.split())
 
@@ -252,6 +260,7 @@ def _attacks(_: str) -> Iterator[str]:
 
 TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "commands": _commands,
+    "command_list": _command_list,
     "options": _options,
     "reasons": _reasons,
     "rules": _rules,

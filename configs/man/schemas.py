@@ -29,7 +29,7 @@ ANSWERS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "plan": ("What would be done to which file, and why not. ", (PlanAnswer,)),
     "defrag": ("What became of every file. ", (DefragAnswer,)),
     "history": ("What was done and seen over time. ", (HistoryAnswer,)),
-    "status": ("How things are, from the service and the record. ", (StatusAnswer,)),
+    "status": ("How things are, from the service and the history. ", (StatusAnswer,)),
     "explain": ("One file's story, or a directory's. ", (FileAnswer, DirectoriesAnswer)),
     "report": ("The page that was written. ", (ReportAnswer,)),
     "doctor": ("", (DoctorAnswer,)),

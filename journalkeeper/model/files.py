@@ -118,7 +118,7 @@ class JournalFile(NamedTuple):
     mtime_ns: Hidden[int]
     ctime_ns: Hidden[int]
     problem: Reason | None = None
-    """The reason why it cannot be judged, one of the words of journalkeeper(1), or empty."""
+    """The reason why it cannot be judged, one of the words of journalkeeper-reasons(7), or empty."""
     problem_detail: Hidden[str] = ""
     mtime_noted: Hidden[bool] = False
 

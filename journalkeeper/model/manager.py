@@ -72,7 +72,7 @@ class Treatment(NamedTuple):
     action: Verb | None = None
     """What will be done or was just done to it: defragment, compress, rewrite or rotate; or nothing."""
     reason: Reason | None = None
-    """Why that, or why nothing: one of the words of journalkeeper(1)."""
+    """Why that, or why nothing: one of the words of journalkeeper-reasons(7)."""
     detail: Annotated[str | None, Key(private=True)] = None
     """The reason in words and numbers, or nothing."""
 

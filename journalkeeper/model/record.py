@@ -49,9 +49,9 @@ Span = Annotated[int, Field(ge=0, description="Microseconds of a span.")]
 Seconds = Annotated[float, Field(ge=0)]
 Word = Annotated[
     str,
-    Field(pattern="^[a-z][a-z-]*$", description="A fixed word of journalkeeper(1), REASONS; words may be added."),
+    Field(pattern="^[a-z][a-z-]*$", description="A fixed word of journalkeeper-reasons(7); words may be added."),
 ]
-RuleWord = Annotated[str, Field(pattern="^[a-z][a-z0-9-]*$", description="A fixed word, see journalkeeper(1).")]
+RuleWord = Annotated[str, Field(pattern="^[a-z][a-z0-9-]*$", description="A fixed word of journalkeeper-reasons(7).")]
 Hidden = Annotated[T, Key(hidden=True)]
 Inline = Annotated[T, Key(inline=True)]
 Sometimes = Annotated[T | None, Key(optional=True)]

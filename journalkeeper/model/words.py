@@ -44,7 +44,7 @@ class Result(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why an action is done or not: short fixed words, listed in journalkeeper(1)."""
+    """Why an action is done or not: short fixed words, listed in journalkeeper-reasons(7)."""
 
     # why it is done
     FRAGMENTED = "fragmented"

@@ -22,7 +22,7 @@ from journalkeeper.probe.base import Measurement, WallClock
 from journalkeeper.probe.distribution import Limit, Series
 from journalkeeper.probe.intake import Intake
 from tests.adapters.command import Says, Typed
-from tests.adapters.pages import PAGES, make
+from tests.adapters.pages import make
 from tests.answers import check
 
 SECOND = 1_000_000
@@ -304,7 +304,7 @@ def test_a_document_has_the_keys_that_the_page_describes(says: Says, typed: Type
     says(entry(SECOND))
     document = typed("probe", "intake", "-j").document
     check("probe", document)
-    page = (make(tmp_path / "made") / PAGES[0]).read_text()
+    page = (make(tmp_path / "made") / "man5/journalkeeper-json.5").read_text()
     paragraph = page[page.index("\n.B probe\n") : page.index("\n.B check-config\n")].replace("\\-", "-")
     keys = {*document, *document["series"][0], *document["series"][0]["buckets"][0]}
     assert {key for key in keys if key not in paragraph} == set()

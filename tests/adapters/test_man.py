@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The man pages: well made, complete, and their examples right.
 
-Those of journalkeeper(1) are run in tests/btrfs/test_man_examples.py.
+Those of journalkeeper(1) and journalkeeper-commands(1) are run in tests/btrfs/test_man_examples.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.adapters.command import need, ran
 from tests.adapters.pages import CHECKOUT, PAGES, commands, make, rendered
 from tests.unit.test_bus_contract import DOC, shapes
 
-MAIN, CONF, BUS, FIGURES, FLEET, NEWS, TRUST, SERVICE = PAGES
+MAIN, COMMANDS_PAGE, CONF, JSON, BUS, FIGURES, FLEET, NEWS, REASONS, TRUST, SERVICE = PAGES
 UNITS = [unit for kind in ("service", "timer", "socket") for unit in (CHECKOUT / "units").glob(f"*.{kind}")]
 OTHER_NAMES = [*(f"{unit.name}.8" for unit in UNITS if unit.name != "journalkeeper.service"), "journalkeeper.conf.d.5"]
 
@@ -89,7 +89,8 @@ def test_the_changelog_begins_with_this_version_and_all_of_it_is_a_page(text: di
 
 def test_every_command_and_option_is_in_the_page(text: dict[str, str]) -> None:
     for command in COMMANDS:
-        chapter = re.search(rf"(?ms)^   {command.name}$(.*?)(?=^   \w|^\w)", text[MAIN])
+        assert re.search(rf"(?m)^ +{command.name} +[A-Z]", text[MAIN])
+        chapter = re.search(rf"(?ms)^   {command.name}$(.*?)(?=^   \w|^\w)", text[COMMANDS_PAGE])
         assert chapter is not None
         below = parser([command.name])._subparsers._group_actions[0].choices[command.name]  # type: ignore[union-attr,index]
         for flag in below._option_string_actions:
@@ -97,9 +98,15 @@ def test_every_command_and_option_is_in_the_page(text: dict[str, str]) -> None:
     assert re.search(r"(?m)^ +-V, --version", text[MAIN])
 
 
+def test_the_main_page_fits_on_ten_screens(made: Path) -> None:
+    need("mandoc")
+    shown = ran("mandoc", "-T", "utf8", "-O", "width=78", made / MAIN, check=True).stdout
+    assert len(shown.splitlines()) <= 10 * 24
+
+
 def test_every_reason_has_its_sentence(text: dict[str, str]) -> None:
     for reason in Reason:
-        assert re.search(rf"(?m)^ +{re.escape(reason)}( |$)", text[MAIN]), reason
+        assert re.search(rf"(?m)^ +{re.escape(reason)}( |$)", text[REASONS]), reason
 
 
 def test_every_key_of_the_json_is_in_the_page(text: dict[str, str]) -> None:
@@ -113,7 +120,7 @@ def test_every_key_of_the_json_is_in_the_page(text: dict[str, str]) -> None:
     assert {"path", "head_time_us", "bytes_to_write", "closes_at_us", "origin", "allowed"} <= keys
     # of the totals only that they are there: they bear the same names; of events that all is said of them, too
     keys -= {"files", "events_oldest_us", "events_complete"}
-    assert [key for key in keys if not re.search(rf"\b{key}\b", text[MAIN])] == []
+    assert [key for key in keys if not re.search(rf"\b{key}\b", text[JSON])] == []
 
 
 def test_every_variable_that_is_read_is_in_a_page(text: dict[str, str]) -> None:
@@ -211,7 +218,7 @@ def test_the_configuration_for_a_first_look_plans_nothing(tmp_path: Path) -> Non
 README = re.findall(r"(?m)(?:`(?:sudo )?|^sudo )journalkeeper( [^`#\n]+)", (CHECKOUT / "README.md").read_text())
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in (FIGURES, NEWS)])
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in (FIGURES, NEWS, JSON, REASONS)])
 def test_every_example_is_a_command_line_that_makes_sense(made: Path, page: str) -> None:
     found = commands(made / page)
     assert found

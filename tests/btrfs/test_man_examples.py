@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every example of journalkeeper(1), which are those of each command's --help too, is run."""
+"""Run every example of journalkeeper(1) and journalkeeper-commands(1); --help shows the same."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def ended(process: subprocess.Popen[str], *, when: Callable[[], bool]) -> None:
 def test_every_example_does_what_it_says(bed: Bed, tmp_path: Path) -> None:
     """It takes long because it starts some forty commands and two services."""
     need("jq")
-    lines = commands(make(tmp_path / "made") / PAGES[0])
+    made = make(tmp_path / "made")
+    lines = [line for page in PAGES[:2] for line in commands(made / page)]
     assert len(lines) > 20
     reader = Reader(bed, tmp_path)
     for line in dict.fromkeys(lines):

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # Removes what stays on a host when journalkeeper's program goes: purge.sh [--list] [ROOT]
-# That is the record, the configuration, drop-ins of the units, the limits for journald of
+# That is the history, the configuration, drop-ins of the units, the limits for journald of
 # "journalkeeper retention", and the metrics file that a configuration names. Each is printed, and with --list nothing is removed. Directories that
 # are NOCOW stay so, and are named. Also for packages: it needs no program of ours.
 set -eu
