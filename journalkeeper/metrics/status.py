@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.config import Config
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result
-from journalkeeper.model.record import rows
+from journalkeeper.model.record import Key, rows
 from journalkeeper.policy.cost import becomes_compressed, is_fragmented
+
+FRAGMENTED: Final = (
+    "Journal files for which the gain of a rewrite is worth its cost, also if a reason delays the rewrite."
+)
 
 
 class Status(NamedTuple):
@@ -24,15 +28,15 @@ class Status(NamedTuple):
     each Reason with the number of files that it kept from a rewrite. Budgets are None without a limit.
     """
 
-    files: int
-    problem_files: int
-    fragmented_files: int
-    active_extents: int
+    files: Annotated[int, Key(metric="Journal files.")]
+    problem_files: Annotated[int, Key(metric="Journal files that could not be judged.")]
+    fragmented_files: Annotated[int, Key(metric=FRAGMENTED)]
+    active_extents: Annotated[int, Key(metric="Extents of the files that journald writes.")]
     sums: Mapping[str, int | None]
     skipped: tuple[tuple[Reason, int], ...]
-    window_open: bool
-    budget_bytes: int | None
-    budget_left_bytes: int | None
+    window_open: Annotated[bool, Key(metric="1 if work on a file that journald writes was allowed.")]
+    budget_bytes: Annotated[int | None, Key(metric="The daily write budget.")]
+    budget_left_bytes: Annotated[int | None, Key(metric="Bytes left of the daily write budget.")]
 
 
 def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) -> Status:

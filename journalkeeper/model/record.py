@@ -25,9 +25,10 @@ class Key(NamedTuple):
 
     `name` is its JSON key. `bus` is its D-Bus property, None if it has none, and `signature` that property's type.
     `none` is the property's value while the value is unknown. A `constant` property never changes. A `private` value of
-    a user's file is shown only to that user. `metric` is the help text of the metric with the sum over all files. The
-    keys of an `inline` record become keys of the record that contains it. An `optional` key is left out if it is None.
-    A `hidden` value is not published.
+    a user's file is shown only to that user. `metric` is the help text of its metric, and `metric_name` the name of
+    the metric if it is not the key; the metric of a file's value is the sum over all files. The keys of an `inline`
+    record become keys of the record that contains it. An `optional` key is left out if it is None. A `hidden` value is
+    not published.
     """
 
     name: str = ""
@@ -37,6 +38,7 @@ class Key(NamedTuple):
     constant: bool = False
     private: bool = False
     metric: str = ""
+    metric_name: str = ""
     inline: bool = False
     optional: bool = False
     hidden: bool = False

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.model import Outcome
-from journalkeeper.model.record import Count, Inline, Moment
+from journalkeeper.model.record import Count, Inline, Key, Moment
+
+RECLAIMED: Final = (
+    "Bytes of disk space that rewrites freed since the installation, less the bytes that they used, if measured."
+)
 
 
 class Run(NamedTuple):
@@ -66,10 +70,15 @@ class Counters(NamedTuple):
     done: Count = 0
     skipped: Count = 0
     failed: Count = 0
-    failed_runs: Count = 0
-    bytes_written: Count = 0
-    extents_removed: Count = 0
-    bytes_reclaimed: int | None = None
+    failed_runs: Annotated[Count, Key(metric="Runs that failed as a whole.", metric_name="run_failures_total")] = 0
+    bytes_written: Annotated[
+        Count, Key(metric="Bytes written to journal files, before compression.", metric_name="written_bytes_total")
+    ] = 0
+    extents_removed: Annotated[
+        Count,
+        Key(metric="Extents that rewrites removed since the installation.", metric_name="removed_extents_total"),
+    ] = 0
+    bytes_reclaimed: Annotated[int | None, Key(metric=RECLAIMED, metric_name="reclaimed_bytes")] = None
     """Disk bytes before less those after, of measured rewrites."""
     unmeasured: Count = 0
     """Rewrites that bytes_reclaimed leaves out."""

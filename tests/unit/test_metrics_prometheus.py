@@ -8,7 +8,7 @@ import re
 import pytest
 
 from journalkeeper import __version__
-from journalkeeper.metrics.prometheus import FAMILIES, Facts, Type, render
+from journalkeeper.metrics.prometheus import FAMILIES, Facts, render
 from journalkeeper.model.recorded import Counters
 from tests import figures
 
@@ -92,12 +92,6 @@ def test_counters_and_states_are_there_from_the_first_run_on() -> None:
     assert [found[f'journalkeeper_actions_total{{result="{one}"}}'] for one in ("done", "failed", "skipped")] == [
         "0"
     ] * 3
-
-
-def test_a_counter_ends_in_total_and_only_a_counter() -> None:
-    assert {family.name for family in FAMILIES if family.name.endswith("_total")} == {
-        family.name for family in FAMILIES if family.type is Type.COUNTER
-    }
 
 
 def test_a_name_says_its_unit() -> None:
