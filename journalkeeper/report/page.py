@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Evidence, Unknown
-from journalkeeper.health.finding import Facts, Verdict
+from journalkeeper.health.finding import Verdict
 from journalkeeper.model import Plan, Reason, Skip, Sums
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import SENTENCES, describe_outcome, describe_saving
@@ -66,7 +66,6 @@ def _environment() -> Environment:
     made.globals.update(
         columns=charts.COLUMNS,
         plot_rows=charts.ROWS,
-        describe_facts=_describe_facts,
         counted=counted,
         newline=Markup("\n"),
         version=__version__,
@@ -131,15 +130,6 @@ def _describe_files(evidence: Evidence) -> str:
     said = f"{counted(every.files, 'file')} of {format_size(every.size_bytes)}"
     said += f", on disk {UNKNOWN if disk is None else format_size(disk)}"
     return f"{said}, in {extents} where {every.ideal_extents:,} would be ideal, at {when(evidence.now_us)}."
-
-
-def _describe_facts(facts: Facts) -> str:
-    def value(fact: object) -> str:
-        if isinstance(fact, list):
-            return ", ".join(fact)
-        return UNKNOWN if fact is None else f"{fact:,}" if isinstance(fact, int) else str(fact)
-
-    return ", ".join(f"{name} {value(fact)}" for name, fact in facts.items())
 
 
 def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
