@@ -100,24 +100,8 @@ def test_the_installed_program_runs_nothing_of_a_users(image: Path, tmp_path: Pa
 
 @pytest.mark.root
 @pytest.mark.slow
-def test_an_upgrade_removes_what_is_no_more_and_leaves_disabled_what_was(image: Path) -> None:
-    """It takes long because pip makes a virtual environment."""
-    stale = image / "usr/lib/systemd/system/stale.service"
-    stale.touch()
-    with (image / HOME / "manifest").open("a") as file:
-        file.write("/usr/lib/systemd/system/stale.service\n")
-    wanted = image / "etc/systemd/system/multi-user.target.wants/journalkeeper.timer"
-    assert wanted.is_symlink()
-    wanted.unlink()
-    assert install("--root", image).returncode == 0
-    assert not stale.exists()
-    assert not wanted.is_symlink()
-
-
-@pytest.mark.root
-@pytest.mark.slow
-def test_an_interrupted_upgrade_leaves_the_last_version_and_is_taken_up_again(image: Path) -> None:
-    """Killed while pip works, which is nearly all of the time."""
+def test_an_interrupted_upgrade_leaves_the_last_version_and_the_next_one_leaves_disabled_what_was(image: Path) -> None:
+    """It is killed while pip works, which is nearly all of the time, and takes long because pip works."""
     before, listed = files(image), manifest(image)
     inside = image / HOME / "venv.new/bin/pip"
     upgrade = subprocess.Popen(
@@ -131,8 +115,17 @@ def test_an_interrupted_upgrade_leaves_the_last_version_and_is_taken_up_again(im
     assert (files(image), manifest(image)) == (before, listed)
     program = image / HOME / "venv/bin/python"
     ran(program, "-P", "-m", "journalkeeper", "--version", check=True, cwd=image)
+    stale = image / "usr/lib/systemd/system/stale.service"
+    stale.touch()
+    with (image / HOME / "manifest").open("a") as file:
+        file.write("/usr/lib/systemd/system/stale.service\n")
+    wanted = image / "etc/systemd/system/multi-user.target.wants/journalkeeper.timer"
+    assert wanted.is_symlink()
+    wanted.unlink()
     assert install("--root", image).returncode == 0
     assert {path.name for path in (image / HOME).iterdir()} - {"packages"} == {"enabled", "manifest", "venv"}
+    assert not stale.exists()
+    assert not wanted.is_symlink()
 
 
 @pytest.mark.root
