@@ -6,7 +6,7 @@
 
 One run of the tests under coverage finds which test executes which line. It takes 10 minutes, and its result is kept
 in the tests' cache until the package changes. For each mutant only the tests that execute its lines run, in a copy of
-the checkout, the quick ones first and until one fails. A mutant that survives is printed: either a test is missing, or
+the checkout, at most 40 of them and until one fails. A mutant that survives is printed: either a test is missing, or
 nobody can see the difference.
 """
 
@@ -22,7 +22,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,9 +39,10 @@ from mutmut.mutation.pragma_handling import IgnoredCode
 CHECKOUT = Path(__file__).parent.parent
 PROTECTIONS = CHECKOUT / "tests/protections.txt"
 MEASURED = ("tests/unit", "tests/adapters", "tests/trust", "tests/btrfs")
-"""Where the tests are that kill mutants, the quick ones first."""
+"""Where the tests are that kill mutants."""
 
 TEST = "JOURNALKEEPER_TEST"
+MOST = 40
 TIMEOUT_S = 900
 RCFILE = f"""
 [run]
@@ -130,15 +133,15 @@ def protections(word: str) -> Iterator[tuple[str, Mutant]]:
             yield name, Mutant(path, before, before.replace(old, new))
 
 
-def measure(cache: Path) -> coverage.CoverageData:
-    """Return which test executes which line, from `cache` if the package has not changed since.
+def measure(place_kept: Path) -> coverage.CoverageData:
+    """Return which test executes which line, from `place_kept` if the package has not changed since.
 
     Every Python process with COVERAGE_PROCESS_START measures itself, by a .pth file of coverage's.
     """
     sources = sorted((CHECKOUT / "journalkeeper").rglob("*.py"))
-    data = cache / f"lines-{hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()[:12]}"
+    data = place_kept / f"lines-{hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()[:12]}"
     if not data.exists():
-        with tempfile.TemporaryDirectory(dir=cache) as place:
+        with tempfile.TemporaryDirectory(dir=place_kept) as place:
             os.chmod(place, 0o1777)  # noqa: S103 - tests run programs as nobody
             (Path(place) / "rc").write_text(RCFILE.replace("DATA", f"{place}/data"))
             surroundings = os.environ | {"PYTHONPATH": f"{CHECKOUT}", "COVERAGE_PROCESS_START": f"{place}/rc"}
@@ -152,12 +155,25 @@ def measure(cache: Path) -> coverage.CoverageData:
 
 
 def covering(data: coverage.CoverageData, mutant: Mutant) -> list[str]:
-    """Return the tests that execute a mutant's lines; all that execute the module, if its lines run at import."""
+    """Return the tests that execute a mutant's lines; those that execute the module, if its lines run at import.
+
+    Tests that execute few other lines come first: they are quick, and about these. No more than MOST are returned.
+    """
     contexts = data.contexts_by_lineno(f"{CHECKOUT / mutant.path}")
     hit = {test for line in mutant.lines() for test in contexts.get(line, ())}
     if "" in hit:
         hit = {test for tests in contexts.values() for test in tests}
-    return sorted(hit - {""}, key=lambda test: [not test.startswith(one) for one in MEASURED])
+    counts = count_lines(f"{data.data_filename()}")
+    return sorted(hit - {""}, key=lambda test: (counts[test], test))[:MOST]
+
+
+@cache
+def count_lines(filename: str) -> Counter[str]:
+    """Return how many lines each test executes."""
+    data = coverage.CoverageData(filename)
+    data.read()
+    files = (data.contexts_by_lineno(file) for file in data.measured_files())
+    return Counter(test for contexts in files for tests in contexts.values() for test in tests)
 
 
 def survives(mutant: Mutant, tests: list[str], copy: Path) -> bool:

