@@ -94,29 +94,29 @@ class JournalFile(NamedTuple):
     """system, user:UID or remote."""
     instance: str
     """The name of the directory that one journald writes."""
-    state: State
+    state: State = State.UNKNOWN
     """offline, online, archived or unknown."""
-    size_bytes: Annotated[Count, Key(metric="Size of all journal files in bytes.")]
+    size_bytes: Annotated[Count, Key(metric="Size of all journal files in bytes.")] = 0
     """Its length in bytes."""
     allocated_bytes: Annotated[
         Count, Key(bus="AllocatedSize", metric="Bytes allocated to all journal files, before compression.")
-    ]
+    ] = 0
     """The blocks of stat(2), in bytes."""
-    disk_bytes: Annotated[Count | None, Key(bus=None, metric="Bytes that all journal files occupy on disk.")]
+    disk_bytes: Annotated[Count | None, Key(bus=None, metric="Bytes that all journal files occupy on disk.")] = None
     """Disk usage as in compsize(8); null unless root asks."""
-    extents: Hidden[Extents]
-    nocow: Annotated[bool, Key(bus="NoCOW")]
+    extents: Hidden[Extents] = Extents()
+    nocow: Annotated[bool, Key(bus="NoCOW")] = False
     """Whether it has the attribute C of chattr(1)."""
-    entries: Annotated[Count, Key(private=True)]
+    entries: Annotated[Count, Key(private=True)] = 0
     """The number of its entries."""
-    head_time_us: Annotated[Moment, Key(private=True)]
+    head_time_us: Annotated[Moment, Key(private=True)] = 0
     """The time of its first entry."""
-    tail_time_us: Annotated[Moment, Key(private=True)]
+    tail_time_us: Annotated[Moment, Key(private=True)] = 0
     """The time of its last entry."""
-    links: Hidden[int]
-    uid: Hidden[int]
-    mtime_ns: Hidden[int]
-    ctime_ns: Hidden[int]
+    links: Hidden[int] = 0
+    uid: Hidden[int] = 0
+    mtime_ns: Hidden[int] = 0
+    ctime_ns: Hidden[int] = 0
     problem: Reason | None = None
     """The reason why it cannot be judged, one of the words of journalkeeper-reasons(7), or empty."""
     problem_detail: Hidden[str] = ""

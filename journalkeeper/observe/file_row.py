@@ -12,14 +12,37 @@ from journalkeeper.btrfs import inode, mtime_note
 from journalkeeper.journald import header
 from journalkeeper.journald.layout import Directory
 from journalkeeper.journald.names import Name
-from journalkeeper.model import MAX_FILE_BYTES, Extents, Header, JournalFile, Kind, Reason, State
+from journalkeeper.model import MAX_FILE_BYTES, Header, JournalFile, Kind, Reason, State
+from journalkeeper.model.errors import NotBtrfsError
 from journalkeeper.model.units import format_size
 
 MAX_TIME_NS: Final = 1 << 63
 """The year 2262, the limit of the kernel's own clock (ktime_t). Only utimensat(2) can set later times."""
 
 UNNAMED: Final = Name(Kind.ACTIVE, "remote")
+REASONS: Final = {
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ESTALE), Reason.VANISHED),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), Reason.UNREADABLE),
+    **dict.fromkeys((errno.ELOOP, errno.ENXIO), Reason.NOT_REGULAR),
+}
+"""The reason for which an errno ends the look at a file; any other is IO_ERROR."""
+
 NO_HEADER: Final = Header(State.UNKNOWN, "", "", "", 0, 0, 0, 0, 0)
+
+
+class UnfitFileError(Exception):
+    """A file is not looked at, for the reason `why`."""
+
+    def __init__(self, why: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.why = why
+
+
+def require_regular(status: os.stat_result) -> None:
+    """Raise UnfitFileError unless the stat is a regular file's."""
+    if not stat.S_ISREG(status.st_mode):
+        what = {stat.S_IFDIR: "is a directory", stat.S_IFLNK: "is a symbolic link"}
+        raise UnfitFileError(Reason.NOT_REGULAR, what.get(stat.S_IFMT(status.st_mode), "not a regular file"))
 
 
 def describe_impossible_stat(status: os.stat_result) -> str:
@@ -57,8 +80,6 @@ def build_row(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
         state=head.state,
         size_bytes=status.st_size,
         allocated_bytes=status.st_blocks * 512,
-        disk_bytes=None,
-        extents=Extents(),
         nocow=inode.is_nocow(fd),
         entries=head.entries,
         head_time_us=head.head_time_us,
@@ -73,54 +94,24 @@ def build_row(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
     )
 
 
-def build_problem(place: Directory, name: str, kind: Name, why: Reason, detail: str) -> JournalFile:
+def build_problem(place: Directory, name: str, kind: Name | None, why: Reason, detail: str) -> JournalFile:
     """Build a row without measurements for a file that could not be looked at, with the reason `why`."""
-    return JournalFile(
-        path=f"{place.path.rstrip('/')}/{name}",
-        device=0,
-        inode=0,
-        kind=kind.kind,
-        owner=kind.owner,
-        instance=place.name,
-        state=State.UNKNOWN,
-        size_bytes=0,
-        allocated_bytes=0,
-        disk_bytes=None,
-        extents=Extents(),
-        nocow=False,
-        entries=0,
-        head_time_us=0,
-        tail_time_us=0,
-        links=0,
-        uid=0,
-        mtime_ns=0,
-        ctime_ns=0,
-        problem=why,
-        problem_detail=detail,
-    )
-
-
-def build_irregular(place: Directory, name: str, kind: Name, status: os.stat_result) -> JournalFile:
-    """Build a row for a name that is not a regular file."""
-    what = {stat.S_IFDIR: "is a directory", stat.S_IFLNK: "is a symbolic link"}
-    detail = what.get(stat.S_IFMT(status.st_mode), "not a regular file")
-    return build_problem(place, name, kind, Reason.NOT_REGULAR, detail)
+    kind, path = kind or UNNAMED, f"{place.path.rstrip('/')}/{name}"
+    return JournalFile(path, 0, 0, kind.kind, kind.owner, place.name, problem=why, problem_detail=detail)
 
 
 def build_directory_problem(place: Directory, why: Reason, detail: str) -> JournalFile:
     """Build a row for a directory that could not be looked at."""
     parent, _, name = place.path.rpartition("/")
-    return build_problem(place._replace(path=parent), name, UNNAMED, why, detail)
+    return build_problem(place._replace(path=parent), name, None, why, detail)
 
 
-def classify_error(error: OSError) -> Reason:
-    """Return the reason for which an error ended the look at a file."""
-    match error.errno:
-        case errno.ENOENT | errno.ENOTDIR | errno.ESTALE:
-            return Reason.VANISHED
-        case errno.EACCES | errno.EPERM:
-            return Reason.UNREADABLE
-        case errno.ELOOP | errno.ENXIO:
-            return Reason.NOT_REGULAR
-        case _:
-            return Reason.IO_ERROR
+def explain_error(error: Exception) -> tuple[Reason, str]:
+    """Return the reason for which an error ended the look at a file or directory, and its detail."""
+    match error:
+        case UnfitFileError():
+            return error.why, str(error)
+        case NotBtrfsError():
+            return Reason.NOT_BTRFS, str(error)
+    number = getattr(error, "errno", None) or 0
+    return REASONS.get(number, Reason.IO_ERROR), os.strerror(number)

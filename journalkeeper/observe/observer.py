@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -29,6 +28,7 @@ from journalkeeper.model.errors import FileError, NotBtrfsError
 from journalkeeper.model.internal_error import InternalError, catch_errors
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import file_row, survey
+from journalkeeper.observe.file_row import UnfitFileError
 from journalkeeper.observe.survey import Opened
 
 COARSE_NS: Final = 1_000_000_000
@@ -141,12 +141,9 @@ class Observer:
                     continue  # two tops contain this directory
                 try:
                     rows = self._look_at_directory(place, now_us, gathered)
-                except NotBtrfsError as error:
-                    foreign.append(error)
-                    rows = [file_row.build_directory_problem(place, Reason.NOT_BTRFS, str(error))]
-                except OSError as error:
-                    why = file_row.classify_error(error)
-                    rows = [file_row.build_directory_problem(place, why, os.strerror(error.errno or 0))]
+                except (NotBtrfsError, OSError) as error:
+                    foreign += [error] if isinstance(error, NotBtrfsError) else []
+                    rows = [file_row.build_directory_problem(place, *file_row.explain_error(error))]
                 kept = self._get_rows(place.path)
                 self._kept[place.path] = {row.path: row for row in rows if kept.get(row.path) is row}
                 gathered.files += [row for row in rows if row.problem is not Reason.VANISHED]
@@ -182,20 +179,16 @@ class Observer:
         place = layout.describe_directory(parent or "/")
         try:
             with opening.open_directory(place.path) as fd:
-                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                if not stat.S_ISREG(status.st_mode):  # also where its parent is on another filesystem than its target
-                    return file_row.build_irregular(place, name, classify(name) or file_row.UNNAMED, status)
+                # Also where its parent is on another filesystem than its target.
+                file_row.require_regular(os.stat(name, dir_fd=fd, follow_symlinks=False))
                 is_first = place.path not in gathered.instances
                 where = self._describe_place(place, fd, gathered)
                 if is_first:
                     gathered.leftovers += [f"{place.path}/{left}" for left in layout.list_directory(fd).leftovers]
                 return self._build_rows(place, where, [(name, classify(name))], now_us)[0]
-        except NotBtrfsError as error:
-            return file_row.build_problem(place, name, file_row.UNNAMED, Reason.NOT_BTRFS, str(error))
-        except OSError as error:
-            return file_row.build_problem(
-                place, name, file_row.UNNAMED, file_row.classify_error(error), os.strerror(error.errno or 0)
-            )
+        except (NotBtrfsError, OSError, UnfitFileError) as error:
+            kind = classify(name) if isinstance(error, UnfitFileError) else None
+            return file_row.build_problem(place, name, kind, *file_row.explain_error(error))
 
     def _describe_place(self, place: Directory, fd: int, gathered: _Gathered) -> _Where:
         """Add the directory's instance and volume to `gathered`, and return the directory's handle and device."""
@@ -232,10 +225,7 @@ class Observer:
                 for name, kind in names[start : start + AT_ONCE]:
                     answer = catch_errors(partial(self._build_row, place, where, name, kind, now_us=now_us))
                     if isinstance(answer, InternalError):
-                        problem = file_row.build_problem(
-                            place, name, kind or file_row.UNNAMED, Reason.INTERNAL_ERROR, answer.detail
-                        )
-                        answer = problem, None
+                        answer = file_row.build_problem(place, name, kind, Reason.INTERNAL_ERROR, answer.detail), None
                     row, fd = answer
                     if fd is not None:
                         opened.append(Opened(len(rows), fd, row))
@@ -258,31 +248,24 @@ class Observer:
         """Return the row of one name. If the row is new and still lacks the extents, return a descriptor of the file,
         too.
         """
-        dir_fd = where.fd
         try:
-            status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-            if not stat.S_ISREG(status.st_mode):
-                return file_row.build_irregular(place, name, kind or file_row.UNNAMED, status), None
+            status = os.stat(name, dir_fd=where.fd, follow_symlinks=False)
+            file_row.require_regular(status)
             if kind is None or (beyond := file_row.describe_impossible_stat(status)):
-                detail = "not a journal file's name" if kind is None else beyond
-                return file_row.build_problem(place, name, kind or file_row.UNNAMED, Reason.NOT_JOURNAL, detail), None
+                raise UnfitFileError(Reason.NOT_JOURNAL, "not a journal file's name" if kind is None else beyond)
             if status.st_dev != where.device:
-                return file_row.build_problem(
-                    place, name, kind, Reason.NOT_BTRFS, "another filesystem is mounted on this file"
-                ), None
+                raise UnfitFileError(Reason.NOT_BTRFS, "another filesystem is mounted on this file")
             kept = self._get_rows(place.path).get(f"{place.path}/{name}")
             if kept is not None and _is_unchanged(kept, status):
                 return kept, None
             self.opened += 1
             with ExitStack() as undo:
-                fd = opening.open_file(name, dir_fd)
+                fd = opening.open_file(name, where.fd)
                 undo.callback(os.close, fd)
                 row = file_row.build_row(place, name, kind, fd)
                 undo.pop_all()
-        except OSError as error:
-            return file_row.build_problem(
-                place, name, kind or file_row.UNNAMED, file_row.classify_error(error), os.strerror(error.errno or 0)
-            ), None
+        except (OSError, UnfitFileError) as error:
+            return file_row.build_problem(place, name, kind, *file_row.explain_error(error)), None
         return row, fd
 
 

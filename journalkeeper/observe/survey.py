@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -72,7 +71,8 @@ def _run_search(search: Callable[[], Fields]) -> Fields:
     try:
         return search()
     except OSError as error:
-        return {"problem": file_row.classify_error(error), "problem_detail": os.strerror(error.errno or 0)}
+        why, detail = file_row.explain_error(error)
+        return {"problem": why, "problem_detail": detail}
 
 
 def _guard_search(search: Callable[[], Fields]) -> Fields:
