@@ -21,8 +21,8 @@ from journalkeeper.cli.retention import RetentionAnswer
 from journalkeeper.cli.status import StatusAnswer
 from journalkeeper.health.finding import Facts
 from journalkeeper.model import JournalFile, Reason
-from journalkeeper.model.documents import DefragAnswer, PlanAnswer
 from journalkeeper.model.record import Word, rows, split_hint
+from journalkeeper.model.run import DefragAnswer, PlanAnswer
 
 ANSWERS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "scan": ("Every journal file. ", (tuple[JournalFile, ...],)),

@@ -20,12 +20,11 @@ from dbus_fast.errors import AuthError, InvalidAddressError
 from journalkeeper.bus import names, options
 from journalkeeper.health.evidence import Hung
 from journalkeeper.model import Request
-from journalkeeper.model.documents import job_report, skips
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import NONE_YET, Progress
 from journalkeeper.model.record import from_properties
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import Report, job_report, skips
 
 BUS: Final = "org.freedesktop.DBus"
 BUS_PATH: Final = "/org/freedesktop/DBus"

@@ -40,8 +40,7 @@ from journalkeeper.cli.wording import (
     is_on_file,
 )
 from journalkeeper.model import Outcome, Reason, Request, Result
-from journalkeeper.model.documents import defrag_document
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import Report, defrag_document
 from journalkeeper.model.units import MS_US, spell_size
 
 

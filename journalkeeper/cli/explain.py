@@ -26,10 +26,10 @@ from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns
 from journalkeeper.health.evidence import Unknown
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Request, Stretch, Window
-from journalkeeper.model.documents import plan_document, plan_windows
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.record import Count, Inline, Seconds, Span, parse_record
 from journalkeeper.model.recorded import Entry, Sample
+from journalkeeper.model.run import plan_document, plan_windows
 from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.report import story
 from journalkeeper.report.retention import History, summarize_history

@@ -38,8 +38,8 @@ from journalkeeper.cli.wording import (
     is_on_file,
 )
 from journalkeeper.model import Request, Skip
-from journalkeeper.model.documents import plan_document, skips
 from journalkeeper.model.escape import shown
+from journalkeeper.model.run import plan_document, skips
 from journalkeeper.model.units import format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column, Table, elide
 from journalkeeper.health.verdict import WAITS
 from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, reasons
-from journalkeeper.model.documents import disk_sums
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import SENTENCES, short_name
+from journalkeeper.model.run import disk_sums
 from journalkeeper.model.units import SECOND_US, counted, format_span, spell_size
 
 COLOURS: Final = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}

@@ -21,8 +21,7 @@ from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold
 from journalkeeper.journald import opening
 from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
-from journalkeeper.model.errors import FileError
-from journalkeeper.model.internal_error import InternalError
+from journalkeeper.model.errors import FileError, InternalError
 from journalkeeper.model.reasons import describe_gain
 from journalkeeper.model.run import Done, Found
 from journalkeeper.observe import disk_usage

@@ -18,8 +18,7 @@ from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.execute.throttle import Place, Throttle
 from journalkeeper.journald import control, layout
 from journalkeeper.model import Action, Instance, JournalFile, Kind, Plan
-from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.internal_error import InternalError, catch_errors
+from journalkeeper.model.errors import InternalError, KeeperError, catch_errors
 from journalkeeper.model.progress import Meter, Progress
 from journalkeeper.model.run import Done
 from journalkeeper.observe.flushes import Flushes

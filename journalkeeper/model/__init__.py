@@ -17,9 +17,9 @@ from journalkeeper.model.files import (
     Volume,
     ideal_extents,
 )
-from journalkeeper.model.host import Host
 from journalkeeper.model.plans import (
     Action,
+    Host,
     Outcome,
     Past,
     Plan,
@@ -31,36 +31,3 @@ from journalkeeper.model.plans import (
     Window,
 )
 from journalkeeper.model.words import GIB, KIB, MIB, Kind, Reason, Result, State, Verb
-
-__all__ = [
-    "GIB",
-    "KIB",
-    "MAX_COMPRESSED_EXTENT_BYTES",
-    "MAX_EXTENT_BYTES",
-    "MAX_FILE_BYTES",
-    "MIB",
-    "Action",
-    "Extents",
-    "Header",
-    "Host",
-    "Instance",
-    "JournalFile",
-    "Kind",
-    "Outcome",
-    "Past",
-    "Plan",
-    "Range",
-    "Reason",
-    "Refusal",
-    "Request",
-    "Result",
-    "Rotation",
-    "Skip",
-    "State",
-    "Stretch",
-    "Sums",
-    "Verb",
-    "Volume",
-    "Window",
-    "ideal_extents",
-]

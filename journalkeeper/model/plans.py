@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from journalkeeper.model.files import Instance, JournalFile
+from journalkeeper.model.files import Instance, JournalFile, Volume
 from journalkeeper.model.record import Count, Hidden, Moment, Seconds
 from journalkeeper.model.words import Kind, Reason, Result, Verb
 
@@ -40,6 +40,27 @@ class Refusal(NamedTuple):
     reason: Reason
     detail: str
     tries: int = 1
+
+
+class Host(NamedTuple):
+    """The state of all journals, volumes and journalds at `now_us`.
+
+    `past` has the last rewrite of each file by (device, inode), `refused` the last failed try. `written_bytes` is the
+    number of bytes written in the budget's present day. `rotations` is the number of rotations requested in the last 24
+    hours. `unshared` are the directories in which a file that a snapshot shared was recently rewritten, as recorded.
+    `began_us` is the start of the service, None for a command.
+    """
+
+    now_us: int
+    files: tuple[JournalFile, ...]
+    instances: tuple[Instance, ...]
+    volumes: tuple[Volume, ...]
+    past: dict[tuple[int, int], Past]
+    written_bytes: int
+    refused: dict[tuple[int, int], Refusal] = {}  # noqa: RUF012 - never changed, like everything here
+    rotations: int = 0
+    unshared: frozenset[str] = frozenset()
+    began_us: int | None = None
 
 
 class Request(NamedTuple):

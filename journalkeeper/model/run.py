@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The results of a run: for one file, and as a whole."""
+"""The results of a run, and the JSON documents of `plan`, `defrag` and the bus."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from journalkeeper.model.host import Host
-from journalkeeper.model.plans import Outcome, Plan
+from journalkeeper.model.plans import Action, Host, Outcome, Plan, Skip, Window
+from journalkeeper.model.record import Count, Seconds, Sometimes, parse_record, to_json
 from journalkeeper.model.recorded import Counters
 from journalkeeper.model.waiting import Wait
-from journalkeeper.model.words import Kind
+from journalkeeper.model.words import Kind, Result, Verb
 
 
 class Found(NamedTuple):
@@ -55,3 +56,132 @@ class Report(NamedTuple):
     waiting: tuple[Wait, ...] = ()
     counters: Counters | None = None
     unrecorded: tuple[str, ...] = ()
+
+
+class PlanAnswer(NamedTuple):
+    """The answer of `plan`."""
+
+    window: dict[str, Window]
+    """By instance."""
+    actions: tuple[Action, ...]
+    skipped: tuple[Skip, ...]
+    omitted: Sometimes[Count] = None
+    """Rows that the service left out, because its answer would be too long."""
+
+
+class RunTotals(NamedTuple):
+    """The sums over the outcomes of a run."""
+
+    files: Count
+    done: Count
+    skipped: Count
+    failed: Count
+    extents_before: Count
+    extents_after: Count
+    disk_bytes_before: Count | None
+    disk_bytes_after: Count | None
+    bytes_written: Count
+    duration_s: Seconds
+
+
+class DefragAnswer(NamedTuple):
+    """The answer of `defrag`."""
+
+    outcomes: tuple[Outcome, ...]
+    totals: RunTotals
+    omitted: Sometimes[Count] = None
+    """Rows that the service left out, because its answer would be too long."""
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """Return windows by instance, actions in the order in which they will be done, and skipped files."""
+    found: dict[str, Any] = to_json(
+        PlanAnswer({window.instance: window for window in plan.windows}, plan.actions, plan.skipped)
+    )
+    return found
+
+
+def plan_windows(written: Mapping[str, Any]) -> dict[str, Window]:
+    """Return the windows in a plan's document, by instance."""
+    return {
+        instance: parse_record(Window, {"instance": instance, **row}) for instance, row in written["window"].items()
+    }
+
+
+def skips(written: Mapping[str, Any]) -> tuple[Skip, ...]:
+    """Return the skipped files in a document.
+
+    Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
+    """
+    return tuple(parse_record(Skip, row) for row in written["skipped"])
+
+
+def defrag_document(report: Report) -> dict[str, Any]:
+    """Return the outcome of every file, and totals.
+
+    A skipped file is an outcome, too: action "defragment", result "skipped", its reason, 0 bytes written.
+    """
+    extents = {file.path: file.extents.total for file in report.host.files} if report.host else {}
+    outcomes = (*report.outcomes, *(_make_outcome(skip, extents.get(skip.path, 0)) for skip in report.plan.skipped))
+    found: dict[str, Any] = to_json(DefragAnswer(outcomes, _sum_outcomes(report, outcomes)))
+    return found
+
+
+def job_document(report: Report) -> dict[str, Any]:
+    """Return the answer of Result: the document of `defrag -j`, skipped files, details and notices."""
+    return {
+        **defrag_document(report),
+        "skipped": to_json(report.plan.skipped),
+        "details": {outcome.path: outcome.detail for outcome in report.outcomes if outcome.detail},
+        "notices": report.notices,
+    }
+
+
+def job_report(written: Mapping[str, Any]) -> Report:
+    """Return the report of a `job_document`: outcomes, skipped files, totals and notices.
+
+    Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
+    """
+    skipped = skips(written)
+    left_alone = {(skip.path, Result.SKIPPED, skip.reason) for skip in skipped}
+    outcomes = (parse_record(Outcome, row) for row in written["outcomes"])
+    begun = tuple(
+        outcome._replace(detail=written["details"].get(outcome.path, ""))
+        for outcome in outcomes
+        if (outcome.path, outcome.result, outcome.reason) not in left_alone
+    )
+    totals, notices = written["totals"], tuple(written["notices"])
+    return Report(Plan((), (), skipped), begun, totals["bytes_written"], totals["duration_s"], notices)
+
+
+def _make_outcome(skip: Skip, extents: int) -> Outcome:
+    return Outcome(
+        skip.path, Verb.DEFRAGMENT, Result.SKIPPED, skip.reason, extents, extents, None, None, 0, 0.0, skip.detail
+    )
+
+
+def _sum_outcomes(report: Report, outcomes: tuple[Outcome, ...]) -> RunTotals:
+    """Return the totals of a run."""
+    disk_before, disk_after = disk_sums(outcomes)
+    return RunTotals(
+        files=len(outcomes),
+        **{result.value: sum(outcome.result is result for outcome in outcomes) for result in Result},
+        extents_before=sum(outcome.extents_before for outcome in outcomes),
+        extents_after=sum(outcome.extents_after for outcome in outcomes),
+        disk_bytes_before=disk_before,
+        disk_bytes_after=disk_after,
+        bytes_written=report.written_bytes,
+        duration_s=report.duration_s,
+    )
+
+
+def disk_sums(outcomes: Iterable[Outcome]) -> tuple[int | None, int | None]:
+    """Return the disk bytes before and after, summed over files with both numbers; (None, None) if there is no such
+    file.
+    """
+    known = [
+        (before, after)
+        for before, after in ((outcome.disk_bytes_before, outcome.disk_bytes_after) for outcome in outcomes)
+        if before is not None and after is not None
+    ]
+    return (sum(before for before, _ in known), sum(after for _, after in known)) if known else (None, None)

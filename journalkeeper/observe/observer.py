@@ -24,8 +24,7 @@ from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.layout import Directory
 from journalkeeper.journald.names import Name, classify
 from journalkeeper.model import Instance, JournalFile, Reason, Volume
-from journalkeeper.model.errors import FileError, NotBtrfsError
-from journalkeeper.model.internal_error import InternalError, catch_errors
+from journalkeeper.model.errors import FileError, InternalError, NotBtrfsError, catch_errors
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import file_row, survey
 from journalkeeper.observe.file_row import UnfitFileError

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from journalkeeper.btrfs import disk, placement
 from journalkeeper.model import JournalFile, Kind, Reason, State
-from journalkeeper.model.internal_error import InternalError, catch_errors
+from journalkeeper.model.errors import InternalError, catch_errors
 from journalkeeper.observe import file_row
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Verb, Volume, Window
-from journalkeeper.model.internal_error import InternalError, catch_errors
+from journalkeeper.model.errors import InternalError, catch_errors
 from journalkeeper.model.units import format_size
 from journalkeeper.policy import deferral, nocow, rotate
 from journalkeeper.policy.case import Case, cases, first

@@ -24,8 +24,7 @@ from journalkeeper.health.evidence import Present
 from journalkeeper.health.verdict import describe_foreign, judge_present
 from journalkeeper.history import state
 from journalkeeper.model import Request
-from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.internal_error import InternalError, catch_errors
+from journalkeeper.model.errors import InternalError, KeeperError, catch_errors
 from journalkeeper.policy.window import at
 from journalkeeper.service.backoff import RETRY_S, Backoff
 from journalkeeper.service.jobs import Changed, Ended, Events, Job, Jobs

@@ -28,8 +28,7 @@ import pyinotify
 
 from journalkeeper.journald import layout, names
 from journalkeeper.model import Kind
-from journalkeeper.model.errors import FileError, KeeperError
-from journalkeeper.model.internal_error import InternalError, catch_errors
+from journalkeeper.model.errors import FileError, InternalError, KeeperError, catch_errors
 from journalkeeper.service import mounts
 
 EVENT: Final = struct.Struct("=iIII")

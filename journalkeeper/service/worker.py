@@ -20,11 +20,10 @@ from journalkeeper.health.verdict import present_after_run
 from journalkeeper.history.database import RecordLockedError
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, Outcome, Reason, Request, Result
-from journalkeeper.model.documents import job_document, plan_document
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.reasons import NO_JOURNAL
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import Report, job_document, plan_document
 from journalkeeper.model.units import HOUR_US, MINUTE_US, quantile
 from journalkeeper.observe.intake import IntakeDelays
 from journalkeeper.policy.deferral import PASSING, get_retry_delay_us

@@ -40,8 +40,7 @@ from journalkeeper.cli.program import run as command
 from journalkeeper.history.record import Record
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.model import KIB, Action, Kind, Outcome, Reason, Result, Verb
-from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.internal_error import InternalError, catch_errors
+from journalkeeper.model.errors import InternalError, KeeperError, catch_errors
 from journalkeeper.model.run import Done
 from journalkeeper.model.waiting import Wait
 from journalkeeper.probe.bed import OFFLINE, PrivateJournald

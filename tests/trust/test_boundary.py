@@ -22,7 +22,7 @@ from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.execute.runner import Runner
 from journalkeeper.execute.verified_file import VerifiedFile
 from journalkeeper.model import Action, Kind, Outcome, Plan, Range, Reason, Refusal, Request, Result, Skip, Verb
-from journalkeeper.model.internal_error import FRAMES, WORDS, InternalError, catch_errors
+from journalkeeper.model.errors import FRAMES, WORDS, InternalError, catch_errors
 from journalkeeper.model.run import Done, Report
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import survey as module
@@ -63,7 +63,7 @@ def test_any_exception_is_a_sentence_that_names_its_place(error: Exception) -> N
     assert isinstance(found, InternalError)
     assert found.detail.startswith(f"{type(error).__name__}: ")
     assert " in fail (trust/test_boundary.py:" in found.detail
-    assert "called from catch_errors (model/internal_error.py:" in found.detail
+    assert "called from catch_errors (model/errors.py:" in found.detail
 
 
 def test_a_message_is_one_line_of_bounded_length() -> None:

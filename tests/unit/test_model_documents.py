@@ -9,9 +9,8 @@ import os
 import pytest
 
 from journalkeeper.model import Action, Outcome, Plan, Range, Reason, Result, Skip, Verb, Window
-from journalkeeper.model.documents import defrag_document, disk_sums, plan_document, skips
 from journalkeeper.model.record import to_json
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import Report, defrag_document, disk_sums, plan_document, skips
 from journalkeeper.policy.saving import add_savings
 from tests import hosts
 

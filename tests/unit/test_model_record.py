@@ -13,11 +13,10 @@ from schemas import make_schema
 
 from journalkeeper.bus import contract
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
-from journalkeeper.model.documents import job_document, job_report
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import NONE_YET, Progress
 from journalkeeper.model.record import Count, from_properties, parse_record, to_json, to_properties
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import Report, job_document, job_report
 from journalkeeper.service.log import make_fields
 from tests.unit.test_bus_contract import shapes
 
