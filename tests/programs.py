@@ -89,7 +89,7 @@ class Talkers:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             time.sleep(1)  # it is never synced: the next line makes it ONLINE at once
-            entries = read_journal(os.fspath(self._journald.directory), 200_000, (), ours=False)
+            entries = read_journal(os.fspath(self._journald.directory), 200_000, ())
             assert isinstance(entries, Journal)
             found = {
                 one.unit.removesuffix(".service"): Said(len(bursts(one.lines)) - 1, judge_stream(one) is not None)

@@ -45,7 +45,7 @@ def gather(
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
     namespaces = tuple(one.namespace for one in instances if one.namespace)
-    found = read_journal(wanted.directory, wanted.entries, namespaces, ours=ours) if wanted.entries else UNASKED
+    found = read_journal(wanted.directory, wanted.entries, namespaces) if wanted.entries else UNASKED
     evidence = Evidence(
         now_us=now_us,
         look=look,

@@ -18,7 +18,7 @@ from math import ceil, log
 from shlex import quote
 from typing import Final, NamedTuple
 
-from journalkeeper.health.evidence import Evidence, Line, Process, Stream
+from journalkeeper.health.evidence import Evidence, Line, Stream
 from journalkeeper.health.finding import Facts, Finding, Severity, list_names, require
 from journalkeeper.model.units import SECOND_US, format_span
 
@@ -68,7 +68,7 @@ def buffered(evidence: Evidence) -> Finding | None:
     )
     facts: Facts = {
         "units": names,
-        "programs": [one.stream.process.exe if one.stream.process else one.stream.program for one in found],
+        "programs": [one.stream.program for one in found],
         "interval_s": round(worst.interval_us / 1e6, 1),
         "bursts": [str(one.bursts) for one in found],
     }
@@ -77,8 +77,6 @@ def buffered(evidence: Evidence) -> Finding | None:
 
 def judge_stream(stream: Stream) -> Buffered | None:
     """Return the evidence that a stream is buffered, or None."""
-    if stream.process is not None and is_unbuffered_python(stream.process):
-        return None
     run: list[Burst] = []
     best: list[Burst] = []
     for burst in bursts(stream.lines):
@@ -130,27 +128,9 @@ def count_needed_bursts(run: Sequence[Burst]) -> int:
     return max(BURSTS, ceil(log(CHANCE) / log(min(2 * longest, BLOCK // 4) / BLOCK)))
 
 
-def is_unbuffered_python(process: Process) -> bool:
-    """Return whether the process is a Python with buffering turned off, by -u or by PYTHONUNBUFFERED."""
-    if not process.exe.rpartition("/")[2].startswith("python"):
-        return False
-    if process.python_unbuffered:
-        return True
-    for word in process.argv[1:]:
-        if not word.startswith("-") or word.startswith("--"):
-            return False
-        letters = word[1:].partition("c")[0].partition("m")[0]
-        if "u" in letters:
-            return True
-        if letters != word[1:]:  # -c or -m: what follows is the program's
-            return False
-    return False
-
-
 def _remedy(found: Buffered) -> list[str]:
     """Return the command that makes the first stream's program write each line at once."""
-    process, unit = found.stream.process, quote(found.stream.unit or "UNIT")
-    program = process.exe.rpartition("/")[2] if process is not None else found.stream.program
-    if program.startswith("python"):
+    unit = quote(found.stream.unit or "UNIT")
+    if found.stream.program.startswith("python"):
         return [f"systemctl edit {unit}   # [Service] Environment=PYTHONUNBUFFERED=1"]
     return [f"systemctl edit {unit}   # [Service] ExecStart=stdbuf -oL PROGRAM, or what the program has for it"]

@@ -185,25 +185,12 @@ class Line(NamedTuple):
     unended: bool = False
 
 
-class Process(NamedTuple):
-    """A running program: its executable, its words, and whether its environment has PYTHONUNBUFFERED."""
-
-    pid: int
-    exe: str
-    argv: tuple[str, ...]
-    python_unbuffered: bool
-
-
 class Stream(NamedTuple):
-    """One program's standard output in the journal, the oldest line first.
-
-    `process` is None if it has ended or cannot be read.
-    """
+    """One program's standard output in the journal, the oldest line first."""
 
     unit: str
     program: str
     lines: tuple[Line, ...]
-    process: Process | None = None
 
 
 class Journal(NamedTuple):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from journalkeeper.health.evidence import Boot, Dropped, Ended, Intake, Journal, Line, Process, Stream, Unknown
+from journalkeeper.health.evidence import Boot, Dropped, Ended, Intake, Journal, Line, Stream, Unknown
 from journalkeeper.journald.journalctl import (
     FLUSHED,
     Entry,
@@ -60,8 +60,8 @@ AFTER_STEP_US: Final = 30_000_000
 """For this long after the clock was set, an entry may have been sent before."""
 
 
-def read_journal(directory: str | None, most: int, namespaces: Sequence[str], *, ours: bool) -> Journal | Unknown:
-    """Read the journal of this host, or the one in `directory`; look up running processes if the journal is `ours`.
+def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) -> Journal | Unknown:
+    """Read the journal of this host, or the one in `directory`.
 
     Raises: KeeperError if journalctl fails midway; NeedsRootError if nothing in `directory` may be read.
     """
@@ -71,7 +71,7 @@ def read_journal(directory: str | None, most: int, namespaces: Sequence[str], *,
         events = _read_events(
             read_entries(EVENT_FIELDS, _event_matches(namespaces), most=most, directory=directory), most
         )
-        return _read_newest(read_entries(ENTRY_FIELDS, (), most=most, directory=directory), most, events, ours=ours)
+        return _read_newest(read_entries(ENTRY_FIELDS, (), most=most, directory=directory), most, events)
     except NeedsRootError as error:
         if directory is not None:
             raise
@@ -157,7 +157,7 @@ class _Output(NamedTuple):
     lines: list[Line]
 
 
-def _read_newest(found: Iterator[Entry], most: int, events: Journal, *, ours: bool) -> Journal:
+def _read_newest(found: Iterator[Entry], most: int, events: Journal) -> Journal:
     """Return `events` with the parts that come from the newest entries."""
     number_of, oldest_us = 0, None
     taken: list[tuple[Intake, int, str]] = []
@@ -174,13 +174,12 @@ def _read_newest(found: Iterator[Entry], most: int, events: Journal, *, ours: bo
             unit = decode_text(entry.get("_SYSTEMD_UNIT")) or decode_text(entry.get("SYSLOG_IDENTIFIER"))
             offset_us = oldest_us - (parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0)
             taken.append((Intake(oldest_us, wait, unit), offset_us, decode_text(entry.get("_BOOT_ID"))))
-    boot_id = _boot_id() if ours else ""
     return events._replace(
         entries=number_of,
         oldest_us=oldest_us,
         complete=number_of < most,
         intake=tuple(_leave_out_clock_steps(taken)),
-        streams=tuple(_make_stream(output, boot_id) for output in outputs.values()),
+        streams=tuple(_make_stream(output) for output in outputs.values()),
     )
 
 
@@ -203,38 +202,13 @@ def _leave_out_clock_steps(taken: list[tuple[Intake, int, str]]) -> list[Intake]
     return kept
 
 
-def _make_stream(output: _Output, boot_id: str) -> Stream:
+def _make_stream(output: _Output) -> Stream:
     entry = output.entry
-    here = boot_id and decode_text(entry.get("_BOOT_ID")) == boot_id
     return Stream(
         unit=decode_text(entry.get("_SYSTEMD_UNIT")),
         program=os.path.basename(decode_text(entry.get("_EXE"))) or decode_text(entry.get("SYSLOG_IDENTIFIER")),
         lines=tuple(reversed(output.lines)),
-        process=_find_process(parse_number(entry.get("_PID")), decode_text(entry.get("_EXE"))) if here else None,
     )
-
-
-def _find_process(pid: int | None, exe: str) -> Process | None:
-    """Return the process that wrote the stream, or None if it ended or cannot be read."""
-    try:
-        if pid is None or os.readlink(f"/proc/{pid}/exe") != exe:
-            return None
-        words = _words(f"/proc/{pid}/cmdline")
-        environment = _words(f"/proc/{pid}/environ")
-    except OSError:
-        return None  # it has ended or belongs to another user: the lines are the only evidence
-    unbuffered = any(word.startswith("PYTHONUNBUFFERED=") and not word.endswith("=") for word in environment)
-    return Process(pid, exe, tuple(words), unbuffered)
-
-
-def _words(path: str) -> list[str]:
-    with open(path, "rb") as file:
-        return [os.fsdecode(word) for word in file.read(1 << 20).split(b"\0") if word]
-
-
-def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip().replace("-", "")
 
 
 def _when_us(entry: Entry) -> int:

@@ -37,8 +37,8 @@ def sent(back_s: float, wait_s: float, **fields: Any) -> dict[str, Any]:
     return entry(back_s, **source, **fields)
 
 
-def read(*, most: int = 100, ours: bool = False) -> Journal:
-    found = read_journal(None, most, (), ours=ours)
+def read(*, most: int = 100) -> Journal:
+    found = read_journal(None, most, ())
     assert isinstance(found, Journal)
     return found
 
@@ -86,25 +86,8 @@ def test_lines_are_gathered_by_stream_the_oldest_first(says: Says) -> None:
     one, other = read().streams
     lengths = [(line.length, line.unended) for line in one.lines]
     assert lengths == [(6, False), (None, False), (3, False), (3, True)]
-    assert (one.unit, one.program, one.process) == ("a.service", "awk", None)
+    assert (one.unit, one.program) == ("a.service", "awk")
     assert other.lines == (Line(NOW_US - 2_000_000, 5),)
-
-
-def test_a_process_that_still_runs_is_looked_at_and_only_that(says: Says) -> None:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
-    exe = str(Path("/proc/self/exe").readlink())
-    own = {"_TRANSPORT": "stdout", "_STREAM_ID": "1", "_PID": str(os.getpid()), "_EXE": exe, "_BOOT_ID": boot}
-    says(entry(1, MESSAGE="a", **own))
-    (one,) = read(ours=True).streams
-    assert one.process is not None
-    assert (one.process.pid, one.process.exe) == (os.getpid(), exe)
-    assert one.process.argv
-    says(entry(1, MESSAGE="a", **{**own, "_EXE": "/usr/bin/other"}))
-    assert read(ours=True).streams[0].process is None
-    says(entry(1, MESSAGE="a", **{**own, "_BOOT_ID": BOOT}))
-    assert read(ours=True).streams[0].process is None
-    says(entry(1, MESSAGE="a", **own))
-    assert read().streams[0].process is None
 
 
 FLUSH = {"UNIT": "systemd-journal-flush.service", "_TRANSPORT": "journal"}
@@ -199,7 +182,7 @@ def test_a_part_of_the_journal_is_not_taken_for_the_whole(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     says(entry(1), stderr=stderr)
-    assert isinstance(read_journal(None, 10, (), ours=True), Journal) is whole
+    assert isinstance(read_journal(None, 10, ()), Journal) is whole
 
 
 INSUFFICIENT = "No journal files were opened due to insufficient permissions.\n"
@@ -216,9 +199,9 @@ def test_a_reader_without_the_right_is_told(
     says(end="exit 1", stderr=stderr)
     if directory is not None:
         with pytest.raises(NeedsRootError):
-            read_journal(directory, 10, (), ours=True)
+            read_journal(directory, 10, ())
         return
-    found = read_journal(None, 10, (), ours=True)
+    found = read_journal(None, 10, ())
     assert isinstance(found, Unknown)
     assert "systemd-journal" in found.why or "Permission denied" in found.why
 
@@ -235,7 +218,7 @@ def test_root_whom_the_kernel_refuses_is_not_told_to_be_root(
 
 def test_without_a_journalctl_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = read_journal(None, 10, (), ours=True)
+    found = read_journal(None, 10, ())
     assert isinstance(found, Unknown)
     assert "cannot be run" in found.why
 

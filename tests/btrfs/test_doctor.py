@@ -168,7 +168,7 @@ def test_p99_is_that_of_a_count_by_hand_of_10000_messages(bed: Bed) -> None:
             os.kill(bed.journald.pid, signal.SIGCONT)
         bed.journald.log(f"message {number}")
     bed.journald.sync()
-    found_journal = read_journal(str(bed.directory), 50_000, (), ours=False)
+    found_journal = read_journal(str(bed.directory), 50_000, ())
     assert isinstance(found_journal, Journal)
     found = summarize_waits(found_journal.intake)
     assert found is not None

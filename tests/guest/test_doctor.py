@@ -59,7 +59,7 @@ def test_a_host_on_two_mirrored_disks_has_no_problem_and_is_advised(
 
 def test_a_boot_takes_as_long_as_systemd_says(guest: Guest) -> None:
     guest.run("journalctl", "--sync")
-    found = read_journal(str(guest.journal.parent), 10_000, (), ours=False)
+    found = read_journal(str(guest.journal.parent), 10_000, ())
     assert isinstance(found, Journal)
     boot = found.boots[-1]
     assert boot.userspace_us is not None

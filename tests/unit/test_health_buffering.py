@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.health.buffering import BLOCK, Burst, bursts, fits, is_unbuffered_python, judge_stream
-from journalkeeper.health.evidence import Line, Process, Unknown
+from journalkeeper.health.buffering import BLOCK, Burst, bursts, fits, judge_stream
+from journalkeeper.health.evidence import Line, Unknown
 from journalkeeper.health.finding import Finding
 from journalkeeper.health.rules import RULES
 from journalkeeper.model.units import SECOND_US
@@ -150,46 +150,19 @@ def test_a_line_of_unknown_length_makes_its_burst_unknown() -> None:
     assert judge_stream(stream(*parts)) is None
 
 
-@pytest.mark.parametrize(
-    ("argv", "environment", "unbuffered"),
-    [
-        ("python3 a.py", False, False),
-        ("python3 a.py", True, True),
-        ("python3 -u a.py", False, True),
-        ("python3 -Bu a.py", False, True),
-        ("python3 a.py -u", False, False),
-        ("python3 -m unit -u", False, False),
-        ("python3 -um unit", False, True),
-        ("python3 -c up", False, False),
-        ("python3 -cup", False, False),
-        ("python3 --help -u", False, False),
-    ],
-)
-def test_python_that_was_told_not_to_buffer_is_known(argv: str, *, environment: bool, unbuffered: bool) -> None:
-    process = Process(1, "/usr/bin/python3.11", tuple(argv.split()), environment)
-    assert is_unbuffered_python(process) is unbuffered
-    found = judge_stream(stream(*in_bursts(blocks(5)), process=process))
-    assert (found is None) is unbuffered
-
-
-def test_another_programs_u_says_nothing() -> None:
-    assert not is_unbuffered_python(Process(1, "/usr/bin/sort", ("sort", "-u"), python_unbuffered=True))
-
-
 def answer(*streams: object) -> Finding | Unknown | None:
     (rule,) = [rule for rule in RULES if rule.__name__ == "buffered"]
     return rule(evidence(journal=journal(streams=streams)))
 
 
 def test_the_finding_names_units_programs_and_the_remedy_for_python() -> None:
-    python = Process(1, "/usr/bin/python3.11", ("python3", "a.py"), python_unbuffered=False)
     found = answer(
-        stream(*in_bursts(blocks(5)), process=python), stream(*in_bursts(blocks(4), 9 * SECOND_US), unit="b")
+        stream(*in_bursts(blocks(5)), program="python3.11"), stream(*in_bursts(blocks(4), 9 * SECOND_US), unit="b")
     )
     assert isinstance(found, Finding)
     assert found.facts == {
         "units": ["chatty.service", "b"],
-        "programs": ["/usr/bin/python3.11", "chatty"],
+        "programs": ["python3.11", "chatty"],
         "interval_s": 9.0,
         "bursts": ["5", "4"],
     }
