@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import random
@@ -12,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs import fiemap, placement
+from journalkeeper.btrfs import placement
 from journalkeeper.btrfs.defrag import defrag_range
 from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.model import KIB, MIB
 from journalkeeper.model.compression import Compression
-from journalkeeper.probe.scratch_volume import ScratchVolume, run
+from journalkeeper.probe.scratch_volume import run
 from tests.journal_files import PAGE
 from tests.nobody import as_nobody
 
@@ -61,18 +60,6 @@ def test_only_the_range_is_touched(fragmented: MakeFile) -> None:
     assert high == 256
 
 
-@pytest.mark.parametrize(("synced", "rewritten"), [(False, 0), (True, MIB)])
-def test_dirty_pages_are_left_alone_unless_they_were_synced(make_file: MakeFile, synced: bool, rewritten: int) -> None:
-    fd = make_file()
-    os.pwrite(fd, prose(MIB), 0)
-    if synced:
-        os.fsync(fd)
-    defrag_range(fd, 0, MIB, compress=Compression("zstd"))
-    delalloc = {bool(row.flags & fiemap.FIEMAP_EXTENT_DELALLOC) for row in fiemap.list_extents(fd, sync=False)}
-    assert delalloc == {not synced}
-    assert placement.survey(fd, sync=True).encoded_bytes == rewritten
-
-
 def test_an_extent_as_long_as_the_threshold_is_left_and_a_shorter_one_is_joined(make_file: MakeFile) -> None:
     fd = make_file()
     pieces(fd, 64 * KIB, 8)
@@ -81,26 +68,6 @@ def test_an_extent_as_long_as_the_threshold_is_left_and_a_shorter_one_is_joined(
     assert placement.survey(fd, sync=True).total == 8
     defrag_range(fd, 0, 512 * KIB, extent_thresh_bytes=64 * KIB + PAGE)
     assert placement.survey(fd, sync=True).total <= 2
-
-
-def test_a_threshold_of_zero_is_256_kib(make_file: MakeFile) -> None:
-    short, long = make_file(name="short"), make_file(name="long")
-    pieces(short, 256 * KIB - PAGE, 4)
-    pieces(long, 256 * KIB, 4)
-    for fd in (short, long):
-        defrag_range(fd, 0, MIB)
-    assert placement.survey(short, sync=True).total <= 2
-    assert placement.survey(long, sync=True).total == 4
-
-
-def test_holes_and_unwritten_space_stay(make_file: MakeFile) -> None:
-    fd = make_file()
-    pieces(fd, PAGE, 8)
-    os.posix_fallocate(fd, 16 * PAGE, 16 * PAGE)
-    os.fsync(fd)
-    defrag_range(fd, 0, MIB)
-    assert fiemap.find_data(fd, sync=True) == [(0, 8 * PAGE)]
-    assert fiemap.find_unwritten(fd, sync=True) == [(16 * PAGE, 16 * PAGE)]
 
 
 @pytest.mark.parametrize("algorithm", ["zlib", "lzo", "zstd"])
@@ -130,76 +97,12 @@ def test_a_level_is_used_where_the_kernel_has_levels(make_file: MakeFile) -> Non
     assert sizes[15] < sizes[1]
 
 
-def test_compression_rewrites_what_is_compressed_already(make_file: MakeFile) -> None:
-    fd = make_file(prose(MIB))
-    defrag_range(fd, 0, MIB, compress=Compression("zstd"))
-    first = [row.physical for row in fiemap.list_extents(fd, sync=True)]
-    defrag_range(fd, 0, MIB, compress=Compression("zstd"))
-    second = [row.physical for row in fiemap.list_extents(fd, sync=True)]
-    assert not set(first) & set(second)
-
-
-def test_a_compressed_range_starts_its_own_writeback(make_file: MakeFile) -> None:
-    fd = make_file(prose(MIB))
-    defrag_range(fd, 0, MIB, compress=Compression("zstd"), start_io=False)
-    assert not any(row.flags & fiemap.FIEMAP_EXTENT_DELALLOC for row in fiemap.list_extents(fd, sync=False))
-
-
-def test_a_nocow_file_is_joined_and_never_compressed(place: Path) -> None:
-    run("chattr", "+C", place)
-    fd = os.open(place / "file", os.O_RDWR | os.O_CREAT)
-    try:
-        pieces(fd, PAGE, 32)
-        defrag_range(fd, 0, 32 * PAGE, compress=Compression("zstd"))
-        survey = placement.survey(fd, sync=True)
-    finally:
-        os.close(fd)
-    assert survey.encoded_bytes == 0
-    assert survey.total <= 2
-
-
-def test_defragmenting_unshares(fragmented: MakeFile, place: Path) -> None:
-    fd = fragmented(64)
-    run("cp", "--reflink=always", place / "file", place / "twin")
-    assert placement.survey(fd, sync=True).shared_bytes == 64 * PAGE
-    defrag_range(fd, 0, 64 * PAGE)
-    assert placement.survey(fd, sync=True).shared_bytes == 0
-
-
 @pytest.mark.parametrize("length", [0, -1])
 def test_an_empty_range_is_not_the_rest_of_the_file(fragmented: MakeFile, length: int) -> None:
     fd = fragmented(64)
     with pytest.raises(ValueError, match="must be positive"):
         defrag_range(fd, 0, length)
     assert placement.survey(fd, sync=True).total == 64
-
-
-def test_a_range_may_end_behind_the_file_but_not_begin_there(fragmented: MakeFile) -> None:
-    fd = fragmented(64)
-    with pytest.raises(OSError, match="Invalid argument"):
-        defrag_range(fd, 64 * PAGE, PAGE)
-    defrag_range(fd, 63 * PAGE, MIB)
-    defrag_range(fd, 0, MIB)
-    assert placement.survey(fd, sync=True).total <= 2
-
-
-def test_the_rest_of_an_error_is_not_mistaken_for_a_missing_level(make_file: MakeFile) -> None:
-    fd = make_file(prose(MIB))
-    with pytest.raises(OSError, match="Invalid argument"):
-        defrag_range(fd, MIB, MIB, compress=Compression("zstd", 3))
-    used = defrag_range(fd, 0, MIB, compress=Compression("zstd", 3))
-    kernel = tuple(map(int, os.uname().release.split("-")[0].split(".")[:2]))
-    assert used == Compression("zstd", 3 if kernel >= (6, 15) else None)
-
-
-def test_a_read_only_volume_says_so(volume: ScratchVolume) -> None:
-    path = volume.mountpoint / "file"
-    path.write_bytes(b"x" * MIB)
-    os.sync()
-    run("mount", "-o", "remount,ro", volume.mountpoint)
-    with open(path, "rb") as file, pytest.raises(OSError, match="Read-only") as caught:
-        defrag_range(file.fileno(), 0, MIB)
-    assert caught.value.errno == errno.EROFS
 
 
 def test_nobody_may_not_and_the_owner_may(fragmented: MakeFile, place: Path) -> None:
@@ -214,9 +117,3 @@ def test_nobody_may_not_and_the_owner_may(fragmented: MakeFile, place: Path) -> 
         assert placement.survey(fd, sync=True).total <= 2
     finally:
         os.close(fd)
-
-
-def test_another_filesystem_says_so() -> None:
-    with open("/proc/self/status", "rb") as file, pytest.raises(OSError, match="Inappropriate") as caught:
-        defrag_range(file.fileno(), 0, MIB)
-    assert caught.value.errno == errno.ENOTTY

@@ -58,13 +58,6 @@ def test_a_compressed_file_counts_what_is_left(make_file: MakeFile, place: Path,
     assert 0 < found < MIB / 8
 
 
-def test_space_allocated_ahead_counts(make_file: MakeFile, place: Path) -> None:
-    fd = make_file(os.urandom(MIB))
-    os.posix_fallocate(fd, MIB, 8 * MIB)
-    os.fsync(fd)
-    assert read_disk_bytes(fd) == compsize(place / "file") == 9 * MIB
-
-
 @pytest.mark.parametrize("size", [1, 100, 2048])
 def test_a_file_inside_its_metadata_counts_its_bytes(make_file: MakeFile, place: Path, size: int) -> None:
     fd = make_file(os.urandom(size))
@@ -90,10 +83,6 @@ def test_holes_count_nothing(make_file: MakeFile, place: Path) -> None:
     assert read_disk_bytes(fd) == compsize(place / "file") == PAGE
 
 
-def test_nothing_is_nothing(make_file: MakeFile) -> None:
-    assert read_disk_bytes(make_file()) == 0
-
-
 def test_an_extent_found_twice_counts_once(make_file: MakeFile, place: Path) -> None:
     fd = make_file(os.urandom(MIB))
     lab.run("cp", "--reflink=always", place / "file", place / "twin")
@@ -107,16 +96,6 @@ def test_an_extent_found_twice_counts_once(make_file: MakeFile, place: Path) -> 
     assert read_disk_bytes(fd) == compsize(place / "file") == MIB + PAGE
 
 
-def test_another_files_extents_are_not_counted(make_file: MakeFile) -> None:
-    small, big = make_file(os.urandom(PAGE), "small"), make_file(os.urandom(MIB), "big")
-    assert (read_disk_bytes(small), read_disk_bytes(big)) == (PAGE, MIB)
-
-
 def test_nobody_learns_nothing(make_file: MakeFile) -> None:
     fd = make_file(os.urandom(MIB))
     assert as_nobody(lambda: read_disk_bytes(fd)) is None
-
-
-def test_another_filesystem_says_so() -> None:
-    with open("/proc/self/status", "rb") as file, pytest.raises(OSError, match="Inappropriate"):
-        read_disk_bytes(file.fileno())

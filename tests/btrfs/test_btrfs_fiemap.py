@@ -15,9 +15,8 @@ from journalkeeper.btrfs.inode import set_nocow
 from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
 from journalkeeper.model import MIB, Extents
-from journalkeeper.probe.scratch_volume import ScratchVolume, extents, run
+from journalkeeper.probe.scratch_volume import extents, run
 from tests.journal_files import PAGE
-from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
@@ -97,12 +96,6 @@ def test_holes_are_in_no_run(make_file: MakeFile) -> None:
     assert placement.survey(fd, sync=True).data_bytes == 3 * PAGE
 
 
-def test_runs_join_extents_that_follow_each_other(fragmented: MakeFile) -> None:
-    fd = fragmented(64)
-    assert placement.survey(fd, sync=True).total == 64
-    assert fiemap.find_data(fd, sync=True) == [(0, 64 * PAGE)]
-
-
 def test_what_was_only_allocated_is_unwritten(make_file: MakeFile) -> None:
     fd = make_file(b"x" * 2 * PAGE)
     os.posix_fallocate(fd, 2 * PAGE, 6 * PAGE)
@@ -176,15 +169,6 @@ def test_shared_bytes_are_those_another_file_has_too(make_file: MakeFile, place:
     assert placement.survey(fd, sync=True).shared_bytes == 0
 
 
-def test_a_snapshot_shares_everything(volume: ScratchVolume) -> None:
-    run("btrfs", "subvolume", "create", volume.mountpoint / "sub")
-    with open(volume.mountpoint / "sub/file", "wb+") as file:
-        file.write(os.urandom(64 * PAGE))
-        os.fsync(file.fileno())
-        run("btrfs", "subvolume", "snapshot", "-r", volume.mountpoint / "sub", volume.mountpoint / "snap")
-        assert placement.survey(file.fileno(), sync=True).shared_bytes == 64 * PAGE
-
-
 @pytest.mark.parametrize(("nocow", "moves"), [(False, True), (True, False)])
 def test_a_written_back_block_moves_if_it_is_datacow(make_file: MakeFile, nocow: bool, moves: bool) -> None:
     fd = make_file()
@@ -211,8 +195,3 @@ def test_a_hole_lies_nowhere(make_file: MakeFile) -> None:
 def test_a_filesystem_without_maps_says_so() -> None:
     with open("/proc/self/status", "rb") as file, pytest.raises(OSError, match=r"not supported|Inappropriate"):
         placement.survey(file.fileno(), sync=False)
-
-
-def test_nobody_may_look_at_what_is_open(fragmented: MakeFile) -> None:
-    fd = fragmented(40)
-    assert as_nobody(lambda: placement.survey(fd, sync=False)) == placement.survey(fd, sync=False)

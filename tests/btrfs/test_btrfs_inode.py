@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 
 from journalkeeper.btrfs import inode
 from journalkeeper.probe.scratch_volume import run
-from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
@@ -38,14 +36,6 @@ def test_a_file_with_data_stays_what_it_is_and_says_so(make_file: MakeFile, plac
     assert "C" not in lsattr(place / "file")
 
 
-def test_a_nocow_file_with_data_stays_nocow_and_says_so(make_file: MakeFile) -> None:
-    fd = make_file()
-    inode.set_nocow(fd, True)
-    os.pwrite(fd, b"x", 0)
-    os.fsync(fd)
-    assert inode.set_nocow(fd, False) is True
-
-
 def test_other_flags_survive(make_file: MakeFile) -> None:
     fd = make_file()
     others = inode.FS_NODUMP_FL | inode.FS_NOATIME_FL
@@ -56,32 +46,11 @@ def test_other_flags_survive(make_file: MakeFile) -> None:
     assert inode.get_flags(fd) == others
 
 
-def test_new_files_inherit_it_from_their_directory_and_old_ones_do_not(place: Path) -> None:
-    (place / "old").touch()
-    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        assert inode.set_nocow(fd, True)
-    finally:
-        os.close(fd)
-    (place / "new").touch()
-    assert "C" in lsattr(place / "new")
-    assert "C" not in lsattr(place / "old")
-
-
 def test_it_is_not_set_where_it_is_already(make_file: MakeFile, monkeypatch: pytest.MonkeyPatch) -> None:
     fd = make_file()
     inode.set_nocow(fd, True)
     monkeypatch.setattr(inode, "set_flags", lambda *_: pytest.fail("nothing was to be set"))
     assert inode.set_nocow(fd, True)
-
-
-def test_nobody_may_read_flags_and_not_set_them(make_file: MakeFile) -> None:
-    fd = make_file()
-    inode.set_nocow(fd, True)
-    assert as_nobody(lambda: inode.is_nocow(fd))
-    with pytest.raises(PermissionError):
-        as_nobody(lambda: inode.set_nocow(fd, False))
-    assert inode.is_nocow(fd)
 
 
 def test_a_filesystem_without_flags_says_so() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs.kernel import exchange
-from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
@@ -47,22 +46,4 @@ def test_nothing_happens_if_one_is_missing(place: Path, directory: int) -> None:
         with pytest.raises(FileNotFoundError):
             exchange(directory, *names)
     assert os.listdir(place) == ["a"]
-    assert (place / "a").read_text() == "first"
-
-
-def test_a_link_is_exchanged_and_not_what_it_leads_to(place: Path, directory: int) -> None:
-    (place / "a").write_text("first")
-    (place / "target").write_text("target")
-    (place / "b").symlink_to("target")
-    exchange(directory, "a", "b")
-    assert (place / "a").is_symlink()
-    assert (place / "b").read_text() == "first"
-    assert (place / "target").read_text() == "target"
-
-
-def test_nobody_may_not(place: Path, directory: int) -> None:
-    (place / "a").write_text("first")
-    (place / "b").write_text("second")
-    with pytest.raises(PermissionError):
-        as_nobody(lambda: exchange(directory, "a", "b"))
     assert (place / "a").read_text() == "first"

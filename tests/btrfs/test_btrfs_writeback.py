@@ -3,24 +3,20 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 
 import pytest
 
 from journalkeeper.btrfs import fiemap, kernel
-from journalkeeper.btrfs.defrag import defrag_range
 from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.btrfs.writeback import (
     FALLOC_FL_KEEP_SIZE,
-    SYNC_FILE_RANGE_WRITE,
     punch_hole,
     sync_file_range,
     wait_writeback,
 )
 from journalkeeper.model import MIB
-from journalkeeper.model.compression import Compression
 from tests.journal_files import PAGE
 from tests.patience import eventually
 
@@ -53,47 +49,11 @@ def test_only_the_range_is_written(make_file: MakeFile) -> None:
     assert placed(fd, [(0, MIB), (4 * MIB, MIB)])
 
 
-def test_one_range_can_be_begun_while_another_is_waited_for(make_file: MakeFile) -> None:
-    fd = make_file()
-    dirty_runs(fd, 3)
-    for offset in (0, 2 * MIB):
-        kernel.sync_file_range(fd, offset, MIB, SYNC_FILE_RANGE_WRITE)
-    wait_writeback(fd, 0, MIB)
-    wait_writeback(fd, 2 * MIB, MIB)
-    assert placed(fd, [(4 * MIB, MIB)])
-
-
 def test_waiting_alone_writes_nothing(make_file: MakeFile) -> None:
     fd = make_file()
     os.pwrite(fd, b"x" * MIB, 0)
     wait_writeback(fd, 0, MIB)
     assert delalloc(fd) == [(0, MIB)]
-
-
-@pytest.mark.parametrize("compress", [None, Compression("zstd")])
-def test_a_defragmented_range_is_placed_when_it_was_waited_for(
-    fragmented: MakeFile, compress: Compression | None
-) -> None:
-    fd = fragmented(512)
-    defrag_range(fd, 0, 2 * MIB, compress=compress, start_io=False)
-    sync_file_range(fd, 0, 2 * MIB)
-    assert placed(fd, [])
-
-
-def test_holes_over_unwritten_ranges_read_the_same_and_free_what_they_pinned(make_file: MakeFile) -> None:
-    fd = make_file()
-    os.posix_fallocate(fd, 0, 8 * MIB)
-    os.pwrite(fd, os.urandom(MIB), 0)
-    os.pwrite(fd, os.urandom(MIB), 4 * MIB)
-    os.fsync(fd)
-    defrag_range(fd, 0, 8 * MIB, extent_thresh_bytes=32 * MIB)
-    content = os.pread(fd, 8 * MIB, 0)
-    for offset, length in fiemap.find_unwritten(fd, sync=True):
-        punch_hole(fd, offset, length)
-    os.fsync(fd)
-    assert os.pread(fd, 9 * MIB, 0) == content
-    assert fiemap.find_unwritten(fd, sync=True) == []
-    assert fiemap.find_data(fd, sync=True) == [(0, MIB), (4 * MIB, MIB)]
 
 
 def test_a_punched_range_lets_go_of_its_extent_when_nothing_else_is_in_it(make_file: MakeFile) -> None:
@@ -128,20 +88,6 @@ def test_space_kept_behind_the_end_is_freed_too(make_file: MakeFile) -> None:
         punch_hole(fd, offset, length)
     assert read_disk_bytes(fd) == PAGE
     assert os.fstat(fd).st_size == PAGE
-
-
-def test_a_hole_needs_a_length_and_a_file_open_for_writing(make_file: MakeFile) -> None:
-    fd = make_file(b"x" * MIB)
-    with pytest.raises(OSError, match="Invalid argument"):
-        punch_hole(fd, 0, 0)
-    reader = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
-    try:
-        with pytest.raises(OSError, match="Bad file descriptor") as caught:
-            punch_hole(reader, 0, PAGE)
-    finally:
-        os.close(reader)
-    assert caught.value.errno == errno.EBADF
-    assert os.pread(fd, MIB, 0) == b"x" * MIB
 
 
 def test_write_back_of_what_is_no_file_is_refused() -> None:
