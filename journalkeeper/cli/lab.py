@@ -29,13 +29,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import textwrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper.cli.context import explain_no_directory
 from journalkeeper.cli.parser import between
 from journalkeeper.cli.progress import on_terminal
-from journalkeeper.cli.table import Column
+from journalkeeper.cli.table import Column, Table
 from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.escape import shown
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     import argparse
 
     from journalkeeper.cli.context import Context
-    from journalkeeper.cli.output import Output
 
 EXTENTS_LEAST, EXTENTS_MOST = 100, 15_000
 """journald rotates by itself at about 19,000 extents."""
@@ -102,10 +100,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
             if shutil.disk_usage(place).free < FREE_BYTES // 64:
                 raise KeeperError(f"{place}: no space left on the device") from error
             raise KeeperError(f"the comparison failed: {error}") from error
-    if context.output.json != "off":
-        context.output.document(LabAnswer(place, compared.iops or None, compared.flushes, compared.rows))
-    else:
-        context.output.lines(_lines(place, compared, context.output), paged=False)
+    answer = LabAnswer(place, compared.iops or None, compared.flushes, compared.rows)
+    context.output.show(answer, Table(_COLUMNS, compared.rows), legend=[[_summarize(place, compared)]], paged=False)
     return 0
 
 
@@ -120,13 +116,10 @@ def _check(args: argparse.Namespace) -> None:
         raise KeeperError(f"{args.place}: {format_size(free)} are free, {format_size(FREE_BYTES)} are needed")
 
 
-def _lines(place: str, compared: compare.Compared, output: Output) -> list[str]:
-    lines = output.table(_COLUMNS, compared.rows)
-    if output.legend:
-        speed = f"{compared.iops} IOPS" if compared.iops else "as fast as the disk is"
-        text = f"{compared.flushes} flushes of 40 messages each in {compare.DAYS} days, on {shown(place)}, {speed}."
-        lines += ["", *textwrap.wrap(f"{text} {_verdict(compared)}", 80, break_long_words=False)]
-    return lines
+def _summarize(place: str, compared: compare.Compared) -> str:
+    speed = f"{compared.iops} IOPS" if compared.iops else "as fast as the disk is"
+    facts = f"{compared.flushes} flushes of 40 messages each in {compare.DAYS} days, on {shown(place)}, {speed}."
+    return f"{_verdict(compared)} {facts}"
 
 
 def _verdict(compared: compare.Compared) -> str:

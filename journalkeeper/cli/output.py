@@ -11,10 +11,10 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
-from journalkeeper.cli.table import Column, Table, no_colour, render, stack_blocks, wrap_sentence
+from journalkeeper.cli.table import Table, render, stack_blocks, wrap_sentence
 from journalkeeper.cli.terminal import (
     DEFAULT_COLUMNS,
     DEFAULT_LINES,
@@ -89,12 +89,6 @@ class Output:
         if isinstance(block, Table):
             return render(block, legend=self.legend, colours=self.colours, width=self.width)
         return [line for sentence in block for line in wrap_sentence(sentence, self.width)]
-
-    def table(
-        self, columns: tuple[Column[T], ...], rows: Sequence[T], colour: Callable[[T], str] = no_colour
-    ) -> list[str]:
-        """Return the lines of a table."""
-        return self.format(Table(columns, rows, colour))
 
     def note(self, text: str) -> None:
         """Write one line to stderr in addition to the answer."""

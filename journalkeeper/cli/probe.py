@@ -19,13 +19,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import signal
-import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.cli.parser import Help, between, common
-from journalkeeper.cli.table import Column, elide, stack_blocks
+from journalkeeper.cli.table import Column, Table, elide
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.record import Moment
 from journalkeeper.probe import distribution as report
@@ -186,10 +185,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     found.note_clock_step()
     interrupted = INTERRUPTED in found.notes
     said = found.verdict(limit)
-    if output.json != "off":
-        output.document(make_answer(probe, args, found, context.now_us, said))
-    else:
-        output.lines(stack_blocks(text(found, said, output)))
+    answer = make_answer(probe, args, found, context.now_us, said)
+    output.show(answer, *text(found, said, output), legend=[found.notes])
     for fault in found.faults:
         output.note(fault)
     return int(bool(found.faults or found.losses) or (interrupted and not getattr(args, "follow", False)))
@@ -219,20 +216,19 @@ def make_answer(probe: Probe, args: argparse.Namespace, found: Measurement, bega
 
 
 def text(found: Measurement, said: str, output: Output) -> list[list[str]]:
-    """Return the blocks: verdict, distributions, the table, what was not seen, and the notes."""
+    """Return the blocks: verdict, distributions, and the table."""
     table = tuple(Column(name.upper(), _cell(name), right=name not in WORDS) for name in found.columns)
     rows = [words for series in found.series for words in _words(series)]
     drawn = [series for series in found.series if series.planned_ns is not None] or found.series[:1]
-    wrapper = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
-    blocks = [wrapper.wrap(said)]
+    blocks = [[said]]
     if "name" in found.columns:
         blocks += [[series.name, *report.rows(series.waits_ns())] for series in drawn if series.began_ns]
-    lines = output.table(table, rows)
+    lines = output.format(Table(table, rows))
     heads = len(lines) - len(rows)
     for number in range(len(rows), 0, -1):
         if detail := rows[number - 1].get("detail"):
             lines.insert(heads + number, f"  {elide(detail, WIDTH - 2)}")
-    return [*blocks, lines, [line for note in found.notes for line in wrapper.wrap(note)] if output.legend else []]
+    return [*blocks, lines]
 
 
 def _cell(column: str) -> Callable[[dict[str, str]], str]:

@@ -20,14 +20,13 @@ import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper.cli.doctor import DOCTOR_RULES, collect_evidence
-from journalkeeper.cli.table import wrap_sentence
 from journalkeeper.execute.whole_file import open_directory, write_whole
 from journalkeeper.health.evidence import REPORT_ENTRIES, Wanted
 from journalkeeper.health.finding import judge
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.record import Count
-from journalkeeper.model.units import format_size
+from journalkeeper.model.units import spell_size
 from journalkeeper.report.page import page
 
 if TYPE_CHECKING:
@@ -61,12 +60,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
     evidence = collect_evidence(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
     text = page(evidence, judge(evidence, DOCTOR_RULES), os.uname().nodename)
     write_whole(WRITE, path, text, mode=MODE, replace=args.force)
-    size, output = len(text.encode()), context.output
-    if output.json != "off":
-        output.document(ReportAnswer(path, size))
-    elif output.legend:
-        text = f"{shown(path)}: {format_size(size)}, for any browser; only its owner may read it"
-        output.lines(wrap_sentence(text, output.width), paged=False)
+    size = len(text.encode())
+    summary = f"Wrote {shown(path)}: {spell_size(size)}, for any browser; only its owner may read it."
+    context.output.show(ReportAnswer(path, size), legend=[[summary]], paged=False)
     return 0
 
 

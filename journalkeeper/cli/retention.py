@@ -18,10 +18,9 @@ exit status:
 from __future__ import annotations
 
 import os
-from textwrap import wrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from journalkeeper.cli.doctor import WIDTH, collect_evidence
+from journalkeeper.cli.doctor import collect_evidence
 from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.health.evidence import Evidence, Unknown, Wanted
 from journalkeeper.journald import conf
@@ -58,7 +57,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Show the retention, and write or remove the drop-in."""
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo are about this host's own journal; leave out -D")
-    output = context.output
     if args.undo:
         removed = _remove()
         text = (
@@ -66,25 +64,19 @@ def run(args: argparse.Namespace, context: Context) -> int:
             if removed
             else f"There is no {RETENTION}; nothing is undone."
         )
-        if output.json != "off":
-            output.document(RetentionAnswer(RETENTION, removed))
-        else:
-            output.lines(wrap(text, WIDTH, break_on_hyphens=False), paged=False)
+        context.output.show(RetentionAnswer(RETENTION, removed), [text], paged=False)
         return 0
     evidence = collect_evidence(context, Wanted(args.directory, entries=0, since_us=context.now_us))
     found = retention(evidence)
     if isinstance(found, Unknown):
-        raise KeeperError(f"how long a history is kept cannot be told: {found.why}")
+        raise KeeperError(f"the retention is unknown: {found.why}")
     changed = _apply(found, evidence) if args.apply else False
-    if output.json != "off":
-        output.document(RetentionAnswer(RETENTION, changed, found))
-        return 0
     said = [sentence(found)]
     if changed:
         said.append(f"Wrote {RETENTION}; {_describe_activation()}")
     elif args.apply:
-        said.append(f"{RETENTION} says so already.")
-    output.lines([line for one in said for line in wrap(one, WIDTH, break_on_hyphens=False)], paged=False)
+        said.append(f"{RETENTION} has this setting already.")
+    context.output.show(RetentionAnswer(RETENTION, changed, found), said, paged=False)
     return 0
 
 

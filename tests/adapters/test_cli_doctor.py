@@ -225,7 +225,7 @@ def test_what_cannot_be_told_ends_with_why(given: Given, typed: Typed) -> None:
     given(evidence(look=look(*archives(1), instances=(limits(),))))
     said = typed("retention")
     assert said.status == 1
-    assert "cannot be told: compacted archives: 1" in said.err
+    assert "the retention is unknown: compacted archives: 1" in said.err
 
 
 def test_another_directory_is_not_applied_to(typed: Typed) -> None:

@@ -276,13 +276,16 @@ def test_the_rows_of_who_fit_80_columns() -> None:
     rows[0].labels |= {"call": "sync_file_range", "file": f"/var/log/journal/{'f' * 200}", "share": "100.0%"}
     rows[1].labels["share"] = "0.1%"
     output = Output(Namespace(json="off", no_legend=False, no_pager=True, quiet=False), {})
-    _, table, _ = command.text(Measurement(rows, who.COLUMNS), "said", output)
+    _, table = command.text(Measurement(rows, who.COLUMNS), "said", output)
     assert len(table) == 1 + 2 * 2
     assert max(map(len, table)) <= 80
     assert [line.split(":")[0] for line in table[2::2]] == ["  a-thread-name-of-15", "  b"]
 
 
-def test_a_journal_becomes_text_and_json(says: Says, typed: Typed, tmp_path: Path) -> None:
+def test_a_journal_becomes_text_and_json(
+    says: Says, typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     says(*(entry(SECOND * n, 200_000 if n == 9 else 1000, _SYSTEMD_UNIT="a\x1b.service") for n in range(1, 31)))
     words = ("probe", "intake", "-D", f"{tmp_path}", "--since=2026-01-01")
     found = typed(*words, "-j").document

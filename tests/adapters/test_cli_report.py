@@ -49,7 +49,7 @@ def is_page(path: Path) -> bool:
 def test_the_page_is_written_and_nothing_beside_it(path: Path, typed: Typed) -> None:
     said = typed("report", "-o", f"{path}")
     assert (said.status, said.err) == (0, "")
-    assert said.out.startswith(f"{path}: ")
+    assert said.out.startswith(f"Wrote {path}: ")
     assert is_page(path)
     assert names(path.parent) == ["page.html"]
     document = typed("report", "-o", f"{path}", "--force", "-j").document

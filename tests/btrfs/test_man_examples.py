@@ -80,15 +80,12 @@ def test_every_example_does_what_it_says(bed: Bed, tmp_path: Path) -> None:
         out, err = process.communicate(timeout=PATIENCE_S)
         if service:  # what it says is its log
             assert process.returncode in {0, -signal.SIGTERM}, err
-        elif " --watch" in line:  # there is no service here; tests/btrfs/test_cli_bus.py has one
-            assert (process.returncode, out) == (1, ""), line
-            assert "which does not run; systemctl start journalkeeper" in err
-        elif " pause" in line or line.endswith(" resume"):  # nor to be paused
+        elif " --watch" in line or " pause" in line or line.endswith(" resume"):  # there is no service here
             assert (process.returncode, out) == (1, ""), line
             assert "the service is not on the bus" in err
         elif " retention" in line and "--undo" not in line:  # no archive tells; tests/guest/test_host.py has some
             assert (process.returncode, out) == (1, ""), line
-            assert "cannot be told" in err
+            assert "unknown" in err
         elif " doctor --check" in line:  # what this machine is like
             assert (process.returncode in {0, 1}, err, bool(out)) == (True, "", True), line
         else:

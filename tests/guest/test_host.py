@@ -151,7 +151,7 @@ def test_journald_keeps_as_much_as_fits_the_same_bytes_and_what_it_kept_before(g
         assert "systemctl restart systemd-journald" in " ".join(said.split())
         # of a small disk SystemKeepFree= may allow less
         assert parse_size(before) < parse_size(limit()) < document["proposed_use_bytes"] + GIB
-        assert "says so already" in guest.run("journalkeeper", "retention", "--apply").stdout
+        assert "has this setting already" in guest.run("journalkeeper", "retention", "--apply").stdout
         rules = {one["rule"] for one in json.loads(guest.run("journalkeeper", "doctor", "-j").stdout)["findings"]}
         assert "history" not in rules
     guest.run("journalkeeper", "retention", "--undo")

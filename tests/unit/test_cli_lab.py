@@ -12,6 +12,7 @@ import pytest
 from journalkeeper.cli import lab, main
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.progress import ProgressLine
+from journalkeeper.cli.table import Table
 from journalkeeper.model.record import to_json
 from journalkeeper.probe import bed, compare
 from journalkeeper.probe.compare import STRATEGIES, Compared, Row
@@ -78,9 +79,8 @@ def test_the_table_fits_80_columns_and_names_the_best_with_checksums() -> None:
     output = Output(Namespace(json="off", no_legend=False, no_pager=True, quiet=False), {})
     rows[0] = rows[0]._replace(wait_s=2.5)
     rows[1] = rows[1]._replace(flush_s=0.5, wait_s=0.25)
-    lines = lab._lines("/srv", Compared(250, tuple(rows), 150), output)
-    assert max(map(len, lines)) <= 80
-    said = " ".join(lines)
+    assert max(map(len, output.format(Table(lab._COLUMNS, rows)))) <= 80
+    said = lab._summarize("/srv", Compared(250, tuple(rows), 150))
     assert "with NOCOW, 1.00 s; of those with checksums with keeper, 2.00 s." in said
     assert "A message waits for at most 2.50 s untouched, 0.25 s without journald's fsync." in said
     assert "250 flushes of 40 messages each in 4 days, on /srv, 150 IOPS." in said
@@ -91,8 +91,7 @@ def test_the_document_is_what_its_schema_says() -> None:
 
 
 def test_without_a_limit_nothing_is_ranked() -> None:
-    output = Output(Namespace(json="off", no_legend=False, no_pager=True, quiet=False), {})
-    said = " ".join(lab._lines("/srv", Compared(250, (WORST,), 0), output))
+    said = lab._summarize("/srv", Compared(250, (WORST,), 0))
     assert "Without a limit of IOPS the times are too short to rank the strategies." in said
     assert "A boot waits least" not in said
 
