@@ -69,7 +69,7 @@ EXPECTED: Final = frozenset(name.rpartition(".")[2] for kind, name in names.ERRO
 
 LOGGED: Final = re.compile(
     r"<6>.*|<4>[0-9]+ messages were lost.*|<3>not reloaded, the running configuration stays: .*Archived.*|<4>no file .*"
-    r"|<4>Act: (The service is paused|The configuration on disk is).*"
+    r"|<4>Act: (The service is paused|The configuration on disk is|SyncIntervalSec= of [0-9a-f]+ is too short).*"
 )
 """What the service has a reason to log here."""
 
