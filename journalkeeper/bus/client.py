@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from dbus_fast import Message, MessageFlag, MessageType, Variant
@@ -139,12 +139,8 @@ class Service:
 
     async def _plan(self, request: Request) -> dict[str, Any]:
         document: dict[str, Any] = json.loads((await self._manager("Plan", "a{sv}", [_options(request)]))[0])
-        try:
+        with _same_version("the"):
             skips(document)
-        except (KeyError, TypeError, ValueError) as error:
-            raise KeeperError(
-                f"the service is of another version ({error!r} is not known here); systemctl restart journalkeeper"
-            ) from error
         return document
 
     async def _defragment(
@@ -168,7 +164,8 @@ class Service:
                 await self._tell(job, on_progress)
         answer = json.loads((await self._manager("Result", "o", [job]))[0])
         document = {name: answer[name] for name in ("outcomes", "totals", "omitted") if name in answer}
-        report = _report(answer)
+        with _same_version("the work is done (see journalkeeper history), but the"):
+            report = job_report(answer)
         if "omitted" in answer:
             notice = f"{answer['omitted']:,} rows are too many for one answer of the service: see journalkeeper history"
             report = report._replace(notices=(*report.notices, notice))
@@ -208,7 +205,7 @@ class Service:
             f"type='signal',sender='{names.BUS_NAME}',path_namespace='{names.MANAGER_PATH}'",
             f"type='signal',sender='{BUS}',member='NameOwnerChanged',arg0='{names.BUS_NAME}'",
         ):
-            await _call(self._bus, BUS, BUS_PATH, f"{BUS}.AddMatch", "s", [rule])
+            await _call(self._bus, Message(BUS, BUS_PATH, BUS, "AddMatch", signature="s", body=[rule]))
         return True
 
     def _hear(self, message: Message) -> None:
@@ -238,9 +235,9 @@ class Service:
 
     async def _manager(self, member: str, signature: str, body: list[Any], *, asks: bool = False) -> list[Any]:
         """Call a method of the manager. With `asks` polkit may ask the user for a password."""
-        return await _call(
-            self._bus, self._owner, names.MANAGER_PATH, f"{names.MANAGER}.{member}", signature, body, asks=asks
-        )
+        where = (self._owner, names.MANAGER_PATH, names.MANAGER, member)
+        flags = MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION if asks else MessageFlag.NONE
+        return await _call(self._bus, Message(*where, flags=flags, signature=signature, body=body), asks=asks)
 
 
 def _options(request: Request) -> dict[str, Variant]:
@@ -284,45 +281,30 @@ async def _read_manager(bus: MessageBus, owner: str) -> Manager:
 
 
 async def _read_properties(bus: MessageBus, owner: str, path: str, interface: str) -> dict[str, Any]:
-    body = await _call(bus, owner, path, f"{names.PROPERTIES}.GetAll", "s", [interface])
+    body = await _call(bus, Message(owner, path, names.PROPERTIES, "GetAll", signature="s", body=[interface]))
     return {name: value.value for name, value in body[0].items()}
 
 
-async def _call(  # noqa: PLR0917 - a call has so many parts
-    bus: MessageBus,
-    to: str,
-    path: str,
-    method: str,
-    signature: str,
-    body: list[Any],
-    *,
-    asks: bool = False,
-) -> list[Any]:
-    """Call `method`, given as interface and member, and return its answer. Raises: the exceptions of ERRORS."""
-    interface, _, member = method.rpartition(".")
-    flags = MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION if asks else MessageFlag.NONE
-    message = Message(to, path, interface, member, flags=flags, signature=signature, body=body)
+async def _call(bus: MessageBus, message: Message, *, asks: bool = False) -> list[Any]:
+    """Send a call and return its answer. Raises: the errors of ERRORS; KeeperError after CALL_S unless it `asks`."""
     try:
         reply = await asyncio.wait_for(bus.call(message), None if asks else CALL_S)
     except TimeoutError:
-        raise KeeperError(f"the service is busy: it has not answered {member} for {CALL_S:g} s; try later") from None
+        what = f"it has not answered {message.member} for {CALL_S:g} s"
+        raise KeeperError(f"the service is busy: {what}; try later") from None
     if reply is None:
-        raise KeeperError(f"the service did not answer {member}")
+        raise KeeperError(f"the service did not answer {message.member}")
     if reply.message_type is MessageType.ERROR:
         said = str(reply.body[0]) if reply.body else str(reply.error_name)
         raise ERRORS.get(str(reply.error_name or ""), KeeperError)(said)
     return list(reply.body)
 
 
-def _report(written: dict[str, Any]) -> Report:
-    """Return the Report that a job's document describes.
-
-    Raises: KeeperError if the document contains values that this version does not know.
-    """
+@contextmanager
+def _same_version(sentence: str) -> Iterator[None]:
+    """Raise KeeperError, which begins with `sentence`, if a document has values that this version does not know."""
     try:
-        return job_report(written)
+        yield
     except (KeyError, TypeError, ValueError) as error:
-        raise KeeperError(
-            f"the work is done, but the service is of another version ({error!r} is not known here);"
-            " systemctl restart journalkeeper, and see journalkeeper history"
-        ) from error
+        what = f"service is of another version ({error!r} is not known here)"
+        raise KeeperError(f"{sentence} {what}; systemctl restart journalkeeper") from error

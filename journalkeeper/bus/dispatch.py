@@ -19,6 +19,7 @@ from journalkeeper.bus import contract, names, options
 from journalkeeper.bus.callers import EARLY_MOST, LONG_COST, Caller, CallError, Callers
 from journalkeeper.bus.contract import Method
 from journalkeeper.bus.objects import Objects, Values, list_files, write_document
+from journalkeeper.bus.options import shorten
 from journalkeeper.bus.polkit import Authority
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NoSuchJobError
@@ -138,14 +139,15 @@ class Dispatcher:
                 return  # it only reads
             else:
                 found = await _finish(answer(call, caller))
-            self._answer(call, "".join(one for _, one in method.gives), [found] if method.gives else [])
+            signature = "".join(one for _, one in method.gives)
+            self._answer(call, Message.new_method_return(call, signature, [found] if method.gives else []))
         except Exception as error:  # noqa: BLE001 - every error is answered, and logged if it is unexpected
             self._refuse(call, error)
 
     def _find_method(self, call: Message) -> Method:
         path, interfaces = call.path or "", self._objects.interfaces(call.path or "")
         if not interfaces and call.interface != names.PEER:
-            raise CallError(f"{DBUS_ERROR}.UnknownObject", f"there is no object {_short(path)}")
+            raise CallError(f"{DBUS_ERROR}.UnknownObject", f"there is no object {shorten(path)}")
         for interface in (contract.PEER, *interfaces):
             for method in interface.methods:
                 if (interface.name, method.name) == (call.interface, call.member):
@@ -153,22 +155,12 @@ class Dispatcher:
                         words = f"{method.name} takes ({method.signature}), not ({call.signature})"
                         raise CallError(f"{DBUS_ERROR}.InvalidArgs", words)
                     return method
-        words = f"{_short(path)} has no method {call.interface}.{call.member}"
+        words = f"{shorten(path)} has no method {call.interface}.{call.member}"
         raise CallError(f"{DBUS_ERROR}.UnknownMethod", words)
 
-    def _answer(self, call: Message, signature: str, body: list[Any], error_name: str | None = None) -> None:
+    def _answer(self, call: Message, answer: Message) -> None:
         if not call.flags.value & SILENT:
-            kind = MessageType.METHOD_RETURN if error_name is None else MessageType.ERROR
-            self._send(
-                Message(
-                    message_type=kind,
-                    error_name=error_name,
-                    reply_serial=call.serial,
-                    destination=call.sender,
-                    signature=signature,
-                    body=body,
-                )
-            )
+            self._send(answer)
 
     def _refuse(self, call: Message, error: Exception) -> None:
         """Answer with an error. An unexpected exception is logged, and its text is kept from the caller."""
@@ -180,7 +172,7 @@ class Dispatcher:
             said = error.strerror if isinstance(error, OSError) else None
             name, text = names.FAILED, f"{said or 'bug in journalkeeper'}; its log has the traceback"
             self._complain(f"{call.interface}.{call.member} failed", error)
-        self._answer(call, "s", [names.shown(text)[:ERROR_MOST]], name)
+        self._answer(call, Message.new_error(call, name, names.shown(text)[:ERROR_MOST]))
 
     # -- Reading ---------------------------------------------------------------------------
 
@@ -188,7 +180,7 @@ class Dispatcher:
         """Return the properties of the requested interface as they are now; a standard interface has none."""
         path, wanted = call.path or "", call.body[0]
         if wanted not in {one.name for one in self._objects.interfaces(path)}:
-            raise CallError(f"{DBUS_ERROR}.UnknownInterface", f"{_short(path)} has no interface {_short(wanted)}")
+            raise CallError(f"{DBUS_ERROR}.UnknownInterface", f"{shorten(path)} has no interface {shorten(wanted)}")
         if wanted == names.MANAGER:
             await self._service.refresh()
         return self._objects.values(path, wanted)
@@ -196,7 +188,7 @@ class Dispatcher:
     async def _get(self, call: Message, _: Caller) -> object:
         values = await self._values(call)
         if call.body[1] not in values:
-            raise CallError(f"{DBUS_ERROR}.UnknownProperty", f"{call.body[0]} has no property {_short(call.body[1])}")
+            raise CallError(f"{DBUS_ERROR}.UnknownProperty", f"{call.body[0]} has no property {shorten(call.body[1])}")
         return values[call.body[1]]
 
     def _introspect(self, call: Message, _: Caller) -> str:
@@ -239,11 +231,5 @@ async def _finish(found: Any) -> Any:
 def _job(path: str) -> int:
     number = names.job_number(path)
     if number is None:
-        raise NoSuchJobError(f"{_short(path)} is no job")
+        raise NoSuchJobError(f"{shorten(path)} is no job")
     return number
-
-
-def _short(text: str | None) -> str:
-    """Return a caller's word such that it can be part of a sentence."""
-    word = text or ""
-    return word if len(word) <= 100 else f"{word[:100]}..."

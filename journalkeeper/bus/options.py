@@ -82,9 +82,9 @@ def _check(given: Mapping[str, Variant], allowed: Mapping[str, str]) -> None:
     for name, value in given.items():
         if name not in allowed:
             listed = ", ".join(f"{one} ({signature})" for one, signature in sorted(allowed.items()))
-            raise UsageError(f"{_short(name)} is no option; allowed are {listed}")
+            raise UsageError(f"{shorten(name)} is no option; allowed are {listed}")
         if value.signature != allowed[name]:
-            raise UsageError(f"option {name} has signature {_short(value.signature)}; it must be {allowed[name]}")
+            raise UsageError(f"option {name} has signature {shorten(value.signature)}; it must be {allowed[name]}")
 
 
 def check_path(path: str, directories: tuple[str, ...]) -> str:
@@ -94,9 +94,9 @@ def check_path(path: str, directories: tuple[str, ...]) -> str:
     """
     plain = len(path) < LONGEST and path.startswith("/") and posixpath.normpath(path) == path
     if not plain or path.startswith("//"):
-        raise UsageError(f"{_short(path)} is not an absolute path without . and ..")
+        raise UsageError(f"{shorten(path)} is not an absolute path without . and ..")
     if not any(path.startswith(f"{directory.rstrip('/')}/") for directory in directories):
-        raise UsageError(f"{_short(path)} is not below {' or '.join(directories)}; this service is for what is there")
+        raise UsageError(f"{shorten(path)} is not below {' or '.join(directories)}; this service is for what is there")
     return path
 
 
@@ -119,6 +119,7 @@ def _compression(text: str) -> str:
     return text
 
 
-def _short(text: str) -> str:
+def shorten(text: str | None) -> str:
     """Return a caller's text, quoted and shortened, for an error message."""
-    return repr(text if len(text) <= 100 else f"{text[:100]}...")
+    word = text or ""
+    return repr(word if len(word) <= 100 else f"{word[:100]}...")

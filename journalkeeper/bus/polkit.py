@@ -40,14 +40,9 @@ class Authority:
             return
         interactive = bool(call.flags.value & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION.value)
         subject = ["system-bus-name", {"name": Variant("s", caller.name)}]
-        question = Message(
-            destination=POLKIT,
-            path="/org/freedesktop/PolicyKit1/Authority",
-            interface=f"{POLKIT}.Authority",
-            member="CheckAuthorization",
-            signature="(sa{sv})sa{ss}us",
-            body=[subject, action, details(call), ALLOW_USER_INTERACTION if interactive else 0, ""],
-        )
+        place = (POLKIT, "/org/freedesktop/PolicyKit1/Authority", f"{POLKIT}.Authority", "CheckAuthorization")
+        body = [subject, action, details(call), ALLOW_USER_INTERACTION if interactive else 0, ""]
+        question = Message(*place, signature="(sa{sv})sa{ss}us", body=body)
         try:
             reply = await asyncio.wait_for(self._ask(question), PERSON_S if interactive else ANSWER_S)
         except TimeoutError:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from dbus_fast import Message, MessageType
+from dbus_fast import Message
 
 from journalkeeper.bus import contract, names
 from journalkeeper.bus.objects import Objects, Values, job_values
@@ -102,13 +102,4 @@ class Signals:
             self._say(names.PROPERTIES, "PropertiesChanged", [interface, changed, []], path)
 
     def _say(self, interface: str, member: str, body: list[Any], path: str = names.MANAGER_PATH) -> None:
-        self._send(
-            Message(
-                message_type=MessageType.SIGNAL,
-                path=path,
-                interface=interface,
-                member=member,
-                signature=SIGNALS[interface, member],
-                body=body,
-            )
-        )
+        self._send(Message.new_signal(path, interface, member, SIGNALS[interface, member], body))
