@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Final
 
 from journalkeeper.config import Config
+from journalkeeper.config.directives import Watch
 from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.execute.runner import Runner
 from journalkeeper.history import state
@@ -109,9 +110,9 @@ class Engine:
         return (self._config, self.directories) == (other._config, other.directories)
 
     @property
-    def settle_us(self) -> int:
-        """The time for which an archive is left alone after a change."""
-        return self._config.watch.settle_us
+    def watch(self) -> Watch:
+        """The configured times, for which an archive is left alone after a change."""
+        return self._config.watch
 
     @property
     def budget_bytes(self) -> int | None:

@@ -38,7 +38,7 @@ from journalkeeper.model.reasons import describe_saving
 from journalkeeper.model.record import Count, Sometimes
 from journalkeeper.model.recorded import Counters, Run, Totals
 from journalkeeper.model.units import DAY_US, counted, format_size, format_span
-from journalkeeper.model.waiting import Wait, long, sentence
+from journalkeeper.model.waiting import Wait, long
 from journalkeeper.report.text import day
 
 _CLEAR: Final = "\x1b[H\x1b[J"
@@ -141,7 +141,11 @@ def _describe_ok(evidence: Evidence) -> str:
         return describe_files(live.files or 0, (live.state_reason or "") if live.state == "waiting" else "")
     if isinstance(look, Look):
         return f"{describe_foreign(look.foreign)}."
-    return "No service runs, and the last run by hand or by the timer did not fail."
+    last = None if isinstance(evidence.record, Unknown) else evidence.record.last_run
+    if last is None:
+        return "no service runs, and nothing was done yet."
+    ago = format_span(max(0, evidence.now_us - last.began_us))
+    return f"no service runs; the last run, {ago} ago ({last.origin}), did not fail."
 
 
 def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
@@ -232,68 +236,55 @@ def _make_answer(status: _Status, state_directory: str) -> StatusAnswer:
 
 
 def _lines(status: _Status, context: Context) -> list[str]:
-    record, live = status.record, status.live
-    facts = [
-        *_saving_row(status),
-        *_service_facts(status.evidence.service),
-        ("Version", __version__),
-        ("Record", shown(context.state_directory)),
-    ]
-    if isinstance(status.evidence.record, Unknown) and not status.evidence.record.needs_root:
-        facts.append(("Last run", shown(status.evidence.record.why)))
-    elif record is None:
-        facts.append(("Last run", "only root may know; try sudo journalkeeper status"))
-    elif record.last_run is None:
+    """Return the facts below the verdict, each with its name in a margin."""
+    record, found, live = status.record, status.evidence.record, status.live
+    counters = (record and record.counters) or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
+    saving = describe_saving(counters, "the installation" if counters.since_us is None else day(counters.since_us))
+    facts = [("Saved", saving)] if saving else []
+    facts += _service_facts(status.evidence.service)
+    facts.append(("Record", shown(context.state_directory)))
+    if isinstance(found, Unknown):
+        facts.append(
+            ("Last run", "only root may know; try sudo journalkeeper status" if found.needs_root else found.why)
+        )
+    elif found.last_run is None:
         facts.append(("Last run", "none yet; `journalkeeper plan` shows what there is to do"))
     else:
-        facts.append(("Last run", _run(record.last_run)))
+        facts.append(("Last run", _run(found.last_run)))
+    if record and record.last_run:
         facts.append(("Written", f"{format_size(status.written_bytes)} in the last 24 hours"))
-    if record and record.waiting:
-        facts.append(("Waiting", shown(sentence(record.waiting, context.now_us))))
+    elif live and live.bytes_written:
+        facts.append(("Written", f"{format_size(live.bytes_written)} since the service started"))
     if record and live is None:  # the service's own numbers are those of its last look
         facts += [("Recorded", _totals(totals)) for totals in record.totals]
     margin = max(len(name) for name, _ in facts) + 2
     room = None if context.output.width is None else context.output.width - margin
     return [
-        line
+        f"{f'{name}: ' if number == 0 else '':>{margin}}{text}"
         for name, value in facts
-        for number, text in enumerate(wrap_sentence(value, room))
-        for line in [f"{f'{name}: ' if number == 0 else '':>{margin}}{text}"]
+        for number, text in enumerate(wrap_sentence(shown(value), room))
     ]
-
-
-def _saving_row(status: _Status) -> list[tuple[str, str]]:
-    """Return the row with the saving since the installation: from the history, or from the service for other users."""
-    counters = status.record and status.record.counters
-    if counters:
-        said = describe_saving(counters, "the installation" if counters.since_us is None else day(counters.since_us))
-    else:
-        known = Counters(bytes_reclaimed=None if status.live is None else status.live.bytes_reclaimed_total)
-        said = describe_saving(known, "the installation")
-    return [("Saved", said)] if said else []
 
 
 def _service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str, str]]:
     """Return the rows with the service's own report, or why there is none."""
-    if isinstance(live, Hung):
-        return [("Service", "does not answer")]
+    if live == UNASKED:
+        return []
     if not isinstance(live, Manager):
-        return [] if live == UNASKED else [("Service", ABSENT if live is None else shown(live.why))]
+        hung = "does not answer" if isinstance(live, Hung) else ""
+        return [("Service", hung or (ABSENT if live is None else live.why))]
+    limit = "no limit" if live.budget_left_bytes is None else format_size(live.budget_left_bytes)
     if live.health == "unknown":  # it has counted nothing yet
-        limit = live.budget_left_bytes
-        budget = "no limit" if limit is None else f"{format_size(limit)} a day"
-        return [("Service", "the first look runs"), ("Budget", budget)]
-    state = f"{live.state}, {live.state_reason}" if live.state_reason else f"{live.state}"
-    if live.version != __version__:
-        state += f" (it is still version {live.version}: systemctl restart journalkeeper)"
-    journal = f"{' and '.join(map(shown, live.directories or ()))}, {counted(live.files or 0, 'file')}, "
+        return [("Service", "the first look runs"), ("Budget", f"{limit} a day" if live.budget_left_bytes else limit)]
+    journal = f"{' and '.join(live.directories or ())}, {counted(live.files or 0, 'file')}, "
     journal += f"{counted(live.extents or 0, 'extent')} ({live.active_extents or 0:,} in active files), "
     journal += f"{live.fragmented_files or 0:,} fragmented"
-    written = f"{format_size(live.bytes_written or 0)} since it started, "
-    written += f"{format_size(live.bytes_reclaimed or 0)} reclaimed as far as is known"
-    left = "no limit" if live.budget_left_bytes is None else f"{format_size(live.budget_left_bytes)} left for today"
-    facts = [("Service", shown(state)), ("Journal", journal), ("Window", _window(live)), ("Rewritten", written)]
-    facts.append(("Budget", left))
+    facts = [
+        ("Service", ", ".join(filter(None, [live.state, live.state_reason]))),
+        ("Journal", journal),
+        ("Window", _window(live)),
+        ("Budget", limit if live.budget_left_bytes is None else f"{limit} left for today"),
+    ]
     if live.intake_delay_p99_us:
         facts.append(("Intake", f"delay p99: {format_span(live.intake_delay_p99_us, 1000)}"))
     return facts
@@ -308,7 +299,7 @@ def _window(live: Manager) -> str:
 
 
 def _run(run: Run) -> str:
-    text = f"{shown(run.origin)} at {format_time(run.began_us)}"
+    text = f"{run.origin} at {format_time(run.began_us)}"
     if run.ended_us is None:
         text += ", going on or killed"
     else:
@@ -319,6 +310,6 @@ def _run(run: Run) -> str:
 
 
 def _totals(totals: Totals) -> str:
-    text = f"{shown(totals.instance)}, {counted(totals.files, 'file')}, {counted(totals.extents, 'extent')}"
+    text = f"{totals.instance}, {counted(totals.files, 'file')}, {counted(totals.extents, 'extent')}"
     text += f" (ideal {totals.ideal_extents:,}, {totals.active_extents:,} in active files)"
     return f"{text}, {format_size(totals.size_bytes)}, at {format_time(totals.when_us)}"

@@ -114,7 +114,11 @@ def count_subjects(actions: Collection[str]) -> str:
 
 
 def describe_sums(outcomes: Sequence[Outcome]) -> str:
-    """Return the extents and, where all were measured, the disk bytes of files before and after: "9 to 1 extents"."""
+    """Return the extents and, where all were measured, the disk bytes of files before and after: "9 to 1 extents".
+
+    A rotation removes no extent: the archive has them.
+    """
+    outcomes = [one for one in outcomes if one.action is not Verb.ROTATE]
     before, after = sum(one.extents_before for one in outcomes), sum(one.extents_after for one in outcomes)
     disk_before, disk_after = disk_sums(outcomes)
     text = f"{before:,} to {counted(after, 'extent')}"

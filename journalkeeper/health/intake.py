@@ -54,7 +54,7 @@ def waits(evidence: Evidence) -> Finding | Unknown | None:
     found = summarize_waits(journal.intake)
     if found is None or found.messages < ENOUGH:
         messages = counted(0 if found is None else found.messages, "message")
-        return Unknown(f"only {messages} in the journal carry the time when they were sent")
+        return Unknown(f"{messages} in the journal with the time when they were sent; it takes {ENOUGH}")
     if found.p99_us < LATE_US and found.worst_us < STALLED_US:
         return None
     units = [f"{unit or 'no unit'} {format_span(us, 1000)}" for unit, us in found.worst_units]

@@ -215,7 +215,13 @@ def volume_full(evidence: Evidence) -> Finding | None:
     count = counted(len(lacking), "file")
     sentence = f"The volume has too little free space to rewrite {count}: {lacking[0].detail} for {lacking[0].path}."
     facts: Facts = {"files": [one.path for one in lacking]}
-    return _problem("volume-full", facts, sentence, f"btrfs filesystem usage {quote(dirname(lacking[0].path))}")
+    where = quote(dirname(lacking[0].path))
+    return _problem("volume-full", facts, sentence, *free_space(where), f"btrfs filesystem usage {where}")
+
+
+def free_space(where: str) -> tuple[str, ...]:
+    """Return the commands that free space on the volume of a quoted directory: fewer entries, fewer snapshots."""
+    return ("journalctl --vacuum-size=256M", f"btrfs subvolume list -s {where}   # btrfs subvolume delete SNAPSHOT")
 
 
 def keeper_starved(evidence: Evidence) -> Finding | None:

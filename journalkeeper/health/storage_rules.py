@@ -11,7 +11,7 @@ from typing import Final
 
 from journalkeeper.health.evidence import Evidence, Look, Unknown
 from journalkeeper.health.finding import Facts, Finding, Severity, list_names, require
-from journalkeeper.health.service_rules import is_up
+from journalkeeper.health.service_rules import free_space, is_up
 from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, Sums, Volume
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import counted, format_size
@@ -304,7 +304,8 @@ def no_room(evidence: Evidence) -> Finding | Unknown | None:
             "metadata_free_bytes": metadata,
         }
         where = quote(one.directory)
-        remedy = (f"btrfs filesystem usage {where}", f"btrfs balance start -dusage=50 -dlimit=4 {where}")
+        usage = (f"btrfs filesystem usage {where}", f"btrfs balance start -dusage=50 -dlimit=4 {where}")
+        remedy = (*free_space(where), *usage) if full else usage
         severity = Severity.PROBLEM if full else Severity.ADVICE
         return Finding("no-room", severity, facts, sentence, remedy)
     return _check_unseen_directories(look)

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from journalkeeper.config.directives import Watch
 from journalkeeper.health.evidence import Evidence, Failure, Present
 from journalkeeper.health.finding import Verdict, judge
 from journalkeeper.health.service_rules import INSIDE, find_failures
-from journalkeeper.model import Outcome, Plan, Reason, Skip
+from journalkeeper.model import JournalFile, Outcome, Plan, Reason, Skip
+from journalkeeper.model.reasons import ENDS
 from journalkeeper.model.units import counted, format_span
 from journalkeeper.model.waiting import Wait
 
@@ -25,8 +27,9 @@ WAITS: Final = {
     Reason.FREE_SPACE: "for free disk space",
     Reason.IN_USE: "until no program writes to it",
     Reason.INTERNAL_ERROR: "until it changes",
+    Reason.READ_ONLY: "for the right to write: the file is immutable (lsattr), or its filesystem is read-only",
 }
-"""The words for the end of a wait, by reason."""
+"""The words for the end of a wait, by reason; others have those of reasons.ENDS."""
 
 
 def judge_present(present: Present, now_us: int) -> Verdict:
@@ -55,18 +58,25 @@ def _lacks_space(skip: Skip) -> bool:
 
 
 def still_failing(before: Iterable[Failure], decided: Mapping[str, object]) -> list[Failure]:
-    """Return the failures of `before` that the plan still puts off for the same reason."""
+    """Return the failures of `before` whose action the plan still puts off, for whatever reason."""
     skips = {path: one for path, one in decided.items() if isinstance(one, Skip)}
-    return [one for one in before if one.path in skips and skips[one.path].reason == one.reason]
+    return [one for one in before if (skip := skips.get(one.path)) and (skip.puts_off or skip.reason == one.reason)]
 
 
-def describe_waits(skipped: Iterable[Skip], settle_us: int) -> str:
-    """Return what the files of a plan wait for: "3 wait until they are 1min old, 1 waits for journald's next flush"."""
-    reasons = Counter(skip.reason for skip in skipped if skip.puts_off)
+def describe_waits(skipped: Iterable[Skip], files: Mapping[str, JournalFile], watch: Watch) -> str:
+    """Return what the files of a plan wait for: "3 wait until they are 1min old, 1 waits for journald's next flush".
+
+    Directories that wait are left out.
+    """
+    causes = {skip.path: skip.reason for skip in skipped if skip.puts_off and skip.path in files}
+    waits: Counter[tuple[Reason, int]] = Counter()
+    for path, reason in causes.items():
+        settle_us = watch.nocow_settle_us if files[path].nocow else watch.settle_us
+        waits[reason, settle_us if reason is Reason.SETTLING else 0] += 1
     parts = []
-    for reason, number in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])):
-        until = WAITS.get(reason, f"because of {reason}")
-        if reason is Reason.SETTLING:
+    for (reason, settle_us), number in sorted(waits.items(), key=lambda pair: (-pair[1], pair[0])):
+        until = WAITS.get(reason, f"({reason}: {ENDS.get(reason, 'nothing ends it')})")
+        if settle_us:
             until = f"until {'it is' if number == 1 else 'they are'} {format_span(settle_us)} old"
         parts.append(f"{number} {'waits' if number == 1 else 'wait'} {until}")
     return ", ".join(parts)

@@ -70,10 +70,9 @@ class Daemon:
     `events` are for the server on the bus.
     """
 
-    def __init__(self, load: Callable[[], Engine], say: Say) -> None:
+    def __init__(self, load: Callable[[], Engine], say: Say, stuck_s: float = STUCK_S) -> None:
         self._loop = asyncio.get_running_loop()
-        self._load = load
-        self._say = say
+        self._load, self._say, self._stuck_s = load, say, stuck_s
         self._log = RunLog(say)
         self._notify = Notify()
         self._stopping = False
@@ -229,9 +228,9 @@ class Daemon:
     async def _feed_watchdog(self) -> None:
         while self._notify.watchdog_s is not None:
             self._notify.alive()
-            if self._alive_s is not None and time.monotonic() - self._alive_s > STUCK_S:
+            if self._alive_s is not None and time.monotonic() - self._alive_s > self._stuck_s:
                 # the end of the run corrects this
-                self._take(Failed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
+                self._take(Failed(f"The run has waited for the disk for more than {self._stuck_s:.0f} s", now_us()))
             await asyncio.sleep(self._notify.watchdog_s)
 
     # -- What it knows -------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from journalkeeper import __version__
+from journalkeeper.config.directives import Watch
 from journalkeeper.health.evidence import Present
 from journalkeeper.health.finding import Verdict
 from journalkeeper.health.service_rules import find_failures
@@ -81,13 +82,12 @@ class Snapshot(NamedTuple):
         return self.verdict._replace(findings=(counted,)).headline("")
 
 
-def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, settle_us: int) -> Findings:
+def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, watch: Watch) -> Findings:
     """Return the result of a look, its plan, and the outcomes so far."""
     everything: tuple[Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
     doing = {one.path: one for one in everything}
-    waiting = describe_waits(plan.skipped, settle_us)
     live = {row.path: row for row in host.files}
-    return Findings(live, doing, status, waiting)
+    return Findings(live, doing, status, describe_waits(plan.skipped, live, watch))
 
 
 def count_reclaimed_bytes(outcome: Outcome) -> int:

@@ -194,7 +194,7 @@ class Worker:
     def _summarize(self, engine: Engine, host: Host, report: Report) -> Looked:
         """Return the result of a run over everything."""
         numbers = engine.status(host, report.plan, report.outcomes)
-        found = findings(host, report.plan, report.outcomes, numbers, engine.settle_us)
+        found = findings(host, report.plan, report.outcomes, numbers, engine.watch)
         present = present_after_run(report.plan, report.outcomes, report.waiting)
         present = present._replace(unrecorded="; ".join(report.unrecorded))
         p99_us = quantile(sorted(self._intake_delays.look(host.files)), 990)

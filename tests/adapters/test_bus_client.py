@@ -322,7 +322,7 @@ def test_status_marks_a_service_of_another_version_and_what_it_does_not_know(fak
     said = typed("status")
     assert said.status == 1
     assert said.words.startswith("Act: The running service is still version 9, and ")
-    assert "Service: idle (it is still version 9: systemctl restart journalkeeper)" in said.out
+    assert "Service: idle\n" in said.out
     service = json.loads(typed("status", "-j").out)["service"]
     assert (service["state"], service["next_flush_us"], service["paused"]) == ("idle", None, None)
 

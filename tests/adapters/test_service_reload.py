@@ -7,9 +7,13 @@ import asyncio
 import threading
 from pathlib import Path
 
+import pytest
+
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
+from journalkeeper.model import Host, Plan
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.run import Report
 from journalkeeper.service import worker
 from journalkeeper.service.daemon import Daemon
 from journalkeeper.service.worker import check
@@ -38,6 +42,42 @@ def test_a_configuration_that_is_not_the_one_that_runs_is_a_problem_until_it_is_
     ):
         on_disk = found
         assert check(load, engine).configuration == problem
+
+
+async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
+    goes_on, runs = threading.Event(), list[float]()
+
+    def run(*_: object, **__: object) -> Report:
+        runs.append(0)
+        if len(runs) == 2:  # the first look may take any time
+            assert goes_on.wait(PATIENCE_S)
+        return Report(Plan((), (), ()), (), 0, 0.0, (), Host(0, (), (), (), {}, 0))
+
+    monkeypatch.setattr(Engine, "run", run)
+    monkeypatch.setenv("WATCHDOG_USEC", "20000")
+    daemon = Daemon(lambda: engine, lambda *_, **__: None, stuck_s=0.1)
+    work = asyncio.create_task(daemon.run())
+    seen = [""]
+    async with asyncio.timeout(PATIENCE_S):
+        while len(seen) < 4:
+            await asyncio.sleep(0.01)
+            line = daemon.snapshot().headline
+            seen += [line] if line != seen[-1] else []
+            if len(runs) == 1:
+                daemon.rescan()
+            if line.startswith("Act: "):
+                goes_on.set()
+        daemon._end()
+        await work
+    assert seen[1:] == [
+        "Unknown: the first look runs.",
+        "OK: 0 journal files.",
+        "Act: The run has waited for the disk for more than 0 s. Try: journalctl -u journalkeeper -n 20",
+    ]
+    assert daemon.snapshot().verdict.health == "ok"
 
 
 async def test_a_check_that_a_reload_overtakes_has_no_say(tmp_path: Path) -> None:

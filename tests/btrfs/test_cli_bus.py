@@ -8,6 +8,7 @@ the bed's and /var/lib is empty: everything is where it is on a host.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import pty
 import re
@@ -35,6 +36,7 @@ from tests.answers import check
 from tests.btrfs.journals import log_until_online
 from tests.bus import PrivateBus
 from tests.daemon import PROGRAM, environment
+from tests.journal_files import archive_name, put
 from tests.nobody import NOBODY
 from tests.patience import eventually
 from tests.volumes import disk_bytes
@@ -527,6 +529,35 @@ IMPATIENT = (
     "from journalkeeper.cli import main; sys.exit(main(sys.argv[1:]))"
 )
 """Runs the service, whose minutes are then 2 or 3 s long."""
+
+
+def damage(host: Host, path: Path) -> None:
+    """Overwrite a block of the file on the disk, so that its checksum is wrong."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        block = file.read()[DAMAGED : DAMAGED + 4096]
+        with host.bed.volume.images[0].open("r+b") as image, mmap.mmap(image.fileno(), 0) as disk:
+            disk[(at := disk.find(block)) : at + 4096] = bytes(4096)
+            disk.flush()
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with pytest.raises(OSError, match="Input/output error"):
+        path.read_bytes()
+
+
+DAMAGED = 64 * 4096
+
+
+def test_a_file_with_a_damaged_block_is_a_reason_to_act(make_host: Callable[..., Host], journal_bytes: bytes) -> None:
+    host = make_host()
+    assert host.does("defrag", "--now", "--archived").returncode == 0
+    damaged = put(host.bed.journald.journal, journal_bytes, archive_name(7))
+    damage(host, damaged)
+    assert host.does("defrag", "--now", "--archived").returncode == 1
+    assert eventually(lambda: verdict(host)[0] == 1)
+    line = verdict(host)[1]
+    assert (line[:5], "failed: " in line, "Input/output error" in line) == ("Act: ", True, True), line
+    found = json.loads(host.does("doctor", "-j").stdout)["findings"]
+    assert [one["rule"] for one in found if one["severity"] == "problem"] == ["files-failing"]
 
 
 def test_a_record_that_another_process_holds_is_a_reason_to_act_at_the_second_try(

@@ -10,12 +10,12 @@ import pytest
 
 from journalkeeper.bus import contract, names, objects, options
 from journalkeeper.bus.objects import Objects, list_files, write_document
+from journalkeeper.config.directives import Watch
 from journalkeeper.health.evidence import Present
 from journalkeeper.model import Host, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb, Window
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
-from journalkeeper.model.units import MINUTE_US
 from journalkeeper.policy.window import next_flush_us
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Ended, Events, Job, Jobs
@@ -45,7 +45,7 @@ def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = ()) -> Findings:
         Plan((Window("m", True, None, ""),), (), skipped),
         outcomes,
         figures.STATUS._replace(budget_left_bytes=7),
-        MINUTE_US,
+        Watch(),
     )
 
 

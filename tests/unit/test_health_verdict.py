@@ -7,6 +7,7 @@ import pytest
 
 from journalkeeper import __version__
 from journalkeeper.cli.status import _describe_ok
+from journalkeeper.config.directives import Watch
 from journalkeeper.health.evidence import Evidence, Failure, Hung, Obstacle, Present, Unit, Unknown
 from journalkeeper.health.finding import judge
 from journalkeeper.health.service_rules import HEALTH, present
@@ -14,10 +15,10 @@ from journalkeeper.health.verdict import describe_files, describe_waits, judge_p
 from journalkeeper.model import Plan, Reason, Result, Skip, Window
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.recorded import Entry, Run
-from journalkeeper.model.units import HOUR_US, MINUTE_US, SECOND_US
+from journalkeeper.model.units import HOUR_US, SECOND_US
 from journalkeeper.model.waiting import Wait
 from tests.evidence import UNITS, look, recorded
-from tests.hosts import NOW_US, outcome
+from tests.hosts import NOW_US, file, outcome
 
 RUN = Run(1, "defrag", NOW_US - HOUR_US, NOW_US - HOUR_US + 1, 3, 0, 0, 100)
 BAD = outcome("/j/a", result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error")
@@ -61,12 +62,12 @@ UNREAD = Unknown("only root may read the history", needs_root=True)
         (STOPPED, "Act: journalkeeper.service is enabled and does not run: nothing keeps the journal whole. Try: "),
         (BROKEN, "Act: journalkeeper.service has failed (exit-code): nothing keeps the journal whole. Try: "),
         (BROKEN._replace(config_error="/etc/a.conf:3: no"), "Act: /etc/a.conf:3: no. Try: journalkeeper check-config"),
-        (BY_HAND, "OK: No service runs, and the last run"),
+        (BY_HAND, "OK: no service runs; the last run, 1h ago (defrag), did not fail."),
         (BY_HAND._replace(record=recorded(last_run=BY_SERVICE)), "Act: journalkeeper.service is installed and not"),
         (STARTING, "Unknown: journalkeeper.timer starts the service soon after the boot."),
         (BY_HAND._replace(record=FAILED), "Act: /j/a failed: Input/output error. Try: journalkeeper history"),
-        (BY_HAND._replace(record=FAILED._replace(entries=(Entry(NOW_US, "daemon", PASSING),))), "OK: No service runs"),
-        (BY_HAND._replace(record=FAILED._replace(entries=(Entry(RUN.began_us - 1, "x", BAD),))), "OK: No service runs"),
+        (BY_HAND._replace(record=FAILED._replace(entries=(Entry(NOW_US, "daemon", PASSING),))), "OK: no service runs"),
+        (BY_HAND._replace(record=FAILED._replace(entries=(Entry(RUN.began_us - 1, "x", BAD),))), "OK: no service runs"),
         (BY_HAND._replace(record=WAITING), "Act: 1 file has waited for 2d: budget. Try: journalkeeper plan"),
         (BY_HAND._replace(record=UNREAD), "Act: journalkeeper.service is installed and not enabled"),
         (STOPPED._replace(units=UNITS[:1]), "Act: journalkeeper.service runs and is not on the system bus."),
@@ -104,15 +105,29 @@ SHUT = Skip("/j/b", Reason.WINDOW_CLOSED, "soon", puts_off=True)
         ((SHUT._replace(puts_off=False),), 1, "1 journal file."),
         ((SETTLES,), 2, "2 journal files. 1 waits until it is 1min old."),
         (
-            (SHUT, *[SETTLES] * 3),
+            (SHUT, SETTLES, SETTLES._replace(path="/j/c"), SETTLES._replace(path="/j/nocow")),
             4,
-            "4 journal files. 3 wait until they are 1min old, 1 waits for journald's next flush.",
+            "4 journal files. 2 wait until they are 1min old, 1 waits until it is 10min old,"
+            " 1 waits for journald's next flush.",
         ),
-        ((SHUT._replace(reason=Reason.RETENTION),), 1, "1 journal file. 1 waits because of retention."),
+        ((SHUT, SHUT._replace(path="/j"), SHUT), 1, "1 journal file. 1 waits for journald's next flush."),
+        (
+            (SHUT._replace(reason=Reason.READ_ONLY),),
+            1,
+            "1 journal file. 1 waits for the right to write: the file is immutable (lsattr), or its filesystem is"
+            " read-only.",
+        ),
+        (
+            (SHUT._replace(reason=Reason.FOREIGN_OWNER),),
+            1,
+            "1 journal file. 1 waits (foreign-owner: when the file belongs to root or to its user; defrag by root"
+            " rewrites it now).",
+        ),
     ],
 )
 def test_the_line_says_what_waits_for_what(skipped: tuple[Skip, ...], files: int, sentence: str) -> None:
-    assert describe_files(files, describe_waits(skipped, MINUTE_US)) == sentence
+    known = {path: file(path=path, nocow=path.endswith("nocow")) for path in ("/j/a", "/j/b", "/j/c", "/j/nocow")}
+    assert describe_files(files, describe_waits(skipped, known, Watch())) == sentence
 
 
 TOO_SHORT = Window("m", open=False, closes_at_us=None, reason="too-short")

@@ -37,6 +37,7 @@ DONE = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 900,
 BAD = DONE._replace(result=Result.FAILED, reason=Reason.IO_ERROR, detail="EIO")
 FAILURE = Failure("/j/a", "io-error", "EIO")
 REFUSED = FOUND._replace(decided={"/j/a": Skip("/j/a", Reason.IO_ERROR, "tried 1min ago")})
+SETTLES = FOUND._replace(decided={"/j/a": Skip("/j/a", Reason.SETTLING, "changed", puts_off=True)})
 
 
 def with_present(**words: Any) -> Snapshot:
@@ -76,6 +77,7 @@ def looked(found: Findings, *failures: Failure) -> Snapshot:
         (with_present(lacking_space=(FAILURE,)), FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
         (with_present(failures=(FAILURE,)), Looked(FOUND, (), 7, Present(), REPORT, 1.0), looked(FOUND)),
         (with_present(failures=(FAILURE,)), Looked(REFUSED, (), 7, Present(), REPORT, 1.0), looked(REFUSED, FAILURE)),
+        (with_present(failures=(FAILURE,)), Looked(SETTLES, (), 7, Present(), REPORT, 1.0), looked(SETTLES, FAILURE)),
         (CALM, FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
         (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
         (CALM, FlushesLooked((WINDOW,), 9), CALM._replace(windows=(WINDOW,), next_flush_us=9)),
