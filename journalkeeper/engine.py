@@ -22,8 +22,7 @@ from journalkeeper.config.directives import Watch
 from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.execute.runner import Runner
 from journalkeeper.history import state
-from journalkeeper.history.bookkeeping import describe_replacement, record_outcome, run_bookkeeping
-from journalkeeper.history.record import NAME, Record
+from journalkeeper.history.record import NAME, Record, run_bookkeeping, store_outcome
 from journalkeeper.metrics.publisher import Publisher
 from journalkeeper.metrics.status import Status, status
 from journalkeeper.model import Host, Outcome, Past, Plan, Reason, Refusal, Request, Result, Window
@@ -217,7 +216,7 @@ class Engine:
                 for action, done in worker.carry_out(chosen, self.memory.seen, on_progress):
                     outcomes.append(done.outcome)
                     remember(self.memory.failures, action, done.outcome, now_us())
-                    unrecorded += record_outcome(record, run, seen.volumes, action.target.device, done)
+                    unrecorded += store_outcome(record, run, seen.volumes, action.target.device, done)
                     on_outcome(done.outcome)
                 unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
             notices += self._finish_run(record, host, (chosen, outcomes), whole=not request.paths, rarely=watching)
@@ -277,7 +276,7 @@ class Engine:
 
     def _keep_notices(self, record: Record, _: object, error: BaseException | None, __: object) -> None:
         """Keep the notice about a lost history for the next run if this run failed."""
-        lost = [] if error is None else [*self.memory.notices, *describe_replacement(record)]
+        lost = [] if error is None else [*self.memory.notices, *record.replacement]
         self.memory.notices = list(dict.fromkeys(lost))
 
     def _finish_run(
@@ -286,7 +285,7 @@ class Engine:
         """Store waiting files, prune the history, and return the notices for the report."""
         said = run_bookkeeping(partial(self._update_waits, record, *done, whole=whole))
         said += run_bookkeeping(lambda: self._prune(record, host, whole=whole, rarely=rarely))
-        return [*said, *record.ignored, *describe_replacement(record)]
+        return [*said, *record.ignored, *record.replacement]
 
     def _prune(self, record: Record, host: Host, *, whole: bool, rarely: bool) -> None:
         """Delete old rows and failures of files that are gone. The service does so once a day, other runs each time."""

@@ -26,6 +26,7 @@ from journalkeeper.model import (
     Verb,
     Volume,
 )
+from journalkeeper.model.run import Done
 from journalkeeper.model.units import MINUTE_US, SECOND_US
 from journalkeeper.policy.case import Case, cases
 
@@ -154,6 +155,11 @@ def outcome(path: str = f"{DIRECTORY}/system.journal", **words: Any) -> Outcome:
         "duration_s": 1.25,
     }
     return Outcome(path, **{**plain, **words})
+
+
+def done(inode: int = 7, one: Outcome | None = None, **words: Any) -> Done:
+    """An outcome as the history gets it, by default a compression that was done."""
+    return Done(outcome() if one is None else one, inode, size_bytes=66, mtime_ns=55, **words)
 
 
 def case(one: JournalFile, request: Request | None = None, config: Config | None = None, **words: Any) -> Case:

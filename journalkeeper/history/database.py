@@ -21,9 +21,10 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from sqlite3 import Connection as Connection  # noqa: PLC0414 - record names it, and only this module knows sqlite3
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from journalkeeper.history import state
+from journalkeeper.history.schema import MIGRATIONS, VERSION
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
 
 T = TypeVar("T")
@@ -52,21 +53,26 @@ class _UnusableError(Exception):
 
 
 class Database:
-    """The SQLite file at `path`, with the schema of `migrations`: statements that lead from version N to N + 1.
+    """The SQLite file at `path`, with the schema of schema.py.
 
     `set_aside` is the new path of a damaged file, or None. `vanished` is true after the file was removed while it was
     open and a new one was made. One thread at a time may use it. A read-only database that does not exist is empty.
     """
 
-    def __init__(self, path: str, migrations: tuple[tuple[str, ...], ...], *, read_only: bool) -> None:
+    def __init__(self, path: str, *, read_only: bool) -> None:
         self.path = path
         self.set_aside: str | None = None
         self.vanished = False
-        self._migrations = migrations
         self._read_only = read_only
         self._identity: tuple[int, int] | None = None
         self._connection: Connection | None = None
         self.read(lambda connection: None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the file; an open transaction is rolled back."""
@@ -162,35 +168,25 @@ class Database:
         with ExitStack() as undo:
             undo.callback(connection.close)
             connection.text_factory = _text
-            version = _version(connection, len(self._migrations))
+            version = _version(connection)
             if self._read_only and exists and version == 0:  # its writer was killed before the first commit
                 return self._connect(exists=False)
-            if self._read_only and exists and version < len(self._migrations):
+            if self._read_only and exists and version < VERSION:
                 # A reader sees what an older version keeps as this one would have it.
                 copy = undo.enter_context(closing(sqlite3.connect(":memory:", isolation_level=None)))
                 connection.backup(copy)
                 copy.text_factory = _text
-                self._migrate(copy)
+                _migrate(copy)
                 connection.close()
                 connection = copy
             elif not (self._read_only and exists):
                 connection.execute("PRAGMA journal_mode = TRUNCATE")
                 connection.execute("PRAGMA synchronous = NORMAL")
-                if version < len(self._migrations):
-                    self._migrate(connection)
+                if version < VERSION:
+                    _migrate(connection)
             connection.execute(f"PRAGMA query_only = {self._read_only:d}")
             undo.pop_all()
         return connection
-
-    def _migrate(self, connection: Connection) -> None:
-        """Bring the database to the newest version, in one transaction."""
-        connection.execute("BEGIN IMMEDIATE")
-        for statements in self._migrations[_version(connection, len(self._migrations)) :]:
-            for statement in statements:
-                connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(self._migrations)}")
-        connection.execute("COMMIT")
 
     def _move_aside(self, why: str) -> None:
         """Rename the file, then its rollback journal, unless another process has already replaced the file.
@@ -211,10 +207,20 @@ class Database:
         self.set_aside, self._identity = aside, None
 
 
-def _version(connection: Connection, newest: int) -> int:
+def _migrate(connection: Connection) -> None:
+    """Bring the database to the newest version, in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in MIGRATIONS.get(_version(connection), ()):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.execute("COMMIT")
+
+
+def _version(connection: Connection) -> int:
     """Return the schema version of an open database, 0 if it is empty.
 
-    Raises: _UnusableError if it is foreign or of a newer version; sqlite3.DatabaseError if it is no database.
+    Raises: _UnusableError if it is foreign or of another version; sqlite3.DatabaseError if it is no database.
     """
     # One statement, so that no other process's migration falls between.
     application, version, tables = connection.execute(
@@ -225,8 +231,8 @@ def _version(connection: Connection, newest: int) -> int:
         return 0
     if application != APPLICATION_ID:
         raise _UnusableError("foreign")
-    if version > newest:
-        raise _UnusableError("newer")
+    if version != VERSION and version not in MIGRATIONS:
+        raise _UnusableError("newer" if version > VERSION else "foreign")
     return int(version)
 
 
@@ -239,7 +245,7 @@ def _translate_error(error: sqlite3.DatabaseError, doing: str, path: str) -> Exc
         return RecordLockedError(f"{path}: cannot {doing}: another process has kept it locked for {BUSY_S:.0f} s")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) and os.geteuid() != 0:
         return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(errno.EACCES)}")
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_PROTOCOL):
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_CONSTRAINT):
         return KeeperError(f"{path}: cannot {doing}: {error}")
     number = {
         sqlite3.SQLITE_FULL: errno.ENOSPC,

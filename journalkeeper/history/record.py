@@ -12,31 +12,26 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
-from journalkeeper.history import samples
 from journalkeeper.history.database import Connection, Database
 from journalkeeper.history.rows import (
     COUNT_LIMIT,
+    Ever,
     columns,
     confirm_clock,
+    count_extents,
     encodable,
     outcome_values,
-    parse_counters,
-    parse_entry,
-    parse_moment,
-    parse_past,
-    parse_path,
-    parse_run,
-    parse_sample,
-    parse_totals,
-    parse_wait,
+    parse_row,
 )
-from journalkeeper.history.schema import MIGRATIONS
-from journalkeeper.model import Host, Kind, Outcome, Past, Reason, Result, Verb
+from journalkeeper.model import Host, Outcome, Past, Reason, Result, Verb, Volume
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.recorded import Counters, Entry, Run, Sample, Totals
+from journalkeeper.model.run import Done
 from journalkeeper.model.units import DAY_US
 from journalkeeper.model.waiting import Wait, is_long
 
@@ -58,36 +53,25 @@ VolumeKey = tuple[str, int]
 """A volume's UUID and the tree id of the subvolume."""
 
 
-class Record:
+class Moment(NamedTuple):
+    """A time of the table `moments`, or that of an outcome and the origin of its run."""
+
+    what: str
+    when_us: int
+
+
+class Record(Database):
     """The history in `directory`, which is created if necessary, unless `read_only` is given.
 
-    One thread at a time may use it. `set_aside` is the path to which this object moved a damaged database, or None.
-    `vanished` is true after the database was deleted while it was open. `ignored` has a sentence for each table with
-    unreadable rows.
+    One thread at a time may use it. `ignored` has a sentence for each table with unreadable rows.
 
     Raises, here and in every method: NeedsRootError without the permission; BusyError after 5 s; FileError (ENOSPC,
         EROFS, EIO); KeeperError for a damaged database that was opened read-only.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
-        path = os.path.join(os.path.abspath(directory), NAME)
-        self._database = Database(path, MIGRATIONS, read_only=read_only)
         self._ignored: dict[str, tuple[int, str]] = {}
-
-    @property
-    def path(self) -> str:
-        """The path of the database file."""
-        return self._database.path
-
-    @property
-    def set_aside(self) -> str | None:
-        """The new path of a damaged database that was renamed, or None."""
-        return self._database.set_aside
-
-    @property
-    def vanished(self) -> bool:
-        """Whether the database was deleted while it was open, and a new one was made."""
-        return self._database.vanished
+        super().__init__(os.path.join(os.path.abspath(directory), NAME), read_only=read_only)
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -98,70 +82,47 @@ class Record:
             for table, (count, why) in self._ignored.items()
         )
 
-    def close(self) -> None:
-        """Close the database."""
-        self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    @property
+    def replacement(self) -> list[str]:
+        """Notices if the history was damaged or removed and a new one was started."""
+        notices = []
+        if self.set_aside is not None:
+            why = "was written by a newer version" if ".newer-" in self.set_aside else "was damaged"
+            notices.append(f"the history {why}: it was moved to {self.set_aside}, and a new one was started")
+        if self.vanished:
+            notices.append(f"{self.path}: the history was removed, and a new one was started")
+        return notices
 
     def begin_run(self, now_us: int, origin: str) -> int:
         """Store a new run, begun by `origin` ("defrag", "daemon", ...), and return its id."""
-        return self._database.write(lambda connection: _insert(connection, "runs", (None, origin, now_us, None)))
+        return self.write(lambda connection: _insert(connection, "runs", (None, origin, now_us, None)))
 
     def end_run(self, run: int, now_us: int) -> None:
         """Store that a run ended normally."""
-        self._database.write(
-            lambda connection: connection.execute("UPDATE runs SET ended_us = ? WHERE id = ?", (now_us, run))
-        )
+        self.write(lambda connection: connection.execute("UPDATE runs SET ended_us = ? WHERE id = ?", (now_us, run)))
 
-    def outcome(
-        self,
-        run: int,
-        volume: VolumeKey,
-        inode: int,
-        outcome: Outcome,
-        *,
-        mtime_ns: int,
-        size_bytes: int,
-        when_us: int,
-        extents_expected: int = 0,
-        compress: str | None = None,
-        kind: Kind | None = None,
-    ) -> None:
-        """Store an outcome. A rewrite that was done or gained nothing also replaces the past of `inode`.
-
-        `inode`, `mtime_ns` and `size_bytes` are those after the rewrite or the rotation, which give the name a new
-        inode. `compress` is the compression that was used, `kind` the kind of the file before the rewrite.
-        """
+    def outcome(self, run: int, volume: VolumeKey, done: Done, when_us: int) -> None:
+        """Store an outcome. A rewrite that was done or gained nothing also replaces the past of the file's inode."""
+        outcome = done.outcome
 
         def keep(connection: Connection) -> None:
             table = f"outcomes (run, when_us, {columns(Outcome)})"
             _insert(connection, table, (run, when_us, *outcome_values(outcome)))
             if outcome.action in REWRITES and (outcome.result is Result.DONE or outcome.reason is Reason.NO_GAIN):
-                after = (outcome.action.value, when_us, size_bytes, mtime_ns, outcome.extents_after, when_us)
-                gain = (outcome.extents_before, extents_expected, outcome.bytes_written)
-                _insert(connection, "rewrites", (*volume, inode, *after, *gain, compress, kind))
+                after = (outcome.action, when_us, done.size_bytes, done.mtime_ns, outcome.extents_after, when_us)
+                gain = (outcome.extents_before, done.extents_expected, outcome.bytes_written)
+                _insert(connection, "rewrites", (*volume, done.inode, *after, *gain, done.compress, done.kind))
 
-        self._database.write(keep)
+        self.write(keep)
 
     def past(self, volume: VolumeKey, inodes: Iterable[int] | None = None) -> dict[int, Past]:
         """Return the last rewrite of each file on a volume, by inode; only of `inodes` if given."""
-        columns = "inode, verb, when_us, size_bytes, mtime_ns, extents, extents_before, extents_expected"
         where, values = "uuid = ? AND subvolume = ?", list[object](volume)
         if inodes is not None:
             where += " AND inode IN (SELECT value FROM json_each(?))"
             values.append(json.dumps(list(inodes)))
-        rows = self._rows(
-            f"SELECT {columns}, bytes_written, compress, kind FROM rewrites WHERE {where}",  # noqa: S608 - our words
-            values,
-        )
-        return dict(self._parse_rows("rewrites", rows, parse_past))
+        rows = self._rows(f"SELECT inode, {columns(Past)} FROM rewrites WHERE {where}", values)  # noqa: S608 - our words
+        return dict(self._parse_rows("rewrites", rows, lambda row: (int(row[0]), parse_row(Past, row[1:]))))
 
     def observe(self, now_us: int, host: Host, *, every_us: int = 0) -> None:
         """Store each instance's totals and each active file's extents if they changed.
@@ -169,15 +130,19 @@ class Record:
         A row follows its predecessor after `every_us` at the earliest: active files change with every flush, and a
         commit costs 14 I/Os. Files with a problem are left out.
         """
-        rows = self._database.read(lambda connection: samples.find_new_rows(connection, now_us, host, every_us))
-        if not rows:
-            return
+        fresh = []
+        for table, name, numbers in count_extents(host):
+            column = "instance" if table == "totals" else "path"
+            last = self._rows(f"SELECT * FROM {table} WHERE {column} = ? ORDER BY id DESC LIMIT 1", (name,))  # noqa: S608 - our words
+            if not last or (last[0][3:] != numbers and not 0 <= now_us - last[0][1] < every_us):
+                fresh.append((table, (None, now_us, name, *numbers)))
 
         def keep(connection: Connection) -> None:
-            for table, row in rows:
+            for table, row in fresh:
                 _insert(connection, table, row)
 
-        self._database.write(keep)
+        if fresh:
+            self.write(keep)
 
     def sum_written_bytes(self, when_us: int, until_us: int | None = None) -> int:
         """Return the number of bytes written after `when_us`, for the budget.
@@ -202,13 +167,13 @@ class Record:
         Users' journals are left out, because any user can reflink the own journal.
         """
         rows = self._rows("SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (when_us,))
-        paths = map(os.path.split, self._parse_rows("outcomes", rows, parse_path))
+        paths = (os.path.split(os.fsdecode(path)) for (path,) in rows)
         return frozenset(directory for directory, name in paths if not name.startswith("user-"))
 
     def waiting(self) -> dict[str, Wait]:
         """Return the files that wait, by path."""
         rows = self._rows(f"SELECT {columns(Wait)} FROM waiting ORDER BY since_us, path", ())  # noqa: S608 - our words
-        return {wait.path: wait for wait in self._parse_rows("waiting", rows, parse_wait)}
+        return {wait.path: wait for wait in self._parse_rows("waiting", rows, partial(parse_row, Wait))}
 
     def wait(self, waits: Iterable[Wait], *, now_us: int) -> None:
         """Replace the stored files that wait with `waits`.
@@ -229,36 +194,33 @@ class Record:
             connection.execute("DELETE FROM waiting")
             connection.executemany("INSERT INTO waiting VALUES (?, ?, ?)", rows)
 
-        self._database.write(keep)
+        self.write(keep)
 
     def count_run_failure(self) -> None:
         """Count a run that failed as a whole."""
-        self._database.write(
-            lambda connection: connection.execute("UPDATE ever SET times = times + 1 WHERE what = 'failed-run'")
-        )
+        self.write(lambda connection: connection.execute("UPDATE ever SET times = times + 1 WHERE what = 'failed-run'"))
 
     def counters(self) -> Counters:
         """Return the totals since the history began, which pruning does not change."""
-        counts = dict(self._parse_rows("ever", self._rows("SELECT * FROM ever", ()), parse_counters))
-        times = {what: numbers[0] for what, numbers in counts.items()}
-        written, removed, reclaimed, known, unmeasured = (
-            sum(row[column] for row in counts.values()) for column in range(1, 6)
-        )
+        ever = list(self._parse_rows("ever", self._rows("SELECT * FROM ever", ()), partial(parse_row, Ever)))
+        times = {row.what: row.times for row in ever}
+        known = any(row.reclaims_known for row in ever)
         return Counters(
             done=times.get("done", 0),
             skipped=times.get("skipped", 0),
             failed=times.get("failed", 0),
             failed_runs=times.get("failed-run", 0),
-            bytes_written=written,
-            extents_removed=removed,
-            bytes_reclaimed=reclaimed if known else None,
-            unmeasured=unmeasured,
+            bytes_written=sum(row.bytes_written for row in ever),
+            extents_removed=sum(row.extents_removed for row in ever),
+            bytes_reclaimed=sum(row.bytes_reclaimed for row in ever) if known else None,
+            unmeasured=sum(row.unmeasured for row in ever),
             since_us=self._moments().get("installed"),
         )
 
     def _moments(self) -> dict[str, int]:
         """Return the times in the table `moments`, by name."""
-        return dict(self._parse_rows("moments", self._rows("SELECT what, when_us FROM moments", ()), parse_moment))
+        rows = self._rows("SELECT what, when_us FROM moments", ())
+        return dict(self._parse_rows("moments", rows, partial(parse_row, Moment)))
 
     def last_run(self) -> Run | None:
         """Return the run that began last, None if there was none."""
@@ -270,7 +232,7 @@ class Record:
             WHERE runs.id = (SELECT max(id) FROM runs) GROUP BY runs.id""",  # noqa: S608 - our words
             (),
         )
-        return next(self._parse_rows("runs", rows, parse_run), None)
+        return next(self._parse_rows("runs", rows, partial(parse_row, Run)), None)
 
     def find_newest_run(self) -> int:
         """Return the id of the run that began last, 0 if there was none."""
@@ -279,7 +241,7 @@ class Record:
 
     def list_paths_since_run(self, run: int) -> list[str]:
         """Return the paths that have an outcome of a run later than `run`."""
-        statement = "SELECT DISTINCT path FROM outcomes WHERE run > ? AND typeof(path) = 'blob'"
+        statement = "SELECT DISTINCT path FROM outcomes WHERE run > ?"
         return [os.fsdecode(path) for (path,) in self._rows(statement, (run,))]
 
     def history(
@@ -291,11 +253,16 @@ class Record:
         """
         where, values = _where(paths, since_us, until_us)
         rows = self._rows(
-            f"""SELECT when_us, coalesce(origin, ''), {columns(Outcome)}
+            f"""SELECT coalesce(origin, ''), when_us, {columns(Outcome)}
             FROM outcomes LEFT JOIN runs ON runs.id = outcomes.run WHERE {where} ORDER BY when_us, outcomes.id""",  # noqa: S608 - _where's words are ours
             values,
         )
-        return list(self._parse_rows("outcomes", rows, parse_entry))
+
+        def parse(row: tuple[Any, ...]) -> Entry:
+            origin, when_us = parse_row(Moment, row[:2])
+            return Entry(when_us, origin, parse_row(Outcome, row[2:]))
+
+        return list(self._parse_rows("outcomes", rows, parse))
 
     def samples(
         self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
@@ -306,7 +273,7 @@ class Record:
             f"""SELECT {columns(Sample)} FROM samples WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
             values,
         )
-        return list(self._parse_rows("samples", rows, parse_sample))
+        return list(self._parse_rows("samples", rows, partial(parse_row, Sample)))
 
     def totals(self, since_us: int | None = None, until_us: int | None = None) -> list[Totals]:
         """Return the totals of each instance, the oldest first."""
@@ -315,7 +282,7 @@ class Record:
             f"""SELECT {columns(Totals)} FROM totals WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
             values,
         )
-        return list(self._parse_rows("totals", rows, parse_totals))
+        return list(self._parse_rows("totals", rows, partial(parse_row, Totals)))
 
     def prune(self, now_us: int, keep_us: int, host: Host | None = None, *, max_rows: int | None = None) -> None:
         """Delete rows older than `keep_us`, and of each table the oldest rows beyond `max_rows`.
@@ -342,7 +309,7 @@ class Record:
             for table, condition, value in rules:
                 connection.execute(f"DELETE FROM {table} WHERE {condition}", (value,))  # noqa: S608 - our words
 
-        self._database.write(forget)
+        self.write(forget)
 
     def _parse_rows(
         self, table: str, rows: Sequence[tuple[Any, ...]], parse: Callable[[tuple[Any, ...]], T]
@@ -356,13 +323,32 @@ class Record:
                 self._ignored[table] = count + 1, why
 
     def _rows(self, statement: str, values: Sequence[object]) -> list[Any]:
-        return self._database.read(lambda connection: connection.execute(statement, values).fetchall())
+        return self.read(lambda connection: connection.execute(statement, values).fetchall())
+
+
+def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
+    """Call `task` and return its error as a notice, because the files are already rewritten."""
+    try:
+        task()
+    except KeeperError as error:
+        return [f"{prefix}{error}"]
+    return []
+
+
+def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: int, done: Done) -> list[str]:
+    """Store the outcome in the history. Return a notice if the history cannot be written.
+
+    The file on `device` is already rewritten; without the row, the next look sees a compact file and skips it.
+    """
+    key = next((volume.uuid, volume.subvolume) for volume in volumes if volume.device == device)
+    store = partial(record.outcome, run, key, done, time.time_ns() // 1000)
+    return run_bookkeeping(store, f"{done.outcome.path}: not recorded: ")
 
 
 def _insert(connection: Connection, table: str, row: tuple[object, ...]) -> int:
     """Insert a row, or replace the row with the same key, and return its id."""
-    places = ", ".join("?" * len(row))
-    kept = [encodable(value) if isinstance(value, str) else value for value in row]
+    kept = list(map(encodable, row))
+    places = ", ".join("?" * len(kept))
     return connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", kept).lastrowid or 0  # noqa: S608 - our tables
 
 

@@ -1,118 +1,121 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The record's tables, version by version.
+"""The record's tables, and the statements that lead from an older version to them.
 
-What was shipped is never changed; a new version is one more group of statements.
+Version 5 was shipped as 0.1.0; version 6 added the table `moments`. The tables are STRICT since version 7.
 """
 
 from __future__ import annotations
 
-MEASURED = "disk_bytes_before BETWEEN 0 AND 1 << 50 AND disk_bytes_after BETWEEN 0 AND 1 << 50"
-"""A damaged number counts for nothing: of two such SQLite makes no sum ("integer overflow")."""
+from typing import Final
 
-UNMEASURED = """action IN ('defragment', 'compress', 'rewrite')
-    AND (unshared_bytes > 0 OR disk_bytes_before - disk_bytes_after IS NULL)"""
-"""Whether nobody knows what a rewrite gave back."""
+VERSION: Final = 7
 
-MIGRATIONS = (
-    (
-        """CREATE TABLE rewrites (
-            uuid TEXT, subvolume INTEGER, inode INTEGER, verb TEXT, when_us INTEGER,
-            size_bytes INTEGER, mtime_ns INTEGER, extents INTEGER, seen_us INTEGER,
-            PRIMARY KEY (uuid, subvolume, inode)) WITHOUT ROWID""",
-        "CREATE TABLE runs (id INTEGER PRIMARY KEY, door TEXT, began_us INTEGER, ended_us INTEGER)",
-        """CREATE TABLE outcomes (
-            id INTEGER PRIMARY KEY, run INTEGER, when_us INTEGER, path BLOB, action TEXT, result TEXT, reason TEXT,
-            extents_before INTEGER, extents_after INTEGER, disk_bytes_before INTEGER, disk_bytes_after INTEGER,
-            bytes_written INTEGER, duration_us INTEGER, detail TEXT)""",
-        "CREATE INDEX outcomes_when ON outcomes (when_us)",
-        "CREATE INDEX outcomes_run ON outcomes (run)",
-        """CREATE TABLE totals (
-            id INTEGER PRIMARY KEY, when_us INTEGER, instance TEXT, files INTEGER, extents INTEGER,
-            ideal_extents INTEGER, active_extents INTEGER, size_bytes INTEGER, allocated_bytes INTEGER)""",
-        "CREATE INDEX totals_when ON totals (when_us)",
-        "CREATE INDEX totals_instance ON totals (instance, id)",
-        """CREATE TABLE samples (
-            id INTEGER PRIMARY KEY, when_us INTEGER, path BLOB, extents INTEGER, ideal_extents INTEGER,
-            size_bytes INTEGER, allocated_bytes INTEGER)""",
-        "CREATE INDEX samples_when ON samples (when_us)",
-        "CREATE INDEX samples_path ON samples (path, id)",
-    ),
-    (
-        # What was ever done, in numbers that only grow: rows of outcomes are forgotten, and who counts
-        # them would see work undone. A trigger, so that no outcome is kept and not counted.
-        """CREATE TABLE ever (
-            what TEXT PRIMARY KEY, times INTEGER, bytes_written INTEGER, extents_removed INTEGER,
-            bytes_reclaimed INTEGER, reclaims_known INTEGER) WITHOUT ROWID""",
-        """INSERT INTO ever
-            SELECT what, count(id), coalesce(sum(bytes_written), 0),
-                coalesce(sum(max(0, extents_before - extents_after))
-                    FILTER (WHERE result = 'done' AND action != 'rotate'), 0),
-                coalesce(sum(max(0, disk_bytes_before - disk_bytes_after)), 0),
-                count(disk_bytes_before - disk_bytes_after)
-            FROM (SELECT 'done' AS what UNION SELECT 'skipped' UNION SELECT 'failed' UNION SELECT 'failed-run')
-                LEFT JOIN outcomes ON result = what GROUP BY what""",
-        """CREATE TRIGGER outcomes_counted AFTER INSERT ON outcomes BEGIN
-            UPDATE ever SET
-                times = times + 1,
-                bytes_written = bytes_written + NEW.bytes_written,
-                extents_removed = extents_removed + iif(NEW.result = 'done' AND NEW.action != 'rotate',
-                    max(0, NEW.extents_before - NEW.extents_after), 0),
-                bytes_reclaimed = bytes_reclaimed + coalesce(max(0, NEW.disk_bytes_before - NEW.disk_bytes_after), 0),
-                reclaims_known = reclaims_known + (NEW.disk_bytes_before - NEW.disk_bytes_after IS NOT NULL)
-            WHERE what = NEW.result;
-        END""",
-    ),
-    (
-        # What was expected of a rewrite and what it cost, so that one in vain is not repeated; 0: not known.
-        "ALTER TABLE rewrites ADD COLUMN extents_before INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE rewrites ADD COLUMN extents_expected INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE rewrites ADD COLUMN bytes_written INTEGER NOT NULL DEFAULT 0",
-        # How a file was compressed, as --compress= says it; NULL in rows of before.
-        "ALTER TABLE rewrites ADD COLUMN compress TEXT",
-        # What the file was then: active, archived or unclean; NULL in rows of before.
-        "ALTER TABLE rewrites ADD COLUMN kind TEXT",
-        # What a rewrite stored beside a snapshot.
-        "ALTER TABLE outcomes ADD COLUMN unshared_bytes INTEGER NOT NULL DEFAULT 0",
-    ),
-    (
-        # Files that wait for an action that pays, as of the last look.
-        "CREATE TABLE waiting (path BLOB PRIMARY KEY, since_us INTEGER, reason TEXT) WITHOUT ROWID",
-    ),
-    (
-        # What began a run: "daemon", "bus" or "defrag".
-        "ALTER TABLE runs RENAME COLUMN door TO origin",
-    ),
-    (
-        # "installed": when this record began. "clock": a time that a run saw, and "confirmed": one that a later run saw
-        # pass by hours; only by the latter rows are too old.
-        "CREATE TABLE moments (what TEXT PRIMARY KEY, when_us INTEGER) WITHOUT ROWID",
-        """INSERT INTO moments SELECT 'installed', coalesce(min(when_us), strftime('%s', 'now') * 1000000) FROM (
-            SELECT began_us AS when_us FROM runs
-            UNION ALL SELECT when_us FROM outcomes UNION ALL SELECT when_us FROM totals)
-            WHERE when_us BETWEEN 1293840000000000 AND strftime('%s', 'now') * 1000000""",
-        # What a rewrite stored more is taken off. Next to a snapshot nothing is given back before the snapshot goes.
-        f"""UPDATE ever SET bytes_reclaimed = bytes_reclaimed - (
-            SELECT coalesce(sum(iif(unshared_bytes > 0, max(0, disk_bytes_before - disk_bytes_after),
-                max(0, disk_bytes_after - disk_bytes_before))), 0) FROM outcomes
-            WHERE result = what AND {MEASURED})""",  # noqa: S608 - our words
-        # How many rewrites are missing in bytes_reclaimed.
-        "ALTER TABLE ever ADD COLUMN unmeasured INTEGER NOT NULL DEFAULT 0",
-        f"""UPDATE ever SET unmeasured = (SELECT count(*) FROM outcomes WHERE result = 'done' AND {UNMEASURED})
-            WHERE what = 'done'""",  # noqa: S608 - our words
-        "DROP TRIGGER IF EXISTS outcomes_counted",
-        """CREATE TRIGGER outcomes_counted AFTER INSERT ON outcomes BEGIN
-            UPDATE ever SET
-                times = times + 1,
-                bytes_written = bytes_written + NEW.bytes_written,
-                extents_removed = extents_removed + iif(NEW.result = 'done' AND NEW.action != 'rotate',
-                    max(0, NEW.extents_before - NEW.extents_after), 0),
-                bytes_reclaimed = bytes_reclaimed
-                    + iif(NEW.unshared_bytes > 0, 0, coalesce(NEW.disk_bytes_before - NEW.disk_bytes_after, 0)),
-                reclaims_known = reclaims_known
-                    + (NEW.unshared_bytes = 0 AND NEW.disk_bytes_before - NEW.disk_bytes_after IS NOT NULL),
-                unmeasured = unmeasured + (NEW.result = 'done' AND NEW.action IN ('defragment', 'compress', 'rewrite')
-                    AND (NEW.unshared_bytes > 0 OR NEW.disk_bytes_before - NEW.disk_bytes_after IS NULL))
-            WHERE what = NEW.result;
-        END""",
-    ),
+TABLES: Final = {
+    "rewrites": """uuid TEXT NOT NULL, subvolume INTEGER NOT NULL, inode INTEGER NOT NULL, verb TEXT NOT NULL,
+        when_us INTEGER NOT NULL, size_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, extents INTEGER NOT NULL,
+        seen_us INTEGER NOT NULL, extents_before INTEGER NOT NULL, extents_expected INTEGER NOT NULL,
+        bytes_written INTEGER NOT NULL, compress TEXT, kind TEXT""",
+    "runs": "id INTEGER PRIMARY KEY, origin TEXT NOT NULL, began_us INTEGER NOT NULL, ended_us INTEGER",
+    "outcomes": """id INTEGER PRIMARY KEY, run INTEGER NOT NULL, when_us INTEGER NOT NULL, path BLOB NOT NULL,
+        action TEXT NOT NULL, result TEXT NOT NULL, reason TEXT NOT NULL, extents_before INTEGER NOT NULL,
+        extents_after INTEGER NOT NULL, disk_bytes_before INTEGER, disk_bytes_after INTEGER,
+        bytes_written INTEGER NOT NULL, duration_us INTEGER NOT NULL, detail TEXT NOT NULL,
+        unshared_bytes INTEGER NOT NULL""",
+    "totals": """id INTEGER PRIMARY KEY, when_us INTEGER NOT NULL, instance TEXT NOT NULL, files INTEGER NOT NULL,
+        extents INTEGER NOT NULL, ideal_extents INTEGER NOT NULL, active_extents INTEGER NOT NULL,
+        size_bytes INTEGER NOT NULL, allocated_bytes INTEGER NOT NULL""",
+    "samples": """id INTEGER PRIMARY KEY, when_us INTEGER NOT NULL, path BLOB NOT NULL, extents INTEGER NOT NULL,
+        ideal_extents INTEGER NOT NULL, size_bytes INTEGER NOT NULL, allocated_bytes INTEGER NOT NULL""",
+    "waiting": "path BLOB PRIMARY KEY, since_us INTEGER NOT NULL, reason TEXT NOT NULL",
+    "ever": """what TEXT PRIMARY KEY, times INTEGER NOT NULL, bytes_written INTEGER NOT NULL,
+        extents_removed INTEGER NOT NULL, bytes_reclaimed INTEGER NOT NULL, reclaims_known INTEGER NOT NULL,
+        unmeasured INTEGER NOT NULL""",
+    "moments": "what TEXT PRIMARY KEY, when_us INTEGER NOT NULL",
+}
+"""The columns of each table.
+
+`ever` has totals that only grow, because rows of `outcomes` are pruned; `unmeasured` rewrites are missing in its
+bytes_reclaimed. `waiting` has the files that wait for an action, as of the last look. `moments` has "installed", when
+the record began; "clock", a time that a run saw; and "confirmed", a time that a later run saw pass by hours.
+"""
+
+INDEXES: Final = (
+    "CREATE INDEX outcomes_when ON outcomes (when_us)",
+    "CREATE INDEX outcomes_run ON outcomes (run)",
+    "CREATE INDEX totals_when ON totals (when_us)",
+    "CREATE INDEX totals_instance ON totals (instance, id)",
+    "CREATE INDEX samples_when ON samples (when_us)",
+    "CREATE INDEX samples_path ON samples (path, id)",
+    # A trigger, so that no outcome is stored and not counted. Beside a snapshot no rewrite frees space.
+    """CREATE TRIGGER outcomes_counted AFTER INSERT ON outcomes BEGIN
+        UPDATE ever SET
+            times = times + 1,
+            bytes_written = bytes_written + NEW.bytes_written,
+            extents_removed = extents_removed + iif(NEW.result = 'done' AND NEW.action != 'rotate',
+                max(0, NEW.extents_before - NEW.extents_after), 0),
+            bytes_reclaimed = bytes_reclaimed
+                + iif(NEW.unshared_bytes > 0, 0, coalesce(NEW.disk_bytes_before - NEW.disk_bytes_after, 0)),
+            reclaims_known = reclaims_known
+                + (NEW.unshared_bytes = 0 AND NEW.disk_bytes_before - NEW.disk_bytes_after IS NOT NULL),
+            unmeasured = unmeasured + (NEW.result = 'done' AND NEW.action IN ('defragment', 'compress', 'rewrite')
+                AND (NEW.unshared_bytes > 0 OR NEW.disk_bytes_before - NEW.disk_bytes_after IS NULL))
+        WHERE what = NEW.result;
+    END""",
 )
+"""The statements after the tables were made and filled."""
+
+MOMENTS: Final = (
+    "CREATE TABLE moments (what, when_us)",
+    """INSERT INTO moments SELECT 'installed', coalesce(min(when_us), strftime('%s', 'now') * 1000000) FROM (
+        SELECT began_us AS when_us FROM runs
+        UNION ALL SELECT when_us FROM outcomes UNION ALL SELECT when_us FROM totals)
+        WHERE when_us BETWEEN 1293840000000000 AND strftime('%s', 'now') * 1000000""",
+)
+
+COUNT_MORE: Final = (
+    # 0.1.0 did not count what a rewrite stored more, and counted what a snapshot keeps as freed.
+    """UPDATE ever SET bytes_reclaimed = bytes_reclaimed - (
+        SELECT coalesce(sum(iif(unshared_bytes > 0, max(0, disk_bytes_before - disk_bytes_after),
+            max(0, disk_bytes_after - disk_bytes_before))), 0) FROM outcomes
+        WHERE result = what
+            AND disk_bytes_before BETWEEN 0 AND 1 << 50 AND disk_bytes_after BETWEEN 0 AND 1 << 50)""",
+    "ALTER TABLE ever ADD COLUMN unmeasured INTEGER NOT NULL DEFAULT 0",
+    """UPDATE ever SET unmeasured = (SELECT count(*) FROM outcomes
+            WHERE result = 'done' AND action IN ('defragment', 'compress', 'rewrite')
+            AND (unshared_bytes > 0 OR disk_bytes_before - disk_bytes_after IS NULL))
+        WHERE what = 'done'""",
+)
+
+
+def _create(table: str) -> str:
+    key = ", PRIMARY KEY (uuid, subvolume, inode)" if table == "rewrites" else ""
+    options = "STRICT" if TABLES[table].startswith("id ") else "STRICT, WITHOUT ROWID"
+    return f"CREATE TABLE {table} ({TABLES[table]}{key}) {options}"
+
+
+def _convert(table: str) -> tuple[str, ...]:
+    """Return the statements that make a table STRICT and keep its rows with values of the right types."""
+    typed = [column.split()[:2] for column in TABLES[table].split(",")]
+    names = ", ".join(name for name, _ in typed)
+    right = " AND ".join(f"typeof({name}) IN ('{kind.lower()}', 'null')" for name, kind in typed)
+    copy = f"INSERT OR IGNORE INTO {table} ({names}) SELECT {names} FROM old WHERE {right}"  # noqa: S608 - our words
+    return f"ALTER TABLE {table} RENAME TO old", _create(table), copy, "DROP TABLE old"
+
+
+_CONVERT: Final = (
+    "DROP TRIGGER IF EXISTS outcomes_counted",
+    *(statement for table in TABLES for statement in _convert(table)),
+    *INDEXES,
+)
+
+MIGRATIONS: Final = {
+    0: (
+        *map(_create, TABLES),
+        "INSERT INTO ever SELECT *, 0, 0, 0, 0, 0, 0 FROM (VALUES ('done'), ('skipped'), ('failed'), ('failed-run'))",
+        "INSERT INTO moments VALUES ('installed', strftime('%s', 'now') * 1000000)",
+        *INDEXES,
+    ),
+    5: (*MOMENTS, *COUNT_MORE, *_CONVERT),
+    6: _CONVERT,
+}
+"""The statements that lead from each older version to VERSION."""

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from journalkeeper.health.evidence import Boot, Intake, Journal, Recorded
-from journalkeeper.history.samples import totals
+from journalkeeper.history.rows import totals
 from journalkeeper.model import JournalFile, Result
 from journalkeeper.model.recorded import Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, counted, format_span, quantile

@@ -22,11 +22,10 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.history import database
-from journalkeeper.history.bookkeeping import describe_replacement
 from journalkeeper.history.record import Record
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from tests.hosts import outcome
+from tests.hosts import done
 from tests.nobody import being_nobody
 
 VOLUME = ("uuid-a", 256)
@@ -36,7 +35,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 def keep(record: Record, *numbers: int) -> None:
     for number in numbers:
-        record.outcome(1, VOLUME, number, outcome(), mtime_ns=1, size_bytes=1, when_us=number)
+        record.outcome(1, VOLUME, done(number), number)
 
 
 def moments(record: Record) -> list[int]:
@@ -113,7 +112,7 @@ def work(connection):
     connection.execute("PRAGMA cache_spill = 1"); connection.execute("PRAGMA cache_size = 5")
     connection.execute("UPDATE outcomes SET detail = hex(zeroblob(3000))")
     os.kill(os.getpid(), 9)
-Record(sys.argv[2])._database.write(work)
+Record(sys.argv[2]).write(work)
 """
     full(directory, 20)
     with child(code, directory) as process:
@@ -187,7 +186,7 @@ def test_an_unusable_file_is_set_aside_and_begun_anew(tmp_path: Path, damage: Ca
         assert re.fullmatch(rf"{tmp_path}/history\.db\.{why}-\d{{8}}T\d{{6}}Z", record.set_aside)
         assert Path(record.set_aside).read_bytes() == before
         assert not record.vanished
-        (notice,) = describe_replacement(record)
+        (notice,) = record.replacement
         assert ("was written by a newer version" in notice) == (damage is newer)
     with Record(tmp_path) as record:
         assert record.set_aside is None
@@ -427,11 +426,11 @@ def test_an_interrupted_transaction_leaves_nothing(tmp_path: Path) -> None:
 
     with Record(tmp_path) as record:
         with pytest.raises(KeyboardInterrupt):
-            record._database.write(work)
+            record.write(work)
         assert record.last_run() is None
         assert record.begin_run(1, "defrag") == 1
 
 
 def test_a_mistake_of_ours_is_not_hidden(tmp_path: Path) -> None:
     with Record(tmp_path) as record, pytest.raises(sqlite3.OperationalError, match="no such table"):
-        record._database.read(lambda connection: connection.execute("SELECT * FROM nowhere").fetchall())
+        record.read(lambda connection: connection.execute("SELECT * FROM nowhere").fetchall())

@@ -13,13 +13,10 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.history.database import Database
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.history.rows import CONFIRM_US
-from journalkeeper.history.schema import MIGRATIONS
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb
-from journalkeeper.model.record import column
-from journalkeeper.model.recorded import Counters, Run, Sample, Totals
+from journalkeeper.model.recorded import Counters, Run, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
 from tests import hosts
@@ -42,7 +39,7 @@ outcome = partial(hosts.outcome, "/j/m/a.journal", detail="said in words")
 
 def keep(record: Record, *outcomes: Outcome, when_us: int = 100, inode: int = 7, run: int = 0, **words: Any) -> None:
     for one in outcomes:
-        record.outcome(run, VOLUME, inode, one, mtime_ns=55, size_bytes=66, when_us=when_us, **words)
+        record.outcome(run, VOLUME, hosts.done(inode, one, **words), when_us)
 
 
 def journal(name: str = "system.journal", *, total: int = 10, **words: Any) -> JournalFile:
@@ -60,15 +57,6 @@ def forget(record: Record, now_us: int, keep_us: int) -> None:
 
 def host(*files: JournalFile) -> Host:
     return hosts.host(*files, instances=(), volumes=(hosts.volume(uuid=VOLUME[0], subvolume=VOLUME[1]),))
-
-
-def older(directory: Path, version: int, statement: str = "") -> Path:
-    """The directory of a record as an older version left it."""
-    database = Database(f"{directory / NAME}", MIGRATIONS[:version], read_only=False)
-    if statement:
-        database.write(lambda connection: connection.execute(statement))
-    database.close()
-    return directory
 
 
 def writes(record: Record) -> int:
@@ -96,59 +84,73 @@ def test_what_waits_is_kept_as_a_whole_and_written_only_where_it_is_another(reco
     assert record.waiting()["/j/b"].reason == "budget"
 
 
-# Older records, for readers who see them before they are brought up to date, too
+# The record of 0.1.0, for readers who see it before it is converted, too
 
 
-def test_in_an_older_record_nothing_waits(tmp_path: Path) -> None:
-    with Record(older(tmp_path, 2), read_only=True) as old:
-        assert old.waiting() == {}
+V0_1_0 = """
+CREATE TABLE rewrites (
+    uuid TEXT, subvolume INTEGER, inode INTEGER, verb TEXT, when_us INTEGER, size_bytes INTEGER, mtime_ns INTEGER,
+    extents INTEGER, seen_us INTEGER, extents_before INTEGER NOT NULL DEFAULT 0,
+    extents_expected INTEGER NOT NULL DEFAULT 0, bytes_written INTEGER NOT NULL DEFAULT 0, compress TEXT, kind TEXT,
+    PRIMARY KEY (uuid, subvolume, inode)) WITHOUT ROWID;
+CREATE TABLE runs (id INTEGER PRIMARY KEY, origin TEXT, began_us INTEGER, ended_us INTEGER);
+CREATE TABLE outcomes (
+    id INTEGER PRIMARY KEY, run INTEGER, when_us INTEGER, path BLOB, action TEXT, result TEXT, reason TEXT,
+    extents_before INTEGER, extents_after INTEGER, disk_bytes_before INTEGER, disk_bytes_after INTEGER,
+    bytes_written INTEGER, duration_us INTEGER, detail TEXT, unshared_bytes INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX outcomes_when ON outcomes (when_us);
+CREATE TABLE totals (
+    id INTEGER PRIMARY KEY, when_us INTEGER, instance TEXT, files INTEGER, extents INTEGER,
+    ideal_extents INTEGER, active_extents INTEGER, size_bytes INTEGER, allocated_bytes INTEGER);
+CREATE TABLE samples (
+    id INTEGER PRIMARY KEY, when_us INTEGER, path BLOB, extents INTEGER, ideal_extents INTEGER,
+    size_bytes INTEGER, allocated_bytes INTEGER);
+CREATE TABLE ever (
+    what TEXT PRIMARY KEY, times INTEGER, bytes_written INTEGER, extents_removed INTEGER,
+    bytes_reclaimed INTEGER, reclaims_known INTEGER) WITHOUT ROWID;
+CREATE TABLE waiting (path BLOB PRIMARY KEY, since_us INTEGER, reason TEXT) WITHOUT ROWID;
+CREATE TRIGGER outcomes_counted AFTER INSERT ON outcomes BEGIN UPDATE ever SET times = 0; END;
+PRAGMA application_id = 1248555057;
+PRAGMA user_version = 5;
+"""
+"""The tables of 0.1.0."""
+
+ROWS = f"""
+INSERT INTO runs VALUES (1, 'bus', {HOST_US}, {HOST_US + 1});
+INSERT INTO outcomes VALUES
+    (1, 1, {HOST_US}, x'2f61', 'compress', 'done', 'fragmented', 500, 40, 900, 100, 1000, 1, '', 0),
+    (2, 1, {HOST_US}, x'2f61', 'compress', 'done', 'fragmented', 500, 40, 100, 350, 1000, 1, '', 0),
+    (3, 1, {HOST_US + 5}, x'2f61', 'compress', 'done', 'fragmented', 500, 40, 900, 100, 1000, 1, '', 700),
+    (4, 1, 'soon', x'2f61', 'compress', 'done', 'fragmented', 500, 40, 900, 100, 1000, 1, '', 0);
+INSERT INTO rewrites VALUES ('uuid-a', 256, 7, 'compress', 100, 66, 55, 40, 100, 0, 0, 0, NULL, NULL);
+INSERT INTO ever VALUES ('done', 3, 3000, 1380, 1600, 3), ('failed-run', 2, 0, 0, 0, 0);
+INSERT INTO totals VALUES (1, {HOST_US}, 'm', 1, 2, 3, 4, 5, 6);
+INSERT INTO samples VALUES (1, {HOST_US}, x'2f61', 2, 3, 5, 6), (2, NULL, x'2f61', 2, 3, 5, 6);
+INSERT INTO waiting VALUES (x'2f61', 5, 'budget');
+"""  # noqa: S608 - the numbers are ours
+"""It had counted 800 + 800 bytes: nothing for the second outcome, and the shared file's as if they were free."""
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_the_runs_of_an_older_record_keep_their_origin(tmp_path: Path, *, read_only: bool) -> None:
-    """It was called by another name there."""
-    older(tmp_path, 4, "INSERT INTO runs (door, began_us) VALUES ('bus', 100)")
+def test_the_history_of_0_1_0_is_converted(tmp_path: Path, *, read_only: bool) -> None:
+    with closing(sqlite3.connect(tmp_path / NAME)) as connection:
+        connection.executescript(V0_1_0 + ROWS)
     with Record(tmp_path, read_only=read_only) as record:
-        last = record.last_run()
-        assert last is not None
-        assert (last.origin, last.began_us) == ("bus", 100)
-
-
-@pytest.mark.parametrize("read_only", [True, False])
-def test_the_past_in_an_older_record_has_neither_expectation_nor_compression(
-    tmp_path: Path, *, read_only: bool
-) -> None:
-    older(tmp_path, 2, "INSERT INTO rewrites VALUES ('uuid-a', 256, 7, 'compress', 100, 66, 55, 40, 100)")
-    with Record(tmp_path, read_only=read_only) as record:
+        assert record.set_aside is None
+        assert [(one.origin, one.outcome.path, one.outcome.unshared_bytes) for one in record.history()] == [
+            ("bus", "/a", 0), ("bus", "/a", 0), ("bus", "/a", 700),
+        ]  # fmt: skip
         assert record.past(VOLUME) == {7: Past(Verb.COMPRESS, 100, 66, 55, 40)}
-
-
-def test_the_ledger_of_an_older_record_begins_with_what_it_remembers(tmp_path: Path) -> None:
-    row = f"(NULL, 1, {HOST_US}, x'2f61', 'compress', 'done', 'fragmented', 500, 40, 900, 100, 1000, 1, '')"
-    older(tmp_path, 1, f"INSERT INTO outcomes VALUES {row}")  # noqa: S608 - ours
-    with Record(tmp_path, read_only=True) as record:
-        first = Counters(done=1, bytes_written=1000, extents_removed=460, bytes_reclaimed=800, since_us=HOST_US)
-        assert record.counters() == first
-        assert [entry.outcome.unshared_bytes for entry in record.history()] == [0]
-    with Record(tmp_path) as record:
-        keep(record, outcome())
-        counters = record.counters()
-    assert counters == first._replace(done=2, bytes_written=2000, extents_removed=460 + 4960, bytes_reclaimed=1600)
-
-
-@pytest.mark.parametrize("read_only", [True, False])
-def test_the_ledger_of_an_older_record_takes_off_what_rewrites_stored_more(tmp_path: Path, *, read_only: bool) -> None:
-    """That ledger had counted 800 + 800 bytes: nothing for the second, and a shared file's as if they were free."""
-    row = "(NULL, 1, {}, x'2f61', 'compress', 'done', 'fragmented', 500, 40, {}, 1000, 1, '', {})"
-    grew, shared = row.format(HOST_US, "100, 350", 0), row.format(HOST_US + 5, "900, 100", 700)
-    damaged = row.format(3, f"{1 << 62}, 0", 0)
-    first = row.format(HOST_US, "900, 100", 0)
-    older(tmp_path, 5, f"INSERT INTO outcomes VALUES {first}, {grew}, {shared}, {damaged}")  # noqa: S608 - ours
-    with Record(tmp_path, read_only=read_only) as record:
-        counters = record.counters()
-    assert counters.bytes_reclaimed == 800 - 250 + (1 << 62)
-    assert counters.unmeasured == 1
-    assert counters.since_us == HOST_US
+        counted = Counters(done=3, failed_runs=2, bytes_written=3000, extents_removed=1380, unmeasured=1)
+        assert record.counters() == counted._replace(bytes_reclaimed=800 - 250, since_us=HOST_US)
+        assert [row.allocated_bytes for row in record.totals()] == [6]
+        assert [row.allocated_bytes for row in record.samples()] == [6]
+        assert record.waiting() == {"/a": Wait("/a", 5, "budget")}
+        assert record.ignored == ()
+    if not read_only:
+        with Record(tmp_path) as record:
+            keep(record, outcome())
+            assert (record.counters().done, len(record.history())) == (4, 4)
 
 
 # The past of files
@@ -522,28 +524,11 @@ def test_next_to_a_snapshot_nothing_is_reclaimed(record: Record) -> None:
 
 
 def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -> None:
-    run = record.begin_run(100, "daemon")
     rewrites = (("/j/a/x", 0, 200), ("/j/b/x", 1, 200), ("/j/b/y", 5, 300), ("/j/c/x", 1, 100))
     for path, unshared, when_us in (*rewrites, (f"/j/d/{archive_name(stem='user-1000')}", 1, 300)):
-        done = hosts.outcome(path, unshared_bytes=unshared)
-        record.outcome(run, VOLUME, 1, done, mtime_ns=1, size_bytes=1, when_us=when_us)
+        keep(record, hosts.outcome(path, unshared_bytes=unshared), when_us=when_us)
     assert record.list_unsharing_directories(100) == {"/j/b"}
     assert record.list_unsharing_directories(99) == {"/j/b", "/j/c"}
-
-
-@pytest.mark.parametrize(
-    ("table", "described"),
-    [
-        ("outcomes", ("when_us", *Outcome._fields)),
-        ("samples", Sample._fields),
-        ("totals", Totals._fields),
-        ("waiting", Wait._fields),
-    ],
-)
-def test_a_tables_columns_are_its_records(record: Record, table: str, described: tuple[str, ...]) -> None:
-    with closing(sqlite3.connect(record.path)) as connection:
-        there = {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
-    assert there - {"id", "run"} == {column(name) for name in described}
 
 
 def test_a_run_that_came_to_nothing_is_counted(record: Record) -> None:

@@ -39,7 +39,7 @@ from journalkeeper.cli import progress
 from journalkeeper.cli.program import run as command
 from journalkeeper.history.record import Record
 from journalkeeper.journald.header import STATE_OFFSET
-from journalkeeper.model import KIB, Action, Kind, Outcome, Reason, Result, Verb
+from journalkeeper.model import KIB, Action, Kind
 from journalkeeper.model.errors import InternalError, KeeperError, catch_errors
 from journalkeeper.model.run import Done
 from journalkeeper.model.waiting import Wait
@@ -186,8 +186,7 @@ class RecordFlow:
                 self._keep(record, number)
 
     def _keep(self, record: Record, number: int) -> None:
-        outcome = Outcome(f"/j/{number}", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 9, 1, 100, 1.0)
-        record.outcome(1, VOLUME, number, outcome, mtime_ns=1, size_bytes=1, when_us=number)
+        record.outcome(1, VOLUME, hosts.done(number), number)
 
     def ready(self) -> None:
         shutil.rmtree(self._state, ignore_errors=True)

@@ -27,8 +27,9 @@ from journalkeeper.model import Extents, Kind, Outcome, Past
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import ConfigError, UsageError
 from journalkeeper.model.escape import shown
-from journalkeeper.model.recorded import Sample, Totals
+from journalkeeper.model.recorded import Run, Sample, Totals
 from journalkeeper.model.units import U64_MAX, parse_bool, parse_size, parse_span_us
+from journalkeeper.model.waiting import Wait
 
 NAME_LIMIT: Final = 255
 S63_MAX: Final = (1 << 63) - 1
@@ -331,36 +332,25 @@ def _messages(passed: bytes) -> Iterator[int]:
 # the record
 
 
-READS: Final[tuple[tuple[Callable[[tuple[Any, ...]], object], int], ...]] = (
-    (rows.parse_past, 11),
-    (rows.parse_entry, 14),
-    (rows.parse_run, 8),
-    (rows.parse_counters, 6),
-    (rows.parse_path, 1),
-    (rows.parse_wait, 3),
-    (rows.parse_sample, 6),
-    (rows.parse_totals, 8),
-)
+READS: Final[tuple[Any, ...]] = (Past, Outcome, Run, rows.Ever, Wait, Sample, Totals)
 
 
 def check_row(data: bytes) -> None:
     """One row of one table, its columns of any type that SQLite has."""
     found = Bytes(data)
-    read, wide = found.pick(READS)
-    check_columns(read, tuple(_column(found) for _ in range(wide)))
+    kind = found.pick(READS)
+    check_columns(kind, tuple(_column(found) for _ in kind._fields))
 
 
-def check_columns(read: Callable[[tuple[Any, ...]], object], row: tuple[Any, ...]) -> None:
-    """What a row is made into; a ValueError or TypeError leaves it out (record.Record)."""
+def check_columns(kind: Any, row: tuple[Any, ...]) -> None:
+    """What a row is made into; a ValueError leaves it out (record.Record)."""
     try:
-        made = read(row)
-    except (ValueError, TypeError):
+        made = rows.parse_row(kind, row)._asdict()
+    except ValueError:
         return
-    for whole in (made, *made) if isinstance(made, tuple) else (made,):
-        if isinstance(whole, Past):
-            whole = whole._replace(mtime_ns=abs(whole.mtime_ns))  # noqa: PLW2901 - a file may be older than 1970
-        if isinstance(whole, Past | Outcome | Sample | Totals):
-            assert all(value >= 0 for value in whole if isinstance(value, int | float))
+    assert all(
+        value >= 0 for name, value in made.items() if isinstance(value, int | float) and name not in rows.ANY_NUMBER
+    )
 
 
 def _column(found: Bytes) -> object:

@@ -22,7 +22,7 @@ import pytest
 
 from journalkeeper.engine import Engine
 from journalkeeper.history.record import Record
-from journalkeeper.model import MIB, Kind, Outcome, Reason, Request, Result, Verb
+from journalkeeper.model import MIB, Kind, Request, Result
 from journalkeeper.model.waiting import Wait
 from journalkeeper.probe import bed as lab
 from journalkeeper.probe.bed import PrivateJournald
@@ -181,9 +181,8 @@ SCENARIOS: Final[dict[str, Callable[[Stage], None]]] = {
 
 
 def _keep(record: Record, stage: Stage, rows: int, run_id: int) -> int:
-    path = f"/j/{'a' * stage.dice.randrange(1, 2000)}.journal"
-    outcome = Outcome(path, Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 9, 1, 100, 1.0)
-    record.outcome(run_id, VOLUME, rows, outcome, mtime_ns=1, size_bytes=1, when_us=time.time_ns() // 1000)
+    outcome = hosts.outcome(f"/j/{'a' * stage.dice.randrange(1, 2000)}.journal")
+    record.outcome(run_id, VOLUME, hosts.done(rows, outcome), time.time_ns() // 1000)
     stage.marks.rows.append((stage.now(), rows + 1))
     return rows + 1
 
