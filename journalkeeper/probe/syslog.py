@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The time that a program waits in syslog(3), which sends a blocking datagram to /dev/log.
 
-The probe does as glibc: default SO_SNDBUF, and one new connection if the old one is refused.
+The probe does as glibc: its socket has the default SO_SNDBUF. systemd keeps journald's socket while journald restarts.
 """
 
 from __future__ import annotations
@@ -37,33 +37,6 @@ IDENTIFIER: Final = "journalkeeper-probe"
 ARRIVALS_PAUSE_S: Final = 0.2
 MICROSECOND_NS: Final = 1000
 """The resolution of the journal's times, which are rounded down."""
-
-
-class Logger:
-    """A client of the syslog socket that behaves as glibc's syslog(3)."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = os.fspath(path)
-        self._socket = self._connect()
-
-    def _connect(self) -> socket.socket:
-        channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.send_buffer_bytes = channel.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-        channel.connect(self._path)
-        return channel
-
-    def send(self, datagram: bytes) -> None:
-        """Send a datagram, and wait while the queue is full."""
-        try:
-            self._socket.send(datagram)
-        except ConnectionError:
-            self.close()
-            self._socket = self._connect()
-            self._socket.send(datagram)
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
 
 def datagram(size_bytes: int, number: int = 0) -> bytes:
@@ -104,7 +77,9 @@ def at(where: Target, asked: Namespace, count: int) -> Steps:
     sent, taken = (Series(f"until {end}", planned=not asked.flat_out) for end in ("sent", "journald took it"))
     found = Measurement([sent, taken])
     yield found
-    logger, used = Logger(where.sockets / "dev-log"), ProcessorTime()
+    used, logger = ProcessorTime(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    logger.connect(os.fspath(where.sockets / "dev-log"))
+    send_buffer_bytes = logger.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     used.look(where.pid)
     used.look(os.getpid())
     planned = _flat_out(asked.seconds, count) if asked.flat_out else schedule(asked.rate, count)
@@ -120,7 +95,7 @@ def at(where: Target, asked: Namespace, count: int) -> Steps:
             began_ns = sent.began_ns[number]
             taken.add(began_ns, taken_ns - began_ns, begins[number])
         found.notes.append(
-            f"max_dgram_qlen {_qlen(where)}, SO_SNDBUF {logger.send_buffer_bytes}; {asked.size} bytes a message"
+            f"max_dgram_qlen {_qlen(where)}, SO_SNDBUF {send_buffer_bytes}; {asked.size} bytes a message"
         )
         if lost := len(sent.began_ns) - len(taken.began_ns):
             found.losses.append(f"{lost} of {len(sent.began_ns)} messages did not arrive in the journal.")
@@ -148,7 +123,8 @@ def find_arrivals(where: Target, found: Measurement) -> dict[int, int]:
     words = [*where.journalctl, "--quiet", "--output=json", "--all", "--output-fields=MESSAGE"]
     words += [f"--identifier={IDENTIFIER}", f"_PID={os.getpid()}", f"_BOOT_ID={boot_id()}"]
     seen: dict[int, int] = {}
-    deadline_s = time.monotonic() + (0.0 if found.faults else PATIENCE_S)
+    patience_s = 0.0 if found.faults else PATIENCE_S
+    deadline_s = time.monotonic() + patience_s
     while len(seen) < len(sent):
         before = len(seen)
         for entry in map(
@@ -158,7 +134,7 @@ def find_arrivals(where: Target, found: Measurement) -> dict[int, int]:
             if number < len(sent) and taken_ns > sent[0] - MICROSECOND_NS:
                 seen[number] = taken_ns
         if len(seen) > before:
-            deadline_s = max(deadline_s, time.monotonic() + PATIENCE_S)
+            deadline_s = time.monotonic() + patience_s
         elif time.monotonic() >= deadline_s:
             break
         time.sleep(ARRIVALS_PAUSE_S)

@@ -440,7 +440,10 @@ def test_a_reader_that_ends_fails_the_probe(bed: Bed) -> None:
         ended(stream.at(broken, asked()))
 
 
-def test_messages_that_do_not_come_are_counted_and_said(make_bed: Callable[..., Bed]) -> None:
+def test_messages_that_do_not_come_are_counted_and_said(
+    make_bed: Callable[..., Bed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syslog, "PATIENCE_S", 1)
     """It takes long because a message counts as lost after 10 s."""
     found = ended(syslog.at(Target.of(make_bed("MaxLevelStore=warning").journald), asked(), 50))
     assert [len(series.took_ns) for series in found.series] == [50, 0]
