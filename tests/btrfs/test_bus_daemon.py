@@ -26,7 +26,7 @@ from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import bus as beds
 from tests.btrfs.journals import QUICK, extents
 from tests.bus import REPOSITORY, PrivateBus
-from tests.daemon import Daemon, journalkeeper
+from tests.daemon import Daemon
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
 from tests.patience import eventually
@@ -158,36 +158,6 @@ def test_the_signals_of_one_defragmentation_come_in_order(
     assert written >= len(journal_bytes) // 2
     assert eventually(lambda: read(bus, "Extents") == extents(path))
     assert read(bus, "BytesWritten") == written
-
-
-def test_a_jobs_document_is_that_of_the_command_line(
-    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
-) -> None:
-    path = put(machine, journal_bytes)
-    serve()
-    job = job_of(bus)
-    assert eventually(lambda: over(bus, job))
-    document = json.loads(call(bus, "Result", "o", job))
-    results = {outcome["path"]: outcome["result"] for outcome in document["outcomes"]}
-    assert results[f"{path}"] == "done"
-    assert list(document) == ["outcomes", "totals", "skipped", "details", "notices"]
-    assert document["totals"]["files"] == len(results)
-
-
-def test_a_plan_is_that_of_the_command_line(
-    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes, tmp_path: Path
-) -> None:
-    for number in (1, 2):
-        put(machine, journal_bytes, archive_name(number))
-    serve()
-    assert eventually(lambda: looked(bus, 2))
-    ours = json.loads(call(bus, "Plan", "a{sv}", *NOW))
-    words = ("-D", machine.parent, "--config", tmp_path / "journalkeeper.conf", "plan", "--now", "-j")
-    theirs = json.loads(journalkeeper(*words, state=tmp_path / "state").stdout)
-    for document in (ours, theirs):  # root asks the disk what is occupied, which the service may not
-        assert all(action.pop("disk_bytes_saved") > 0 for action in document["actions"])
-    assert ours == theirs
-    assert len(ours["actions"]) == 2
 
 
 def test_one_path_is_one_file(

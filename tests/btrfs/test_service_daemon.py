@@ -360,18 +360,6 @@ def test_journald_restarts_rotates_and_vacuums_under_our_hands(
     run("journalctl", "-D", journald.journal, "--verify")
 
 
-def test_a_namespace_appears_and_goes(copies: Copies, serve: Callable[..., Daemon]) -> None:
-    service = serve(copies.machine.parent).ready()
-    namespace = copies.machine.with_name(f"{copies.machine.name}.web")
-    namespace.mkdir()
-    path = copies.put(7, namespace)
-    assert eventually(lambda: path.name in service.done())
-    shutil.rmtree(namespace)
-    other = copies.put(8)
-    assert eventually(lambda: other.name in service.done())
-    assert service.stop() == 0
-
-
 # Bad days
 
 

@@ -221,26 +221,6 @@ def test_a_few_calls_above_the_rate_are_answered_late(bus: PrivateBus, serve: Ca
     assert as_nobody(asks) == [beds.METHOD_RETURN] * calls
 
 
-def test_a_user_who_reads_gets_every_page(bus: PrivateBus, serve: Callable[..., Served]) -> None:
-    serve(5000, 200)
-
-    def reads() -> list[str]:
-        paths: list[str] = []
-        while True:
-            words = ("1", "after", "s", paths[-1]) if paths else ("0",)
-            call = ("call", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "a{sv}", *words)
-            done = subprocess.run(
-                ["busctl", f"--address={bus.address}", "--json=short", *call], capture_output=True, check=True
-            )
-            (page,) = json.loads(done.stdout)["data"]
-            if not page:
-                return paths
-            assert len(done.stdout) < 2 << 20
-            paths += [one["Path"]["data"] for one in page]
-
-    assert as_nobody(reads) == sorted(made.file(number, 200).path for number in range(5000))
-
-
 def answers(client: RawClient) -> Iterator[tuple[int, int]]:
     """The type and length of each answer."""
     data = b""
