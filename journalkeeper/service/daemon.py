@@ -31,16 +31,7 @@ from journalkeeper.service.jobs import Changed, Ended, Events, Job, Jobs
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event
 from journalkeeper.service.notify import Notify
 from journalkeeper.service.run_log import RunLog, Say
-from journalkeeper.service.snapshot import (
-    Failed,
-    FileDone,
-    Looked,
-    Message,
-    NotOnBtrfs,
-    Progressed,
-    Snapshot,
-    after,
-)
+from journalkeeper.service.snapshot import Failed, FileDone, Looked, Message, NotOnBtrfs, Progressed, Snapshot, after
 from journalkeeper.service.watch import Change, Watch, watch_directories
 from journalkeeper.service.worker import WRONG, Checked, Worker, check
 
