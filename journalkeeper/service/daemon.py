@@ -274,8 +274,10 @@ class Daemon:
 
     async def _check(self) -> None:
         engine, before = self._worker.engine, self._state.verdict
-        checked = await asyncio.to_thread(check, self._load, engine)
-        self._checking, self._checked_s = None, time.monotonic()
+        try:
+            checked = await asyncio.to_thread(check, self._load, engine)
+        finally:
+            self._checking, self._checked_s = None, time.monotonic()
         if engine is self._worker.engine and not self._reloading.locked():  # a reload has the newer answer
             self._checked = checked
         present = self._state.present._replace(**self._checked._asdict())
