@@ -11,12 +11,10 @@ from journalkeeper.health.evidence import (
     Evidence,
     Intake,
     Journal,
-    Line,
     Look,
     Present,
     Recorded,
     Storage,
-    Stream,
     System,
     Unit,
 )
@@ -63,7 +61,6 @@ def journal(**words: Any) -> Journal:
         "oldest_us": NOW_US - 10 * DAY_US,
         "complete": True,
         "intake": intake(),
-        "streams": (),
         "events": 40,
         "events_oldest_us": NOW_US - 10 * DAY_US,
         "events_complete": True,
@@ -115,11 +112,6 @@ def limits(**words: Any) -> Any:
         "available_bytes": 100 * GIB,
     }
     return instance(**{**plain, **words})
-
-
-def stream(*lines: Line, **words: Any) -> Stream:
-    """The standard output of a unit's program."""
-    return Stream(**{"unit": "chatty.service", "program": "chatty", "lines": lines, **words})
 
 
 def evidence(**words: Any) -> Evidence:

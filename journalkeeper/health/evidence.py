@@ -174,29 +174,10 @@ class Ended(NamedTuple):
     result: str
 
 
-class Line(NamedTuple):
-    """One line of a program's standard output; `length` in bytes without its newline, None if unknown.
-
-    `unended` is True if the stream ended before a newline (_LINE_BREAK=eof).
-    """
-
-    when_us: int
-    length: int | None
-    unended: bool = False
-
-
-class Stream(NamedTuple):
-    """One program's standard output in the journal, the oldest line first."""
-
-    unit: str
-    program: str
-    lines: tuple[Line, ...]
-
-
 class Journal(NamedTuple):
     """The evidence from the journal's own entries, each part the oldest first.
 
-    `intake` and `streams` cover the newest `entries` entries, which begin at `oldest_us`. `complete` is True if these
+    `intake` covers the newest `entries` entries, which begin at `oldest_us`. `complete` is True if these
     are all the entries in the journal. The other parts cover the newest `events` entries of their kinds, and
     `events_complete` means the same for them.
     """
@@ -206,7 +187,6 @@ class Journal(NamedTuple):
     complete: bool
     """Whether these are all entries that are kept."""
     intake: Hidden[tuple[Intake, ...]] = ()
-    streams: Hidden[tuple[Stream, ...]] = ()
     events: Count = 0
     """Entries of PID 1 and journald about boots, losses and deaths."""
     events_oldest_us: PastMoment | None = None

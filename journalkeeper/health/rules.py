@@ -5,14 +5,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from journalkeeper.health.buffering import buffered
 from journalkeeper.health.finding import Rule
 from journalkeeper.health.intake import waits
 from journalkeeper.health.journal_rules import dropped, journald_ended, slow_boot
 from journalkeeper.health.service_rules import HEALTH
 from journalkeeper.health.storage_rules import (
-    born_datacow,
-    compression_forbids_nocow,
     damaged,
     fragmented,
     namespace_datacow,
@@ -25,19 +22,13 @@ from journalkeeper.health.storage_rules import (
     unclean,
     volatile,
 )
-from journalkeeper.health.system_rules import (
-    faulty_kernel,
-    faulty_systemd,
-    short_queue,
-)
+from journalkeeper.health.system_rules import faulty_systemd, short_queue
 
 RULES: Final[tuple[Rule, ...]] = (
     volatile,
     not_btrfs,
     nocow_redundant,
     nocow_snapshots,
-    compression_forbids_nocow,
-    born_datacow,
     namespace_datacow,
     pinned_by_snapshots,
     fragmented,
@@ -46,12 +37,10 @@ RULES: Final[tuple[Rule, ...]] = (
     no_room,
     rivals,
     faulty_systemd,
-    faulty_kernel,
     dropped,
     journald_ended,
     waits,
     short_queue,
     slow_boot,
-    buffered,
     *HEALTH,
 )

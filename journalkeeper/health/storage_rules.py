@@ -17,7 +17,7 @@ from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.model.waiting import long
 from journalkeeper.policy.cost import is_fragmented
-from journalkeeper.policy.nocow import decide, snapshots
+from journalkeeper.policy.nocow import snapshots
 from journalkeeper.policy.saving import READ_IOPS
 
 PINNED_BYTES: Final = 16 * MIB
@@ -109,43 +109,6 @@ def nocow_snapshots(evidence: Evidence) -> Finding | Unknown | None:
         " more, so its files fragment all the same, without checksums."
     )
     return Finding("nocow-snapshots", Severity.ADVICE, {"directories": list(where)}, sentence, _make_datacow(where))
-
-
-def compression_forbids_nocow(evidence: Evidence) -> Finding | Unknown | None:
-    """A directory cannot be made NOCOW, because its compression attribute excludes that."""
-    look, config = require(evidence.look), require(evidence.config)
-    where = [
-        one.directory
-        for one, volume in _pair_with_volumes(look)
-        if (skip := decide(one, volume, look.host, config)) is not None and skip.reason is Reason.COMPRESSION
-    ]
-    if not where:
-        return _check_unseen_directories(look)
-    sentence = f"{list_names(where)} asks for compression (chattr +c), which excludes NOCOW: its active files fragment."
-    remedy = tuple(f"chattr -c {quote(path)}" for path in where)
-    facts: Facts = {"directories": list(where)}
-    return Finding("compression-forbids-nocow", Severity.ADVICE, facts, sentence, remedy)
-
-
-def born_datacow(evidence: Evidence) -> Finding | Unknown | None:
-    """An active file was made before its directory was NOCOW, and stays copy-on-write until it is rotated."""
-    look = require(evidence.look)
-    nocow = {one.directory for one in look.host.instances if one.nocow}
-    paths = [
-        file.path
-        for file in look.host.files
-        if file.kind is Kind.ACTIVE and file.problem is None and not file.nocow and file.directory in nocow
-    ]
-    if not paths:
-        return _check_unseen_files(look)
-    files = counted(len(paths), "active file")
-    sentence = (
-        f"{files} {'predates' if len(paths) == 1 else 'predate'} the directory's +C, so each flush adds fragments until"
-        " a"
-        " rotation, which the service requests once by itself (RotateToApply=)."
-    )
-    facts: Facts = {"files": list(paths)}
-    return Finding("born-datacow", Severity.ADVICE, facts, sentence, ("journalctl --rotate",))
 
 
 def namespace_datacow(evidence: Evidence) -> Finding | Unknown | None:

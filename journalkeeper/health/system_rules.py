@@ -12,12 +12,6 @@ from journalkeeper.health.finding import Facts, Finding, Severity, require
 ZEROING: Final = frozenset({252, 253})
 """systemd versions whose copy of a NOCOW archive can hold zeros: systemd #24150 and #31222."""
 
-LOOPING: Final = re.compile(r"\b5\.16\.([0-4])(?![0-9])")
-"""Kernels in which a defragmentation could loop for ever."""
-
-BUILT: Final = re.compile(r"\b\d+\.\d+\.\d+\b")
-"""A kernel's version in the output of uname -v: Debian's release contains its ABI instead, as in 5.16.0-6-amd64."""
-
 QUEUE: Final = 512
 """The value of net.unix.max_dgram_qlen that PID 1 sets on a host (systemd, bump_unix_max_dgram_qlen())."""
 
@@ -36,18 +30,6 @@ def faulty_systemd(evidence: Evidence) -> Finding | Unknown | None:
     )
     remedy = ("journalctl --verify",)
     return Finding("faulty-systemd", Severity.ADVICE, {"systemd": version}, sentence, remedy)
-
-
-def faulty_kernel(evidence: Evidence) -> Finding | None:
-    """In this kernel a defragmentation can loop for ever."""
-    system = require(evidence.system)
-    built = BUILT.search(system.build)
-    version = system.kernel if built is None else built[0]
-    if not LOOPING.match(version):
-        return None
-    sentence = f"In kernel {version} a btrfs defragmentation can loop for ever; 5.16.5 has it mended."
-    remedy = ("systemctl stop journalkeeper.service",)
-    return Finding("faulty-kernel", Severity.PROBLEM, {"kernel": version}, sentence, remedy)
 
 
 def short_queue(evidence: Evidence) -> Finding | Unknown | None:

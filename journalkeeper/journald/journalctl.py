@@ -161,15 +161,6 @@ def decode_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def count_bytes(value: Any) -> int | None:
-    """Return a field's length in bytes, or None if it is unknown."""
-    if isinstance(value, str):
-        return len(value.encode(errors="surrogatepass"))
-    if isinstance(value, list) and all(isinstance(one, int) for one in value):
-        return len(value)
-    return None
-
-
 def parse_number(value: Any) -> int | None:
     """Return a field that is a decimal number below 2^63, or None for any other value."""
     if isinstance(value, int):

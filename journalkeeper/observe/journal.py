@@ -8,18 +8,16 @@ Only trusted entries count: fields that begin with an underscore, and messages o
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from journalkeeper.health.evidence import Boot, Dropped, Ended, Intake, Journal, Line, Stream, Unknown
+from journalkeeper.health.evidence import Boot, Dropped, Ended, Intake, Journal, Unknown
 from journalkeeper.journald.journalctl import (
     FLUSHED,
     Entry,
     can_see_all,
     compute_wait_us,
-    count_bytes,
     decode_text,
     parse_number,
     read_entries,
@@ -49,10 +47,7 @@ EVENT_FIELDS: Final = (
     *("MESSAGE", "MESSAGE_ID", "UNIT", "UNIT_RESULT", "USERSPACE_USEC", "N_DROPPED"),
     *("_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "OBJECT_SYSTEMD_UNIT"),
 )
-ENTRY_FIELDS: Final = (
-    *("MESSAGE", "_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER"),
-    *("_STREAM_ID", "_LINE_BREAK", "_PID", "_EXE"),
-)
+ENTRY_FIELDS: Final = ("_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER")
 STEP_US: Final = 100_000
 """A larger jump between the clocks of two entries means that the clock was set, not slewed."""
 
@@ -150,27 +145,14 @@ def _span_us(said: str) -> int | None:
         return None  # another version's words
 
 
-class _Output(NamedTuple):
-    """A stream under construction: the fields of its first entry, and its lines."""
-
-    entry: Entry
-    lines: list[Line]
-
-
 def _read_newest(found: Iterator[Entry], most: int, events: Journal) -> Journal:
     """Return `events` with the parts that come from the newest entries."""
     number_of, oldest_us = 0, None
     taken: list[tuple[Intake, int, str]] = []
-    outputs: dict[tuple[str, str], _Output] = {}
     for entry in found:
         number_of, oldest_us = number_of + 1, _when_us(entry)
         transport = decode_text(entry.get("_TRANSPORT"))
-        if transport == "stdout":
-            stream = decode_text(entry.get("_STREAM_ID")) or decode_text(entry.get("_PID"))
-            output = outputs.setdefault((decode_text(entry.get("_BOOT_ID")), stream), _Output(entry, []))
-            unended = decode_text(entry.get("_LINE_BREAK")) == "eof"
-            output.lines.append(Line(oldest_us, count_bytes(entry.get("MESSAGE")), unended))
-        elif transport in {"syslog", "journal"} and (wait := compute_wait_us(entry)) is not None:
+        if transport in {"syslog", "journal"} and (wait := compute_wait_us(entry)) is not None:
             unit = decode_text(entry.get("_SYSTEMD_UNIT")) or decode_text(entry.get("SYSLOG_IDENTIFIER"))
             offset_us = oldest_us - (parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0)
             taken.append((Intake(oldest_us, wait, unit), offset_us, decode_text(entry.get("_BOOT_ID"))))
@@ -179,7 +161,6 @@ def _read_newest(found: Iterator[Entry], most: int, events: Journal) -> Journal:
         oldest_us=oldest_us,
         complete=number_of < most,
         intake=tuple(_leave_out_clock_steps(taken)),
-        streams=tuple(_make_stream(output) for output in outputs.values()),
     )
 
 
@@ -200,15 +181,6 @@ def _leave_out_clock_steps(taken: list[tuple[Intake, int, str]]) -> list[Intake]
             continue
         kept.append(one)
     return kept
-
-
-def _make_stream(output: _Output) -> Stream:
-    entry = output.entry
-    return Stream(
-        unit=decode_text(entry.get("_SYSTEMD_UNIT")),
-        program=os.path.basename(decode_text(entry.get("_EXE"))) or decode_text(entry.get("SYSLOG_IDENTIFIER")),
-        lines=tuple(reversed(output.lines)),
-    )
 
 
 def _when_us(entry: Entry) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.health.evidence import Dropped, Ended, Intake, Journal, Line, Unknown
+from journalkeeper.health.evidence import Dropped, Ended, Intake, Journal, Unknown
 from journalkeeper.journald.journalctl import JournalctlError, read_entries
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.observe import journal as reading
@@ -72,22 +72,6 @@ def test_a_clock_that_was_set_makes_no_wait(says: Says, step_s: int) -> None:
                 one[name] = str(int(one[name]) + step_s * 1_000_000)
     says(*reversed([*before, *later]))
     assert [one.wait_us for one in read().intake] == [1000] * 5 + [2000] * 4
-
-
-def test_lines_are_gathered_by_stream_the_oldest_first(says: Says) -> None:
-    out = {"_TRANSPORT": "stdout", "_SYSTEMD_UNIT": "a.service", "_EXE": "/usr/bin/awk", "_PID": "7"}
-    says(
-        entry(1, MESSAGE="cut", _STREAM_ID="1", _LINE_BREAK="eof", **out),
-        entry(2, MESSAGE=[0xFF, 0xFE, 0x41], _STREAM_ID="1", **out),
-        entry(2, MESSAGE="other", _STREAM_ID="2", **out),
-        entry(3, MESSAGE=None, _STREAM_ID="1", **out),
-        entry(4, MESSAGE="zwölf", _STREAM_ID="1", **out),
-    )
-    one, other = read().streams
-    lengths = [(line.length, line.unended) for line in one.lines]
-    assert lengths == [(6, False), (None, False), (3, False), (3, True)]
-    assert (one.unit, one.program) == ("a.service", "awk")
-    assert other.lines == (Line(NOW_US - 2_000_000, 5),)
 
 
 FLUSH = {"UNIT": "systemd-journal-flush.service", "_TRANSPORT": "journal"}
