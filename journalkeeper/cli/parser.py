@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import NamedTuple, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, cast
 
 from journalkeeper import __version__
 from journalkeeper.cli.context import OF_THE_SERVICE, Context, refuse_another
 from journalkeeper.cli.table import wrap_sentence
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns
 from journalkeeper.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 DESCRIPTION = """\
 Keeps systemd-journald's files whole on btrfs: few extents, compressed archives, no waiting.
@@ -146,6 +150,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise a UsageError with the message and a pointer to --help."""
         raise UsageError(f"{message}; see {self.prog} --help")
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """Write --help or --version. argparse of Python 3.12 and later hides that the reader has gone."""
+        (file or sys.stderr).write(message)
 
 
 def split_help(module: CommandModule) -> tuple[str, str]:

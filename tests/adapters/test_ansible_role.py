@@ -28,7 +28,7 @@ PAGE = (COLLECTION / "README.md").read_text()
 
 def regenerate(collection: Path) -> subprocess.CompletedProcess[str]:
     """The check of the generated files in a collection of this checkout's package."""
-    environment = {**os.environ, "PYTHONPATH": os.fspath(CHECKOUT)}
+    environment = {**os.environ, "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT}/configs/man"}
     return ran(sys.executable, collection / "regenerate.py", "--check", env=environment)
 
 
