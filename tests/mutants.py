@@ -41,6 +41,7 @@ PROTECTIONS = CHECKOUT / "tests/protections.txt"
 MEASURED = ("tests/unit", "tests/adapters", "tests/trust", "tests/btrfs")
 """Where the tests are that kill mutants."""
 
+QUICK = MEASURED[:2]
 TEST = "JOURNALKEEPER_TEST"
 MOST = 40
 TIMEOUT_S = 900
@@ -157,14 +158,14 @@ def measure(place_kept: Path) -> coverage.CoverageData:
 def covering(data: coverage.CoverageData, mutant: Mutant) -> list[str]:
     """Return the tests that execute a mutant's lines; those that execute the module, if its lines run at import.
 
-    Tests that execute few other lines come first: they are quick, and about these. No more than MOST are returned.
+    Quick ones come first, and of them those that execute few other lines. No more than MOST are returned.
     """
     contexts = data.contexts_by_lineno(f"{CHECKOUT / mutant.path}")
     hit = {test for line in mutant.lines() for test in contexts.get(line, ())}
     if "" in hit:
         hit = {test for tests in contexts.values() for test in tests}
     counts = count_lines(f"{data.data_filename()}")
-    return sorted(hit - {""}, key=lambda test: (counts[test], test))[:MOST]
+    return sorted(hit - {""}, key=lambda test: (not test.startswith(QUICK), counts[test], test))[:MOST]
 
 
 @cache
@@ -182,7 +183,7 @@ def survives(mutant: Mutant, tests: list[str], copy: Path) -> bool:
         return True
     (copy / mutant.path).write_text(mutant.after)
     environment = os.environ | {"PYTHONPATH": f"{copy}", "PYTHONDONTWRITEBYTECODE": "1"}
-    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=120", *tests]
     try:
         done = subprocess.run(words, cwd=copy, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
