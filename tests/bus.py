@@ -22,6 +22,7 @@ from typing import Self
 from dbus_fast import Message, MessageType
 from dbus_fast.aio import MessageBus
 
+from journalkeeper.bus import names
 from tests.nobody import NOBODY
 from tests.patience import PATIENCE_S, eventually
 
@@ -147,6 +148,14 @@ class PrivateBus:
         """`busctl call` of a method of the object and interface that are called as the bus name."""
         path = "/" + name.replace(".", "/")
         return self.run("busctl", f"--address={self.address}", "call", name, path, name, member, *words, nobody=nobody)
+
+    def gdbus(
+        self, member: str, *words: str, path: str = names.MANAGER_PATH, nobody: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Call the service by gdbus, which says the names of errors; its manager's members by their name alone."""
+        method = member if "." in member else f"{names.MANAGER}.{member}"
+        where = ("--address", self.address, "--dest", names.BUS_NAME, "--object-path", path)
+        return self.run("gdbus", "call", *where, "--method", method, *words, nobody=nobody)
 
     def has(self, name: str) -> bool:
         """Whether somebody has the name."""

@@ -89,13 +89,6 @@ def daemon(bus: PrivateBus, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield daemon
 
 
-def call(bus: PrivateBus, member: str, *words: str, nobody: bool = False) -> subprocess.CompletedProcess[str]:
-    """gdbus, because it says the names of errors; members of the manager are called by their name alone."""
-    method = member if "." in member else f"{names.MANAGER}.{member}"
-    where = ["--address", bus.address, "--dest", names.BUS_NAME, "--object-path", names.MANAGER_PATH]
-    return bus.run("gdbus", "call", *where, "--method", method, *words, nobody=nobody)
-
-
 def property_(bus: PrivateBus, name: str, *, nobody: bool = False) -> object:
     words = ["--json=short", "get-property", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, name]
     done = bus.run("busctl", f"--address={bus.address}", *words, nobody=nobody, check=True)
@@ -111,7 +104,7 @@ def test_the_list_of_writing_methods_is_complete() -> None:
 
 @pytest.mark.parametrize("words", WRITES, ids=lambda words: words[0])
 def test_nobody_is_denied_every_writing_method(bus: PrivateBus, daemon: Daemon, words: tuple[str, ...]) -> None:
-    done = call(bus, *words, nobody=True)
+    done = bus.gdbus(*words, nobody=True)
     assert done.returncode != 0
     assert DENIED in done.stderr
     assert "Traceback" not in done.stderr
@@ -126,32 +119,32 @@ def test_nobody_reads_everything(bus: PrivateBus, daemon: Daemon) -> None:
         (f"{names.INTROSPECTABLE}.Introspect", []),
         (f"{names.PEER}.Ping", []),
     ):
-        done = call(bus, member, *words, nobody=True)
+        done = bus.gdbus(member, *words, nobody=True)
         assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_plan_is_for_everybody_and_fails_with_a_name_and_a_sentence(bus: PrivateBus, daemon: Daemon) -> None:
-    done = call(bus, "Plan", "{}", nobody=True)
+    done = bus.gdbus("Plan", "{}", nobody=True)
     assert "org.journalkeeper1.Error.NotBtrfs" in done.stderr
     assert "journalkeeper works only on btrfs" in done.stderr
 
 
 def test_root_may_without_polkit_and_nobody_may_not(bus: PrivateBus, daemon: Daemon) -> None:
     with ruled(bus, None):
-        assert call(bus, "Resume").returncode == 0
-        done = call(bus, "Resume", nobody=True)
+        assert bus.gdbus("Resume").returncode == 0
+        done = bus.gdbus("Resume", nobody=True)
         assert DENIED in done.stderr
         assert "call as root" in done.stderr
 
 
 def test_who_polkit_lets_may_that_and_nothing_else(bus: PrivateBus, daemon: Daemon) -> None:
     with ruled(bus, MANAGE_FOR_NOBODY):
-        assert call(bus, "Pause", "0", nobody=True).returncode == 0
+        assert bus.gdbus("Pause", "0", nobody=True).returncode == 0
         assert property_(bus, "Paused") is True
         assert property_(bus, "State") == "paused"
-        assert call(bus, "Resume", nobody=True).returncode == 0
+        assert bus.gdbus("Resume", nobody=True).returncode == 0
         assert property_(bus, "Paused") is False
-        assert DENIED in call(bus, "Defragment", "{}", nobody=True).stderr
+        assert DENIED in bus.gdbus("Defragment", "{}", nobody=True).stderr
 
 
 def test_polkit_is_asked_for_a_dialog_only_where_the_call_allows_it(bus: PrivateBus, daemon: Daemon) -> None:
@@ -190,7 +183,7 @@ def test_polkit_is_told_what_is_to_be_done_and_its_rules_can_tell_by_it(bus: Pri
         top = property_(bus, "Directories")
         assert isinstance(top, list)
         allowed, other = f"{top[0]}/m/a.journal", f"{top[0]}/m/b.journal"
-        assert call(bus, "Defragment", f"{{'now': <true>, 'paths': <['{allowed}']>}}", nobody=True).returncode == 0
+        assert bus.gdbus("Defragment", f"{{'now': <true>, 'paths': <['{allowed}']>}}", nobody=True).returncode == 0
         for options in (
             f"{{'paths': <['{allowed}']>}}",
             f"{{'now': <false>, 'paths': <['{allowed}']>}}",
@@ -198,7 +191,7 @@ def test_polkit_is_told_what_is_to_be_done_and_its_rules_can_tell_by_it(bus: Pri
             f"{{'now': <true>, 'path': <'{allowed}'>}}",
             "{'now': <true>}",
         ):
-            assert DENIED in call(bus, "Defragment", options, nobody=True).stderr
+            assert DENIED in bus.gdbus("Defragment", options, nobody=True).stderr
 
 
 # What is answered
@@ -239,7 +232,7 @@ WRONG = [
 def test_a_wrong_call_has_an_error_with_a_name_and_one_sentence(
     bus: PrivateBus, daemon: Daemon, words: tuple[str, ...], name: str
 ) -> None:
-    done = call(bus, *words)
+    done = bus.gdbus(*words)
     assert done.returncode != 0
     assert re.search(rf"{re.escape(name)}: .+", done.stderr), done.stderr
     assert "Traceback" not in done.stderr
@@ -247,8 +240,7 @@ def test_a_wrong_call_has_an_error_with_a_name_and_one_sentence(
 
 def test_an_object_that_is_not_there_has_an_error(bus: PrivateBus, daemon: Daemon) -> None:
     for path in ("/nothing", "/org/journalkeeper1/job/1", "/org/journalkeeper1/file/_2fx", "/org/journalkeeper1/file"):
-        where = ["--address", bus.address, "--dest", names.BUS_NAME, "--object-path", path]
-        done = bus.run("gdbus", "call", *where, "--method", f"{names.PROPERTIES}.GetAll", names.JOB)
+        done = bus.gdbus(f"{names.PROPERTIES}.GetAll", names.JOB, path=path)
         assert re.search(r"Error\.Unknown(Object|Interface): ", done.stderr), done.stderr
 
 
@@ -256,18 +248,18 @@ def test_a_wrong_configuration_is_refused_with_its_line_and_the_running_values_s
     bus: PrivateBus, daemon: Daemon
 ) -> None:
     daemon.config.write_text("[Defrag]\nCompress=gzip\n")
-    done = call(bus, "Reload")
+    done = bus.gdbus("Reload")
     assert "org.journalkeeper1.Error.BadConfiguration" in done.stderr
     assert f"{daemon.config}:2: Compress: " in done.stderr
     daemon.config.write_text("")
-    assert call(bus, "Reload").returncode == 0
+    assert bus.gdbus("Reload").returncode == 0
 
 
 def test_a_job_that_comes_to_nothing_has_its_error_as_result(bus: PrivateBus, daemon: Daemon) -> None:
-    done = call(bus, "Defragment", "{}")
+    done = bus.gdbus("Defragment", "{}")
     found = re.search(r"/org/journalkeeper1/job/\d+", done.stdout)
     assert found is not None, done
-    assert eventually(lambda: "Error.NotBtrfs" in call(bus, "Result", found[0], nobody=True).stderr)
+    assert eventually(lambda: "Error.NotBtrfs" in bus.gdbus("Result", found[0], nobody=True).stderr)
     shown = [property_(bus, name) for name in ("Health", "HealthReasons", "State", "BudgetLeft")]
     assert shown == ["ok", [], "idle", Config().budget.bytes_per_day]
     assert str(property_(bus, "StateReason")).endswith("/journal is not on btrfs; there is nothing to do")
@@ -336,4 +328,4 @@ def test_a_second_service_waits_for_the_name(tmp_path: Path, journal: Path) -> N
         assert eventually(lambda: "another process has the name" in second.log())
         assert first.stop() == 0
         assert eventually(lambda: bus.has(names.BUS_NAME))
-        assert call(bus, "Resume").returncode == 0
+        assert bus.gdbus("Resume").returncode == 0
