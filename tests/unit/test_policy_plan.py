@@ -78,67 +78,46 @@ def test_skips_are_in_the_order_of_their_paths() -> None:
     assert reasons(found) == [Reason.BUDGET, Reason.HARD_LINKED, Reason.FOREIGN_OWNER]
 
 
-# the budget
+# the budget and the space
+
+A = fragmented("a")
+TINY, BEST, NEXT = fragmented("tiny", 800, mib=16), fragmented("best", 9000, mib=64), fragmented("next", 6000, mib=64)
+NOW, SHUTDOWN = Request(now=True), Request(now=True, ending=True)
+ROOM = KEEP_FREE + 32 * MIB
 
 
-@pytest.mark.parametrize(("spent", "fits"), [(BUDGET - 32 * MIB, True), (BUDGET - 32 * MIB + 1, False)])
-def test_the_day_has_a_budget(spent: int, fits: bool) -> None:
-    found = plan_of(fragmented("a"), written_bytes=spent)
-    assert reasons(found) == ([] if fits else [Reason.BUDGET])
-    assert len(found.actions) == fits
+@pytest.mark.parametrize(
+    ("files", "words", "done", "reasons_"),
+    [
+        ((A,), {"written_bytes": BUDGET - 32 * MIB}, ["a"], []),
+        ((A,), {"written_bytes": BUDGET - 32 * MIB + 1}, [], [Reason.BUDGET]),
+        ((BEST, NEXT, TINY), {"written_bytes": BUDGET - 90 * MIB}, ["best", "tiny"], [Reason.BUDGET]),
+        ((A,), {"written_bytes": BUDGET, "request": NOW}, ["a"], []),
+        ((A,), {"written_bytes": BUDGET, "request": SHUTDOWN}, ["a"], []),
+        ((A,), {"budget": 0, "request": SHUTDOWN}, [], [Reason.BUDGET]),
+        ((A,), {"budget": 0, "request": NOW}, ["a"], []),
+        ((A, file(stem="b", nocow=True)), {"budget": 0}, [], [Reason.BUDGET] * 2),
+        ((A,), {"budget": None, "written_bytes": 1 << 60}, ["a"], []),
+        ((A,), {"volumes": (volume(free_bytes=ROOM),)}, ["a"], []),
+        ((A,), {"volumes": (volume(free_bytes=ROOM - 1),)}, [], [Reason.FREE_SPACE]),
+        ((A,), {"volumes": (volume(free_bytes=0),), "request": NOW}, [], [Reason.FREE_SPACE]),
+        ((A, fragmented("b")), {"volumes": (volume(free_bytes=2 * ROOM - KEEP_FREE - 1),)}, ["a"], [Reason.FREE_SPACE]),
+    ],
+)
+def test_a_plan_keeps_to_the_days_budget_and_to_the_space(
+    files: tuple[JournalFile, ...], words: dict[str, Any], done: list[str], reasons_: list[Reason]
+) -> None:
+    config = configured("budget", bytes_per_day=words["budget"]) if "budget" in words else None
+    found = plan_of(*files, config=config, **{key: value for key, value in words.items() if key != "budget"})
+    assert (names(found.actions), reasons(found)) == (done, reasons_)
 
 
-def test_the_budget_goes_to_the_most_rewarding_and_what_still_fits() -> None:
-    files = (fragmented("best", 9000, mib=64), fragmented("next", 6000, mib=64), fragmented("tiny", 800, mib=16))
-    found = plan_of(*files, written_bytes=BUDGET - 90 * MIB)
-    assert names(found.actions) == ["best", "tiny"]
-    assert reasons(found) == [Reason.BUDGET]
-
-
-def test_an_overdrawn_budget_says_that_nothing_is_left() -> None:
-    found = plan_of(fragmented("a"), written_bytes=BUDGET + GIB)
-    assert "0B are left" in found.skipped[0].detail
-
-
-def test_now_spends_beyond_the_budget() -> None:
-    assert len(plan_of(fragmented("a"), request=Request(now=True), written_bytes=BUDGET).actions) == 1
-
-
-@pytest.mark.parametrize(("ending", "budget", "done"), [(True, BUDGET, 1), (True, 0, 0), (False, 0, 1)])
-def test_a_shutdown_goes_beyond_the_days_budget_but_not_beyond_a_no(ending: bool, budget: int, done: int) -> None:
-    request = Request(now=True, ending=ending)
-    config = configured("budget", bytes_per_day=budget)
-    assert len(plan_of(fragmented("a"), request=request, config=config, written_bytes=BUDGET).actions) == done
-
-
-def test_an_endless_budget_is_never_used_up() -> None:
-    config = configured("budget", bytes_per_day=None)
-    assert len(plan_of(fragmented("a"), config=config, written_bytes=1 << 60).actions) == 1
-
-
-def test_no_budget_only_watches() -> None:
-    config = configured("budget", bytes_per_day=0)
-    assert reasons(plan_of(fragmented("a"), file(stem="b", nocow=True), config=config)) == [Reason.BUDGET] * 2
-
-
-# the space
-
-
-@pytest.mark.parametrize(("more", "fits"), [(0, True), (-1, False)])
-def test_nothing_is_begun_that_leaves_less_than_keep_free(more: int, fits: bool) -> None:
-    found = plan_of(fragmented("a"), volumes=(volume(free_bytes=KEEP_FREE + 32 * MIB + more),))
-    assert reasons(found) == ([] if fits else [Reason.FREE_SPACE])
-
-
-def test_now_does_not_overfill_a_volume() -> None:
-    found = plan_of(fragmented("a"), request=Request(now=True), volumes=(volume(free_bytes=0),))
-    assert reasons(found) == [Reason.FREE_SPACE]
-    assert "0B are to spare" in found.skipped[0].detail
-
-
-def test_the_space_of_one_is_not_there_for_the_next() -> None:
-    found = plan_of(fragmented("a"), fragmented("b"), volumes=(volume(free_bytes=KEEP_FREE + 63 * MIB),))
-    assert (names(found.actions), reasons(found)) == (["a"], [Reason.FREE_SPACE])
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [({"written_bytes": BUDGET + GIB}, "0B are left"), ({"volumes": (volume(free_bytes=0),)}, "0B are to spare")],
+)
+def test_nothing_left_is_shown_as_no_bytes(words: dict[str, Any], says: str) -> None:
+    assert says in plan_of(A, **words).skipped[0].detail
 
 
 def test_what_does_not_fit_takes_nothing_of_the_budget() -> None:

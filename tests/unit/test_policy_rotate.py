@@ -382,7 +382,8 @@ def test_a_rotation_that_waits_is_marked_where_now_would_make_it() -> None:
     one = active(per_mib=100, state=State.ONLINE, mtime_ns=NOW_US * 1000)
     given = host(one, instances=(young(nocow=False),))
     found = with_now(decided(given, config=KEEP_DATACOW), given, UPKEEP, KEEP_DATACOW)
-    assert {skip.path: (skip.reason, skip.now) for skip in found.skipped}[DIRECTORY] == (Reason.WINDOW_CLOSED, True)
+    (waits,) = (skip for skip in found.skipped if skip.path == DIRECTORY)
+    assert (waits.reason, waits.now, waits.puts_off) == (Reason.WINDOW_CLOSED, True, True)
 
 
 def test_a_file_is_not_made_nocow_where_snapshots_are_taken() -> None:
@@ -413,6 +414,7 @@ def test_where_a_rotation_may_not_be_ranges_are_the_tool(words: dict[str, Any], 
     found = by_price(active(per_mib=100), **words)
     assert [action.action for action in found.actions] == [Verb.DEFRAGMENT]
     assert [one for one, _ in said(found)] == [reason]
+    assert not any(skip.puts_off for skip in found.skipped)
 
 
 @pytest.mark.parametrize(

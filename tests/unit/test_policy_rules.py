@@ -118,35 +118,29 @@ def changed_ago(age_us: int, **words: Any) -> JournalFile:
     return file(ctime_ns=(NOW_US - age_us) * 1000, **words)
 
 
-@pytest.mark.parametrize(("nocow", "wait_us"), [(False, SETTLE_US), (True, NOCOW_SETTLE_US)], ids=["datacow", "nocow"])
-@pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
-def test_an_archive_settles_for_its_time(kind: Kind, nocow: bool, wait_us: int) -> None:
-    assert reason(rules.veto_settling, case(changed_ago(wait_us, nocow=nocow, kind=kind))) is None
-    assert reason(rules.veto_settling, case(changed_ago(wait_us - 1, nocow=nocow, kind=kind))) is Reason.SETTLING
-
-
-def test_a_nocow_archive_settles_longer() -> None:
-    assert NOCOW_SETTLE_US > SETTLE_US
+@pytest.mark.parametrize(
+    ("age_us", "words", "request_", "settles"),
+    [
+        (SETTLE_US - 1, {}, None, True),
+        (SETTLE_US, {}, None, False),
+        (SETTLE_US - 1, {"kind": Kind.UNCLEAN}, None, True),
+        (NOCOW_SETTLE_US - 1, {"nocow": True}, None, True),
+        (NOCOW_SETTLE_US, {"nocow": True}, None, False),
+        (0, {"kind": Kind.ACTIVE}, None, False),
+        (0, {}, Request(now=True), False),
+        (1 - SETTLE_US, {}, None, True),
+        (-365 * 24 * 60 * MINUTE_US, {}, None, False),  # the clock was set back by a year
+    ],
+)
+def test_an_archive_settles_for_its_time(
+    age_us: int, words: dict[str, Any], request_: Request | None, *, settles: bool
+) -> None:
+    one = case(changed_ago(age_us, **words), request_)
+    assert reason(rules.veto_settling, one) is (Reason.SETTLING if settles else None)
 
 
 def test_settling_says_when_it_ends() -> None:
     assert skip(rules.veto_settling, case(changed_ago(SETTLE_US - 7))).until_us == NOW_US + 7
-
-
-def test_an_active_file_need_not_settle() -> None:
-    assert reason(rules.veto_settling, case(changed_ago(0, kind=Kind.ACTIVE))) is None
-
-
-def test_now_does_not_wait_for_settling() -> None:
-    assert reason(rules.veto_settling, case(changed_ago(0), Request(now=True))) is None
-
-
-def test_a_change_a_little_in_the_future_settles() -> None:
-    assert reason(rules.veto_settling, case(changed_ago(-SETTLE_US + 1))) is Reason.SETTLING
-
-
-def test_a_clock_set_back_by_a_year_does_not_make_a_file_settle_for_one() -> None:
-    assert reason(rules.veto_settling, case(changed_ago(-365 * 24 * 60 * MINUTE_US))) is None
 
 
 def test_the_configured_settle_time_counts() -> None:
