@@ -18,13 +18,11 @@ from itertools import chain
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.config.directives import Watch
 from journalkeeper.execute.piece_times import PieceTimes
 from journalkeeper.execute.runner import Runner
 from journalkeeper.history import state
 from journalkeeper.history.record import NAME, Record, run_bookkeeping, store_outcome
 from journalkeeper.metrics.publisher import Publisher
-from journalkeeper.metrics.status import Status, status
 from journalkeeper.model import Host, Outcome, Past, Plan, Reason, Refusal, Request, Result, Window
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.progress import Progress
@@ -34,6 +32,7 @@ from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import Wait, waits
 from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
+from journalkeeper.observe.intake import IntakeDelays
 from journalkeeper.observe.observer import Observer, Seen, resolve_path
 from journalkeeper.policy.deferral import remember
 from journalkeeper.policy.plan import plan, with_now
@@ -58,6 +57,7 @@ class Memory:
 
     observer: Observer
     flushes: Flushes = field(default_factory=Flushes)
+    intake: IntakeDelays = field(default_factory=IntakeDelays)
     piece_times: PieceTimes = field(default_factory=PieceTimes)
     failures: dict[tuple[int, int], Refusal] = field(default_factory=dict)
     waiting: dict[str, Wait] | None = None
@@ -89,7 +89,7 @@ class Engine:
         disk_bytes: bool = False,
         follows: bool = False,
     ) -> None:
-        self._config = config
+        self.config = config
         self._follows = follows
         self.directories = config.watch.directories if directories is None else directories
         self.state_directory = state_directory or state.default_directory()
@@ -106,17 +106,7 @@ class Engine:
 
     def has_configuration_of(self, other: Engine) -> bool:
         """Return whether both engines have the same configuration and directories."""
-        return (self._config, self.directories) == (other._config, other.directories)
-
-    @property
-    def watch(self) -> Watch:
-        """The configured times, for which an archive is left alone after a change."""
-        return self._config.watch
-
-    @property
-    def budget_bytes(self) -> int | None:
-        """The number of bytes that may be written in a day, None without a limit."""
-        return self._config.budget.bytes_per_day
+        return (self.config, self.directories) == (other.config, other.directories)
 
     def publish_health(self, *, healthy: bool | None) -> None:
         """Write the verdict into the metrics, None if it is unknown. An error is left for the next run to report."""
@@ -131,10 +121,6 @@ class Engine:
     def list_missing_directories(self) -> list[str]:
         """Return the configured directories that do not exist."""
         return [directory for directory in self.directories if not os.path.isdir(directory)]
-
-    def status(self, host: Host, plan: Plan, outcomes: tuple[Outcome, ...]) -> Status:
-        """Return the numbers of a run."""
-        return status(host, plan, outcomes, self._config)
 
     def look(self, request: Request) -> Host:
         """Look once at the files of `request`, without the history, which some readers of journals may not read.
@@ -167,15 +153,15 @@ class Engine:
 
         With `marked` each skip shows whether --now would end it.
         """
-        chosen = plan(host, request, self._config)
-        watched = watch_disks and not request.now and self._config.window.pressure_max_percent < 100
+        chosen = plan(host, request, self.config)
+        watched = watch_disks and not request.now and self.config.window.pressure_max_percent < 100
         if watched and chosen.actions:
             busy = load.measure_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             host = host._replace(
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
             )
-            chosen = plan(host, request, self._config)
-        return host, with_now(chosen, host, request, self._config) if marked else chosen
+            chosen = plan(host, request, self.config)
+        return host, with_now(chosen, host, request, self.config) if marked else chosen
 
     def run(
         self,
@@ -195,7 +181,7 @@ class Engine:
         """
         began = time.monotonic()
         watching = origin == DAEMON
-        publisher = self._choose_publisher(request)
+        publisher = None if request.paths or request.ending else self._publisher
         with ExitStack() as stack:
             if publisher is not None:
                 stack.push(publisher.publish_failure)
@@ -205,7 +191,7 @@ class Engine:
             seen = self._see(request, directories)
             host, chosen = self._plan(self._make_host(seen, record), request, marked=not watching)
             stopped = _stop_on_either(stop, lock)
-            worker = Runner(self._config, self.memory.flushes, self.memory.piece_times, hurry=request.now, stop=stopped)
+            worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.now, stop=stopped)
             notices += [*worker.remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
@@ -219,18 +205,14 @@ class Engine:
                     unrecorded += store_outcome(record, run, seen.volumes, action.target.device, done)
                     on_outcome(done.outcome)
                 unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
-            notices += self._finish_run(record, host, (chosen, outcomes), whole=not request.paths, rarely=watching)
-            if publisher is not None:
-                notices += run_bookkeeping(partial(publisher.show, (host, chosen), outcomes, record, watching=watching))
+            notices += self._finish_run(
+                record, host, (chosen, outcomes), publisher, whole=not request.paths, watching=watching
+            )
             counters = _read_counters(record)
         waiting = tuple(self.memory.waiting.values()) if self.memory.waiting and watching else ()
         written = sum(outcome.bytes_written for outcome in outcomes)
         took_s, said = time.monotonic() - began, (*notices, *unrecorded)
         return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
-
-    def _choose_publisher(self, request: Request) -> Publisher | None:
-        """Return the publisher of the metrics, or None for a run over named files or at a shutdown."""
-        return None if request.paths or request.ending else self._publisher
 
     def _forget_files_of_other_runs(self, record: Record) -> None:
         """Forget the rows of files that another process worked on since the last run of this engine."""
@@ -280,16 +262,26 @@ class Engine:
         self.memory.notices = list(dict.fromkeys(lost))
 
     def _finish_run(
-        self, record: Record, host: Host, done: tuple[Plan, list[Outcome]], *, whole: bool, rarely: bool
+        self,
+        record: Record,
+        host: Host,
+        done: tuple[Plan, list[Outcome]],
+        publisher: Publisher | None,
+        *,
+        whole: bool,
+        watching: bool,
     ) -> list[str]:
-        """Store waiting files, prune the history, and return the notices for the report."""
+        """Store waiting files, prune the history, publish the metrics, and return the notices for the report."""
         said = run_bookkeeping(partial(self._update_waits, record, *done, whole=whole))
-        said += run_bookkeeping(lambda: self._prune(record, host, whole=whole, rarely=rarely))
+        said += run_bookkeeping(lambda: self._prune(record, host, whole=whole, rarely=watching))
+        worst_us = self.memory.intake.look(host.files) if watching else None
+        if publisher is not None:
+            said += run_bookkeeping(partial(publisher.show, (host, done[0]), done[1], record, worst_us))
         return [*said, *record.ignored, *record.replacement]
 
     def _prune(self, record: Record, host: Host, *, whole: bool, rarely: bool) -> None:
         """Delete old rows and failures of files that are gone. The service does so once a day, other runs each time."""
-        history = self._config.history
+        history = self.config.history
         if not rarely or time.monotonic() - self.memory.pruned_s >= DAY_S:
             self.memory.pruned_s = time.monotonic()
             if whole:
@@ -307,9 +299,8 @@ class Engine:
             known = {one.directory: one for one in everything.instances}
             some = self.memory.observer.look_at(request.paths, now_us=now)
             volumes = {volume.device: volume for volume in (*self.memory.seen.volumes, *some.volumes)}
-            self.memory.seen = self.memory.seen._replace(
-                volumes=tuple(volumes.values())
-            )  # a subvolume below may be named
+            # A subvolume below may be named.
+            self.memory.seen = self.memory.seen._replace(volumes=tuple(volumes.values()))
             return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
         if request.paths:
             return self._add_timing(self.memory.observer.look_at(map(resolve_path, request.paths), now_us=now))
@@ -339,7 +330,7 @@ class Engine:
         The moment is of CLOCK_REALTIME, 0 if none is known.
         """
         instances, files = self.memory.flushes.renew(self.memory.seen.instances, self.memory.seen.files)
-        found = windows(instances, files, now_us(), margin_us=self._config.window.margin_us)
+        found = windows(instances, files, now_us(), margin_us=self.config.window.margin_us)
         return tuple(found.values()), next_flush_us(instances)
 
     def next_whole_look_us(self) -> int:
@@ -349,7 +340,7 @@ class Engine:
     def next_flush_look_us(self) -> int | None:
         """Return when to call `has_flush_passed` next, by CLOCK_MONOTONIC; None if an event must come first."""
         return self.memory.flushes.get_next_look_us(
-            self._config.window.margin_us + self.memory.piece_times.get_longest_us()
+            self.config.window.margin_us + self.memory.piece_times.get_longest_us()
         )
 
     def _find_past(self, seen: Seen, record: Record) -> dict[tuple[int, int], Past]:

@@ -25,7 +25,6 @@ from journalkeeper.metrics.prometheus import Facts
 from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Outcome, Plan
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NotBtrfsError
-from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, Intake, list_journald_files
 
 REFRESH_S: Final = 3600.0
 
@@ -61,12 +60,13 @@ class Publisher:
         self._facts = Facts(succeeded=True)
         self._text = ""
         self._written_s = -REFRESH_S
-        self._intake = Intake(ENTRIES_PER_FLUSH)
 
-    def show(self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, *, watching: bool) -> None:
+    def show(
+        self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, intake_delay_us: int | None
+    ) -> None:
         """Publish the numbers after a successful run.
 
-        With `watching`, the run is one of the service: it measures the intake delay.
+        Only a run of the service measures the intake delay.
 
         Raises: FileError; KeeperError with the remedy.
         """
@@ -82,7 +82,7 @@ class Publisher:
             succeeded=True,
             status=status(host, plan, outcomes, self._config),
             last_run_us=None if run is None else run.ended_us or run.began_us,
-            intake_delay_us=self._intake.find_worst_us(list_journald_files(host.files)) if watching else None,
+            intake_delay_us=intake_delay_us,
         )
         self._write()
 

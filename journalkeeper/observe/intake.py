@@ -15,6 +15,7 @@ from typing import Final
 from journalkeeper.journald import layout, opening
 from journalkeeper.journald.entries import Entry, read_newest
 from journalkeeper.model import JournalFile, Kind
+from journalkeeper.model.units import quantile
 
 ENTRIES: Final = 16
 """The number of newest entries that are read at a time between two pieces of work."""
@@ -85,10 +86,13 @@ class IntakeDelays:
         self._waits: deque[int] = deque(maxlen=KEPT)
         self._intake = Intake(ENTRIES_PER_FLUSH)
 
-    def look(self, files: Iterable[JournalFile]) -> list[int]:
-        """Read the new entries of the active files, and return the waits of the newest KEPT messages in microseconds.
+    def look(self, files: Iterable[JournalFile]) -> int | None:
+        """Read the new entries of the active files, and return the longest wait, None without new entries."""
+        came = self._intake.list_waits_us(list_journald_files(files))
+        self._waits.extend(came)
+        return max(came, default=None)
 
-        For the worker thread, because it reads files.
-        """
-        self._waits.extend(self._intake.list_waits_us(list_journald_files(files)))
-        return list(self._waits)
+    @property
+    def p99_us(self) -> int:
+        """The 99th percentile of the waits, 0 without any."""
+        return quantile(sorted(self._waits), 990)

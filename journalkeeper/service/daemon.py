@@ -289,7 +289,7 @@ class Daemon:
         working = self._state.working or any(job.running for job in self.jobs.queue)
         windows = tuple(at(one, now_us()) for one in self._state.windows)
         engine = self._worker.engine
-        state = self._state._replace(directories=engine.directories, budget_bytes=engine.budget_bytes)
+        state = self._state._replace(directories=engine.directories, budget_bytes=engine.config.budget.bytes_per_day)
         return state._replace(working=working, windows=windows)
 
     @property

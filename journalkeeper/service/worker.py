@@ -19,13 +19,13 @@ from journalkeeper.health.evidence import Obstacle
 from journalkeeper.health.verdict import present_after_run
 from journalkeeper.history.database import RecordLockedError
 from journalkeeper.journald import opening
+from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Outcome, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.run import Report, job_document, plan_document
-from journalkeeper.model.units import HOUR_US, MINUTE_US, quantile
-from journalkeeper.observe.intake import IntakeDelays
+from journalkeeper.model.units import HOUR_US, MINUTE_US
 from journalkeeper.policy.deferral import PASSING, get_retry_delay_us
 from journalkeeper.service.backoff import RETRY_S, CpuShare
 from journalkeeper.service.jobs import Ended, Job
@@ -108,7 +108,6 @@ class Worker:
         self.engine = load()
         self.engine.memory.began_us = now_us()
         self.looks, self.flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
-        self._intake_delays = IntakeDelays()
         self._is_first_look = True
         self._work_began_cpu_s: float | None = None
         self._known_mounts: dict[str, frozenset[str]] = {}
@@ -193,11 +192,11 @@ class Worker:
 
     def _summarize(self, engine: Engine, host: Host, report: Report) -> Looked:
         """Return the result of a run over everything."""
-        numbers = engine.status(host, report.plan, report.outcomes)
-        found = findings(host, report.plan, report.outcomes, numbers, engine.watch)
+        numbers = status(host, report.plan, report.outcomes, engine.config)
+        found = findings(host, report.plan, report.outcomes, numbers, engine.config.watch)
         present = present_after_run(report.plan, report.outcomes, report.waiting)
         present = present._replace(unrecorded="; ".join(report.unrecorded))
-        p99_us = quantile(sorted(self._intake_delays.look(host.files)), 990)
+        p99_us = engine.memory.intake.p99_us
         wait_s = 0.0 if engine.has_flush_passed() else get_wait_s(report, engine.next_whole_look_us())
         self._post(FlushesLooked(*engine.windows()))
         return Looked(found, tuple(sorted(engine.list_missing_directories())), p99_us, present, report, wait_s)
