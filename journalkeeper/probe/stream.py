@@ -181,7 +181,7 @@ def _label(series: Series) -> None:
     """Add the rate and the largest gap of a series to its row."""
     ends = [began + took for began, took in zip(series.began_ns, series.took_ns, strict=True)]
     span_s = (max(ends) - min(ends)) / 1e9 if ends else 0.0
-    series.labels["rate"] = f"{(len(ends) - 1) / span_s:.1f}/s" if span_s else "-"
+    series.labels["rate"] = f"{(len(ends) - 1) / span_s:.1f}/s" if span_s >= MOMENT_S else "-"
     series.labels["gap"] = span(largest_gap(ends) or None)
 
 

@@ -15,7 +15,7 @@ from journalkeeper.journald import header
 from journalkeeper.probe.bed import ARCHIVED, ONLINE, PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, extents, own_mounts, run
 from tests.patience import eventually
-from tests.volumes import disk_bytes, drop_caches, make_images
+from tests.volumes import make_images
 
 pytestmark = pytest.mark.root
 
@@ -104,28 +104,6 @@ def test_images_of_the_caller_are_mounted_and_kept(tmp_path: Path, profile: str,
         assert len(volume.devices) == disks
         usage = run("btrfs", "filesystem", "df", volume.mountpoint)
         assert f"Data, {profile.upper() if profile != 'single' else 'single'}" in usage
-
-
-def test_disk_bytes_are_what_compsize_says() -> None:
-    with ScratchVolume() as volume:
-        (volume.mountpoint / "file").write_bytes(os.urandom(1 << 20))
-        (volume.mountpoint / "empty").touch()
-        os.sync()
-        assert disk_bytes(volume.mountpoint / "file") == 1 << 20
-        assert disk_bytes(volume.mountpoint / "empty") == 0
-
-
-def test_after_dropping_caches_reads_go_to_the_device() -> None:
-    with ScratchVolume() as volume:
-        file = volume.mountpoint / "file"
-        file.write_bytes(os.urandom(4 << 20))
-        os.sync()
-        statistics = Path(f"/sys/block/{Path(volume.device).name}/stat")
-        file.read_bytes()
-        warm = int(statistics.read_text().split()[2])
-        drop_caches()
-        file.read_bytes()
-        assert int(statistics.read_text().split()[2]) - warm >= (4 << 20) // 512
 
 
 def test_a_throttle_is_a_limit_and_ends_with_the_volume() -> None:

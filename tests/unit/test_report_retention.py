@@ -12,7 +12,7 @@ from journalkeeper.health.evidence import Evidence, Storage, Unknown
 from journalkeeper.health.finding import Finding
 from journalkeeper.journald import conf
 from journalkeeper.model import GIB, MIB, JournalFile, Kind
-from journalkeeper.model.units import DAY_US, HOUR_US, parse_size
+from journalkeeper.model.units import DAY_US, parse_size
 from journalkeeper.report.retention import (
     Retention,
     dropin,
@@ -165,20 +165,6 @@ def test_a_rate_takes_a_day_of_history(span_us: int, *, enough: bool) -> None:
     found = retention(host(*files))
     assert isinstance(found, Retention) is enough
     assert enough or "at least 1d" in str(found)
-
-
-@pytest.mark.parametrize("number", [3, 30])
-@pytest.mark.parametrize("active_hours", [1, 23])
-def test_what_is_kept_is_what_vacuuming_leaves(number: int, active_hours: int) -> None:
-    """One archive of 32 MiB a day: journald deletes the oldest until 512 MiB are left, which are 16 days."""
-    shift_us = active_hours * HOUR_US
-    older = [
-        one._replace(head_time_us=one.head_time_us - shift_us, tail_time_us=one.tail_time_us - shift_us)
-        for one in archives(number)[1:]
-    ]
-    found = retention(host(archives(0)[0]._replace(head_time_us=NOW_US - shift_us), *older))
-    assert isinstance(found, Retention)
-    assert found.kept_us == pytest.approx(512 // 32 * DAY_US, rel=0.1)
 
 
 def test_explain_and_retention_agree() -> None:

@@ -9,7 +9,7 @@ from journalkeeper.health.evidence import Unknown
 from journalkeeper.model import MIB, Kind, Reason, Result, Stretch, Verb, Window
 from journalkeeper.model.reasons import ENDS, NO_JOURNAL
 from journalkeeper.model.recorded import Sample
-from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
+from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import story
 from journalkeeper.report.retention import History, summarize_history
 from journalkeeper.report.story import Decision, Place, Story
@@ -156,21 +156,6 @@ def test_a_history_is_from_the_oldest_entry_to_the_newest_and_what_would_fit() -
     span = 8 * DAY_US - HOUR_US
     assert kept.full_span_us == span * 8
     assert kept.binding == "SystemMaxUse="
-
-
-@pytest.mark.parametrize(
-    ("changes", "binding"),
-    [
-        ({}, "SystemMaxUse="),
-        ({"system_max_files": 3}, "SystemMaxFiles="),
-        ({"available_bytes": (1 << 30) + (8 << 20)}, "SystemKeepFree="),
-        ({"max_retention_us": 9 * DAY_US}, "MaxRetentionSec="),
-        ({"max_retention_us": INFINITY_US}, "SystemMaxUse="),
-        ({"system_max_use_bytes": 0, "system_max_files": 0}, None),
-    ],
-)
-def test_the_limit_that_is_reached_first_is_named(changes: dict[str, object], binding: str | None) -> None:
-    assert summarize(place(**changes)).binding == binding
 
 
 def test_an_empty_directory_has_no_history_and_divides_by_nothing() -> None:
