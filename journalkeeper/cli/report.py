@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper.cli.doctor import DOCTOR_RULES, collect_evidence
 from journalkeeper.execute.whole_file import open_directory, write_whole
-from journalkeeper.health.evidence import REPORT_ENTRIES, Wanted
+from journalkeeper.health.evidence import REPORT_ENTRIES, Unknown, Wanted
 from journalkeeper.health.finding import judge
-from journalkeeper.model.errors import FileError, KeeperError
+from journalkeeper.model.errors import FileError, KeeperError, NeedsRootError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.record import Count
 from journalkeeper.model.units import spell_size
@@ -58,6 +58,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
     path = os.path.abspath(args.output)
     refuse(path, force=args.force)
     evidence = collect_evidence(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
+    missing = [part for part in (evidence.look, evidence.journal, evidence.record) if isinstance(part, Unknown)]
+    if isinstance(evidence.look, Unknown) and isinstance(evidence.journal, Unknown):
+        raise (NeedsRootError if missing[0].needs_root else KeeperError)(missing[0].why)
+    for why in dict.fromkeys(part.why for part in missing):
+        context.output.note(f"the page lacks a part: {why}")
     text = page(evidence, judge(evidence, DOCTOR_RULES), os.uname().nodename)
     write_whole(WRITE, path, text, mode=MODE, replace=args.force)
     size = len(text.encode())

@@ -53,7 +53,7 @@ def _unit(units: tuple[Unit, ...], name: str) -> Unit:
 
 
 def _has_failed(service: Unit) -> bool:
-    return service.active == "failed" or service.sub == "auto-restart"
+    return service.active == "failed" or (service.sub == "auto-restart" and service.result != "success")
 
 
 def _is_started_soon(units: tuple[Unit, ...]) -> bool:
@@ -112,6 +112,8 @@ def keeper_down(evidence: Evidence) -> Finding | Unknown | None:
 
 def _judge_up(units: tuple[Unit, ...], facts: Facts, service: object) -> Finding | Unknown | None:
     """Judge a service that runs or is about to, and that nothing on the bus answers for."""
+    if _unit(units, SERVICE).sub == "auto-restart":  # it ended to be started again, because a directory was replaced
+        return Unknown("systemd starts journalkeeper.service again in a moment")
     if _is_started_soon(units):
         return Unknown("journalkeeper.timer starts the service soon after the boot")
     if _unit(units, SERVICE).active != "active" or service is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli import report
-from journalkeeper.health.evidence import Evidence
+from journalkeeper.health.evidence import Evidence, Unknown
 from journalkeeper.journald.journalctl import JournalctlError
 from tests.adapters.command import Typed
 from tests.report_data import evidence
@@ -54,6 +54,22 @@ def test_the_page_is_written_and_nothing_beside_it(path: Path, typed: Typed) -> 
     assert names(path.parent) == ["page.html"]
     document = typed("report", "-o", f"{path}", "--force", "-j").document
     assert document == {"path": f"{path}", "size_bytes": path.stat().st_size}
+
+
+NO_ROOT = Unknown("only root and the group systemd-journal may read the journal files", needs_root=True)
+
+
+def test_without_the_right_to_read_the_journal_no_page_is_written(path: Path, typed: Typed, collect: Give) -> None:
+    collect(lambda: evidence(look=NO_ROOT, journal=NO_ROOT, record=NO_ROOT))
+    said = typed("report", "-o", f"{path}")
+    assert (said.status, said.out, NO_ROOT.why in said.err, path.exists()) == (1, "", True, False)
+
+
+def test_a_part_that_the_page_lacks_is_named(path: Path, typed: Typed, collect: Give) -> None:
+    collect(lambda: evidence(record=Unknown("only root may read the history")))
+    said = typed("report", "-o", f"{path}")
+    assert (said.status, said.err) == (0, "journalkeeper: the page lacks a part: only root may read the history\n")
+    assert is_page(path)
 
 
 def test_a_file_that_is_there_is_refused_and_kept(path: Path, typed: Typed) -> None:

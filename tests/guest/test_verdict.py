@@ -17,6 +17,7 @@ import pytest
 from journalkeeper.bus import client, names
 from journalkeeper.health.finding import word
 from journalkeeper.health.service_rules import HEALTH
+from journalkeeper.service.worker import DIFFERENT
 from tests.guest import steps
 from tests.guest.conftest import datacow_guest
 from tests.guest.host import Guest
@@ -116,6 +117,17 @@ def configure_wrongly(guest: Guest) -> Mend:
     return mend
 
 
+def configure_otherwise(guest: Guest) -> Mend:
+    """Write another configuration, without a reload."""
+    write_config(guest, QUICK + "[Budget]\nBytesPerDay=1G\n")
+    return lambda: write_config(guest, QUICK)
+
+
+def make_immutable(guest: Guest) -> Mend:
+    guest.run("chattr", "+i", "/var/log/journal")
+    return lambda: guest.run("chattr", "-i", "/var/log/journal")
+
+
 def hang(guest: Guest) -> Mend:
     guest.run("systemctl", "kill", "--signal=STOP", UNIT)
     began_s = time.monotonic()
@@ -129,11 +141,12 @@ def write_config(guest: Guest, text: str) -> None:
 
 
 class Trouble(NamedTuple):
-    """One row: what causes it, the rule that finds it, and how the line begins."""
+    """One row: what causes it, the rule that finds it, how the line begins, and what bus and metric show."""
 
     cause: Callable[[Guest], Mend]
     rule: str
     line: str
+    inside: tuple[str | None, str | None] = (None, None)
 
 
 TROUBLES = (
@@ -142,6 +155,10 @@ TROUBLES = (
     Trouble(disable, "keeper-down", "journalkeeper.service is installed and not enabled"),
     Trouble(configure_wrongly, "bad-configuration", "/etc/journalkeeper.conf:"),
     Trouble(hang, "keeper-hung", "journalkeeper.service runs and does not answer"),
+    Trouble(configure_otherwise, "bad-configuration", DIFFERENT, ("act", "0")),
+    Trouble(
+        make_immutable, "directory-unwritable", "/var/log/journal is not writable to the service: its", ("act", "0")
+    ),
 )
 
 
@@ -164,7 +181,7 @@ def test_every_view_of_the_verdict_agrees_during_a_trouble_and_after_it(guest: G
         views = look(guest)
         assert (views.exit_status, views.line.startswith(f"Act: {trouble.line}")) == (1, True), views
         assert views.doctor == views.reasons, views
-        assert (views.bus, views.metric) == (None, None), views
+        assert (views.bus, views.metric) == trouble.inside, views
     finally:
         mend()
     assert eventually(lambda: is_well(look(guest))), look(guest)

@@ -32,6 +32,7 @@ BY_HAND = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inac
 STOPPED = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inactive", "dead", "enabled"),))
 STARTING = STOPPED._replace(units=(*STOPPED.units, Unit("journalkeeper.timer", "active", "waiting", "enabled")))
 BROKEN = STOPPED._replace(units=(Unit("journalkeeper.service", "failed", "failed", "enabled", "exit-code"),))
+AGAIN = STOPPED._replace(units=(Unit("journalkeeper.service", "activating", "auto-restart", "enabled", "success"),))
 UNREAD = Unknown("only root may read the history", needs_root=True)
 
 
@@ -60,6 +61,7 @@ UNREAD = Unknown("only root may read the history", needs_root=True)
         ),
         (WELL._replace(config_error="/etc/a.conf:3: Compress: no"), "Act: /etc/a.conf:3: Compress: no. Try: "),
         (STOPPED, "Act: journalkeeper.service is enabled and does not run: nothing keeps the journal whole. Try: "),
+        (AGAIN, "Unknown: systemd starts journalkeeper.service again in a moment."),
         (BROKEN, "Act: journalkeeper.service has failed (exit-code): nothing keeps the journal whole. Try: "),
         (BROKEN._replace(config_error="/etc/a.conf:3: no"), "Act: /etc/a.conf:3: no. Try: journalkeeper check-config"),
         (BY_HAND, "OK: no service runs; the last run, 1h ago (defrag), did not fail."),
