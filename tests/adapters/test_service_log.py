@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pty
 import signal
@@ -18,7 +17,6 @@ import pytest
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.probe.bed import Bed
 from journalkeeper.service.log import FIELD_CHARACTERS, INTERVAL_S, LINES, SOCKET, Event, Log, to_journald
-from tests.adapters.command import ran
 
 OUTCOME = Outcome("/j/system@1.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 5992, 40, None, 7, 4096, 1.5)
 MANY = 2000
@@ -139,13 +137,6 @@ def test_what_was_lost_is_said_at_the_end_if_nothing_else_is(log: Log, journald:
     assert received(journald)["JOURNALKEEPER_LOST"] == lost
 
 
-def test_a_journald_that_is_not_there_is_a_loss_and_no_error(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "socket"))
-    log.say(6, "nobody listens")
-    assert log.lost == 1
-    log.close()
-
-
 def test_a_journald_that_came_back_is_found(tmp_path: Path, journald: socket.socket, log: Log) -> None:
     log.say(6, "before")
     journald.close()
@@ -214,20 +205,6 @@ def test_journald_is_at_the_end_of_stderr_only_if_the_very_stream_is(
     else:
         monkeypatch.setenv("JOURNAL_STREAM", stream.format(dev=status.st_dev, ino=status.st_ino))
     assert to_journald() == found
-
-
-@pytest.mark.root
-def test_a_real_journald_keeps_the_fields_apart(bed: Bed) -> None:
-    path = f"/proc/{bed.journald.pid}/root{SOCKET}"
-    log = Log(path)
-    log.say(6, "mended", outcome=OUTCOME._replace(detail="two\nlines"))
-    log.close()
-    bed.journald.sync()
-    argv = ["journalctl", f"--file={bed.journald.active}", "--output=json", f"MESSAGE_ID={Event.DONE}"]
-    (entry,) = ran(*argv, check=True).stdout.splitlines()
-    fields = json.loads(entry)
-    assert (fields["JOURNALKEEPER_EXTENTS_BEFORE"], fields["JOURNALKEEPER_EXTENTS_AFTER"]) == ("5992", "40")
-    assert (fields["JOURNALKEEPER_DETAIL"], fields["MESSAGE"]) == (r"two\x0alines", "mended")
 
 
 @pytest.mark.root

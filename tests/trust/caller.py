@@ -218,14 +218,14 @@ class Asking(threading.Thread):
 
 
 class Served:
-    """The service as a process."""
+    """tests/trust/server.py as a process, with these words."""
 
-    def __init__(self, bus: PrivateBus, log: Path) -> None:
+    def __init__(self, bus: PrivateBus, log: Path, *words: str) -> None:
         environment = {**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": bus.address, "PYTHONPATH": f"{REPOSITORY}"}
         self._log = log
         with log.open("w") as output:
-            words = [sys.executable, "-m", "tests.trust.server", f"{FILES}", "40", "ends"]
-            self.process = subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            program = [sys.executable, "-m", "tests.trust.server", *words]
+            self.process = subprocess.Popen(program, env=environment, stdout=output, stderr=subprocess.STDOUT)
         if not eventually(lambda: bus.has(names.BUS_NAME)):
             raise RuntimeError(self.log())
 
@@ -246,7 +246,7 @@ def call(asked: Namespace) -> table.Row:
     with ExitStack() as stack:
         bus = stack.enter_context(PrivateBus())
         base = stack.enter_context(tempfile.TemporaryDirectory(prefix="caller-"))
-        served = Served(bus, Path(base, "log"))
+        served = Served(bus, Path(base, "log"), f"{FILES}", "40", "ends")
         stack.callback(served.stop)
         owner = bus.call("org.freedesktop.DBus", "GetNameOwner", "s", names.BUS_NAME).stdout
         before_kib = served.rss_kib()

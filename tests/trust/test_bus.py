@@ -13,7 +13,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,11 +26,11 @@ from journalkeeper.bus import callers, names
 from journalkeeper.bus.callers import BURST, DEBT, LONG_COST, RATE_PER_S, UNREAD_MOST
 from journalkeeper.bus.size_guard import MESSAGE_MOST
 from tests import bus as beds
-from tests.bus import REPOSITORY, PrivateBus, RawClient, raw_call
-from tests.daemon import memory_kib
+from tests.bus import PrivateBus, RawClient, raw_call
 from tests.nobody import NOBODY, as_nobody
 from tests.patience import eventually
 from tests.trust import server as made
+from tests.trust.caller import Served
 
 pytestmark = pytest.mark.root
 
@@ -48,31 +47,13 @@ def bus() -> Iterator[PrivateBus]:
         yield bus
 
 
-class Served:
-    """The server's process, and what it has said."""
-
-    def __init__(self, bus: PrivateBus, log: Path, files: int, length: int) -> None:
-        environment = {**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": bus.address, "PYTHONPATH": f"{REPOSITORY}"}
-        words = [sys.executable, "-m", "tests.trust.server", f"{files}", f"{length}"]
-        self._log = log
-        with log.open("w") as output:
-            self.process = subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        assert eventually(lambda: bus.has(names.BUS_NAME)), self.log()
-
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def rss_kib(self) -> int:
-        return memory_kib(self.process.pid)
-
-
 @pytest.fixture
 def serve(bus: PrivateBus, tmp_path: Path) -> Iterator[Callable[..., Served]]:
     """Start the server with so many files whose names are so long."""
     with ExitStack() as stack:
 
         def start(files: int = 3, length: int = 0) -> Served:
-            served = Served(bus, tmp_path / "log", files, length)
+            served = Served(bus, tmp_path / "log", f"{files}", f"{length}")
             stack.callback(served.process.wait)
             stack.callback(served.process.kill)
             return served
