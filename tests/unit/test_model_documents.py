@@ -60,7 +60,7 @@ def test_scan_has_the_contracts_keys() -> None:
         "tail_time_us": 2,
         "problem": None,
     }
-    assert json.loads(json.dumps(row)) == expected
+    assert {key: row[key] for key in expected} == expected  # keys may be added
 
 
 def test_a_problem_is_its_reasons_word() -> None:
