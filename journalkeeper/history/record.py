@@ -260,7 +260,8 @@ class Record(Database):
 
         def parse(row: tuple[Any, ...]) -> Entry:
             origin, when_us = parse_row(Moment, row[:2])
-            return Entry(when_us, origin, parse_row(Outcome, row[2:]))
+            outcome = parse_row(Outcome, row[2:])
+            return Entry(when_us, origin, outcome._replace(duration_s=outcome.duration_s / 1e6))
 
         return list(self._parse_rows("outcomes", rows, parse))
 

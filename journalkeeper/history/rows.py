@@ -8,14 +8,14 @@ skips that row.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Sums
-from journalkeeper.model.record import column, to_columns
+from journalkeeper.model.record import column, split_hint, to_columns
 from journalkeeper.model.units import HOUR_US, TIME_LIMIT_US
 
 CONFIRM_US: Final = 12 * HOUR_US
@@ -43,36 +43,38 @@ class Ever(NamedTuple):
 
 
 @cache
-def _make_adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+def _describe(kind: Any) -> tuple[Callable[[object], Any], list[int], list[tuple[int, str, int]]]:
+    """Return the validator of a record, the places of its paths, and (place, name, limit) of its numbers."""
+    types = [split_hint(hint)[0] for hint in get_type_hints(kind, include_extras=True).values()]
+    numbers = [
+        (place, name, TIME_LIMIT_US if name.endswith("_us") else COUNT_LIMIT)
+        for place, (name, one) in enumerate(zip(kind._fields, types, strict=True))
+        if one in {int, float} and name not in ANY_NUMBER
+    ]
+    paths = [place for place, name in enumerate(kind._fields) if name == "path"]
+    return TypeAdapter(kind).validate_python, paths, numbers
 
 
 def parse_row(kind: type[T], row: Sequence[object]) -> T:
-    """Return the record of a row that has a column for each of its fields.
+    """Return the record of a row that has a column for each of its fields. A span stays in microseconds.
 
     Raises: ValueError for an impossible value.
     """
-    fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
-    known = {name: _decode(name, value) for name, value in zip(fields, row, strict=True)}
+    validate, paths, numbers = _describe(cast("Any", kind))
+    values = list(row)
+    for place in paths:
+        if not isinstance(path := values[place], bytes):
+            raise ValueError(f"{path!r:.40} is not a path")
+        values[place] = os.fsdecode(path)
     try:
-        parsed: Any = _make_adapter(cast("Any", kind)).validate_python(known)
+        parsed: T = validate(values)
     except ValidationError as error:
         raise ValueError(f"{error.errors()[0]['input']!r:.40} is not possible") from error
-    for name, value in zip(fields, parsed, strict=True):
-        limit = TIME_LIMIT_US if name.endswith("_us") else COUNT_LIMIT
-        if isinstance(value, int | float) and name not in ANY_NUMBER and not 0 <= value < limit:
-            raise ValueError(f"{name}: {value} is not possible")
-    result: T = parsed
-    return result
-
-
-def _decode(name: str, value: object) -> object:
-    """Return the value of the field `name` in its column: paths are bytes, and seconds are microseconds there."""
-    if name == "path":
-        if not isinstance(value, bytes):
-            raise ValueError(f"{value!r:.40} is not a path")
-        return os.fsdecode(value)
-    return value / 1e6 if name.endswith("_s") and isinstance(value, int) else value
+    for place, name, limit in numbers:
+        number = parsed[place]  # type: ignore[index]
+        if number is not None and not 0 <= number < limit:
+            raise ValueError(f"{name}: {number} is not possible")
+    return parsed
 
 
 def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
