@@ -18,8 +18,8 @@ from itertools import chain
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.execute.piece_times import PieceTimes
-from journalkeeper.execute.runner import Runner
+from journalkeeper.execute.pace import PieceTimes
+from journalkeeper.execute.runner import Runner, remove_leftovers
 from journalkeeper.history import state
 from journalkeeper.history.record import NAME, Record, run_bookkeeping, store_outcome
 from journalkeeper.metrics.publisher import Publisher
@@ -192,7 +192,7 @@ class Engine:
             host, chosen = self._plan(self._make_host(seen, record), request, marked=not watching)
             stopped = _stop_on_either(stop, lock)
             worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.now, stop=stopped)
-            notices += [*worker.remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
+            notices += [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes, unrecorded = list[Outcome](), list[str]()

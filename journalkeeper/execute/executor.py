@@ -15,15 +15,15 @@ from functools import partial
 from typing import Any, Final
 
 from journalkeeper.btrfs import disk, placement, volume
-from journalkeeper.execute import attributes, inplace, rewrite, rotation
-from journalkeeper.execute.compact import compact
+from journalkeeper.execute import inplace, rewrite, upkeep
 from journalkeeper.execute.pace import Pace
-from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold
+from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold, is_being_written
 from journalkeeper.journald import opening
 from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
 from journalkeeper.model.errors import FileError, InternalError
 from journalkeeper.model.reasons import describe_gain
 from journalkeeper.model.run import Done, Found
+from journalkeeper.model.units import format_size
 from journalkeeper.observe import disk_usage
 from journalkeeper.policy.saving import is_useless_rewrite
 
@@ -140,20 +140,40 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
         raise Refused(Reason.NO_GAIN, describe_gain(was, became, turn.expected))
 
 
+def _compact(held: VerifiedFile, action: Action, pace: Pace) -> int:
+    """Move all data of an archive to new extents, unless `pace` ends first. Return the expected number of extents.
+
+    The data that the kernel does not move is copied with the whole file.
+
+    Raises: Refused if the rest must be copied and the file is open for writing; as inplace.compact and rewrite.rewrite.
+    """
+    moved = inplace.compact(held, action, pace)
+    if not moved.left or pace.ended is not None:
+        return moved.extents_expected
+    if is_being_written(held.fd):
+        left = format_size(sum(length for _, length in moved.left))
+        raise Refused(Reason.IN_USE, f"the kernel did not move {left}, and an open file is not replaced")
+    status = os.fstat(held.fd)
+    if (status.st_size, status.st_mtime_ns) != (held.status.st_size, held.status.st_mtime_ns):
+        raise Refused(Reason.CHANGED, "a program wrote to the file during the compaction")
+    # Punching changed the ctime, which the exchange compares to detect changes by other programs.
+    return rewrite.rewrite(held._replace(status=status), action, pace)
+
+
 def _defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
     """Defragment the ranges of an active file, or compact an archive."""
-    return (inplace.defragment if action.live else compact)(held, action, pace)
+    return (inplace.defragment if action.live else _compact)(held, action, pace)
 
 
 def _rotate(target: Rotation, turn: Turn, _pace: Pace) -> None:
-    turn.after = rotation.rotate(target, turn.action.reason)
+    turn.after = upkeep.rotate(target, turn.action.reason)
 
 
 WORK: Final[dict[Verb, Callable[[Any, Turn, Pace], None]]] = {
-    Verb.SET_NOCOW: lambda instance, _turn, _pace: attributes.set_nocow(instance),
+    Verb.SET_NOCOW: lambda instance, _turn, _pace: upkeep.set_nocow(instance),
     Verb.ROTATE: _rotate,
     Verb.DEFRAGMENT: partial(_rewrite, _defragment),
-    Verb.COMPRESS: partial(_rewrite, compact),
+    Verb.COMPRESS: partial(_rewrite, _compact),
     Verb.REWRITE: partial(_rewrite, rewrite.rewrite),
 }
 """The function that executes each verb on the action's target.

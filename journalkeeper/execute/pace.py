@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The pieces of the work on one file: their size, their count, and stops between them.
+"""The pieces of the work on one file: their size, their count, their times, and stops between them.
 
 Everything is written back between two pieces. So a stop there costs nothing, and other users of the disk wait for one
 piece at most.
@@ -8,7 +8,7 @@ piece at most.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from journalkeeper.model import KIB, Range, Reason
@@ -23,6 +23,10 @@ pieces sized for 50 ms took up to 64 ms.
 
 GROWTH: Final = 2
 """The largest growth from one piece to the next: one quick piece does not prove that the disk is quick."""
+
+
+HALVED_S: Final = 600.0
+"""The interval after which the time of a slow piece counts only half."""
 
 
 class Pace:
@@ -86,3 +90,30 @@ class Pace:
             self._length -= self._length % LEAST_BYTES
         self._expected_us = took_us * self._length // length
         self._tell(length)
+
+
+class PieceTimes:
+    """The longest time of a recent piece, by directory. Any thread may call `get_longest_us`.
+
+    The time is halved in intervals, so that one stall does not close windows for ever.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: Mapping[str, tuple[int, float]] = {}
+
+    def get_longest_us(self, directory: str | None = None) -> int:
+        """Return the longest time in microseconds, of one directory or of all."""
+        now_s = time.monotonic()
+        return max(
+            (
+                took_us >> int((now_s - at_s) / HALVED_S)
+                for where, (took_us, at_s) in self._pieces.items()
+                if directory in {None, where}
+            ),
+            default=0,
+        )
+
+    def add(self, directory: str, took_us: int) -> None:
+        """Record the time of a piece, or the longest time of several pieces."""
+        if took_us > self.get_longest_us(directory):
+            self._pieces = {**self._pieces, directory: (took_us, time.monotonic())}  # another thread may read it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Execution of a plan: its actions, one after the other.
+"""Execution of a plan: its actions, one after the other, and the removal of what a killed run left behind.
 
 Each action gets a new Throttle, which decides before each piece. It considers the window, the load on the disk, and the
 time of the last pieces.
@@ -7,16 +7,17 @@ time of the last pieces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+from journalkeeper.btrfs import mtime_note
 from journalkeeper.config import Config
-from journalkeeper.execute import leftovers
 from journalkeeper.execute.executor import execute, fail_action, skip_action
-from journalkeeper.execute.pace import Pace
-from journalkeeper.execute.piece_times import PieceTimes
+from journalkeeper.execute.pace import Pace, PieceTimes
 from journalkeeper.execute.throttle import Place, Throttle
-from journalkeeper.journald import control, layout
+from journalkeeper.journald import control, layout, opening
+from journalkeeper.journald.names import classify, is_leftover
 from journalkeeper.model import Action, Instance, JournalFile, Kind, Plan
 from journalkeeper.model.errors import InternalError, KeeperError, catch_errors
 from journalkeeper.model.progress import Meter, Progress
@@ -46,10 +47,6 @@ class Runner:
         self._piece_times = piece_times
         self._hurry = hurry
         self._stop = stop
-
-    def remove_leftovers(self, paths: Sequence[str]) -> list[str]:
-        """Remove what a killed run left behind, and return sentences about it."""
-        return leftovers.remove(paths)
 
     def synchronize(self, instances: Sequence[Instance]) -> list[str]:
         """Ask these journalds to sync, which shows when their next flush is due. Return sentences about failures."""
@@ -125,3 +122,40 @@ class Runner:
         return Throttle(
             action, self._config, self._flushes, place, margin_us=margin_us, hurry=self._hurry, stop=self._stop
         )
+
+
+def remove_leftovers(paths: Iterable[str]) -> list[str]:
+    """Remove the temporary files and follow the mtime notes in `paths`. Return a sentence about each for the report.
+
+    Call it only under the lock. A temporary file is a copy before its exchange, or an original after it. In both cases
+    the journal's name leads to a whole file (execute.rewrite), so nothing is lost. A note in a journal file contains
+    the mtime that the killed run changed.
+
+    Raises: ValueError for a path that is neither a temporary file of ours nor a journal file.
+    """
+    said: list[str] = []
+    for path in paths:
+        directory, _, name = path.rpartition("/")
+        if not is_leftover(name) and classify(name) is None:
+            raise ValueError(f"{path} is neither a temporary file of journalkeeper nor a journal file")
+        try:
+            with opening.open_directory(directory) as fd:
+                what = _unlink(name, fd) if is_leftover(name) else _follow(name, fd)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            said.append(f"{path}: cannot remove what a killed run left behind: {os.strerror(error.errno or 0)}")
+        else:
+            said.append(f"{path}: {what}")
+    return said
+
+
+def _unlink(name: str, directory: int) -> str:
+    os.unlink(name, dir_fd=directory)
+    return "temporary file of a killed run removed"
+
+
+def _follow(name: str, directory: int) -> str:
+    with opening.hold_open(name, directory) as fd:
+        moved = mtime_note.follow(fd)
+    return "modification time restored after a killed run" if moved else "note of a killed run removed"

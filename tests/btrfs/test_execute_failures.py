@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.execute import leftovers
+from journalkeeper.execute.runner import remove_leftovers
 from journalkeeper.model import KIB, MIB, Reason, Request, Result
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.faults import fill, images_before_each_call, killed_before, leftovers_beside, let_go, spoil
@@ -187,7 +187,7 @@ def test_killed_at_any_call_the_name_leads_to_the_whole_file(place: Path, journa
         assert len(left) <= 1
         stages["leftover"] += len(left)
         stages["before" if path.stat().st_ino == was else "after"] += 1
-        said = leftovers.remove(left)
+        said = remove_leftovers(left)
         assert [line.endswith("temporary file of a killed run removed") for line in said] == [True] * len(left)
         assert do(what._replace(target=look(path)[0])).outcome.result is Result.DONE
         assert bearing(path) == before
@@ -227,7 +227,7 @@ def test_after_a_power_cut_at_any_call_the_name_leads_to_the_whole_file(
         volume.mount()
         assert bearing(path) == before
         forms.add(is_nocow(path))
-        leftovers.remove(leftovers_beside(path))
+        remove_leftovers(leftovers_beside(path))
         assert list(volume.mountpoint.iterdir()) == [path]
         let_go(volume)
         run("btrfs", "check", "--force", "--readonly", volume.device)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.engine import Engine
-from journalkeeper.execute import leftovers
+from journalkeeper.execute.runner import remove_leftovers
 from journalkeeper.model import MIB, Result
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.btrfs.faults import images_before_each_call, killed_before, leftovers_beside, let_go
@@ -54,7 +54,7 @@ def test_killed_at_any_call_the_next_run_puts_the_mtime_back(place: Path, journa
         before, what = bearing(path), action(path)
         killed = killed_before(number, partial(do, what))
         moved += path.stat().st_mtime_ns != before.times_ns[1]
-        leftovers.remove(leftovers_beside(path))
+        remove_leftovers(leftovers_beside(path))
         assert bearing(path) == before
         path.unlink()
         number += 1
@@ -76,7 +76,7 @@ def test_after_a_power_cut_the_next_run_puts_the_mtime_back(
         shutil.copyfile(image, volume.images[0])
         volume.mount()
         moved += path.stat().st_mtime_ns != before.times_ns[1]
-        leftovers.remove(leftovers_beside(path))
+        remove_leftovers(leftovers_beside(path))
         assert bearing(path) == before
         let_go(volume)
     volume.mount()
@@ -125,7 +125,7 @@ def test_an_mtime_that_somebody_else_moved_since_stays(
     change(path)
     mtime_ns = path.stat().st_mtime_ns
     assert look(path)[0].mtime_ns == mtime_ns
-    said = leftovers.remove(leftovers_beside(path))
+    said = remove_leftovers(leftovers_beside(path))
     assert said == [f"{path}: note of a killed run removed"]
     assert path.stat().st_mtime_ns == mtime_ns
     assert NOTE not in os.listxattr(path)
@@ -142,6 +142,6 @@ def test_a_note_of_somebody_elses_moves_nothing(place: Path, journal_bytes: byte
     mtime_ns = path.stat().st_mtime_ns
     os.setxattr(path, NOTE, value % (len(journal_bytes), mtime_ns) if b"%" in value else value)
     assert look(path)[0].mtime_ns == mtime_ns
-    assert leftovers.remove(leftovers_beside(path)) == [f"{path}: note of a killed run removed"]
+    assert remove_leftovers(leftovers_beside(path)) == [f"{path}: note of a killed run removed"]
     assert path.stat().st_mtime_ns == mtime_ns
     assert os.listxattr(path) == []

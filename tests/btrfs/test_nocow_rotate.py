@@ -25,7 +25,7 @@ import pytest
 from journalkeeper.btrfs import inode
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.execute import rotation
+from journalkeeper.execute import upkeep
 from journalkeeper.journald import control
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.model import Action, Instance, Plan, Reason, Request, Result, Rotation, Verb
@@ -439,7 +439,7 @@ def test_an_archive_that_journald_does_not_finish_is_not_waited_for_without_end(
 ) -> None:
     action = the_action(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)
     answers(partial(rotated_but_not_finished, bed))
-    monkeypatch.setattr(rotation, "FINISHED_S", 0.1)
+    monkeypatch.setattr(upkeep, "FINISHED_S", 0.1)
     assert do(action).outcome.result is Result.DONE
 
 

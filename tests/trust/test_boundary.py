@@ -16,9 +16,8 @@ import pytest
 from journalkeeper.btrfs import inode
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.execute import attributes, inplace, runner
-from journalkeeper.execute.pace import Pace
-from journalkeeper.execute.piece_times import PieceTimes
+from journalkeeper.execute import inplace, runner, upkeep
+from journalkeeper.execute.pace import Pace, PieceTimes
 from journalkeeper.execute.runner import Runner
 from journalkeeper.execute.verified_file import VerifiedFile
 from journalkeeper.model import Action, Kind, Outcome, Plan, Range, Reason, Refusal, Request, Result, Skip, Verb
@@ -168,7 +167,7 @@ def test_a_directory_whose_turn_raises_anything_is_an_outcome_and_the_next_is_do
 ) -> None:
     instances = [hosts.instance(directory=f"/j/{name}") for name in ("bad", "good")]
     bad, good = (Action(one.directory, Verb.SET_NOCOW, Reason.CONFIGURED, one) for one in instances)
-    monkeypatch.setattr(attributes, "set_nocow", lambda instance: mistake() if instance == instances[0] else None)
+    monkeypatch.setattr(upkeep, "set_nocow", lambda instance: mistake() if instance == instances[0] else None)
     monkeypatch.setattr(Runner, "_build_throttle", lambda *_: NoAttention())
     first, second = do(Plan((), (bad, good), ()))
     assert (first.path, first.result, first.reason) == (bad.path, Result.FAILED, Reason.INTERNAL_ERROR)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from journalkeeper.execute.piece_times import PieceTimes
+from journalkeeper.execute.pace import PieceTimes
 
 
 class Interrupted(dict[Any, Any]):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A request to journald to rotate, and the check that it did.
+"""Changes of a directory: its NOCOW attribute (C), and a request to journald to rotate.
+
+The attribute counts as set only when it was read back, whatever the call returned, and when it is durable.
 
 The rotation succeeded if the name leads to another file, or to none until the next message. The answer alone proves
 nothing, because it may come from a journald that writes elsewhere.
@@ -23,7 +25,7 @@ from journalkeeper.btrfs import inode, placement
 from journalkeeper.btrfs.volume import read_mount_options
 from journalkeeper.execute.verified_file import Failed, Refused, hold
 from journalkeeper.journald import control, header, opening
-from journalkeeper.model import JournalFile, Reason, Rotation, State
+from journalkeeper.model import Instance, JournalFile, Reason, Rotation, State
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.run import Found
 
@@ -31,6 +33,27 @@ FINISHED_S: Final = 5.0
 """How long to wait for journald to finish the archive. A slow disk may take longer, and other programs commit, too."""
 
 LOOK_S: Final = 0.01
+
+
+def set_nocow(instance: Instance) -> None:
+    """Make the directory NOCOW, so that new files in it inherit NOCOW. Existing files do not change.
+
+    Raises: Refused if the name leads to another directory than at the plan, or compression is enabled for it; Failed;
+    OSError: EPERM not the owner, or immutable; EROFS.
+    """
+    with opening.open_directory(instance.directory) as fd:
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) != (instance.device, instance.inode):
+            raise Refused(Reason.CHANGED, "the name now leads to another directory")
+        try:
+            nocow = inode.set_nocow(fd, on=True)
+        except OSError as error:
+            if error.errno == errno.EINVAL and inode.get_flags(fd) & inode.FS_COMPR_FL:
+                raise Refused(Reason.COMPRESSION, "compression was enabled for the directory after the look") from error
+            raise
+        if not nocow:
+            raise Failed(Reason.NOT_TAKEN, "the kernel reported success but did not set the attribute C")
+        os.fsync(fd)
 
 
 def rotate(target: Rotation, reason: Reason) -> Found:
