@@ -192,34 +192,27 @@ NOCOW_SET = Outcome(DIRECTORY, Verb.SET_NOCOW, Result.DONE, Reason.NO_REDUNDANCY
 
 
 @pytest.mark.parametrize(
-    ("actions", "says"),
+    ("word", "actions", "outcomes", "says"),
     [
-        ((SET_NOCOW,), "1 directory to do. 1 file left alone.\n"),
-        ((SET_NOCOW, SET_NOCOW), "2 directories to do. 1 file left alone.\n"),
-        ((SET_NOCOW, ACTION), "1 file and 1 directory to do: 45 MiB to write, 9,447 to ~360 extents, a cold"),
+        ("plan", (SET_NOCOW,), (), "1 directory to do. 1 file left alone.\n"),
+        ("plan", (SET_NOCOW, SET_NOCOW), (), "2 directories to do. 1 file left alone.\n"),
+        (
+            "plan",
+            (SET_NOCOW, ACTION),
+            (),
+            "1 file and 1 directory to do: 45 MiB to write, 9,447 to ~360 extents, a cold",
+        ),
+        ("defrag", (), (NOCOW_SET,), "1 directory done: 0 B written in 1.500s. 1 file left alone.\n"),
+        ("defrag", (), (NOCOW_SET, DONE), "1 file and 1 directory done: 9,447 to 360 extents, "),
     ],
 )
-def test_plan_counts_directories_as_such_and_gives_them_no_extents(
-    actions: tuple[Action, ...], says: str, typed: Typed
+def test_directories_are_counted_as_such_and_have_no_extents(
+    word: str, actions: tuple[Action, ...], outcomes: tuple[Outcome, ...], says: str, typed: Typed
 ) -> None:
-    out = typed("plan", engine=FakeEngine(plan=PLAN._replace(actions=actions))).out
+    out = typed(word, engine=FakeEngine(*outcomes, plan=PLAN._replace(actions=actions))).out
     assert f"\n{says}" in out
-    assert "set-nocow no-redundancy - - 0B" in " ".join(out.split())
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "says"),
-    [
-        ((NOCOW_SET,), "1 directory done: 0 B written in 1.500s. 1 file left alone.\n"),
-        ((NOCOW_SET, DONE), "1 file and 1 directory done: 9,447 to 360 extents, "),
-    ],
-)
-def test_defrag_counts_directories_as_such_and_gives_them_no_extents(
-    outcomes: tuple[Outcome, ...], says: str, typed: Typed
-) -> None:
-    out = typed("defrag", engine=FakeEngine(*outcomes)).out
-    assert f"\n{says}" in out
-    assert out.startswith("set +C on /j/abc: single copy, no snapshots\n")
+    row = "set-nocow no-redundancy - - 0B" if word == "plan" else "set +C on /j/abc: single copy, no snapshots"
+    assert row in " ".join(out.split())
 
 
 def test_plan_adds_up_the_disk_space_that_is_known_before(typed: Typed) -> None:

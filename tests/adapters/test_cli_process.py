@@ -73,14 +73,6 @@ def test_a_command_imports_no_other_commands_modules() -> None:
     assert not {f"journalkeeper.cli.{other}" for other in others} & loaded
 
 
-def test_help_teaches_every_command_and_the_exit_codes() -> None:
-    done = process([*COMMAND, "--help"])
-    assert done.returncode == 0
-    assert done.stderr == ""
-    for word in ("status", "scan", "plan", "defrag", "history", "check-config", "examples:", "exit status:"):
-        assert word in done.stdout
-
-
 @pytest.mark.parametrize("words", [[], ["frobnicate"], ["scan", "--frobnicate"]])
 def test_wrong_usage_is_one_line_on_stderr_and_exit_2(words: list[str]) -> None:
     done = process([*COMMAND, *words])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from journalkeeper.cli import progress
-from journalkeeper.cli.parser import COMMANDS, Command, parse, parser
+from journalkeeper.cli.parser import COMMANDS, Command, parse
 from journalkeeper.cli.probe import PROBES, Probe
 from journalkeeper.cli.selection import request
 from journalkeeper.cli.terminal import list_pagers, make_pager_environment, wants_colours
@@ -133,14 +133,6 @@ def test_an_empty_name_is_no_file(words: list[str], name: str) -> None:
 @pytest.mark.parametrize("line", ["history --since -3d", "history --since=-3d", "--no-pager history --since -3d"])
 def test_a_time_may_begin_with_a_dash_as_with_getopt(line: str) -> None:
     assert parsed(line).since == "-3d"
-
-
-def test_without_words_the_parser_knows_every_commands_options() -> None:
-    everything = parser(None).format_help()
-    assert all(command.name in everything for command in COMMANDS)
-    for command in COMMANDS:
-        with pytest.raises(SystemExit):
-            parser(None).parse_args([command.name, "--help"])
 
 
 def shown_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
