@@ -37,7 +37,7 @@ from journalkeeper.model.manager import Manager
 from journalkeeper.model.reasons import describe_saving
 from journalkeeper.model.record import Count, Sometimes
 from journalkeeper.model.recorded import Counters, Run, Totals
-from journalkeeper.model.units import DAY_US, counted, format_size, format_span
+from journalkeeper.model.units import DAY_US, counted, format_span, spell_size
 from journalkeeper.model.waiting import Wait, long
 from journalkeeper.report.text import day
 
@@ -252,9 +252,9 @@ def _lines(status: _Status, context: Context) -> list[str]:
     else:
         facts.append(("Last run", _run(found.last_run)))
     if record and record.last_run:
-        facts.append(("Written", f"{format_size(status.written_bytes)} in the last 24 hours"))
+        facts.append(("Written", f"{spell_size(status.written_bytes)} in the last 24 hours"))
     elif live and live.bytes_written:
-        facts.append(("Written", f"{format_size(live.bytes_written)} since the service started"))
+        facts.append(("Written", f"{spell_size(live.bytes_written)} since the service started"))
     if record and live is None:  # the service's own numbers are those of its last look
         facts += [("Recorded", _totals(totals)) for totals in record.totals]
     margin = max(len(name) for name, _ in facts) + 2
@@ -273,7 +273,7 @@ def _service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str, str
     if not isinstance(live, Manager):
         hung = "does not answer" if isinstance(live, Hung) else ""
         return [("Service", hung or (ABSENT if live is None else live.why))]
-    limit = "no limit" if live.budget_left_bytes is None else format_size(live.budget_left_bytes)
+    limit = "no limit" if live.budget_left_bytes is None else spell_size(live.budget_left_bytes)
     if live.health == "unknown":  # it has counted nothing yet
         return [("Service", "the first look runs"), ("Budget", f"{limit} a day" if live.budget_left_bytes else limit)]
     journal = f"{' and '.join(live.directories or ())}, {counted(live.files or 0, 'file')}, "
@@ -305,11 +305,11 @@ def _run(run: Run) -> str:
     else:
         text += f", took {format_span(run.ended_us - run.began_us, 1000)}"
     return (
-        f"{text}: {run.done} done, {run.skipped} skipped, {run.failed} failed, {format_size(run.bytes_written)} written"
+        f"{text}: {run.done} done, {run.skipped} skipped, {run.failed} failed, {spell_size(run.bytes_written)} written"
     )
 
 
 def _totals(totals: Totals) -> str:
     text = f"{totals.instance}, {counted(totals.files, 'file')}, {counted(totals.extents, 'extent')}"
     text += f" (ideal {totals.ideal_extents:,}, {totals.active_extents:,} in active files)"
-    return f"{text}, {format_size(totals.size_bytes)}, at {format_time(totals.when_us)}"
+    return f"{text}, {spell_size(totals.size_bytes)}, at {format_time(totals.when_us)}"
