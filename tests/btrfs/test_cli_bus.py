@@ -183,7 +183,7 @@ def test_the_saving_since_the_installation_is_measured_and_survives_a_restart(ma
     assert eventually(lambda: saved in host.does("status", nobody=True).stdout), host.does("status", nobody=True)
     root = host.does("status").stdout
     assert f"{saved} and {removed:,} extents since" in root
-    assert root.index("Saved") < root.index("Version")
+    assert root.index("Saved") < root.index("Service")
     assert json.loads(host.does("status", "-j").stdout)["service"]["bytes_reclaimed_total"] == reclaimed
 
 
