@@ -83,10 +83,6 @@ class Chart(NamedTuple):
         share = (min(max(x, self.low), self.high) - self.low) / ((self.high - self.low) or 1)
         return round(share * COLUMNS, 1)
 
-    def percent(self, x: float) -> float:
-        """Return the place on the axis as a percentage of the width."""
-        return round(100 * self.across(x) / COLUMNS, 1)
-
     def down(self, y: float) -> float:
         """Return the row of a height; a height outside of the chart is put at its edge."""
         return round(ROWS * (1 - min(max(y, 0), self.top) / (self.top or 1)), 1)

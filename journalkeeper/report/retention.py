@@ -62,16 +62,11 @@ class Retention(NamedTuple):
     proposed_binds: str
     applied: bool
 
-    @property
-    def gain(self) -> float:
-        """The proposed span of history divided by the present one."""
-        return self.proposed_us / max(1, self.kept_us)
-
 
 def history(evidence: Evidence) -> Finding | None:
     """Compacted archives leave room for a longer history, which journald does not use: it counts uncompressed bytes."""
     found = require(retention(evidence))
-    if found.applied or found.gain < WORTH:
+    if found.applied or found.proposed_us < WORTH * found.kept_us:
         return None
     facts: Facts = {
         "limit_bytes": found.limit_bytes,

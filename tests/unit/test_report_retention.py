@@ -60,7 +60,7 @@ def test_the_proposed_limit_takes_no_more_than_the_present_one() -> None:
     assert found.proposed_use_bytes <= 96 * MIB + 416 * MIB * 6.4 < found.proposed_use_bytes * 1.1
     assert found.proposed_use_bytes % MIB == 0
     assert found.proposed_disk_bytes <= found.target_bytes == 512 * MIB
-    assert found.gain >= 5
+    assert found.proposed_us >= 5 * found.kept_us
     assert found.proposed_us == round(found.proposed_use_bytes / (32 * MIB) * DAY_US)
 
 
