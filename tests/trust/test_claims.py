@@ -110,7 +110,7 @@ def test_a_power_cut_right_after_a_run_contradicts_no_claim(verb: Verb, name: st
     with ScratchVolume("512M", options="commit=300") as scratch:
         top = scratch.mountpoint
         (top / MACHINE).mkdir()
-        put(top / MACHINE, aged(), name, nocow=verb is Verb.REWRITE)
+        put(top / MACHINE, aged(), name, nocow=verb is Verb.REWRITE, torn=verb is not Verb.SET_NOCOW)
         run("sync", "--file-system", top)
         engine = Engine(config, directories=(f"{top}",), state_directory=f"{top / STATE}")
         engine.run(Request(now=True, upkeep=True), on_progress=lambda _: None, stop=lambda: False)
