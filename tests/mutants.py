@@ -96,12 +96,19 @@ def remove_statement(node: libcst.Expr | libcst.Raise) -> Iterable[libcst.CSTNod
         yield libcst.Pass()
 
 
+def change_number(node: libcst.Integer) -> Iterable[libcst.CSTNode]:
+    """Double a number, or add 1 to a small one: nobody notices 100,001 in place of 100,000."""
+    value = node.evaluated_value
+    yield node.with_changes(value=repr(value * 2 if value > 2 else value + 1))
+
+
 WITHOUT = (
+    mutators.operator_number,
     *(mutators.operator_arg_removal, mutators.operator_assignment, mutators.operator_dict_arguments),  # mypy finds them
     mutators.operator_string,  # mostly words of messages
 )
 OPERATORS = [(kind, make) for kind, make in mutators.mutation_operators if make not in WITHOUT]
-OPERATORS += [(libcst.Expr, remove_statement), (libcst.Raise, remove_statement)]
+OPERATORS += [(libcst.Integer, change_number), (libcst.Expr, remove_statement), (libcst.Raise, remove_statement)]
 
 
 def sample(package: str, number: int, rng: random.Random) -> list[Mutant]:

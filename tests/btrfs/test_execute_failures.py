@@ -148,6 +148,22 @@ def test_a_copy_that_is_not_what_was_written_does_not_take_the_name(
     assert list(place.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("call", ["fchmod", "utime"])
+def test_a_copy_that_lacks_an_attribute_does_not_take_the_name(
+    place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Faked: a kernel that reports success and changes nothing."""
+    path = put(place, journal_bytes, nocow=True)
+    path.chmod(0o640)
+    before, what = bearing(path), action(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, lambda *_, **__: None)
+        done = do(what)
+    assert how(done) == (Result.FAILED, Reason.MISMATCH)
+    assert bearing(path) == before
+    assert list(place.iterdir()) == [path]
+
+
 @pytest.mark.parametrize("call", ["fsync", "setxattr", "link", "fchown", "utime", "ftruncate"])
 def test_whatever_call_fails_the_original_stays(
     place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch, call: str
