@@ -164,6 +164,32 @@ def test_a_copy_that_lacks_an_attribute_does_not_take_the_name(
     assert list(place.iterdir()) == [path]
 
 
+def test_a_copy_that_stays_nocow_does_not_take_the_name(
+    place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    before, what = bearing(path), action(path)
+    with monkeypatch.context() as patch:
+        patch.setattr("journalkeeper.btrfs.inode.is_nocow", lambda _: True)
+        done = do(what)
+    assert how(done) == (Result.FAILED, Reason.MISMATCH)
+    assert bearing(path) == before
+
+
+def test_short_writes_are_continued_and_the_copy_is_compared_as_the_disk_has_it(
+    place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, dropped = os.pwrite, list[tuple[int, ...]]()
+    path = put(place, journal_bytes, nocow=True)
+    before, what = bearing(path), action(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, data[:100_000], offset))
+        patch.setattr(os, "posix_fadvise", lambda _fd, *words: dropped.append(words))
+        done = do(what)
+    assert (done.outcome.result, bearing(path)) == (Result.DONE, before)
+    assert dropped == [(0, 0, os.POSIX_FADV_DONTNEED)]
+
+
 @pytest.mark.parametrize("call", ["fsync", "setxattr", "link", "fchown", "utime", "ftruncate"])
 def test_whatever_call_fails_the_original_stays(
     place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch, call: str
