@@ -119,7 +119,7 @@ def configure_wrongly(guest: Guest) -> Mend:
 
 def configure_otherwise(guest: Guest) -> Mend:
     """Write another configuration, without a reload."""
-    write_config(guest, QUICK + "[Budget]\nBytesPerDay=1G\n")
+    write_config(guest, QUICK + "[Budget]\nBytesPerDay=2G\n")
     return lambda: write_config(guest, QUICK)
 
 
