@@ -53,7 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give this session a directory and a name, so that its own leftovers are known from others'."""
     config.addinivalue_line("markers", "slow: takes longer than all unit tests together; not in tests/run --fast")
     config.addinivalue_line("markers", "long: only in tests/run --all")
-    config.addinivalue_line("markers", "may_skip: may be skipped in CI too, as what it needs depends on the kernel")
+    config.addinivalue_line(
+        "markers", "may_skip: may be skipped in CI too, as what it needs depends on the kernel, the clone or the day"
+    )
     if config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.import_plugin("tests.parallel")
     receive_signals()

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.guest.conftest import datacow_guest
+from tests.guest.base import tarball
+from tests.guest.conftest import datacow_guest, require_guest
 from tests.guest.host import Guest
 from tests.guest.steps import archive, eventually, extents, history, install, property_of
 
-pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow, pytest.mark.long, pytest.mark.may_skip]
 
 QUICK = "[Watch]\nSettleSec=1s\nNocowSettleSec=2s\n[Window]\nPressureMax=100%\n"
 AGED = 100
@@ -26,6 +27,11 @@ AGED = 100
 @pytest.fixture(scope="module")
 def sid() -> Iterator[Guest]:
     """A booted host with a datacow journal, on which journalkeeper was installed beside an aged archive."""
+    require_guest()
+    try:
+        tarball("sid")
+    except RuntimeError as error:  # on some days the packages of sid cannot be installed together
+        pytest.skip(str(error))
     with datacow_guest("sid") as host:
         made = archive(host)
         assert extents(host)[made] > AGED
