@@ -325,9 +325,10 @@ class Engine:
         return self.memory.flushes.needs_plan()
 
     def windows(self) -> tuple[tuple[Window, ...], int]:
-        """Return the window of each instance by the last look at its flush timer, and when the first journald flushes.
+        """Return the flush window of each instance, and the earliest time at which any journald is expected to flush.
 
-        The moment is of CLOCK_REALTIME, 0 if none is known.
+        The windows are those of now, computed from the last look at the flush timers. The time is CLOCK_REALTIME in
+        microseconds, or 0 if no flush time is known.
         """
         instances, files = self.memory.flushes.renew(self.memory.seen.instances, self.memory.seen.files)
         found = windows(instances, files, now_us(), margin_us=self.config.window.margin_us)
@@ -370,7 +371,10 @@ class Engine:
 
 
 def _read_counters(record: Record) -> Counters | None:
-    """Return the totals, or None if they cannot be read."""
+    """Return the numbers of actions and failures, and their costs and savings, since the history began.
+
+    Return None if the history cannot be read.
+    """
     try:
         return record.counters()
     except KeeperError:

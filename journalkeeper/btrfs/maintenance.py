@@ -50,8 +50,8 @@ def _is_scrubbing(uuid: str, scrubs: str) -> bool:
 def list_disks(uuid: str, *, sysfs: str = SYSFS) -> list[str]:
     """Return the names, as in /proc/diskstats, of the block devices of a mounted volume; [] if the volume is gone.
 
-    The list includes the disk of each partition and the devices below device-mapper, md and bcache. A backup of another
-    partition or logical volume on the same disk shows only in their statistics.
+    The list includes the disk of each partition and the devices below device-mapper, md and bcache. Only a whole disk's
+    statistics show the load of its other partitions and logical volumes, such as a backup.
 
     Source: Documentation/ABI/stable/sysfs-block.
     """

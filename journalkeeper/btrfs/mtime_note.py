@@ -75,8 +75,10 @@ def find_mtime_ns(fd: int, status: os.stat_result) -> int:
     return note.mtime_ns if note is not None and moved_by_us else status.st_mtime_ns
 
 
-def follow(fd: int) -> bool:
-    """Restore the mtime that an interrupted run changed, remove the note, and return whether the mtime was different.
+def apply(fd: int) -> bool:
+    """Apply the note: restore the mtime that an interrupted run changed, and remove the note.
+
+    Return whether the mtime was different. A change by another writer since is kept.
 
     Raises: as `restore`; OSError: ENODATA the file has no note.
     """

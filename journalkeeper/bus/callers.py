@@ -183,7 +183,11 @@ class Callers:
     # -- What the bus says ---------------------------------------------------------------------
 
     async def _count_kept(self, name: str, counter: str) -> int:
-        """Return the bytes that the bus keeps of (IncomingBytes) or for (OutgoingBytes) a connection, 0 if unknown."""
+        """Return the bytes that the bus stores for a connection, 0 if unknown.
+
+        The `counter` IncomingBytes counts messages that the connection sent, and OutgoingBytes those that it has not
+        read.
+        """
         said = await self._values(STATS, "GetConnectionStats", name)
         return 0 if said is None or counter not in said else int(said[counter].value)
 

@@ -55,7 +55,11 @@ class Connection(MessageBus):
         return self
 
     async def _authenticate(self) -> None:
-        """Authenticate; from then on only messages are read, and their size is guarded."""
+        """Authenticate as the library does, then put a SizeGuard in place of the socket.
+
+        From then on, messages that are too long are dropped. Before, the bus sends lines of text, which have no length
+        field.
+        """
         await super()._authenticate()
         self._own._sock = self._own._stream = SizeGuard(self._own._sock, self._loop)
 

@@ -172,7 +172,7 @@ class Dispatcher:
             said = error.strerror if isinstance(error, OSError) else None
             name, text = names.FAILED, f"{said or 'bug in journalkeeper'}; its log has the traceback"
             self._complain(f"{call.interface}.{call.member} failed", error)
-        self._answer(call, Message.new_error(call, name, names.shown(text)[:ERROR_MOST]))
+        self._answer(call, Message.new_error(call, name, names.to_ascii(text)[:ERROR_MOST]))
 
     # -- Reading ---------------------------------------------------------------------------
 

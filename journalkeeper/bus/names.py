@@ -92,10 +92,10 @@ def job_number(path: str) -> int | None:
     return int(digits) if fits and job_path(int(digits)) == path else None
 
 
-def shown(text: str) -> str:
-    r"""A text as every client and library can carry it, a byte that is not ASCII written as \xXX.
+def to_ascii(text: str) -> str:
+    r"""Return `text` in ASCII, as D-Bus can carry it: each byte of another character becomes \xXX, and NUL becomes "?".
 
-    A text that is not UTF-8 ends the connection.
+    The bus ends a connection that sends a string that is not UTF-8.
     """
     if text.isascii() and "\0" not in text:
         return text

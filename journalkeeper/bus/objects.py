@@ -94,8 +94,8 @@ def _options(request: Request) -> Values:
 
 
 CARRIED: Final[dict[str, Callable[[Any], object]]] = {
-    "s": names.shown,
-    "as": lambda texts: [names.shown(text) for text in texts],
+    "s": names.to_ascii,
+    "as": lambda texts: [names.to_ascii(text) for text in texts],
     "a{sv}": _options,
 }
 """Functions that make values of these signatures safe for all clients."""
@@ -110,7 +110,7 @@ def job_values(job: Job) -> Values:
 
 def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
     """Return the records of the first LISTED_MOST files in the order of their shown paths, beginning after `after`."""
-    shown = ((names.shown(path), path) for path in found.files)
+    shown = ((names.to_ascii(path), path) for path in found.files)
     listed: list[Values] = []
     text = 0
     for _, path in heapq.nsmallest(LISTED_MOST, (one for one in shown if one[0] > after)):
@@ -148,7 +148,11 @@ def write_document(document: dict[str, Any], reads: Reads) -> str:
 
 
 def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
-    """Return `document` with as many rows as fit, and the number of its missing rows as `omitted`."""
+    """Return `document` with its lists cut so that its JSON has at most DOCUMENT_MOST bytes.
+
+    The lists are filled in the order of LISTS, skipped files with postponed work first. `omitted` is the number of rows
+    that were left out of all lists together.
+    """
     rows: dict[str, list[Any]] = {name: list(document[name]) for name in LISTS if name in document}
     rows["skipped"].sort(key=lambda row: not row.get("puts_off"))
     if "details" in rows:

@@ -35,7 +35,7 @@ def options(request: Request) -> dict[str, tuple[str, object]]:
     """Return the options on the bus that describe `request`, with their signatures."""
     given: dict[str, tuple[str, object]] = {}
     if request.paths:
-        given["paths"] = ("as", [names.shown(path) for path in request.paths])
+        given["paths"] = ("as", [names.to_ascii(path) for path in request.paths])
     flags = {
         "active": request.active and not request.archived,
         "archived": request.archived and not request.active,

@@ -72,4 +72,4 @@ def details(call: Message) -> dict[str, str]:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return "\n".join(map(_text, value))
-    return str(value).lower() if isinstance(value, bool) else names.shown(str(value)).replace("\n", "\\x0a")
+    return str(value).lower() if isinstance(value, bool) else names.to_ascii(str(value)).replace("\n", "\\x0a")

@@ -75,7 +75,7 @@ class Signals:
     def _say_outcome(self, outcome: Outcome) -> None:
         if outcome.result is Result.DONE and outcome.action in REWRITES:
             numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
-            body = [names.shown(outcome.path), *numbers, count_reclaimed_bytes(outcome)]
+            body = [names.to_ascii(outcome.path), *numbers, count_reclaimed_bytes(outcome)]
             self._say(names.MANAGER, "FileDefragmented", body)
 
     def _tell(self) -> None:

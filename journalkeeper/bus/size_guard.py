@@ -40,22 +40,23 @@ class SizeGuard:
         self._had_its_turn = False
 
     def __getattr__(self, name: str) -> Any:
-        """Return the socket's attribute for all else."""
+        """Return any other attribute of the guarded socket."""
         return getattr(self._source, name)
 
     def read(self, length: int) -> bytes | None:
-        """Return what recv() gives; None if there is nothing now, b"" at the end."""
+        """Return what `recv` returns, or None if nothing can be read in this turn of the event loop; b"" at the end."""
         try:
             return self.recv(length)
         except BlockingIOError:
             return None
 
     def recv(self, _length: int, _flags: int = 0) -> bytes:
-        """Return what there is to read in this turn, whatever length is asked for; b"" at the end.
+        """Read at most READ_BYTES, and return them without messages longer than MESSAGE_MOST; b"" at the end.
 
-        The library appends it to a buffer of any size.
+        Each turn of the event loop reads once, so that one connection does not delay the others. The requested length
+        is ignored: the library appends the bytes to a buffer that grows.
 
-        Raises: BlockingIOError if there is nothing in this turn.
+        Raises: BlockingIOError if this turn has already read, or nothing is there to read.
         """
         ready = b""
         while not ready:
@@ -80,7 +81,10 @@ class SizeGuard:
         self._had_its_turn = False
 
     def _filter(self, data: bytes) -> bytes:
-        """Return the part of `data` that is for the library."""
+        """Return `data` without the bytes of messages longer than MESSAGE_MOST.
+
+        An incomplete header is kept for the next call.
+        """
         ready = bytearray()
         at = 0
         while at < len(data):

@@ -49,7 +49,7 @@ class ConfigAnswer(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add FILE."""
+    """Add the optional argument FILE: a configuration file to check in place of the host's configuration."""
     parser.add_argument("file", nargs="?", metavar="FILE", help="this file alone, as --config FILE")
 
 

@@ -117,7 +117,10 @@ def make_answer(verdict: Verdict, journal: Journal | Unknown) -> DoctorAnswer:
 
 
 def lines(verdict: Verdict, evidence: Evidence, output: Output, *, verbose: bool) -> list[str]:
-    """Return the findings with their remedies, and a summary of the checks."""
+    """Return the lines of the answer: each finding with its remedies, and a summary of the checks.
+
+    With --no-legend there is no summary. `verbose` adds details to findings, and the names of the checks that passed.
+    """
     found: list[str] = []
     for finding in verdict.findings:
         found += [*_finding(finding, output, verbose=verbose), ""]

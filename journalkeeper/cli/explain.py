@@ -124,7 +124,11 @@ def _past(
 
 
 def _plan(asked: Request, context: Context) -> tuple[dict[str, Decision] | Unknown, dict[str, Window]]:
-    """Return the decision for each path, and the windows by instance. The service decides if this user may not look."""
+    """Return the decision for each path, and the flush window of each instance.
+
+    The running service makes the plan if it can carry out `asked`; otherwise this process makes it. If the plan cannot
+    be made, return Unknown with the error, and no windows.
+    """
     try:
         service = context.service(asked)
         if service is None:

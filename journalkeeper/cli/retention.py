@@ -81,9 +81,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _apply(found: Retention, evidence: Evidence) -> bool:
-    """Write the drop-in. Return False if it exists with this content.
+    """Write the drop-in that sets the size of the main journal. Return False if the drop-in already has this content.
 
-    Raises: KeeperError if nothing compacts archives, or if another file overrides it; FileError.
+    Raises: KeeperError if no running unit compacts archives; then nothing is written. KeeperError also if another file
+    overrides the drop-in that was just written. FileError if it cannot be written.
     """
     from journalkeeper.bus.unit_states import OURS  # noqa: PLC0415 - as in `doctor`
 

@@ -31,12 +31,15 @@ NEXT: Final = {
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
-    """Add PATH…: the files to work on."""
+    """Add the optional arguments PATH…: the journal files to work on, by default all."""
     parser.add_argument("paths", nargs="*", metavar="PATH", help="only these files (default: every journal file)")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add the options with which `plan` and `defrag` choose files and methods."""
+    """Add PATH… and the options that choose files (--active, --archived) and conditions (--now, --compress, ...).
+
+    `plan` and `defrag` share them.
+    """
     add_paths(parser)
     parser.add_argument("--active", action="store_true", help="only files that journald writes to")
     parser.add_argument("--archived", action="store_true", help="only archived files")

@@ -90,7 +90,10 @@ def _value(config: Config, directive: Directive) -> Any:
 
 
 def _unknown(line: Assignment) -> str:
-    """Return the reason why a line's section or key is unknown, with a suggestion."""
+    """Return why the section or key of `line` is unknown, with the nearest known word and all allowed words.
+
+    For a known key in the wrong section, return the section in which it belongs.
+    """
     sections = list(dict.fromkeys(one.section for one in directives()))
     if line.section not in sections:
         near = get_close_matches(line.section.capitalize(), sections, n=1)

@@ -57,8 +57,11 @@ class Pace:
         self.slowest_us = 0
 
     def iterate_pieces(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-        """Yield (offset, length) of each piece of `ranges`, at most `most_bytes` long. A piece counts as finished at
-        the next.
+        """Yield (offset, length) in bytes of each piece of `ranges`, for a caller that rewrites it.
+
+        A piece has at most `most_bytes`, or the length that fits the disk's speed if that is shorter. When the caller
+        takes the next piece, the one before is timed and counted as written. The iteration ends early when `ask`
+        returns a reason.
         """
         for offset, length in self.iterate_reads(ranges, most_bytes):
             began = time.monotonic_ns()
@@ -66,7 +69,10 @@ class Pace:
             self._count_piece(length, (time.monotonic_ns() - began) // 1000)
 
     def iterate_reads(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-        """Yield the pieces of `ranges` for reading: `ask` is called before each, and none is counted."""
+        """Yield (offset, length) of each piece of `ranges`, for a caller that only reads. No piece is timed or counted.
+
+        The iteration ends early when `ask` returns a reason.
+        """
         for part in ranges:
             offset, end = part.offset, part.offset + part.length
             while offset < end:

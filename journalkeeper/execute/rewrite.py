@@ -30,9 +30,10 @@ FLAGS_KEPT: Final = inode.FS_SYNC_FL | inode.FS_NODUMP_FL | inode.FS_NOATIME_FL 
 
 
 def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Replace `held` by a datacow copy, unless `pace` ends before the copy is complete and verified.
+    """Copy `held` to a new datacow file, verify the copy, and exchange it for the original.
 
-    Return the expected number of extents.
+    If `pace` ends before the copy is verified, the copy is discarded and the original stays. In both cases, return the
+    expected number of extents: the planned number, or the least that the copy can have if that is more.
 
     Raises: Failed if the copy differs from the original; Refused if the original changed meanwhile; OSError.
     """

@@ -108,7 +108,11 @@ class Runner:
         return None if self._hurry or action.compress == "no" else self._config.window.margin_us
 
     def _build_throttle(self, action: Action, seen: Seen) -> Throttle:
-        """Return the throttle for `action`."""
+        """Return the throttle for `action`, which watches the disks of its volume and the intake delay on its device.
+
+        The intake delay is read from the active files of `seen` that a journald writes on the same device. Work stops
+        before a flush by the configured margin plus the longest recent piece.
+        """
         ours = [one for one in seen.instances if one.device == action.target.device and one.name != layout.REMOTE]
         directories = {one.directory for one in ours}
         actives = tuple(
@@ -157,5 +161,5 @@ def _unlink(name: str, directory: int) -> str:
 
 def _follow(name: str, directory: int) -> str:
     with opening.hold_open(name, directory) as fd:
-        moved = mtime_note.follow(fd)
+        moved = mtime_note.apply(fd)
     return "modification time restored after a killed run" if moved else "note of a killed run removed"

@@ -118,7 +118,10 @@ def is_only_kept_open(file: JournalFile) -> bool:
 
 
 def list_loop_files() -> Iterator[str]:
-    """Yield the files behind loop devices, by the paths that their owners use. Source: losetup(8)."""
+    """Yield the path of the file behind each loop device, as the process that attached it named the file.
+
+    In another mount namespace or chroot, the path can lead elsewhere. Source: losetup(8).
+    """
     for device in os.listdir(BLOCK_DEVICES):
         if device.startswith("loop"):
             try:

@@ -145,7 +145,7 @@ def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Return the first names as words: "a, b, c and 4 more"."""
+    """Return the first LISTED names, shortened, with the number of the others: "a, b, c and 4 more", or "a, b"."""
     known = [shorten(name) for name in names]
     rest = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
     return ", ".join(known[:LISTED]) + rest

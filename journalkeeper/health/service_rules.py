@@ -222,7 +222,10 @@ def volume_full(evidence: Evidence) -> Finding | None:
 
 
 def free_space(where: str) -> tuple[str, ...]:
-    """Return the commands that free space on the volume of a quoted directory: fewer entries, fewer snapshots."""
+    """Return two shell commands that free disk space: one deletes old journal entries, one lists snapshots to delete.
+
+    `where` is a directory on the volume, quoted for the shell; only the second command names it.
+    """
     return ("journalctl --vacuum-size=256M", f"btrfs subvolume list -s {where}   # btrfs subvolume delete SNAPSHOT")
 
 

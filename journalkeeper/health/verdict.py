@@ -38,7 +38,11 @@ def judge_present(present: Present, now_us: int) -> Verdict:
 
 
 def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence[Wait] = ()) -> Present:
-    """Return the state of the work as a run over everything leaves it."""
+    """Return the facts about a finished run that the verdict of the service is judged by.
+
+    They are the failed actions, files without enough free space, directories with too many files, and long waits.
+    Instances whose flush window can never open are added if work waits for them.
+    """
     skipped = [(skip, Failure(skip.path, skip.reason, skip.detail)) for skip in plan.skipped]
     unseen = [failure for skip, failure in skipped if skip.reason in UNSEEN]
     failures = {one.path: one for one in (*unseen, *find_failures(outcomes))}
@@ -88,5 +92,8 @@ def describe_foreign(paths: Sequence[str]) -> str:
 
 
 def describe_files(files: int, waits: str) -> str:
-    """Return the sentence of a verdict that is OK."""
+    """Return a sentence on the files, such as "4 journal files. 3 wait until they are 1min old."
+
+    `waits` is the text of `describe_waits`, or "" if no file waits.
+    """
     return f"{counted(files, 'journal file')}.{f' {waits[0].upper()}{waits[1:]}.' if waits else ''}"

@@ -44,7 +44,11 @@ class Ever(NamedTuple):
 
 @cache
 def _describe(kind: Any) -> tuple[Callable[[object], Any], list[int], list[tuple[int, str, int]]]:
-    """Return the validator of a record, the places of its paths, and (place, name, limit) of its numbers."""
+    """Return what `parse_row` needs for a record class: its validator, its path columns, and its number columns.
+
+    The path columns are indexes into the fields. The number columns are (index, name, limit): a valid number is from 0
+    to below the limit.
+    """
     types = [split_hint(hint)[0] for hint in get_type_hints(kind, include_extras=True).values()]
     numbers = [
         (place, name, TIME_LIMIT_US if name.endswith("_us") else COUNT_LIMIT)
@@ -56,9 +60,11 @@ def _describe(kind: Any) -> tuple[Callable[[object], Any], list[int], list[tuple
 
 
 def parse_row(kind: type[T], row: Sequence[object]) -> T:
-    """Return the record of a row that has a column for each of its fields. A span stays in microseconds.
+    """Return the record of class `kind` for a database row, which has one column for each field in the same order.
 
-    Raises: ValueError for an impossible value.
+    Paths are decoded from bytes. Numbers stay as they are stored, so a time span is a number of microseconds.
+
+    Raises: ValueError for a value of a wrong type, a negative number, or a number beyond its limit.
     """
     validate, paths, numbers = _describe(cast("Any", kind))
     values = list(row)

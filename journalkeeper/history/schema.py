@@ -94,7 +94,10 @@ def _create(table: str) -> str:
 
 
 def _convert(table: str) -> tuple[str, ...]:
-    """Return the statements that make a table STRICT and keep its rows with values of the right types."""
+    """Return the SQL statements that replace a table by a STRICT table with the same rows.
+
+    Rows with a value of a wrong type are dropped. NULL is accepted in every column.
+    """
     typed = [column.split()[:2] for column in TABLES[table].split(",")]
     names = ", ".join(name for name, _ in typed)
     right = " AND ".join(f"typeof({name}) IN ('{kind.lower()}', 'null')" for name, kind in typed)

@@ -135,8 +135,10 @@ def _make_env() -> dict[str, str]:
 
 
 def _find_denial(messages: str) -> NeedsRootError | None:
-    """Return the error if `messages` show that journalctl may not read the journal. An EACCES for root is another
-    error.
+    """Return NeedsRootError if `messages`, journalctl's stderr, show that the caller may not read the journal.
+
+    Otherwise return None. "Permission denied" (EACCES) counts only for an unprivileged caller; for root it has another
+    cause.
     """
     if INSUFFICIENT in messages:
         return NeedsRootError("journalctl: only root and the group systemd-journal may read the journal")

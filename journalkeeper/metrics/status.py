@@ -74,7 +74,10 @@ def _sum(numbers: list[int | None]) -> int | None:
 
 
 def _after(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:
-    """Return the file with the extents and disk bytes that a rewrite left."""
+    """Return `file` with the extents and disk bytes that `outcome`, a finished rewrite of it, measured.
+
+    If the configuration compresses the file, all its data counts as compressed.
+    """
     lies = file.extents._replace(total=outcome.extents_after)
     if becomes_compressed(file, config):
         lies = lies._replace(encoded_bytes=lies.data_bytes)

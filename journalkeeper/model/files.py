@@ -172,7 +172,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, files: Iterable[JournalFile]) -> Sums:
-        """Return the sums over `files`."""
+        """Return the number of `files`, and the sums of their sizes, extents and disk bytes."""
         every = tuple(files)
         return cls(
             files=len(every),

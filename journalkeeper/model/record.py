@@ -96,7 +96,10 @@ def split_hint(hint: Any) -> tuple[Any, bool, list[Any]]:
 
 @cache
 def rows(kind: Any) -> tuple[Row, ...]:
-    """Return the published values of a record: its fields in their order, then its properties that have a Key."""
+    """Return a description of each published value of the record class `kind`.
+
+    The fields come first, in their order; then the properties that have a Key. Fields with a hidden Key are left out.
+    """
     hints = get_type_hints(kind, include_extras=True)
     for name, member in vars(kind).items():
         if isinstance(member, property):

@@ -35,7 +35,7 @@ def waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], n
 
 
 def is_long(wait: Wait, now_us: int) -> bool:
-    """Whether a file has waited for more than a day."""
+    """Return whether a file has waited for more than a day."""
     return now_us - wait.since_us > LONG_US
 
 

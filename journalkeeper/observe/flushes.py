@@ -115,7 +115,11 @@ class Flushes:
         )
 
     def _get_online_since_us(self, directory: str) -> int | None:
-        """Return since when the instance is ONLINE, by the wall clock, or None if that is unknown."""
+        """Return the earliest time (CLOCK_REALTIME) at which journald can have started its present flush timer.
+
+        That is the first append after a flush, which makes the file ONLINE. Return None if no timer runs or its start
+        is unknown.
+        """
         with self._lock:
             since = self._timers[directory].since
             return None if since is None else self._get_wall_offset_us() + since.earliest_us
@@ -183,11 +187,12 @@ class Flushes:
         return over or due
 
     def learn(self, directory: str, synchronize: Callable[[], None]) -> None:
-        """Ask journald for a sync with `synchronize`, and learn from it when the next flush is due.
+        """Request a sync from the journald of `directory` with `synchronize`, to learn when its next flush is due.
 
-        Then a plan is due.
+        Look up to ASKED_LOOKS times until the files show the end of the sync. If they do not, the timer is assumed to
+        run from the request on. `needs_plan` returns True afterwards, because work may now be possible.
 
-        Raises: the errors of `synchronize`.
+        Raises: the errors of `synchronize`; then nothing was learned.
         """
         timer, before_us = self._timers[directory], self._clock()
         timer.note_request(before_us)
@@ -214,8 +219,10 @@ class Flushes:
         time.sleep(min(max(COMMIT_S, (self._clock() - began_us) / 1e6), COMMIT_MOST_S))
 
     def get_closing_us(self, directory: str, margin_us: int) -> int | None:
-        """Return until when work on the active files of `directory` may continue, by CLOCK_MONOTONIC. None: no limit is
-        known.
+        """Return until when (CLOCK_MONOTONIC) work on the active files of `directory` may continue.
+
+        That is `margin_us` before the next flush. Return None if there is no limit: nothing is unsynced, or no timer
+        runs. Return 0, which forbids work, if files are unsynced since an unknown time.
         """
         with self._lock:
             timer = self._timers.get(directory)
@@ -227,7 +234,11 @@ class Flushes:
             return any(timer.is_due(margin_us, self._clock()) for timer in self._timers.values())
 
     def get_next_look_us(self, margin_us: int) -> int | None:
-        """Return when to call `look_again`, by CLOCK_MONOTONIC, or None if no look is due."""
+        """Return the earliest time (CLOCK_MONOTONIC) at which a flush timer needs `look_again`.
+
+        A timer needs a look `margin_us` before its flush is due, and until the flush was seen. Return None if none
+        needs a look.
+        """
         with self._lock:
             moments = [timer.next_look_us(margin_us) for timer in self._timers.values()]
         return min((moment for moment in moments if moment is not None), default=None)

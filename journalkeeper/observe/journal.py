@@ -146,7 +146,11 @@ def _span_us(said: str) -> int | None:
 
 
 def _read_newest(found: Iterator[Entry], most: int, events: Journal) -> Journal:
-    """Return `events` with the parts that come from the newest entries."""
+    """Return `events` completed by the newest entries `found`, of which there are at most `most`.
+
+    The result has their number, the time of the oldest one, and the intake delay of each entry with two timestamps. It
+    is `complete` if there are fewer than `most` entries.
+    """
     number_of, oldest_us = 0, None
     taken: list[tuple[Intake, int, str]] = []
     for entry in found:

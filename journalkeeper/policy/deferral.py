@@ -64,7 +64,10 @@ def get_retry_delay_us(reason: Reason, tries: int = 1) -> int:
 
 
 def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
-    """Postpone an action on `path` that failed a short time ago."""
+    """Return a Skip with the reason of the `last` failure on `path`, until its retry delay is over; else None.
+
+    The delay depends on the reason and on the number of tries: see `get_retry_delay_us`.
+    """
     if last is None:
         return None
     delay_us = get_retry_delay_us(last.reason, last.tries)
@@ -75,7 +78,7 @@ def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
 
 
 def wait_for_window(path: str, window: Window) -> Skip | None:
-    """Postpone work on files that journald writes until its window opens."""
+    """Postpone work on files that journald writes until the flush window opens. Return None if it is open."""
     if window.open:
         return None
     detail = f"journald has messages that it has not synced ({window.reason})"

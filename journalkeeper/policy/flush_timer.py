@@ -237,7 +237,12 @@ class FlushTimer:
         self.state, self.since = State.ONLINE, Span(earliest_us, latest_us)
 
     def _accept_flush(self, before_us: int, now_us: int, *, synced: bool) -> None:
-        """Record a block that moved while the timer was unknown; assume a flush if nothing else can have moved it."""
+        """Take a moved first block as a flush between `before_us` and `now_us`, if nothing else explains it.
+
+        `synced` is True if the volume was committed meanwhile: then sync(2) may have moved the block. The kernel's own
+        write-back may have moved it, too. That is ruled out if another move was less than KERNEL_EXPIRES_US ago, or the
+        interval is shorter. In both cases of doubt, only the time of the move is recorded and the timer stays unknown.
+        """
         soon = self._moved_us is not None and now_us - self._moved_us < KERNEL_EXPIRES_US
         self._moved_us = now_us
         if not synced and (soon or self.interval_us < KERNEL_EXPIRES_US):
@@ -291,7 +296,11 @@ class FlushTimer:
         return awaited and inode_number in self._online
 
     def closes_us(self, margin_us: int) -> int | None:
-        """Return until when work may go on; None if nothing is unsynced or no timer runs, 0 if the timer is unknown."""
+        """Return until when (CLOCK_MONOTONIC) work on the active files may continue: `margin_us` before the next flush.
+
+        Return None, for no limit, if nothing is unsynced or journald has no timer. Return 0, which forbids work, if the
+        next flush cannot be computed or leaves no time.
+        """
         if self.state is State.OFFLINE or not self.has_timer:
             return None
         return 0 if self.since is None else closing_us(self.since.earliest_us, self.interval_us, margin_us) or 0
@@ -302,9 +311,10 @@ class FlushTimer:
         return bool(closes_us) and now_us >= (closes_us or 0)
 
     def next_look_us(self, margin_us: int) -> int | None:
-        """Return when to look again without an event:
+        """Return when (CLOCK_MONOTONIC) to look at the files again, or None if that needs an event first.
 
-        before a flush is due, and until it was seen. None if not needed.
+        While a timer runs, that is `margin_us` before its flush is due, when it is due, and repeatedly until it was
+        seen.
         """
         if not self.has_timer or self.state is State.OFFLINE:
             return None if self.has_timer else self._untimed_look_us

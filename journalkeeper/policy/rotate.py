@@ -105,7 +105,7 @@ class Question(NamedTuple):
 
     @property
     def actives(self) -> tuple[JournalFile, ...]:
-        """The active files, which a rotation ends."""
+        """The active files, which a rotation turns into archives."""
         return tuple(file for file in self.files if is_rotatable(file))
 
     @property
@@ -141,7 +141,10 @@ Rule = Callable[[Question], Skip | None]
 
 
 def is_rotatable(file: JournalFile) -> bool:
-    """Return whether a rotation by its instance ends the file. Files of unknown names are not journald's."""
+    """Return whether a rotation archives `file`: it is active and has a name that journald itself uses.
+
+    Files with other names, such as those of systemd-journal-remote, have the owner "remote" and are not rotated.
+    """
     return file.kind is Kind.ACTIVE and file.owner != "remote"
 
 
@@ -158,7 +161,10 @@ def postpone_retry(question: Question) -> Skip | None:
 
 
 def wait_for_window(question: Question) -> Skip | None:
-    """Postpone a rotation until the window opens, because a rotation syncs the file."""
+    """Postpone a rotation while the flush window is closed, because a rotation syncs the file.
+
+    Return None if the window is open.
+    """
     return deferral.wait_for_window(question.instance.directory, question.window)
 
 
@@ -329,11 +335,10 @@ def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
 
 
 def price_without_rotation(question: Question, actions: Sequence[Action], threshold: int) -> float:
-    """Return the cost of no rotation in bytes:
+    """Return the cost of leaving the active files unrotated, in bytes.
 
-    those that `actions` write, and the extents that a cold reader then pays for.
-
-    An extent is worth MIB / threshold bytes: the admin has a MiB rewritten for `threshold` extents.
+    The bytes are those that `actions` write. Each extent that a cold reader then reads adds MIB / `threshold` bytes,
+    because the configuration permits rewriting a MiB to remove `threshold` extents.
     """
     chosen = {action.path for action in actions}
     left = sum(file.extents.total for file in question.actives if file.path not in chosen)
@@ -349,10 +354,11 @@ def _is_copied_on_write(file: JournalFile) -> bool:
 
 
 def price_of_rotation(question: Question, threshold: int) -> float:
-    """Return the cost of a rotation in the same bytes: new hash tables, later compaction, and files that readers open.
+    """Return the cost of a rotation in bytes, for comparison with `price_without_rotation`.
 
-    The compaction counts although every archive is compacted once, because this rotation brings it forward. journald
-    copies a NOCOW file when it archives it.
+    The bytes are those of new hash tables, of copies of NOCOW files, and of the later compaction of the archives. The
+    compaction counts although every archive is compacted once, because this rotation brings it forward. Each extent
+    that a cold reader then reads adds MIB / `threshold` bytes.
     """
     extents = len(question.actives) * (YOUNG_EXTENTS + FILE_EXTENTS)
     compacted = sum(file.extents.data_bytes * EXPECTED_RATIO for file in question.actives)

@@ -51,12 +51,12 @@ def veto_unreadable(case: Case) -> Skip | None:
 
 
 def veto_other_filesystem(case: Case) -> Skip | None:
-    """Veto a file on another filesystem, where there is nothing to mend."""
+    """Veto a file that is not on btrfs."""
     return _skip(case, Reason.NOT_BTRFS, "the file is on another filesystem") if case.volume is None else None
 
 
 def veto_read_only(case: Case) -> Skip | None:
-    """Veto a file on a read-only volume or mount."""
+    """Veto a file whose volume has the mount option "ro": the filesystem or this process's mount of it is read-only."""
     if case.volume is None or "ro" not in case.volume.options:
         return None
     return _skip(case, Reason.READ_ONLY, "the filesystem is read-only, or mounted so for this process")
@@ -109,10 +109,11 @@ def veto_unfinished_archive(case: Case) -> Skip | None:
 
 
 def veto_repeated_rewrite(case: Case) -> Skip | None:
-    """Veto a second rewrite, unless the file gained enough extents since the last rewrite.
+    """Veto a second rewrite of a file that did not change, or whose last rewrite saved too little.
 
-    An archive is rewritten again only if it changed or if the request names another compression. An active file is
-    judged by its present extents, unless the last rewrite saved too little.
+    Another compression on request is always allowed. An archive may also be rewritten again if its size or mtime
+    changed. An active file may be rewritten again if the last rewrite saved enough. All other files must have more
+    extents than the last rewrite left, by `_count_worthwhile_extents`.
     """
     past, file = case.past, case.file
     if past is None or past.verb is Verb.ROTATE or case.other_compression:

@@ -28,14 +28,17 @@ from journalkeeper.model.units import INFINITY_US
 
 
 def closing_us(since_us: int, interval_us: int, margin_us: int) -> int | None:
-    """Return when the window closes if the timer was started at `since_us`; None if it is too short for any work."""
+    """Return when the flush window of a timer that was started at `since_us` closes: `margin_us` before the next flush.
+
+    Return None if the margins before and after a flush leave no time for work.
+    """
     return None if interval_us <= 2 * margin_us else since_us + interval_us - margin_us
 
 
 def windows(
     instances: Iterable[Instance], files: Iterable[JournalFile], now_us: int, *, margin_us: int, now: bool = False
 ) -> dict[str, Window]:
-    """Return the window of each instance, by directory."""
+    """Return the flush window of each instance, by the instance's directory."""
     below: defaultdict[str, list[JournalFile]] = defaultdict(list)
     for file in files:
         below[file.directory].append(file)
@@ -83,6 +86,9 @@ def window(  # noqa: PLR0911 - one return for each row of the table above
 
 
 def next_flush_us(instances: Iterable[Instance]) -> int:
-    """Return when the first journald flushes, or 0 if that is not known."""
+    """Return the earliest time (CLOCK_REALTIME) at which any journald is expected to flush.
+
+    Return 0 if no such time is known.
+    """
     known = [one.online_since_us + one.sync_interval_us for one in instances if one.online_since_us is not None]
     return min((moment for moment in known if moment < INFINITY_US), default=0)

@@ -149,10 +149,11 @@ class Compared(NamedTuple):
 
 
 def compare(directory: str, wanted: int, iops: int | None, report: Report) -> Compared:
-    """Age a journal under each strategy, with as many flushes as give an untouched file `wanted` extents.
+    """Simulate days of a host's journal under each strategy, and measure each journal afterwards.
 
-    `iops` limits the device during each timed step; 0 means no limit, and None means DEFAULT_IOPS where the kernel can
-    limit. `report` receives the name of each step.
+    The untouched journal is flushed until its active file has `wanted` extents. Each other journal gets the same number
+    of flushes. `iops` limits the device during each timed step; 0 means no limit. None means DEFAULT_IOPS if the kernel
+    can limit, else no limit. `report` receives the name of each step.
 
     Raises: RuntimeError with the error message of the tool that failed.
     """

@@ -75,7 +75,11 @@ class Intake:
             series.add((taken_us - wait) * 1000, wait * 1000)
 
     def _watch_clock(self, boot: str, taken_us: int, monotonic_us: int) -> bool:
-        """Record whether the clock was set since the last entry. Return False after a new boot, which hides that."""
+        """Return whether this entry shows if the wall clock was set since the entry before: True within one boot.
+
+        A change of the wall clock against the monotonic clock is counted in `clock_steps`. After a new boot the
+        monotonic clock began again, so the clocks cannot be compared and the result is False.
+        """
         before, offset_us, then_us = self._clock
         self._clock = (boot, taken_us - monotonic_us, monotonic_us)
         if boot != before:

@@ -178,7 +178,10 @@ def describe(programs: list[Program], limit: Limit) -> str:
 
 
 def _label(series: Series) -> None:
-    """Add the rate and the largest gap of a series to its row."""
+    """Add two columns to the table row of `series`: "rate", and "gap", the longest time without a line.
+
+    The rate is that of lines per second, "-" if the measurement is too short.
+    """
     ends = [began + took for began, took in zip(series.began_ns, series.took_ns, strict=True)]
     span_s = (max(ends) - min(ends)) / 1e9 if ends else 0.0
     series.labels["rate"] = f"{(len(ends) - 1) / span_s:.1f}/s" if span_s >= MOMENT_S else "-"

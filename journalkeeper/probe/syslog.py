@@ -73,7 +73,12 @@ def measure(asked: Namespace) -> Steps:
 
 
 def at(where: Target, asked: Namespace, count: int) -> Steps:
-    """Measure one journald, with CLOCK_MONOTONIC for both ends."""
+    """Send `count` messages, or as many as --seconds allows, to the journald `where`, and time each one.
+
+    The series "until sent" has the duration of each send(2). The other series lasts from the same start to journald's
+    own timestamp of the message. Both use CLOCK_MONOTONIC. The Measurement is yielded before the first message and
+    after each one; notes and losses are complete when the generator has ended.
+    """
     sent, taken = (Series(f"until {end}", planned=not asked.flat_out) for end in ("sent", "journald took it"))
     found = Measurement([sent, taken])
     yield found

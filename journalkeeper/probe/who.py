@@ -143,7 +143,10 @@ class Callers:
         return Under(call, now_us, self._names.get(group, thread), thread, file, number)
 
     def _add(self, call: Under, took_us: int) -> None:
-        """Add one call to the row of its process, thread, call and file."""
+        """Add the start and the duration of one call to the Series of its process, thread, call and file.
+
+        The first call makes the Series and appends it to `found`.
+        """
         key = (call.process, call.thread, call.call, call.file)
         if key not in self._series:
             words = dict(zip(("process", "thread", "call", "file"), map(shown, key), strict=True))

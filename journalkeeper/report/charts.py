@@ -118,7 +118,7 @@ class Table(NamedTuple):
     words_last: bool = False
 
     def side(self, column: int) -> str:
-        """Return the CSS classes that align a column."""
+        """Return the CSS classes of a column's cells: "left", "right", or "left long" for a last column of words."""
         if self.words_last and column == len(self.heads) - 1:
             return "left long"
         return "left" if column < self.left else "right"

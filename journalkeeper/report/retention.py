@@ -130,13 +130,16 @@ def bytes_per_day(files: Sequence[JournalFile]) -> float | Unknown:
 
 
 def _mean_bytes(files: Sequence[JournalFile]) -> float:
-    """Return the mean allocated size of the archives; 0 if there are none."""
+    """Return the mean allocated size in bytes of the archives among `files`, or 0 if there are none."""
     sizes = [file.allocated_bytes for file in files if file.kind is not Kind.ACTIVE]
     return sum(sizes) / len(sizes) if sizes else 0.0
 
 
 def _ratio(files: list[JournalFile]) -> float | Unknown:
-    """Return the allocated bytes of all archives divided by their disk bytes, compacted or not."""
+    """Return the allocated bytes of all archives divided by the bytes that they occupy on the disk.
+
+    Return Unknown if the disk bytes of an archive were not measured, or fewer than ARCHIVES archives are compressed.
+    """
     archives = [file for file in files if file.kind is not Kind.ACTIVE]
     if any(file.disk_bytes is None for file in archives):
         return Unknown("only root can measure the disk space of the archives")

@@ -285,7 +285,7 @@ class Daemon:
             self._publish_state()
 
     def snapshot(self) -> Snapshot:
-        """Return the present state of the service."""
+        """Return the present state of the service, with the flush windows as of now."""
         working = self._state.working or any(job.running for job in self.jobs.queue)
         windows = tuple(at(one, now_us()) for one in self._state.windows)
         engine = self._worker.engine

@@ -96,7 +96,10 @@ class Watches(NamedTuple):
 
 
 def watch_directories(tops: Iterable[str]) -> Watches:
-    """Watch each of `tops`, or the nearest directory above it, and the instances below. It may wait for the disk."""
+    """Watch each of `tops`, or its nearest existing parent, and the instances' directories below, with inotify.
+
+    Nothing is raised: `problem` of the result states why a directory is not watched. The call can wait for the disk.
+    """
     # pyinotify logs to stderr by a handler of its own; its errors come as exceptions here.
     pyinotify.log.handlers[:] = [logging.NullHandler()]
     pyinotify.log.propagate = False
@@ -200,7 +203,10 @@ class Watch:
         os.close(self._mountinfo)
 
     async def wait(self) -> Change:
-        """Wait for an event, and return what has changed until COALESCE_S after it."""
+        """Sleep until `_read` has noted a change, and COALESCE_S longer. Return all changes noted until then.
+
+        The next call begins with no changes.
+        """
         await self._changed.wait()
         await asyncio.sleep(COALESCE_S)
         self._changed.clear()
@@ -222,7 +228,11 @@ class Watch:
         self._changed.set()
 
     def _read(self) -> None:
-        """Read one buffer of events; the loop calls again while there are more."""
+        """Read at most READ_BYTES of inotify events and note each change. Return at once if there are no events.
+
+        The event loop calls it again while the descriptor is readable. An event that cannot be processed counts as a
+        change of everything.
+        """
         try:
             data = os.read(self.watches.fd, READ_BYTES)
         except BlockingIOError:

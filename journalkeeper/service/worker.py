@@ -130,9 +130,12 @@ class Worker:
         return passed
 
     def look(self) -> Looked | Failed | NotOnBtrfs:
-        """Look at everything, plan, and work.
+        """Do one complete run of the service: look at every file, make a plan, and carry it out.
 
-        Raises: ReplacedError.
+        Return NotOnBtrfs if no journal directory is on btrfs. Return Failed for any other error, also if the
+        directories were on btrfs in an earlier run. Otherwise return the result as Looked.
+
+        Raises: ReplacedError if a directory was replaced, so that the service has to be started again.
         """
         self._refuse_replaced_directories()
         engine = self.engine  # a reload may replace it meanwhile

@@ -130,5 +130,5 @@ def test_every_error_of_ours_has_a_name_of_its_own() -> None:
 
 
 def test_a_text_that_d_bus_cannot_carry_is_written_otherwise() -> None:
-    assert names.shown(os.fsdecode(b"a\xffb") + "\0") == "a\\xffb?"
-    assert names.shown("é") == "\\xc3\\xa9"
+    assert names.to_ascii(os.fsdecode(b"a\xffb") + "\0") == "a\\xffb?"
+    assert names.to_ascii("é") == "\\xc3\\xa9"

@@ -156,7 +156,7 @@ def test_long_texts_make_a_page_shorter_and_lose_no_file() -> None:
     while page := list_files(findings, paths[-1] if paths else "", lambda _: True):
         assert sum(len(value.value) for one in page for value in one.values() if value.signature == "s") < 500_000
         paths += [one["Path"].value for one in page]
-    assert paths == sorted(map(names.shown, findings.files))
+    assert paths == sorted(map(names.to_ascii, findings.files))
 
 
 def test_a_users_file_is_listed_to_others_without_what_it_contains() -> None:
