@@ -155,19 +155,19 @@ class Daemon:
     async def _renew_watches(self) -> None:
         """Make all watches anew. Refused watches are tried again at every look, and cause one."""
         tops = self._worker.engine.directories
+        self._watches_are_due = False  # before the wait: a reload during it requests watches of other directories
         watches = await self._worker.run(lambda: watch_directories(tops))
         self._watch.use(watches)
-        self._watches_are_due = bool(watches.problem)
         if watches.problem:
+            self._watches_are_due = True
             self._watch_retry.note_failure(time.monotonic())
         else:
             self._watch_retry.note_success()
 
     async def _look(self) -> None:
         """Look at everything and work, and name the time of the next look."""
-        self._alive_s = time.monotonic() if self.cycles else None  # the first look may take any time
         self.cycles += 1
-        message = await self._worker.run(self._worker.look)
+        message = await self._worker.run(self._begin_look)
         self._alive_s, now_s = None, time.monotonic()
         again_s: float | None = None
         match message:
@@ -186,6 +186,15 @@ class Daemon:
         self._again_s = min(known_s, default=None)
         self._take(message)
         await self.refresh(hurry=False)
+
+    def _begin_look(self) -> Looked | Failed | NotOnBtrfs:
+        """Look, in the worker, which may have ended a job first. The first look may take any time."""
+        if self.cycles > 1:
+            self._loop.call_soon_threadsafe(self._note_progress)
+        return self._worker.look()
+
+    def _note_progress(self) -> None:
+        self._alive_s = time.monotonic()
 
     async def _heed_changes(self) -> None:
         """Take the changes that the watch reports, also while the worker is busy."""
@@ -240,7 +249,7 @@ class Daemon:
                 if job.number == message.job:
                     job.progress = message.progress
             if not message.job:
-                self._alive_s = time.monotonic()
+                self._note_progress()
                 self._notify.status(f"working on {message.progress.path}")
         self._publish_state()
 

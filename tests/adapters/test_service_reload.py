@@ -14,8 +14,10 @@ from journalkeeper.engine import Engine
 from journalkeeper.model import Host, Plan
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import Report
+from journalkeeper.service import daemon as daemon_module
 from journalkeeper.service import worker
 from journalkeeper.service.daemon import Daemon
+from journalkeeper.service.watch import Watches
 from journalkeeper.service.worker import check
 from tests.hosts import configured
 from tests.patience import PATIENCE_S
@@ -78,6 +80,70 @@ async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
         "Act: The run has waited for the disk for more than 0 s. Try: journalctl -u journalkeeper -n 20",
     ]
     assert daemon.snapshot().verdict.health == "ok"
+
+
+async def test_a_look_that_waits_for_a_job_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job may come between the making of the watches and the look, and takes as long as its files need."""
+    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
+    goes_on, looks, watched, headlines = threading.Event(), list[float](), list[float](), set[str]()
+
+    def run(*_: object, **__: object) -> Report:
+        looks.append(0)
+        return Report(Plan((), (), ()), (), 0, 0.0, (), Host(0, (), (), (), {}, 0))
+
+    def watch(_: object) -> Watches:
+        watched.append(0)
+        if len(watched) == 2:
+            daemon._worker._executor.submit(goes_on.wait, PATIENCE_S)
+        return Watches()
+
+    monkeypatch.setattr(Engine, "run", run)
+    monkeypatch.setattr(daemon_module, "watch_directories", watch)
+    monkeypatch.setenv("WATCHDOG_USEC", "20000")
+    daemon = Daemon(lambda: engine, lambda *_, **__: None, stuck_s=0.1)
+    work = asyncio.create_task(daemon.run())
+    async with asyncio.timeout(PATIENCE_S):
+        while len(looks) < 1:
+            await asyncio.sleep(0.01)
+        daemon.rescan()
+        while len(watched) < 2:
+            await asyncio.sleep(0.01)
+        for _ in range(50):
+            await asyncio.sleep(0.01)
+            headlines.add(daemon.snapshot().headline)
+        goes_on.set()
+        daemon._end()
+        await work
+    assert headlines == {"OK: 0 journal files."}
+
+
+async def test_a_reload_while_watches_are_made_has_its_directories_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tops, goes_on, watched = (str(tmp_path),), threading.Event(), list[object]()
+
+    def load() -> Engine:
+        return Engine(RUNNING, directories=tops, state_directory=str(tmp_path))
+
+    def watch(those: object) -> Watches:
+        watched.append(those)
+        assert goes_on.wait(PATIENCE_S)
+        return Watches()
+
+    monkeypatch.setattr(daemon_module, "watch_directories", watch)
+    daemon = Daemon(load, lambda *_, **__: None)
+    work = asyncio.create_task(daemon.run())
+    async with asyncio.timeout(PATIENCE_S):
+        while not watched:
+            await asyncio.sleep(0.01)
+        tops = (str(tmp_path / "new"),)
+        await daemon.reload()
+        goes_on.set()
+        while not daemon.cycles:
+            await asyncio.sleep(0.01)
+        daemon._end()
+        await work
+    assert watched[-1] == tops
 
 
 async def test_a_check_that_a_reload_overtakes_has_no_say(tmp_path: Path) -> None:
