@@ -89,7 +89,7 @@ def _apply(found: Retention, evidence: Evidence) -> bool:
     from journalkeeper.bus.unit_states import OURS  # noqa: PLC0415 - as in `doctor`
 
     if isinstance(evidence.units, Unknown):
-        raise KeeperError(f"whether anything compacts the archives cannot be told: {evidence.units.why}")
+        raise KeeperError(f"the retention is unknown, because the state of our units is: {evidence.units.why}")
     if not any(unit.name in OURS and unit.active == "active" for unit in evidence.units):
         raise KeeperError(
             "nothing compacts the archives on this host, so the journal would take all that it is allowed;"

@@ -189,7 +189,7 @@ def test_apply_writes_the_drop_in_once_and_undo_removes_it(given: Given, typed: 
 @pytest.mark.parametrize(
     ("units", "why"),
     [
-        (Unknown("there is no system bus"), "cannot be told: there is no system bus"),
+        (Unknown("there is no system bus"), "the retention is unknown, because the state of our units is: there is no"),
         ((Unit("journalkeeper.service", "inactive", "dead", "enabled"),), "nothing compacts the archives"),
     ],
 )
