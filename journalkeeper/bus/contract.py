@@ -102,9 +102,10 @@ MANAGER: Final = Interface(
             "Defragment",
             "Queue a job that defragments what needs it. Options, as of `journalkeeper defrag`: paths (as): only these"
             " files, each absolute, without .. or links, and below one of Directories; active (b), archived (b): only"
-            " such files; now (b): wait for no flush window, settling or daily budget; compress (s): zstd[:LEVEL],"
-            " zlib[:LEVEL], lzo or no; allow-unshare (b): also what a snapshot shares; before-shutdown (b): active and"
-            " now, counting what the next boot would find. Error Busy: the queue is full.",
+            " such files; now (b): do not wait for a flush window, the settle time or the budget; compress (s):"
+            " zstd[:LEVEL], zlib[:LEVEL], lzo or no; allow-unshare (b): also what a snapshot shares; before-shutdown"
+            " (b): active and now; also count the extents that the last messages of a shutdown add. Error Busy: the"
+            " queue is full.",
             (OPTIONS,),
             (JOB,),
             names.ACTION_DEFRAGMENT,

@@ -22,7 +22,7 @@ from journalkeeper.model import Request
 from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.manager import Manager
 
-ABSENT: Final = "not on the bus; systemctl status journalkeeper shows whether it runs"
+ABSENT: Final = "not running, or not on D-Bus; systemctl status journalkeeper shows which"
 """The message for a service that is not on the bus."""
 
 OF_THE_SERVICE: Final = "is about this host's service"

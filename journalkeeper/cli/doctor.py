@@ -179,5 +179,5 @@ def _describe_reach(evidence: Evidence) -> list[str]:
     journal = evidence.journal
     if isinstance(journal, Unknown) or journal.complete or journal.oldest_us is None:
         return []
-    text = f"Of the journal the newest {journal.entries:,} entries were read, back to {format_time(journal.oldest_us)}."
-    return wrap(text, WIDTH)
+    oldest = format_time(journal.oldest_us)
+    return wrap(f"Only the newest {journal.entries:,} entries of the journal were read, back to {oldest}.", WIDTH)

@@ -2,7 +2,7 @@
 """`journalkeeper explain`: describe one file or directory in full. It changes nothing.
 
 Describes one file: its properties, a picture with one character for each MiB, the time of a cold read,
-past actions, and the present decision with its reason and its end. For a directory it describes the
+past actions, and the present decision with its reason and when it can change. For a directory it describes the
 journald that writes there, the flush window, and how long a history the files cover.
 
 examples:

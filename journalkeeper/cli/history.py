@@ -2,7 +2,7 @@
 """`journalkeeper history`: show past actions and extent counts. It reads only the history.
 
 Shows past actions, the oldest first, and the number of extents of active files over time, as far back
-as the history in the state directory goes. RUN BY is "service" (its own work), "request" (the service, for
+as the history in the state directory goes. RUN BY is "service" (its automatic work), "request" (the service, for
 a user) or "defrag" (the command, without the service). IDEAL is the number of extents of a whole file.
 
 times: 2026-11-21, "2026-11-21 10:00", 10:00, today, yesterday, -3d, "3 days ago", @1795255200
@@ -13,7 +13,7 @@ examples:
   journalkeeper history /var/log/journal/*/system.journal
 
 exit status:
-  0 done, also if nothing is recorded; 1 the record cannot be read, or a PATH is not in it and does
+  0 done, also if nothing is recorded; 1 the history cannot be read, or a PATH is not in it and does
   not exist or is no journal; 2 wrong usage
 """
 

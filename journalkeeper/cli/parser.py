@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
 DESCRIPTION = """\
-Keeps systemd-journald's files whole on btrfs: few extents, compressed archives, no waiting.
+Keeps systemd-journald's files on btrfs unfragmented: few extents, compressed archives, no long waits.
 `scan` shows the files, `plan` shows what would be done to them and why, `defrag` does it."""
 
 EPILOG = """\
@@ -87,8 +87,8 @@ COMMANDS = (
     Command("explain", "describe one file: its placement, price, past, and decision", "explain", _READS_FILES),
     Command("report", "write one page with charts: boots, extents, waits, actions", "report", _READS_FILES),
     Command("doctor", "show what is wrong or risky on this host, with remedies", "doctor", _READS_FILES),
-    Command("retention", "show how long a history fits the same bytes, or set it", "retention", _SETS_JOURNALD),
-    Command("pause", "stop the service's own work for a while", "pause", _NEEDS_POLKIT, OF_THE_SERVICE),
+    Command("retention", "show how much history fits the same disk space, or set it", "retention", _SETS_JOURNALD),
+    Command("pause", "stop the service's automatic work for a while", "pause", _NEEDS_POLKIT, OF_THE_SERVICE),
     Command("resume", "end a pause", "pause", _NEEDS_POLKIT, OF_THE_SERVICE),
     Command("probe", "measure how long loggers, readers and disks wait", "probe", "it starts a journald, or traces"),
     Command(
@@ -200,7 +200,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     # argparse takes a command's PATHs in one piece only, getopt_long anywhere between options
     unknown = [extra for extra in extras if extra.startswith("-")]
     if unknown or (extras and not hasattr(args, "paths")):
-        raise UsageError(f"unknown: {' '.join(unknown or extras)}; see journalkeeper {args.command or ''} --help")
+        help_command = f"journalkeeper {args.command}" if args.command else "journalkeeper"
+        raise UsageError(f"unknown: {' '.join(unknown or extras)}; see {help_command} --help")
     if extras:
         args.paths += extras
     _refuse_empty_names(args)
@@ -229,7 +230,7 @@ def _refuse_unknown_command(words: Sequence[str]) -> None:
     if not word or word.startswith("-") or word in names:
         return
     near = get_close_matches(word, names, n=1)
-    meant = f"did you mean {near[0]}?" if near else f"commands are {', '.join(names)}"
+    meant = f"did you mean {near[0]}?" if near else f"commands are {', '.join(names)}."
     raise UsageError(f"unknown command {word}; {meant} See journalkeeper --help")
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper pause [SPAN]` and `journalkeeper resume`: stop the service's own work for a while.
+"""`journalkeeper pause [SPAN]` and `journalkeeper resume`: stop the service's automatic work for a while.
 
-`pause` stops the service's own work for SPAN, or until `resume`. The service finishes the present piece,
-and still does what users request. `resume` ends the pause, and the service does at once what was due
+`pause` stops the service's automatic work for SPAN, or until `resume`. The service finishes the piece in
+progress, and still does what users request. `resume` ends the pause, and the service does at once what was due
 meanwhile. A restart of the service also ends a pause.
 
 examples:

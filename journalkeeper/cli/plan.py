@@ -39,6 +39,7 @@ from journalkeeper.cli.wording import (
 )
 from journalkeeper.model import Request, Skip
 from journalkeeper.model.escape import shown
+from journalkeeper.model.reasons import WINDOWS
 from journalkeeper.model.run import plan_document, skips
 from journalkeeper.model.units import format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS
@@ -128,7 +129,8 @@ def _describe_window(instance: str, window: dict[str, Any]) -> str:
     state = "open" if window["open"] else "closed"
     if window["open"] and window["closes_at_us"] is not None:
         state += f" until {format_time(window['closes_at_us'])}"
-    return f"Window of {shown(instance)}: {state}, {shown(window['reason'])}."
+    reason = str(window["reason"])
+    return f"Flush window of {shown(instance)}: {state}, {shown(WINDOWS.get(reason, reason))}."
 
 
 def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:

@@ -11,7 +11,7 @@ examples:
 
 exit status:
   0 measured; 1 it could not be measured, messages were lost, or the figures are
-  not to be trusted; 2 wrong usage
+  unreliable; 2 wrong usage
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 EXIT_STATUS: Final = """
 exit status:
   0 measured; 1 it could not be measured, messages were lost, or the figures are
-  not to be trusted; 2 wrong usage"""
+  unreliable; 2 wrong usage"""
 
 WIDTH, NAME_WIDTH = 80, 24
 INTERRUPTED: Final = "Interrupted: this is what there is."
@@ -85,7 +85,7 @@ _STARTS: Final = "it starts a journald, or asks the host's"
 PROBES: Final = (
     Probe(
         "intake",
-        "how long messages waited for journald, by the journal itself",
+        "how long messages waited for journald, from the times in the journal",
         """\
 Compares journald's time of each entry with the kernel's time of its datagram, for each unit,
 and says of each stall what journald did meanwhile. It reads the journal and changes nothing.""",
@@ -109,20 +109,20 @@ waits until journald takes it. It starts a journald of its own, or asks the host
     ),
     Probe(
         "fsync",
-        "how long an fsync takes beside the journal, and who syncs what",
+        "how long an fsync takes next to the journal, and who syncs what",
         """\
-Writes 4 KiB at a time to a file of its own beside the journal and syncs it: alone, and beside a
+Writes 4 KiB at a time to a file of its own next to the journal and syncs it: alone, and next to a
 writer that keeps the volume busy for 5 and then for 20 percent of the time. With --who it writes
 nothing, and shows which process syncs which file.""",
         """
   sudo journalkeeper probe fsync --seconds=1   one second each
   sudo journalkeeper probe fsync --who=2       who waits for which file?""",
         {"rate": 10, "seconds": 10, "who": None},
-        "it writes beside the journal, or traces",
+        "it writes next to the journal, or traces",
     ),
     Probe(
         "stream",
-        "when a program's lines come to who follows them",
+        "how long a program's lines take to reach a reader that follows the journal",
         """\
 Starts two programs that print lines, one of which buffers them, and measures how long a line takes
 to journald and on to `journalctl --follow`. With COMMAND it runs that, and shows how many of its
@@ -133,7 +133,7 @@ lines come to journald at once. It starts a journald of its own, or asks the hos
         {"host": False, "size": 100, "rate": 20, "seconds": 15, "argv": []},
         _STARTS,
         500_000,
-        "journald tells readers after 250 ms, by a timer that may be 250 ms late",
+        "journald notifies readers after 250 ms, with a timer that may be 250 ms late",
     ),
 )
 
@@ -239,7 +239,7 @@ def _words(series: report.Series) -> list[dict[str, str]]:
     """Return the table rows of a series. An open loop has a second row with the times of the calls themselves."""
     found = [(series.name, report.statistics(series.waits_ns()))]
     if series.planned_ns is not None:
-        found.append(("  from the call on", report.statistics(series.took_ns)))
+        found.append(("  since the call", report.statistics(series.took_ns)))
     lines = []
     for name, values in found:
         words = {key: report.format_wait(value) for key, value in values.items()} | series.labels

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper retention`: how long a history the journal keeps, how long it could, and journald's setting for it.
 
-Shows how long a history the main journal covers, what it takes on the disk, and how long a history would
-fit the bytes that it may take now. journald counts uncompressed bytes, so compacted archives alone do not
-let it keep more. --apply writes the setting, and --undo removes it. The output names the command that
+Shows how long a history the main journal covers, how much disk space it takes, and how long a history
+would fit the disk space that it may take now. journald counts uncompressed bytes: compressed archives
+alone do not let it keep more. --apply writes the setting, and --undo removes it. The output names the command that
 makes journald apply it.
 
 examples:

@@ -90,14 +90,15 @@ def _worst(file: JournalFile) -> tuple[bool, int, str]:
 
 
 def _summarize(files: tuple[JournalFile, ...], fragmented: int) -> str:
-    """Return the summary: "1 file is fragmented: 3 journal files, 9,447 extents (ideal 3), 45 MiB, ..." """
+    """Return the summary: "1 of 3 journal files is fragmented. In total 9,447 extents (ideal 3), 45 MiB, ..." """
     if not files:
         return "No journal files found."
     every = Sums.of(files)
     disk = [file.disk_bytes for file in files if file.disk_bytes is not None]
-    some = f"{counted(fragmented, 'file')} {'is' if fragmented == 1 else 'are'}"
-    verdict = f"{some if fragmented else 'No file is'} fragmented"
     sizes = [spell_size(every.size_bytes), *([f"{spell_size(sum(disk))} on disk"] if disk else [])]
     extents = f"{counted(every.extents, 'extent')} (ideal {every.ideal_extents:,})"
-    text = f"{verdict}: {counted(every.files, 'journal file')}, {extents}, {', '.join(sizes)}."
-    return f"{text} `journalkeeper plan` shows what pays." if fragmented else text
+    totals, total = f"{extents}, {', '.join(sizes)}.", counted(every.files, "journal file")
+    if not fragmented:
+        return f"No file is fragmented: {total}, {totals}"
+    verdict = f"{fragmented:,} of {total} {'is' if fragmented == 1 else 'are'} fragmented"
+    return f"{verdict}. In total {totals} `journalkeeper plan` shows which files are worth a rewrite."

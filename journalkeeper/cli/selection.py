@@ -43,7 +43,9 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
     parser.add_argument("--active", action="store_true", help="only files that journald writes to")
     parser.add_argument("--archived", action="store_true", help="only archived files")
-    parser.add_argument("--now", action="store_true", help="wait for no flush window, settling or daily budget")
+    parser.add_argument(
+        "--now", action="store_true", help="do not wait for a flush window, the settle time or the budget"
+    )
     parser.add_argument(
         "--compress",
         metavar="HOW",
@@ -53,14 +55,14 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-unshare",
         action="store_true",
-        help="also files that a snapshot shares; what they share then takes its space twice",
+        help="also rewrite files that share data with a snapshot; the shared data then takes its space twice",
     )
     # The unit of 0.1.0 passes it; upkeep is always done now.
     parser.add_argument("--upkeep", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--before-shutdown",
         action="store_true",
-        help="--active --now, counting what a boot would find in the files after a shutdown",
+        help="--active --now; also count the extents that the last messages of a shutdown add",
     )
 
 

@@ -11,8 +11,8 @@ examples:
   sudo journalkeeper status -j | jq .health_reasons
 
 exit status:
-  0 the verdict is OK, or another journal than that of this host's service is meant; 1 it is not
-  OK, the record is damaged, or with --watch the service does not run or has ended; 2 wrong usage
+  0 the verdict is OK, or the options name another journal than that of this host's service; 1 it is
+  not OK, the history is damaged, or with --watch the service does not run or has ended; 2 wrong usage
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def _lines(status: _Status, context: Context) -> list[str]:
     saving = describe_saving(counters, "the installation" if counters.since_us is None else day(counters.since_us))
     facts = [("Saved", saving)] if saving else []
     facts += _service_facts(status.evidence.service)
-    facts.append(("Record", shown(context.state_directory)))
+    facts.append(("History", shown(context.state_directory)))
     if isinstance(found, Unknown):
         facts.append(
             ("Last run", "only root may know; try sudo journalkeeper status" if found.needs_root else found.why)

@@ -81,7 +81,9 @@ def describe_waits(skipped: Sequence[Skip], now_us: int) -> str:
     parts += [_describe_wait(number, what) for what, number in sorted(others.items())]
     helped = sum(skip.now for skip in waiting)
     if helped:
-        parts[-1] += f"; --now does {'it' if helped == len(waiting) else f'{helped:,} of them'} at once"
+        parts[-1] += (
+            "; --now does it at once" if helped == len(waiting) else f"; --now does not wait for {helped:,} of them"
+        )
     return ", ".join(parts)
 
 

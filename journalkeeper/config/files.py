@@ -147,7 +147,7 @@ def parse(data: bytes, file: str) -> list[Assignment]:
             continue
         key, equals, value = text.partition("=")
         if not equals or not key:
-            problem = "a line is KEY=VALUE, [SECTION], or a comment after # or ;"
+            problem = "expected KEY=VALUE, [SECTION], or a comment after # or ;"
             found.append(Assignment(file, line, section, "", text, problem))
         elif not section:
             found.append(Assignment(file, line, "", "", text, "an assignment belongs below a [SECTION]"))

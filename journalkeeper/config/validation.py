@@ -136,7 +136,7 @@ def _as_words(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, o
 def _complaints(directive: Directive, given: list[Assignment]) -> list[Problem]:
     """Return a problem for each wrong line of a directive that pydantic refused; some lines of a list may be right."""
     wrong = [line for line in given if directive.spec.form is not Form.PATHS or not _readable(directive, line)]
-    what = f"is not allowed; allowed is {directive.spec.allowed}"
+    what = f"is not allowed; allowed: {directive.spec.allowed}"
     return [(line.file, line.line, line.key, f"{line.value.strip()!r} {what}") for line in wrong]
 
 

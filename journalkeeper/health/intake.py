@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.health.evidence import Evidence, Intake, Unknown
 from journalkeeper.health.finding import Facts, Finding, Severity, list_names, require
-from journalkeeper.model.units import counted, format_span, quantile
+from journalkeeper.model.units import format_span, quantile
 
 ENOUGH: Final = 100
 """A smaller number of messages has no meaningful 99th percentile."""
@@ -53,8 +53,8 @@ def waits(evidence: Evidence) -> Finding | Unknown | None:
     journal = require(evidence.journal)
     found = summarize_waits(journal.intake)
     if found is None or found.messages < ENOUGH:
-        messages = counted(0 if found is None else found.messages, "message")
-        return Unknown(f"{messages} in the journal with the time when they were sent; it takes {ENOUGH}")
+        messages = 0 if found is None else found.messages
+        return Unknown(f"needs {ENOUGH} messages with the time when they were sent; the journal has {messages}")
     if found.p99_us < LATE_US and found.worst_us < STALLED_US:
         return None
     units = [f"{unit or 'no unit'} {format_span(us, 1000)}" for unit, us in found.worst_units]

@@ -90,7 +90,7 @@ def slow_boot(evidence: Evidence) -> Finding | Unknown | None:
     slow = [boot for boot in timed if _is_slow(boot)]
     if len(slow) < SLOW_BOOTS:
         if len(timed) < SLOW_BOOTS:
-            return Unknown(f"{counted(len(timed), 'boot')} since the installation can be timed; it takes {SLOW_BOOTS}")
+            return Unknown(f"needs {SLOW_BOOTS} boots with known times since the installation; there are {len(timed)}")
         return None
     worst_us = max(boot.waited_us or 0 for boot in slow)
     sentence = (

@@ -25,7 +25,7 @@ WAITS: Final = {
     Reason.BUDGET: "for the budget of the day",
     Reason.PRESSURE: "until the disk is less busy",
     Reason.FREE_SPACE: "for free disk space",
-    Reason.IN_USE: "until no program writes to it",
+    Reason.IN_USE: "for programs to stop writing",
     Reason.INTERNAL_ERROR: "until it changes",
     Reason.READ_ONLY: "for the right to write: the file is immutable (lsattr), or its filesystem is read-only",
 }

@@ -64,10 +64,23 @@ SENTENCES: dict[Reason, str] = {
     Reason.RETENTION: "After a rotation, journald would delete its oldest entries sooner than without.",
     Reason.TOO_MANY: "The directory has too many journal files: those of remote hosts and the oldest"
     " archives are left out. Remove files until the rest can be examined.",
-    Reason.NO_JOURNALD: "No journald that accepts requests writes to the directory, or it did not do as requested.",
+    Reason.NO_JOURNALD: "No journald that accepts requests writes to the directory,"
+    " or journald did not rotate as requested.",
     Reason.INTERNAL_ERROR: "Bug in journalkeeper, please report it (traceback in the log); the file is left alone until"
     " it changes.",
 }
+
+WINDOWS: dict[str, str] = {
+    "now": "the request does not wait",
+    "flushed": "journald has flushed all entries",
+    "no-timer": "journald does not flush by a timer",
+    "stale": "journald has not written for a whole SyncIntervalSec=",
+    "online": "the next flush is far enough away",
+    "flush-due": "journald will flush soon",
+    "too-short": "SyncIntervalSec= leaves too little time between two flushes",
+    "unsynced": "the time of the next flush is unknown",
+}
+"""The words for the state of a flush window, by its reason."""
 
 ENDS: dict[Reason, str] = {
     Reason.IDEAL: "when the file has become fragmented again",

@@ -124,7 +124,7 @@ def _judge_active(case: Case) -> Action | Skip:
     if not ranges:
         if file.extents.total <= max(1, file.ideal_extents) * NEAR_IDEAL:
             return Skip(file.path, Reason.IDEAL, count)
-        return Skip(file.path, Reason.NO_GAIN, f"{count}: no MiB has as many as ExtentsPerMiB= asks for")
+        return Skip(file.path, Reason.NO_GAIN, f"{count}: no MiB reaches ExtentsPerMiB=")
     gone = sum(part.extents for part in ranges)
     rewritten = {mib for part in ranges for mib in range(part.offset // MIB, -(-(part.offset + part.length) // MIB))}
     stay = len(rewritten) * ideal_per_mib

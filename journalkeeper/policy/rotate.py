@@ -149,10 +149,10 @@ def is_rotatable(file: JournalFile) -> bool:
 
 
 def veto_without_journald(question: Question) -> Skip | None:
-    """Veto a rotation if no journald of this machine that can be asked writes here."""
+    """Veto a rotation if no journald of this machine that accepts requests writes here."""
     if question.instance.rotatable:
         return None
-    return question.skip(Reason.NO_JOURNALD, "no journald of this machine that can be asked writes here")
+    return question.skip(Reason.NO_JOURNALD, "no journald of this host that accepts requests writes here")
 
 
 def postpone_retry(question: Question) -> Skip | None:

@@ -37,7 +37,7 @@ def veto_unrequested(case: Case) -> Skip | None:
     """Veto a file of a kind that the request or the configuration leaves out."""
     active = case.file.kind is Kind.ACTIVE
     if not (case.request.active if active else case.request.archived):
-        return _skip(case, Reason.NOT_ASKED, f"{case.file.kind} files were not asked for")
+        return _skip(case, Reason.NOT_ASKED, f"the request does not include {case.file.kind} files")
     allowed = case.config.defrag.active if active else case.config.defrag.archived
     if not allowed:
         return _skip(case, Reason.NOT_ASKED, f"{'Active' if active else 'Archived'}=no in the configuration")
@@ -88,7 +88,7 @@ def veto_settling(case: Case) -> Skip | None:
     age_us = abs(case.now_us - case.file.ctime_ns // 1000)
     if age_us >= wait_us:
         return None
-    detail = f"changed {format_span(age_us)} ago, left alone for {format_span(wait_us)}"
+    detail = f"changed {format_span(age_us)} ago, must stay unchanged for {format_span(wait_us)}"
     return Skip(case.file.path, Reason.SETTLING, detail, until_us=case.file.ctime_ns // 1000 + wait_us)
 
 
@@ -104,7 +104,7 @@ def veto_unfinished_archive(case: Case) -> Skip | None:
     age_us = abs(case.now_us - case.file.ctime_ns // 1000)
     again_us = max(watch.settle_us, LOOK_AGAIN_US) if age_us < watch.nocow_settle_us else AGAIN_US
     until_us = case.now_us + again_us if age_us < DAY_US else None
-    detail = f"named as an archive, but its state is {case.file.state}"
+    detail = f"the name is an archive's, but the header says {case.file.state}"
     return Skip(case.file.path, Reason.IN_USE, detail, until_us=until_us)
 
 

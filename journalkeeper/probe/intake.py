@@ -36,8 +36,8 @@ STALLS_SHOWN: Final = 10
 MOMENT_S: Final = 0.2
 NOT_SEEN: Final = (
     "Not measured: lines that units write to stdout (journald stores no time for them), the wait of a sender before "
-    "the kernel accepted its datagram, and stalls without messages. A stall of S seconds shows within 10% "
-    "if 10/S messages per second are logged."
+    "the kernel accepted its datagram, and stalls without messages. The length of a stall is exact to "
+    "10% if at least 10 messages are logged during the stall."
 )
 
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from journalkeeper.health.evidence import Unknown
 from journalkeeper.model import Instance, JournalFile, Reason, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import shown
-from journalkeeper.model.reasons import ENDS, SENTENCES, describe_outcome
+from journalkeeper.model.reasons import ENDS, SENTENCES, WINDOWS, describe_outcome
 from journalkeeper.model.record import Count, Moment, Seconds
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, counted, format_size, format_span
@@ -142,7 +142,7 @@ def _price(story: Story) -> str:
     if isinstance(story.disk_read_s, Unknown):
         return f"{UNKNOWN}: {shown(story.disk_read_s.why)}"
     slow = f"{seconds(slow_read_s(story.file))} on a disk of {READ_IOPS} reads a second"
-    return f"a cold read takes {seconds(story.disk_read_s)} on this disk, by a sample that was just read; {slow}"
+    return f"a cold read takes {seconds(story.disk_read_s)} on this disk, estimated from a sample just read; {slow}"
 
 
 def _describe_pinned(story: Story) -> list[str]:
@@ -151,7 +151,9 @@ def _describe_pinned(story: Story) -> list[str]:
         return [f"{UNKNOWN}: {shown(pinned.why)}"]
     if not pinned:
         return ["nothing: all of the file's disk space is its own data"]
-    return [f"{format_size(pinned)} of the disk, in parts of extents that were overwritten or cut off"]
+    return [
+        f"{format_size(pinned)} of disk space that holds no data of the file: overwritten or cut-off parts of extents"
+    ]
 
 
 def past(story: Story) -> list[str]:
@@ -207,9 +209,9 @@ def describe_window(window: Window) -> str:
     """Return a sentence on the window."""
     if window.open:
         until = f" until {when(window.closes_at_us)}" if window.closes_at_us is not None else ""
-        return f"The window for work on active files is open{until}: {window.reason}."
+        return f"The window for work on active files is open{until}: {WINDOWS.get(window.reason, window.reason)}."
     until = f", until {when(window.opens_at_us)} at the latest" if window.opens_at_us is not None else ""
-    return f"The window for work on active files is closed: {window.reason}{until}."
+    return f"The window for work on active files is closed: {WINDOWS.get(window.reason, window.reason)}{until}."
 
 
 # a directory
@@ -229,9 +231,9 @@ def directory_lines(place: Place, width: int) -> list[str]:
     """Return the directory's story as lines of at most `width` characters, except for its name."""
     instance, kept = place.instance, summarize_history(place.instance, place.files)
     space = f" of namespace {shown(instance.namespace)}" if instance.namespace else ""
-    asked = "can be asked to rotate" if instance.rotatable else "cannot be asked to rotate"
+    who = "its journald accepts" if instance.rotatable else "no journald accepts"
     rows = [
-        ("Instance", f"{shown(instance.name)}, its journald{space} {asked}"),
+        ("Instance", f"{shown(instance.name)}{space}, {who} requests to rotate"),
         ("Settings", _describe_settings(instance)),
         ("Window", UNKNOWN if place.window is None else describe_window(place.window)),
         ("Files", _describe_files(place.files)),
@@ -273,5 +275,5 @@ def _describe_limit(kept: History) -> str:
         said += f", at most {format_span(kept.max_retention_us)}"
     if kept.full_span_us is not None:
         days_us = kept.full_span_us // DAY_US * DAY_US
-        said += f"; at this rate the limits keep about {format_span(days_us or kept.full_span_us)}"
+        said += f"; at this rate the journal covers about {format_span(days_us or kept.full_span_us)}"
     return said

@@ -162,7 +162,7 @@ def test_check_config_takes_the_drop_in_and_a_wrong_one_does_not_take_its_place(
     assert written.endswith("\n\n[Defrag]\nCompress=zstd:7\nActive=no\n")
     assert write_dropin(control, values).changed == {"localhost": 0}
     done = write_dropin(control, {**values, "journalkeeper_defrag_compress": "brotli"})
-    assert "Compress: 'brotli' is not allowed; allowed is no, lzo" in done.said
+    assert "Compress: 'brotli' is not allowed; allowed: no, lzo" in done.said
     assert done.hosts["localhost"].failed == 1
     assert (control.home / "dropin.conf").read_text() == written
 

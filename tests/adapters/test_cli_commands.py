@@ -179,7 +179,7 @@ def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(ty
         "ACTION    REASON      EXTENTS  EXPECTED  WRITES    SAVES  PART        PATH\n"
         "compress  fragmented     9447       360   45.0M  ~1min -  whole file  /j/abc/system.journal\n"
         f"{LEFT_ALONE}"
-        "Window of abc: closed, flush-due.\n"
+        "Flush window of abc: closed, journald will flush soon.\n"
         "\n"
         "1 file to do: 45 MiB to write, 9,447 to ~360 extents, a cold read is ~1min shorter at 150 IOPS."
         " 1 file left alone.\n"
@@ -590,7 +590,7 @@ def test_history_of_no_record_is_empty_and_of_no_time_wrong_usage(typed: Typed, 
 
 def test_status_tells_the_last_run(typed: Typed, state: Path) -> None:
     out = typed("status").out
-    assert f"  Record: {state}\n" in out
+    assert f" History: {state}\n" in out
     assert "Service" not in out, "a state directory of one's own is not the service's"
     assert "took 3.500s: 1 done, 0 skipped, 1 failed, 90 MiB written\n" in out
     document = typed("status", "-j").document

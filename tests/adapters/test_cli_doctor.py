@@ -92,7 +92,7 @@ def test_verbose_has_the_figures_and_what_passed(given: Given, typed: Typed) -> 
 
 def test_where_reading_the_journal_stopped_is_said(given: Given, typed: Typed) -> None:
     given(evidence(journal=journal(entries=50_000, complete=False)))
-    assert "the newest 50,000 entries were read, back to 20" in typed("doctor").words
+    assert "the newest 50,000 entries of the journal were read, back to 20" in typed("doctor").words
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def in_force(host: Guest) -> dict[str, str]:
 
 def test_a_wrong_value_fails_before_anything_changes(fleet: Fleet) -> None:
     assert fleet.wrong.status != 0
-    assert "journalkeeper_budget_bytes_per_day: '2X' is not allowed; allowed is a size" in fleet.wrong.said
+    assert "journalkeeper_budget_bytes_per_day: '2X' is not allowed; allowed: a size" in fleet.wrong.said
     assert fleet.wrong.changed == dict.fromkeys(base.SYSTEMD, 0)
     assert fleet.touched == ["", ""]
 

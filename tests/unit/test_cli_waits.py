@@ -48,12 +48,12 @@ FULL = skip(Reason.FREE_SPACE, 3600 * SECOND_US, now=False, puts_off=True)
         ([skip(Reason.INTERNAL_ERROR, now=False, puts_off=True)], "1 file waits until it changes"),
         ([skip(Reason.NOT_TAKEN)], "1 file waits; --now does it at once"),  # of which nobody knows what ends it
         ([skip(Reason.SHARED, 9, now=True, puts_off=False)], ""),  # done for another reason, as by a rotation
-        ([skip(Reason.IN_USE, now=False, puts_off=True)], "1 file waits until no program writes to it"),
+        ([skip(Reason.IN_USE, now=False, puts_off=True)], "1 file waits for programs to stop writing"),
         ([skip(Reason.BUDGET, 60, now=False, puts_off=True)], "1 file waits for the budget of the day"),
         (
             [SETTLING, SETTLING, WINDOW, FULL],
             "2 files wait 32s more, 1 file waits for free disk space, 1 file waits for journald's next flush;"
-            " --now does 3 of them at once",
+            " --now does not wait for 3 of them",
         ),
     ],
 )

@@ -179,7 +179,7 @@ def test_a_bad_value_names_line_key_value_and_what_is_allowed(text: str) -> None
     one = next(one for one in directives() if f"{one.section}.{one.spec.name}" == name)
     ((line, key, what),) = problems("Defrag.Active=yes", text)
     assert (line, key) == (2, one.spec.name)
-    assert what == f"{value!r} is not allowed; allowed is {one.spec.allowed}"
+    assert what == f"{value!r} is not allowed; allowed: {one.spec.allowed}"
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -198,7 +198,7 @@ def test_problems_come_in_the_order_of_the_lines() -> None:
 
 
 def test_the_error_reads_as_file_line_key() -> None:
-    with pytest.raises(ConfigError, match=r"^etc/x\.conf:1: SettleSec: 'soon' is not allowed; allowed is a time span"):
+    with pytest.raises(ConfigError, match=r"^etc/x\.conf:1: SettleSec: 'soon' is not allowed; allowed: a time span"):
         from_assignments(lines("Watch.SettleSec=soon", file="etc/x.conf"))
 
 

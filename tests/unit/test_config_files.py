@@ -109,7 +109,7 @@ def test_a_line_just_short_of_the_limit_is_read() -> None:
 
 def test_a_wrong_line_keeps_file_section_and_text() -> None:
     assert parse(b"[J]\nnonsense \n", FILE) == [
-        Assignment(FILE, 2, "J", "", "nonsense", "a line is KEY=VALUE, [SECTION], or a comment after # or ;")
+        Assignment(FILE, 2, "J", "", "nonsense", "expected KEY=VALUE, [SECTION], or a comment after # or ;")
     ]
 
 

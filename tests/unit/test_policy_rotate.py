@@ -311,7 +311,7 @@ def test_no_rotations_a_day_are_none_before_a_shutdown_either() -> None:
     ("size_mib", "per_mib", "shared", "nocow", "ending", "rotated"),
     [
         (32, 6, 0, False, False, 0),  # 12 MiB worth of extents against 8 + 3.6 + 1.25
-        (32, 7, 0, False, False, 1),  # 14, and no MiB has as many as ExtentsPerMiB= asks for
+        (32, 7, 0, False, False, 1),  # 14, and no MiB reaches ExtentsPerMiB=
         (32, 7, 1, False, False, 1),  # nor may it be rewritten
         (32, 6, 1, False, False, 0),
         (32, 0, 0, False, True, 1),  # the shutdown's messages: 18.75

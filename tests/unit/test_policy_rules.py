@@ -71,7 +71,7 @@ def test_only_the_kind_that_was_asked_for(kind: Kind, active: bool, archived: bo
 
 
 def test_the_detail_says_whether_request_or_configuration_left_it_out() -> None:
-    assert "were not asked for" in skip(rules.veto_unrequested, case(file(), Request(archived=False))).detail
+    assert "the request does not include" in skip(rules.veto_unrequested, case(file(), Request(archived=False))).detail
     configuration = case(file(), None, configured("defrag", archived=False))
     assert "Archived=no" in skip(rules.veto_unrequested, configuration).detail
 

@@ -32,8 +32,9 @@ def said(some: Story, width: int = 80) -> str:
 
 
 def test_the_price_is_that_of_this_disk_before_that_of_a_slow_one() -> None:
-    assert "a cold read takes 2.5s on this disk, by a sample that was just read; 39.9s on a disk of 150 reads" in said(
-        a_story()
+    assert (
+        "a cold read takes 2.5s on this disk, estimated from a sample just read; 39.9s on a disk of 150 reads"
+        in said(a_story())
     )
     assert "saves 39.6s of a cold read at 150 reads a second" in said(a_story())
 
@@ -51,7 +52,7 @@ def test_each_part_that_could_not_be_looked_at_is_unknown_and_the_rest_is_told()
 
 
 def test_pinned_bytes_are_told_or_that_there_are_none() -> None:
-    assert "Pinned: 19.0M of the disk" in said(a_story())
+    assert "Pinned: 19.0M of disk space" in said(a_story())
     assert "Pinned: nothing" in said(a_story(pinned_bytes=0))
 
 
@@ -107,8 +108,10 @@ def test_every_reason_not_to_act_has_an_end_that_is_said() -> None:
 
 def test_a_closed_window_says_when_it_opens() -> None:
     window = Window("a", open=False, closes_at_us=None, reason="unsynced", opens_at_us=NOW_US)
-    assert "is closed: unsynced, until 2026-" in said(a_story(window=window))
-    assert "is open: flushed." in said(a_story(window=Window("a", open=True, closes_at_us=None, reason="flushed")))
+    assert "is closed: the time of the next flush is unknown, until 2026-" in said(a_story(window=window))
+    assert "is open: journald has flushed all entries." in said(
+        a_story(window=Window("a", open=True, closes_at_us=None, reason="flushed"))
+    )
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -175,7 +178,7 @@ def test_a_directory_tells_instance_window_and_decision() -> None:
     decided = Decision(Verb.SET_NOCOW, Reason.NO_REDUNDANCY)
     text = " ".join(" ".join(story.directory_lines(place()._replace(window=window, decided=decided), 80)).split())
     for words in (
-        "Instance: 4f3a, its journald can be asked",
+        "Instance: 4f3a, its journald accepts requests",
         "SyncIntervalSec=5min",
         "is open until",
         "set-nocow, no-r",

@@ -131,7 +131,7 @@ def problems(values: Values, directives: list[Directive]) -> list[str]:
     by_name = {one["variable"]: one for one in directives}
     texts = {name: written(values.get(name)) for name in by_name}
     wrong = {name for name, text in texts.items() if text and not _allowed(by_name[name], text)}
-    found = [f"{name}: {texts[name]!r} is not allowed; allowed is {by_name[name]['allowed']}" for name in sorted(wrong)]
+    found = [f"{name}: {texts[name]!r} is not allowed; allowed: {by_name[name]['allowed']}" for name in sorted(wrong)]
     for name, one in by_name.items():
         below = one.get("not_below", "")
         if not below or not (texts[name] or texts[below]) or wrong & {name, below}:
