@@ -99,7 +99,7 @@ class Engine:
             self._publisher = Publisher(config, self.state_directory, judges=not follows)
 
     def take_over(self, before: Engine) -> None:
-        """Continue with the memory of `before`, an engine with another configuration."""
+        """Continue with the memory of `before`, the engine of the configuration that was valid until now."""
         self.memory = before.memory
         if self._publisher is not None:
             self._publisher.keep_health(healthy=self.memory.healthy)
@@ -109,13 +109,13 @@ class Engine:
         return (self.config, self.directories) == (other.config, other.directories)
 
     def publish_health(self, *, healthy: bool | None) -> None:
-        """Write the verdict into the metrics, None if it is unknown. An error is left for the next run to report."""
+        """Publish the service's verdict as a metric; None means unknown. An error is left to the next run."""
         self.memory.healthy = healthy
         if self._publisher is not None:
             run_bookkeeping(partial(self._publisher.publish_health, healthy=healthy))
 
     def _list_directories(self, *, watching: bool) -> tuple[str, ...]:
-        """Return the directories to look into. A missing directory counts as empty if `watching`."""
+        """Return the configured directories. `watching` leaves out missing ones, which a look reports as errors."""
         return tuple(filter(os.path.isdir, self.directories)) if watching else self.directories
 
     def list_missing_directories(self) -> list[str]:
@@ -131,17 +131,16 @@ class Engine:
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan that `run` would carry out now. It requests no sync from journald.
+        """Look at the files, and return the plan that `run` would carry out now. Nothing is changed.
 
         Raises: as `look`; NeedsRootError; KeeperError if the history cannot be read.
         """
         return self.look_and_plan(request)[1]
 
     def look_and_plan(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
-        """Return the host with its history, and the plan for it.
+        """Look at the files, and return the host with its history, and the plan for it. Raises: as `plan`.
 
-        With `watch_disks` it measures for LOOK_S how busy the disks are; otherwise the plan ignores the load. Raises:
-        as `plan`.
+        With `watch_disks`, measure for LOOK_S how busy the disks are. Otherwise the plan ignores the load.
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
             seen = self._see(request, self._list_directories(watching=self._follows))
@@ -149,9 +148,9 @@ class Engine:
             return host, planned._replace(notices=record.ignored)
 
     def _plan(self, host: Host, request: Request, *, marked: bool, watch_disks: bool = True) -> tuple[Host, Plan]:
-        """Return the plan for `host`, and `host` with the load of its disks if work depends on that.
+        """Return `host` with the measured load of its disks, if work depends on the load, and the plan for it.
 
-        With `marked` each skip shows whether --now would end it.
+        With `marked`, each skip shows whether --now would make it an action.
         """
         chosen = plan(host, request, self.config)
         watched = watch_disks and not request.now and self.config.window.pressure_max_percent < 100
@@ -215,14 +214,14 @@ class Engine:
         return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
 
     def _forget_files_of_other_runs(self, record: Record) -> None:
-        """Forget the rows of files that another process worked on since the last run of this engine."""
+        """Make the next look open all files again on which other processes worked since this engine's last run."""
         known, self.memory.newest_run = self.memory.newest_run, record.find_newest_run()
         if known is not None and known != self.memory.newest_run:
             # every run in a new history is new
             self.memory.observer.forget(record.list_paths_since_run(known if known < self.memory.newest_run else 0))
 
     def _update_waits(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
-        """Update since when files wait, and store waits of more than an hour in the history.
+        """Update which files wait and since when. Store waits of more than an hour in the history.
 
         Shorter waits are not stored, because each commit costs 14 I/Os. A run over named files only ends the waits of
         files that it finished.
@@ -239,7 +238,7 @@ class Engine:
     def _open_history(
         self, stack: ExitStack, request: Request, directories: tuple[str, ...]
     ) -> tuple[Record, list[str]]:
-        """Open the history until `stack` ends. Return it with the notices, among them one if it was removed.
+        """Open the history until `stack` ends. Return it with notices, one of them if the history was removed.
 
         Raises: NotBtrfsError before a history is made on a host that needs none.
         """
@@ -257,7 +256,7 @@ class Engine:
         return record, notices
 
     def _keep_notices(self, record: Record, _: object, error: BaseException | None, __: object) -> None:
-        """Keep the notice about a lost history for the next run if this run failed."""
+        """At the end of a run, keep its notices about a lost history for the next run if `error` ended this one."""
         lost = [] if error is None else [*self.memory.notices, *record.replacement]
         self.memory.notices = list(dict.fromkeys(lost))
 
@@ -292,7 +291,10 @@ class Engine:
             record.prune(now_us(), history.keep_us, host, max_rows=history.max_rows)
 
     def _see(self, request: Request, directories: tuple[str, ...]) -> Seen:
-        """Look at the files of `request`. The service's paths come from the bus, so it follows no links."""
+        """Look at the files that `request` names, or at all files. Raises: NeedsRootError if no file may be read.
+
+        The service follows no links in the named paths, because any user can send them over the bus.
+        """
         now = now_us()
         if request.paths and self._follows:
             everything = self._add_timing(self.memory.observer.look(directories, now_us=now))
@@ -311,7 +313,7 @@ class Engine:
         return self._add_timing(seen)
 
     def _add_timing(self, seen: Seen) -> Seen:
-        """Add to `seen` the flush times and the slowest piece of each instance, and keep the result."""
+        """Store `seen` with each instance's flush timer and slowest recent piece as `memory.seen`, and return it."""
         instances = self.memory.flushes.look(seen.instances, seen.files)
         get_longest_us = self.memory.piece_times.get_longest_us
         self.memory.seen = seen._replace(
@@ -320,32 +322,31 @@ class Engine:
         return self.memory.seen
 
     def has_flush_passed(self) -> bool:
-        """Return whether a flush was found to be over since the last call, which is the time for a run."""
+        """Look at the flush timers. Return True if a flush ended since the last call, or a sync must be requested."""
         self.memory.flushes.look_again()
         return self.memory.flushes.needs_plan()
 
     def windows(self) -> tuple[tuple[Window, ...], int]:
-        """Return the flush window of each instance, and the earliest time at which any journald is expected to flush.
+        """Return the present flush window of each instance, and the earliest time at which a journald will flush.
 
-        The windows are those of now, computed from the last look at the flush timers. The time is CLOCK_REALTIME in
-        microseconds, or 0 if no flush time is known.
+        They follow from the last look at the flush timers. The time is CLOCK_REALTIME in microseconds, 0 if unknown.
         """
         instances, files = self.memory.flushes.renew(self.memory.seen.instances, self.memory.seen.files)
         found = windows(instances, files, now_us(), margin_us=self.config.window.margin_us)
         return tuple(found.values()), next_flush_us(instances)
 
     def next_whole_look_us(self) -> int:
-        """Return when a run of the service looks at every file without an event, by CLOCK_REALTIME."""
+        """Return the time (CLOCK_REALTIME) of the daily look at which every shared file is opened again."""
         return self.memory.observer.next_shared_us
 
     def next_flush_look_us(self) -> int | None:
-        """Return when to call `has_flush_passed` next, by CLOCK_MONOTONIC; None if an event must come first."""
+        """Return when (CLOCK_MONOTONIC) to call `has_flush_passed` next, or None to wait for an event."""
         return self.memory.flushes.get_next_look_us(
             self.config.window.margin_us + self.memory.piece_times.get_longest_us()
         )
 
     def _find_past(self, seen: Seen, record: Record) -> dict[tuple[int, int], Past]:
-        """Return the last rewrite of each file."""
+        """Return the last action on each seen file from the history, by (device, inode)."""
         past: dict[tuple[int, int], Past] = {}
         for volume in seen.volumes:
             here = [file.inode for file in seen.files if file.device == volume.device]
@@ -371,10 +372,7 @@ class Engine:
 
 
 def _read_counters(record: Record) -> Counters | None:
-    """Return the numbers of actions and failures, and their costs and savings, since the history began.
-
-    Return None if the history cannot be read.
-    """
+    """Return the numbers, costs and savings of all actions since the history began; None if it cannot be read."""
     try:
         return record.counters()
     except KeeperError:
@@ -382,7 +380,7 @@ def _read_counters(record: Record) -> Counters | None:
 
 
 def _stop_on_either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:
-    """Return a function that also stops the run when the lock's file is gone, since another run may have begun."""
+    """Return a function that is True if `stop` is, or if the lock's file is gone: then another run may have begun."""
     return lambda: stop() or not lock.is_held()
 
 

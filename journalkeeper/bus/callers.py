@@ -78,7 +78,10 @@ class User:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Count a long call as under way. Raises: CallError if there are too many."""
+        """Count a long call as under way during the block.
+
+        Raises: CallError if AT_ONCE calls of this user are under way.
+        """
         if self.busy >= AT_ONCE:
             raise CallError(LIMITS_EXCEEDED, f"{AT_ONCE} calls are under way already; try again later")
         self.busy += 1
@@ -107,7 +110,11 @@ class Caller:
         self.early_calls: list[Message] = []
 
     def reads(self, owner: str) -> bool:
-        """Return whether the caller may know what is in a journal file of `owner`."""
+        """Return whether the caller may see the contents of a journal file of `owner`.
+
+        True for the system's files and the caller's own file. For other users' files, True for root and the journal's
+        groups.
+        """
         return self.reads_all or not owner.startswith(USER_PREFIX) or owner == f"{USER_PREFIX}{self.uid}"
 
 
@@ -125,7 +132,10 @@ class Callers:
         self._gids = frozenset(_gids(READERS))
 
     def find(self, name: str) -> Caller:
-        """Return the caller of this name."""
+        """Return the Caller with this connection name; make one if the name is new.
+
+        More than CALLERS_MOST are not stored: the one that called least recently is forgotten.
+        """
         caller = self._known.setdefault(name, Caller(name))
         self._known.move_to_end(name)
         if len(self._known) > CALLERS_MOST:
@@ -133,7 +143,10 @@ class Callers:
         return caller
 
     async def identify(self, caller: Caller) -> bool:
-        """Read the user of `caller` from the bus. Return False if the bus does not answer."""
+        """Ask the bus for the user and groups of `caller`, and store them in it.
+
+        Return False if the bus does not answer.
+        """
         said = await self._values(BUS, "GetConnectionCredentials", caller.name)
         if said is None or "UnixUserID" not in said:
             return False
@@ -145,7 +158,10 @@ class Callers:
         return True
 
     def admit(self, user: User, cost: float) -> float | None:
-        """Count a call of `cost` by `user`. Return the time in seconds after which it is due, None for no answer."""
+        """Charge `user` for a call of `cost`, and return the delay in seconds before the call is served.
+
+        Return None if the call gets no answer: the user has too many unread bytes, or called too often.
+        """
         now_s = asyncio.get_running_loop().time()
         if user.unread_bytes > user.unread_most:
             self._begin_check(now_s)
@@ -159,7 +175,10 @@ class Callers:
     # -- Who does not read ---------------------------------------------------------------------
 
     def count_sent(self, size_bytes: int) -> None:
-        """Count the bytes of an answer, and after each CHECK_BYTES start a check for callers that do not read."""
+        """Count the bytes of an answer.
+
+        After each CHECK_BYTES, start a search for users who do not read their answers.
+        """
         self._sent_bytes += size_bytes
         if self._sent_bytes >= CHECK_BYTES:
             self._begin_check(asyncio.get_running_loop().time())
@@ -170,7 +189,10 @@ class Callers:
             self._check = asyncio.ensure_future(self._find_silent())
 
     async def _find_silent(self) -> None:
-        """Find the users with too many unread bytes; they get no answers until the next check."""
+        """Read from the bus how many bytes each user has not read, and the limit that applies now.
+
+        A user above the limit gets no answers until the next search.
+        """
         kept_bytes = await self._count_kept(self._own, "IncomingBytes")
         callers = [caller for caller in self._known.values() if caller.uid is not None]
         unread: Counter[User] = Counter()
@@ -192,14 +214,14 @@ class Callers:
         return 0 if said is None or counter not in said else int(said[counter].value)
 
     async def _values(self, interface: str, member: str, name: str) -> dict[str, Any] | None:
-        """Return what the bus answers about a connection."""
+        """Call the bus's method `member` about the connection `name`. Return its answer, or None without one."""
         reply = await self._ask(Message(BUS, BUS_PATH, interface, member, signature="s", body=[name]))
         answered = reply is not None and reply.message_type is MessageType.METHOD_RETURN
         return reply.body[0] if reply is not None and answered and reply.signature == "a{sv}" else None
 
 
 def _gids(groups: Iterable[str]) -> Iterator[int]:
-    """Yield the numbers of those groups that there are."""
+    """Yield the ids of those `groups` that exist on this host."""
     for group in groups:
         try:
             yield grp.getgrnam(group).gr_gid

@@ -97,7 +97,10 @@ class Service:
         self.close()
 
     def manager(self) -> Manager:
-        """Return the service as it shows itself now. Raises: HungError; KeeperError."""
+        """Read the present properties of the service from the bus, and return them.
+
+        Raises: HungError if the service does not answer; KeeperError.
+        """
         return self._run(_read_manager(self._bus, self._owner))
 
     def plan(self, request: Request) -> dict[str, Any]:
@@ -107,27 +110,30 @@ class Service:
     def defragment(
         self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
     ) -> Answer:
-        """Have it done and wait; `stop` cancels the job, which then ends at a chunk border.
+        """Have the service carry out `request` as a job, wait for the end of the job, and return its result.
 
-        Raises: NeedsRootError if polkit refuses; UsageError, BusyError; KeeperError for all else.
+        `on_progress` receives the job's progress. When `stop` returns True, the job is canceled and ends at a chunk
+        border.
+
+        Raises: NeedsRootError if polkit refuses; UsageError, BusyError; KeeperError for all other errors.
         """
         return self._run(self._defragment(request, on_progress, stop))
 
     def pause(self, span_us: int) -> None:
-        """Stop the service's own work for `span_us`; 0 means until `resume`.
+        """Make the service stop its own work for `span_us` microseconds; 0 means until `resume`.
 
         Raises: NeedsRootError if polkit refuses; KeeperError for all other errors.
         """
         self._run(self._manager("Pause", "t", [span_us], asks=True))
 
     def resume(self) -> None:
-        """End a pause. Raises: as `pause`."""
+        """End a pause of the service. Raises: as `pause`."""
         self._run(self._manager("Resume", "", [], asks=True))
 
     def wait(self) -> None:
-        """Until something of the service has changed; the first time at once.
+        """Wait until the service reports a change. The first call returns at once.
 
-        Raises: KeeperError when the service ends, or the connection to the bus.
+        Raises: KeeperError when the service or the connection to the bus ends.
         """
         self._run(self._wait_for_change())
 
@@ -178,7 +184,10 @@ class Service:
             return  # it has just ended
 
     async def _tell(self, job: str, on_progress: Callable[[Progress], None]) -> None:
-        """Report the progress of the job to `on_progress`."""
+        """Read the progress of the job at the object path `job`, and pass it to `on_progress`.
+
+        Do nothing if the job has just ended.
+        """
         try:
             now = await _read_properties(self._bus, self._owner, job, names.JOB)
         except KeeperError:
@@ -209,14 +218,17 @@ class Service:
         return True
 
     def _hear(self, message: Message) -> None:
-        """Queue a signal of the service or the bus; other programs can send signals of the same name."""
+        """Queue a signal from the service or the bus.
+
+        Signals of other programs are ignored, because any program can send a signal with the same name.
+        """
         if message.message_type is MessageType.SIGNAL and message.sender in {BUS, self._owner}:
             self._received.put_nowait(message)
 
     async def _next(self, patience_s: float | None) -> Message | None:
-        """Return the next signal, or None if none arrives within `patience_s`.
+        """Wait at most `patience_s` for the next signal, and return it; None if none arrives.
 
-        Raises: KeeperError if the service or the bus is gone.
+        Raises: KeeperError if the service has ended or the bus is gone.
         """
         if self._gone is None:
             # one future for all waits: canceling it would cancel the bus's own
@@ -234,7 +246,10 @@ class Service:
         return message
 
     async def _manager(self, member: str, signature: str, body: list[Any], *, asks: bool = False) -> list[Any]:
-        """Call a method of the manager. With `asks` polkit may ask the user for a password."""
+        """Call a method of the manager object and return its answer.
+
+        With `asks`, polkit may ask the user for a password.
+        """
         where = (self._owner, names.MANAGER_PATH, names.MANAGER, member)
         flags = MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION if asks else MessageFlag.NONE
         return await _call(self._bus, Message(*where, flags=flags, signature=signature, body=body), asks=asks)
@@ -263,7 +278,10 @@ async def _connect() -> MessageBus | None:
 
 
 async def _owner(bus: MessageBus) -> str | None:
-    """Return the unique name of the service's connection, so that no call starts a service."""
+    """Return the unique bus name of the running service, or None if the service does not run.
+
+    Calls go to the unique name, because a call to the well-known name could start a service.
+    """
     reply = await asyncio.wait_for(
         bus.call(Message(BUS, BUS_PATH, BUS, "GetNameOwner", signature="s", body=[names.BUS_NAME])), CALL_S
     )
@@ -302,7 +320,10 @@ async def _call(bus: MessageBus, message: Message, *, asks: bool = False) -> lis
 
 @contextmanager
 def _same_version(sentence: str) -> Iterator[None]:
-    """Raise KeeperError, which begins with `sentence`, if a document has values that this version does not know."""
+    """Run the block, which reads a document of the service. Replace a parse error by a KeeperError.
+
+    The error begins with `sentence` and states that the service is of another version.
+    """
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:

@@ -51,7 +51,10 @@ class Connection(MessageBus):
 
     @property
     def _own(self) -> Any:
-        """This object as Any, because the types of the library's private parts differ from release to release."""
+        """This object, typed as Any, for access to private attributes of the library.
+
+        Their types differ between the library's releases.
+        """
         return self
 
     async def _authenticate(self) -> None:
@@ -64,7 +67,10 @@ class Connection(MessageBus):
         self._own._sock = self._own._stream = SizeGuard(self._own._sock, self._loop)
 
     def close(self, error: Exception | None = None) -> None:
-        """Close the connection because of `error`, in any state, so that the bus gives the name to the next owner."""
+        """Close the connection at once, in any state, and discard unsent messages.
+
+        The library passes `error` on as the reason. The bus then gives the name to the next owner.
+        """
         if self._writing is not None:
             self._writing.cancel()
         self._queue.clear()
@@ -74,7 +80,10 @@ class Connection(MessageBus):
             sock.close()
 
     def add_careful_handler(self, handle: Callable[[Message], bool]) -> None:
-        """Call `handle` with each message; True if that was all there is to do about it."""
+        """Have `handle` called with each message. It returns True if the library need not process the message.
+
+        The library's cache of signatures is cleared when it becomes too large.
+        """
 
         def handler(message: Message) -> bool:
             if self._cached.cache_info().currsize > SIGNATURES_MOST:
@@ -84,9 +93,11 @@ class Connection(MessageBus):
         self.add_message_handler(handler)
 
     def send(self, msg: Message) -> asyncio.Future[None]:  # type: ignore[override]  # its own two differ, too
-        """Send a message after those that wait. The future that is returned is done already.
+        """Queue a message behind those that are not sent yet. Return a future that is already done.
 
-        Raises: CallError if it is too long; what the library raises if its values do not fit their signature.
+        If more than QUEUE_MOST bytes are queued, the connection is closed.
+
+        Raises: CallError if the message is too long; the library's errors if its values do not fit their signature.
         """
         if not msg.serial:
             msg.serial = self.next_serial()
@@ -108,7 +119,7 @@ class Connection(MessageBus):
         return taken
 
     async def _write(self) -> None:
-        """Send the messages that wait. The connection ends if the bus does not take one within STALLED_S."""
+        """Send all queued messages. Close the connection if the bus does not take one within STALLED_S."""
         try:
             while self._queue:
                 data = self._queue.popleft()
@@ -123,6 +134,6 @@ class Connection(MessageBus):
 
 
 def marshal(message: Message) -> bytes:
-    """Return a message as it goes over the wire."""
+    """Return the bytes of a message in D-Bus's format, ready to be sent."""
     private: Any = message
     return bytes(private._marshall(DESCRIPTORS))

@@ -92,7 +92,10 @@ class Dispatcher:
         }
 
     def handle(self, call: Message) -> bool:
-        """Take a message from the bus. Return True if it is a call, which needs no further attention."""
+        """Serve a message if it is a method call, and return True. Return False for any other message.
+
+        Calls of a new connection are stored until its user is known. Beyond EARLY_MOST they are dropped.
+        """
         if call.message_type is not MessageType.METHOD_CALL:
             return False
         caller = self._callers.find(call.sender or "")
@@ -105,7 +108,7 @@ class Dispatcher:
         return True
 
     def close(self) -> None:
-        """End all calls under way, because the connection is gone."""
+        """Cancel all calls that are being served. They get no answer, because the connection is gone."""
         for task in self._tasks:
             task.cancel()
 
@@ -120,7 +123,7 @@ class Dispatcher:
             self._begin(self._serve(call, caller, wait_s))
 
     async def _identify(self, caller: Caller) -> None:
-        """Read the user of the connection, then serve the calls that arrived meanwhile."""
+        """Ask the bus for the user of `caller`, then serve the stored calls. Drop them if the bus does not answer."""
         is_known = await self._callers.identify(caller)
         calls, caller.early_calls = caller.early_calls, []
         for call in calls if is_known else ():
@@ -177,7 +180,10 @@ class Dispatcher:
     # -- Reading ---------------------------------------------------------------------------
 
     async def _values(self, call: Message) -> dict[str, Any]:
-        """Return the properties of the requested interface as they are now; a standard interface has none."""
+        """Return the present properties of the requested interface; {} for an interface of the D-Bus standard.
+
+        Raises: CallError if the object does not have this interface.
+        """
         path, wanted = call.path or "", call.body[0]
         if wanted not in {one.name for one in self._objects.interfaces(path)}:
             raise CallError(f"{DBUS_ERROR}.UnknownInterface", f"{shorten(path)} has no interface {shorten(wanted)}")
@@ -224,7 +230,7 @@ class Dispatcher:
 
 
 async def _finish(found: Any) -> Any:
-    """Return the value of a method that may be asynchronous."""
+    """Return `found`, or the result of awaiting it: a method may be a coroutine function or not."""
     return await found if inspect.isawaitable(found) else found
 
 

@@ -52,7 +52,7 @@ class Objects:
         self._jobs = jobs
 
     def interfaces(self, path: str) -> tuple[Interface, ...]:
-        """Return the interfaces of the object at `path`; none if there is no object at or below it."""
+        """Return the interfaces of the object at `path`; () if there is no object at `path` or below."""
         if path == names.MANAGER_PATH:
             return MANAGER
         if path in self._job_paths():
@@ -60,13 +60,13 @@ class Objects:
         return contract.EVERYWHERE if self.children(path) else ()
 
     def children(self, path: str) -> tuple[str, ...]:
-        """Return the names right below a path."""
+        """Return the names of the objects directly below `path`."""
         above = f"{path.rstrip('/')}/"
         below = (one for one in (names.MANAGER_PATH, *self._job_paths()) if one.startswith(above))
         return tuple(dict.fromkeys(one[len(above) :].partition("/")[0] for one in below))
 
     def values(self, path: str, interface: str) -> Values:
-        """Return the properties that an object has by one of its interfaces."""
+        """Return the properties of the object at `path` that belong to `interface`; {} if it is not one of ours."""
         if interface == names.MANAGER:
             return self.manager()
         return job_values(self._job_paths()[path]) if interface == names.JOB else {}
@@ -80,7 +80,10 @@ class Objects:
 
 
 def to_variants(rows: Iterable[Row], plain: dict[str, Any]) -> Values:
-    """Return plain values with the contract's signatures."""
+    """Return the values in `plain` as D-Bus variants, by property name. `rows` have their signatures.
+
+    Rows without a value in `plain` are left out. Texts become ASCII.
+    """
     found: Values = {}
     for row in rows:
         if row.bus in plain:
@@ -109,7 +112,10 @@ def job_values(job: Job) -> Values:
 
 
 def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
-    """Return the records of the first LISTED_MOST files in the order of their shown paths, beginning after `after`."""
+    """Return the records of at most LISTED_MOST files, sorted by path, that follow the path `after`.
+
+    The list is shorter if the texts exceed TEXT_MOST. Private values are left out of files whose owner `reads` rejects.
+    """
     shown = ((names.to_ascii(path), path) for path in found.files)
     listed: list[Values] = []
     text = 0
@@ -123,7 +129,11 @@ def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
 
 
 def _file(row: JournalFile, doing: Doing | None, reads: Reads) -> dict[str, object]:
-    """Return what is known of a file, less what `reads` forbids."""
+    """Return the properties of a file and of its treatment, by name.
+
+    Private values are left out if `reads` rejects the file's owner. After a finished action, the extents are the new
+    number.
+    """
     treatment = Treatment(*(getattr(doing, name, None) for name in Treatment._fields))
     known = {**to_properties(row), **to_properties(treatment)}
     if isinstance(doing, Outcome) and doing.result is Result.DONE:
@@ -132,9 +142,10 @@ def _file(row: JournalFile, doing: Doing | None, reads: Reads) -> dict[str, obje
 
 
 def write_document(document: dict[str, Any], reads: Reads) -> str:
-    """Return the JSON of a plan's or a job's `document` for a caller: details of others' files are empty.
+    """Return the JSON of `document`, the plan or the result of a job, for a caller.
 
-    A JSON that would be longer than DOCUMENT_MOST lacks rows of its LISTS, and `omitted` counts them.
+    Details of files whose owner `reads` rejects are left out. If the JSON exceeds DOCUMENT_MOST, rows are left out,
+    too: see `_leave_out_rows`.
     """
     skipped = [
         row if reads(_owner(row["path"])) else {**row, "detail": "", "until_us": None}
@@ -174,12 +185,15 @@ def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_json(document: object) -> str:
-    """Return JSON as the command line writes it: ASCII in one line."""
+    """Return `document` as JSON in one line of ASCII, as -j writes it."""
     return json.dumps(document, separators=(",", ":"))
 
 
 def _owner(path: str) -> str:
-    """Return the owner of a journal by its name. The owner of a directory is unknown and may be any user."""
+    """Return the owner of the journal file at `path`, from its name alone.
+
+    A name that is no journal file's may be a directory, whose owner counts as an unknown user.
+    """
     base = posixpath.basename(path)
     name = classify(base)
     if name is not None:

@@ -32,7 +32,7 @@ class Variant(Protocol):
 
 
 def options(request: Request) -> dict[str, tuple[str, object]]:
-    """Return the options on the bus that describe `request`, with their signatures."""
+    """Return the D-Bus options that describe `request`: (signature, value) by name."""
     given: dict[str, tuple[str, object]] = {}
     if request.paths:
         given["paths"] = ("as", [names.to_ascii(path) for path in request.paths])
@@ -50,9 +50,9 @@ def options(request: Request) -> dict[str, tuple[str, object]]:
 
 
 def request(given: Mapping[str, Variant], directories: tuple[str, ...]) -> Request:
-    """Return the request that a caller makes: the same as on the command line with the same words.
+    """Return the Request that the D-Bus options `given` describe. The options mean the same as on the command line.
 
-    Raises: UsageError with what is allowed.
+    Raises: UsageError with the permitted options or values.
     """
     _check(given, OPTION_SIGNATURES)
     on = {name: name in given and given[name].value for name in FLAGS}
@@ -73,7 +73,10 @@ def request(given: Mapping[str, Variant], directories: tuple[str, ...]) -> Reque
 
 
 def list_after(given: Mapping[str, Variant]) -> str:
-    """Return the path after which ListFiles begins, "" for the first. Raises: UsageError with what is allowed."""
+    """Return the option "after" of ListFiles: the path after which the list begins, "" for the first file.
+
+    Raises: UsageError with the permitted options.
+    """
     _check(given, LIST_SIGNATURES)
     return given["after"].value if "after" in given else ""
 

@@ -32,9 +32,11 @@ class Authority:
         self._ask = ask
 
     async def check(self, caller: Caller, call: Message, action: str) -> None:
-        """Return if `caller` may do `action`, which its call `call` requires.
+        """Ask polkit whether `caller` may do `action`, which its call `call` requires. Return if it may.
 
-        Raises: CallError if it may not, or if polkit does not answer.
+        Root is always allowed. A caller that permits it may be asked for a password.
+
+        Raises: CallError if polkit refuses or does not answer.
         """
         if caller.uid == 0:
             return

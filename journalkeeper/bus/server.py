@@ -55,7 +55,7 @@ class Server:
         self._wait_s = FIRST_S
 
     async def run(self) -> None:
-        """Serve until it is canceled."""
+        """Serve the bus until this task is canceled. Connect again after each error, with a growing delay."""
         clock = asyncio.get_running_loop().time
         while True:
             began_s = clock()
@@ -69,14 +69,17 @@ class Server:
             self._wait_s = min(2 * self._wait_s, MOST_S)
 
     def _why(self, error: Exception) -> str:
-        """Return why there is no bus, in brackets or after a colon."""
+        """Return why there is no bus, as the end of a sentence: " (... is not there)" or ": ..."."""
         if isinstance(error, FileNotFoundError):
             return f" ({self._address.removeprefix('unix:path=')} is not there)"
         what = error.strerror if isinstance(error, OSError) else None
         return f": {what or str(error) or f'the connection ended ({type(error).__name__})'}"
 
     async def _serve(self) -> None:
-        """Connect, and serve until the connection ends. Raises: whatever ended it."""
+        """Connect to the bus, and serve calls and send signals until the connection ends.
+
+        Raises: the error that ended the connection.
+        """
         bus = Connection(self._address)
         interfaces: Dispatcher | None = None
         following = ExitStack()

@@ -54,7 +54,7 @@ class Signals:
             self._timer.cancel()
 
     async def follow(self, queue: asyncio.Queue[Event]) -> None:
-        """Send what happens, as `queue` has it, until this is canceled."""
+        """Send a signal for each event in `queue`, until this task is canceled."""
         while True:
             event = await queue.get()
             with self._guard():
@@ -90,7 +90,7 @@ class Signals:
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        """Log an unexpected exception, which then costs no more than this one signal."""
+        """Log an unexpected exception in the block, so that it costs only this signal."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged

@@ -24,7 +24,11 @@ PROPERTIES: Final = "Id,LoadState,ActiveState,SubState,UnitFileState,Result,NRes
 
 
 def units(namespaces: Sequence[str] = ()) -> tuple[Unit, ...] | Unknown:
-    """Return this program's units, there or not, and those of journald and of rivals that there are."""
+    """Return the states of journalkeeper's units, and of the installed units of journald and of rival tools.
+
+    A unit of journalkeeper that is not installed is included. If systemd cannot be asked, return Unknown with the
+    reason.
+    """
     if bus_address() is None:
         return Unknown("there is no system bus, so the states of units are unknown")
     names = (*OURS, JOURNALD, *(f"systemd-journald@{name}.service" for name in namespaces), *RIVALS)

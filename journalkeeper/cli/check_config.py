@@ -54,7 +54,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the configuration; errors go to stderr, or into the JSON."""
+    """Show the value of each directive, and return the exit status.
+
+    If the configuration has errors, the answer with -j contains them, and the status is 1.
+
+    Raises: ConfigError with all errors, without -j.
+    """
     output = context.output
     try:
         config = context.config(args.file)

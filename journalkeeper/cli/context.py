@@ -57,14 +57,19 @@ class Context:
         return validation.from_assignments(files.parse_file(given))
 
     def time_us(self, text: str | None) -> int | None:
-        """Parse the argument of --since= or --until=, None for None. Raises: UsageError."""
+        """Return the argument of --since= or --until= in microseconds since the epoch; None if `text` is None.
+
+        Raises: UsageError.
+        """
         try:
             return None if text is None else parse_time_us(text)
         except ValueError as error:
             raise UsageError(str(error)) from error
 
     def engine(self, config: Config | None = None) -> Engine:
-        """Return the engine for `config`, else for the configuration on disk, and for -D; for root with disk usage.
+        """Return the engine that was given, or a new one with `config`, by default the configuration on disk.
+
+        It works on the directories of -D or of the configuration, and measures disk bytes if the user is root.
 
         Raises: as `config`; KeeperError for a -D that is no directory; PermissionError (EACCES).
         """
@@ -73,9 +78,10 @@ class Context:
         return self.new_engine(config, disk_bytes=self.privileged)
 
     def new_engine(self, config: Config | None = None, *, disk_bytes: bool = False, patient: bool = False) -> Engine:
-        """Return a new engine with `config`, else with the present configuration.
+        """Return a new engine with `config`, by default with the configuration on disk.
 
-        A `patient` engine, the service's, follows flushes, and its -D may be created later. Raises: as `engine`.
+        With `disk_bytes` it measures disk bytes. The service needs a `patient` engine: it follows flushes, and the
+        directories of -D may be created later. Raises: as `engine`.
         """
         from journalkeeper.engine import Engine  # noqa: PLC0415 - pages are made without its libraries
 
@@ -90,8 +96,10 @@ class Context:
     def running(self) -> Service | None:
         """Return a connection to the running service, which the caller closes.
 
-        None if there is none, or if the command is about another host's journal. The bus is asked only if a bus and a
-        service can exist. Raises: HungError if the service does not answer; KeeperError if it refuses.
+        Return None if no service runs, or the command is about another host's journal. The bus is asked only if a bus
+        and a service can exist.
+
+        Raises: HungError if the service does not answer; KeeperError if it refuses.
         """
         could_be = names.bus_address() is not None and _service_may_exist(self.state_directory)
         if self._engine is not None or not could_be or not self.means_service():
@@ -101,7 +109,10 @@ class Context:
         return Service.find()
 
     def ask_service(self) -> Future[Manager | Hung | Unknown | None]:
-        """Ask the running service for its report in a thread, because a hung one takes ANSWER_S."""
+        """Start reading the running service's report in a thread, and return its future.
+
+        A service that hangs would otherwise delay the command by ANSWER_S.
+        """
         thread = ThreadPoolExecutor(1)
         try:
             return thread.submit(self._read_service)
@@ -126,14 +137,15 @@ class Context:
         return service
 
     def means_service(self) -> bool:
-        """Return whether the command is about this host's service: no -D, no --config, the default state directory."""
+        """Return whether the command is about the host's service: without -D, --config and another state directory."""
         return not names_another(self._args) and self.state_directory == state.DEFAULT
 
     def service(self, asked: Request) -> Service | None:
-        """Return a connection to the running service if it carries out `asked`, None if `engine` does.
+        """Return a connection to the running service if the service can carry out `asked`, else None.
 
-        The service carries out requests about the directories of the configuration that it shares with this command.
-        The caller closes the connection. Raises: as `config` and `running`.
+        The service can do so if it watches the directories of this command's configuration, and the paths are below
+        them. The caller closes the connection. Without one, the caller uses `engine`. Raises: as `config` and
+        `running`.
         """
         sendable = not asked.ending and len(asked.paths) <= MOST_PATHS and all(map(_can_be_sent, asked.paths))
         service = self.running() if sendable else None  # at a shutdown the bus may be gone

@@ -59,7 +59,10 @@ class _Run(NamedTuple):
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Rewrite files, here or in the running service, and show the outcome of each."""
+    """Carry out the plan, in the running service or in this process, and show the outcome for each file.
+
+    With -n only show the plan. The exit status is 1 if an action failed or the run was interrupted.
+    """
     asked = request(args)
     if args.dry_run:
         return plans.show(asked, context)

@@ -49,7 +49,7 @@ _COLOURS: Final = {Severity.PROBLEM: RED, Severity.ADVICE: YELLOW}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add --check and --verbose."""
+    """Add the options --check and --verbose."""
     parser.add_argument("--check", action="store_true", help="exit status 1 if there is a problem")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="also the figures behind each finding, and the checks that passed"

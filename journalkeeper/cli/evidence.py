@@ -36,7 +36,10 @@ def gather(
     now_us: int,
     service: Callable[[], Manager | Hung | Unknown | None] = lambda: None,
 ) -> Evidence:
-    """Collect the parts of the evidence that `wanted` names; `service` returns the service's own report.
+    """Collect the parts of the evidence that `wanted` names.
+
+    `service` returns the running service's report, its error, or None. Parts that were not requested or cannot be read
+    are Unknown.
 
     Raises: KeeperError if journalctl fails midway.
     """
@@ -64,7 +67,10 @@ def gather(
 def _look(
     engine: Engine, wanted: Wanted, record: Recorded | Unknown, now_us: int
 ) -> tuple[Look | Unknown, Plan | Unknown]:
-    """Return the engine's look, and its plan if one is wanted."""
+    """Return a new look at the files, and the plan for them if `wanted.plan` is set.
+
+    A part that cannot be made is Unknown with the reason. Without btrfs, the look has no files.
+    """
     plan: Plan | Unknown = UNASKED
     try:
         if wanted.plan and not isinstance(record, Unknown):
@@ -86,7 +92,10 @@ def _look(
 
 
 def read_history(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | Unknown:
-    """Return the rows of the history for the wanted time and directory."""
+    """Return the rows of the history since `wanted.since_us` for `wanted.directory`, or for all directories.
+
+    Return Unknown with the reason if there is no history or it cannot be read.
+    """
     try:
         os.stat(os.path.join(state_directory, NAME))
         with closing(Record(state_directory, read_only=True)) as record:

@@ -48,12 +48,12 @@ UNMEASURED: Final = Unknown(
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add FILE."""
+    """Add the argument FILE: the journal file or directory to describe."""
     parser.add_argument("file", metavar="FILE", help="a journal file, or a directory of journal files")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Describe the file or the directory."""
+    """Show what is known of a journal file, or of the directory that -D names, and return the exit status."""
     path = os.path.abspath(args.file)
     if os.path.isdir(path):
         args.directory = path
@@ -79,7 +79,7 @@ def _file(path: str, context: Context) -> int:
 
 
 def _story(file: JournalFile, host: Host, context: Context) -> Story:
-    """Collect everything about a file; parts that cannot be read become Unknown."""
+    """Collect everything that `explain` shows about a file. Parts that cannot be read are Unknown."""
     parts, pinned, read_s = _lies(file.path)
     entries, samples = _past(file, host.now_us, context)
     decided, windows = _plan(Request(paths=(file.path,)), context)
@@ -97,7 +97,10 @@ def _story(file: JournalFile, host: Host, context: Context) -> Story:
 
 
 def _lies(path: str) -> tuple[tuple[Stretch, ...], int | Unknown, float | None]:
-    """Return the placement of the file's data, the bytes that it pins, and the time of a cold read."""
+    """Return the placement of the file's data, the bytes that its extents pin, and the seconds of a cold read.
+
+    The pinned bytes are Unknown for an unprivileged user. The seconds are None if they cannot be measured.
+    """
     parent, _, name = path.rpartition("/")
     with opening.open_directory(parent or "/") as dir_fd, opening.hold_open(name, dir_fd) as fd:
         pinned = disk.read_pinned_bytes(fd)
@@ -213,7 +216,7 @@ def _explain_decision(
 
 
 def _directory(path: str, context: Context) -> int:
-    """Describe each instance below -D, which is the directory `path`."""
+    """Show each instance whose journal directory is `path` or below it, and return the exit status."""
     host = context.engine().look(Request())
     check_files([(file.path, file.problem, "") for file in host.files], (), context)
     if not host.instances:

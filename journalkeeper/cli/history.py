@@ -64,7 +64,7 @@ def _columns(width: int | None) -> tuple[Column[Entry], ...]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add PATH…, --since and --until."""
+    """Add the arguments PATH… and the options --since and --until."""
     add_paths(parser)
     parser.add_argument("--since", metavar="TIME", help="nothing older than this")
     parser.add_argument("--until", metavar="TIME", help="nothing from this time on")
@@ -91,7 +91,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _problem(path: str) -> Reason | None:
-    """Return why a path without rows cannot have any; None for a journal file or a directory."""
+    """Return why `path`, which has no rows, is not in the history: it vanished or is no journal file.
+
+    Return None for a journal file or a directory, which may have no rows.
+    """
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -66,7 +66,7 @@ _COLUMNS: Final[tuple[Column[compare.Row], ...]] = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add what to measure, where, and how."""
+    """Add the arguments for the measurement and its directory, and the options --extents and --iops."""
     parser.add_argument("what", choices=("compare",), help="what is measured")
     parser.add_argument("place", metavar="DIR", help="a directory on the disk in question, such as /var/tmp")
     extents, iops = between(EXTENTS_LEAST, EXTENTS_MOST, int), between(0, 1_000_000, int)
@@ -86,7 +86,7 @@ class LabAnswer(NamedTuple):
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Measure the strategies and show the table."""
+    """Measure the strategies on a scratch volume, and show a table with a row for each."""
     _check(args)
     if reason := bed.missing():
         raise (NeedsRootError if not context.privileged else KeeperError)(f"no scratch volume: {reason}")
@@ -123,7 +123,10 @@ def _summarize(place: str, compared: compare.Compared) -> str:
 
 
 def _verdict(compared: compare.Compared) -> str:
-    """Return which strategy makes a boot wait least, and the share of journald's fsync in a logger's wait."""
+    """Return sentences that name the strategy with the shortest boot flush, and compare waits with and without fsync.
+
+    Without a limit of IOPS, the sentence states that the strategies cannot be ranked.
+    """
     if not compared.iops:
         return "Without a limit of IOPS the times are too short to rank the strategies."
     by_name = {row.strategy: row for row in compared.rows}

@@ -85,13 +85,13 @@ class Output:
         self.lines(stack_blocks([self.format(block) for block in shown_blocks]), paged=paged)
 
     def format(self, block: Block) -> list[str]:
-        """Return the lines of a table, or of sentences, which are wrapped."""
+        """Return the lines of `block`: a table with aligned columns, or sentences that are wrapped to the width."""
         if isinstance(block, Table):
             return render(block, legend=self.legend, colours=self.colours, width=self.width)
         return [line for sentence in block for line in wrap_sentence(sentence, self.width)]
 
     def note(self, text: str) -> None:
-        """Write one line to stderr in addition to the answer."""
+        """Write one line to stderr, such as a warning that is no part of the answer."""
         complain(text)
 
 
@@ -110,7 +110,10 @@ def write(text: str) -> None:
 
 
 def flush() -> bool:
-    """Flush stdout before the process ends. Return False if its reader has gone or its disk is full."""
+    """Flush stdout before the process ends.
+
+    Return False, and discard the rest of the output, if the reader has gone or the disk is full.
+    """
     try:
         print(end="", flush=True)
     except OSError:

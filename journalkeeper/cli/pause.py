@@ -40,7 +40,7 @@ class ResumeAnswer(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add SPAN to `pause`."""
+    """Add the optional argument SPAN to `pause`, but not to `resume`."""
     if parser.prog.endswith(" pause"):
         text = "as 30min or 2h (default: until `resume`)"
         parser.add_argument("span", nargs="?", metavar="SPAN", type=_parse_span_us, default=0, help=text)

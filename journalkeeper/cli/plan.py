@@ -50,7 +50,10 @@ def _extents(name: str) -> Callable[[dict[str, Any]], str]:
 
 
 def _saves(action: dict[str, Any]) -> str:
-    """Return the estimated saving, "-" for unknown disk space. The document of an older service has no estimate."""
+    """Return a table cell with the estimated savings, as seconds of a cold read and disk bytes.
+
+    A "-" stands for a saving that is unknown or 0.
+    """
     seconds, disk_bytes = action.get("read_seconds_saved", 0), action.get("disk_bytes_saved", 0)
     if not seconds and not disk_bytes:
         return "-"
@@ -58,7 +61,7 @@ def _saves(action: dict[str, Any]) -> str:
 
 
 def _range(action: dict[str, Any]) -> str:
-    """Return which part of the file is rewritten; "-" for what is done to a directory."""
+    """Return a table cell: which part of the file is rewritten, or "-" for an action on a directory."""
     ranges = action["ranges"]
     if not ranges:
         return "-"
@@ -93,7 +96,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
-    """Write the plan for `asked`. Files that need nothing share one line, unless they are named or `verbose` is set."""
+    """Show the plan for `asked`, and return the exit status: 1 if a named path is no journal file.
+
+    Files that need no work are only counted, unless the user named paths or `verbose` is set.
+    """
     document = _make_plan(asked, context)
     skipped, actions = skips(document), document["actions"]
     judged = [
@@ -109,7 +115,10 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
 
 
 def _make_plan(asked: Request, context: Context) -> dict[str, Any]:
-    """Return the plan as `plan -j` writes it."""
+    """Return the plan for `asked` as the document of `plan -j`.
+
+    The running service makes the plan if it can, otherwise this process.
+    """
     service = context.service(asked)
     if service is not None:
         with service:

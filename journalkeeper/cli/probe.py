@@ -216,7 +216,10 @@ def make_answer(probe: Probe, args: argparse.Namespace, found: Measurement, bega
 
 
 def text(found: Measurement, said: str, output: Output) -> list[list[str]]:
-    """Return the blocks: verdict, distributions, and the table."""
+    """Return the blocks of text that show a measurement: verdict, histograms, and table.
+
+    `said` is the verdict. Each series has a histogram, and one or two rows in the table.
+    """
     table = tuple(Column(name.upper(), _cell(name), right=name not in WORDS) for name in found.columns)
     rows = [words for series in found.series for words in _words(series)]
     drawn = [series for series in found.series if series.planned_ns is not None] or found.series[:1]
@@ -236,7 +239,10 @@ def _cell(column: str) -> Callable[[dict[str, str]], str]:
 
 
 def _words(series: report.Series) -> list[dict[str, str]]:
-    """Return the table rows of a series. An open loop has a second row with the times of the calls themselves."""
+    """Return the table rows of a series, as texts by column.
+
+    A series with planned times has two rows: one counts from the planned time, one from the begin of the call.
+    """
     found = [(series.name, report.statistics(series.waits_ns()))]
     if series.planned_ns is not None:
         found.append(("  since the call", report.statistics(series.took_ns)))

@@ -25,7 +25,10 @@ DONE, FAILED, USAGE = 0, 1, 2
 
 
 def run(words: Sequence[str], engine: Engine | None = None) -> int:
-    """Run the command in `words` and return the exit status. `engine` replaces the host's engine."""
+    """Run the command in `words` and return the exit status, 1 if its output cannot be written.
+
+    A test can pass an `engine` that is used in place of the host's.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -69,7 +72,7 @@ def _run(words: Sequence[str], engine: Engine | None) -> int:
 
 
 def _explain_refusal(command: Command, what: str, number: int) -> str:
-    """Return `what`, and for an unprivileged user also why the command needs root."""
+    """Return the error message `what`. If the user lacks a permission, add why the command needs root."""
     if number not in {errno.EACCES, errno.EPERM} or os.geteuid() == 0:
         return what
     return _needs_root(command, f"{command.needs_root} ({what})")

@@ -75,7 +75,7 @@ class ProgressLine:
             self._write(_ERASE)
 
     def __call__(self, progress: Progress) -> None:
-        """Draw the progress, unless something was drawn less than REDRAW_S ago."""
+        """Draw a line with the progress, unless the last line was drawn less than REDRAW_S ago."""
         now_s = self._clock()
         if self._start_s is None:
             self._start_s, self._start_bytes = now_s, progress.done_bytes
@@ -106,9 +106,9 @@ def rate_bytes_per_s(done_bytes: int, elapsed_s: float) -> float:
 
 
 def line(progress: Progress, rate: float, columns: int) -> str:
-    """Return the line:
+    """Return a line such as "2/7 43% 12.5 MiB/s 3s left NAME", with as much of the path as fits.
 
-    file n of m, percent, rate, time left, and as much of the path as fits before the last column.
+    The last of `columns` stays free. Without a `rate` in bytes per second, rate and time are left out.
     """
     share = progress.done_bytes / progress.total_bytes if progress.total_bytes else 0.0
     text = f"{progress.number}/{progress.total} {min(share, 1.0):4.0%}"

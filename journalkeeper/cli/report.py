@@ -72,7 +72,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def refuse(path: str, *, force: bool) -> None:
-    """Refuse a path to which the page cannot be written, before the work. Raises: KeeperError; FileError."""
+    """Raise an error if the page could not be written to `path`, before the page is made.
+
+    Raises: KeeperError if the name belongs to a directory or device, or to a file without `force`; FileError.
+    """
     try:
         with open_directory(WRITE, path) as dir_fd:
             mode = os.stat(os.path.basename(path), dir_fd=dir_fd, follow_symlinks=False).st_mode

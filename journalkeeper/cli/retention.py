@@ -54,7 +54,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the retention, and write or remove the drop-in."""
+    """Show the present and the proposed retention of the main journal.
+
+    With --apply, write the drop-in for journald; with --undo, only remove it.
+    """
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo are about this host's own journal; leave out -D")
     if args.undo:

@@ -66,12 +66,12 @@ _COLUMNS: Final[tuple[Column[JournalFile], ...]] = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add PATH…."""
+    """Add the optional arguments PATH…: the journal files to show."""
     add_paths(parser)
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the files."""
+    """Show a table of the journal files with their extents, and a summary."""
     asked = Request(paths=absolute(args.paths))
     host = context.engine().look(asked)
     judged = [(file.path, file.problem, file.problem_detail) for file in host.files]

@@ -58,7 +58,7 @@ class _Status(NamedTuple):
 
     @property
     def live(self) -> Manager | None:
-        """The answer of the running service."""
+        """The report of the running service, or None if there is none."""
         return self.evidence.service if isinstance(self.evidence.service, Manager) else None
 
     @property
@@ -85,7 +85,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _watch(context: Context) -> int:
-    """Show the status, and again at each change, until Ctrl-C or until the service ends."""
+    """Show the status now and after each change that the service reports. Return 0 on Ctrl-C.
+
+    Raises: KeeperError when the service ends.
+    """
     with context.require_service() as service:
         _show(context, _look(context, service.manager))
         try:
@@ -111,7 +114,11 @@ def _show(context: Context, status: _Status, *, again: bool = False) -> None:
 
 
 def _look(context: Context, ask: Callable[[], Manager | Hung | Unknown | None]) -> _Status:
-    """Collect the evidence from the history, the configuration, the service, and PID 1 if no service answers `ask`."""
+    """Collect the evidence for the status from the history, the configuration and the service.
+
+    `ask` returns the service's report, its error, or None. If it returns None, the states of the units are read from
+    systemd.
+    """
     found, written_bytes = _read(context)
     record = found if isinstance(found, Recorded) else None
     evidence = Evidence(context.now_us, record=found)
@@ -236,7 +243,7 @@ def _make_answer(status: _Status, state_directory: str) -> StatusAnswer:
 
 
 def _lines(status: _Status, context: Context) -> list[str]:
-    """Return the facts below the verdict, each with its name in a margin."""
+    """Return the lines below the verdict: facts from the history and the service, each after its name."""
     record, found, live = status.record, status.evidence.record, status.live
     counters = (record and record.counters) or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
     saving = describe_saving(counters, "the installation" if counters.since_us is None else day(counters.since_us))
@@ -267,7 +274,7 @@ def _lines(status: _Status, context: Context) -> list[str]:
 
 
 def _service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str, str]]:
-    """Return the rows with the service's own report, or why there is none."""
+    """Return (name, text) rows with the service's report, or one row that states why there is none."""
     if live == UNASKED:
         return []
     if not isinstance(live, Manager):
@@ -291,7 +298,7 @@ def _service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str, str
 
 
 def _window(live: Manager) -> str:
-    """Return whether the files that journald writes may be worked on, and when that changes."""
+    """Return a text: whether the flush window for files that journald writes is open, and when that changes."""
     flush = format_time(live.next_flush_us) if live.next_flush_us else ""
     if live.window_open:
         return f"open; closes shortly before journald's next flush at {flush}" if flush else "open"

@@ -105,14 +105,17 @@ def wrap_sentence(text: str, width: int | None) -> list[str]:
 
 
 def _excess(widths: list[int], width: int | None) -> int:
-    """Return by how many columns a table is too wide; 0 where it fits."""
+    """Return by how many columns a table with columns of `widths` exceeds `width`; 0 if it fits."""
     return 0 if width is None else max(0, sum(widths) + len(_GAP) * (len(widths) - 1) - width)
 
 
 def _fit_widths(
     columns: tuple[Column[Any], ...], widths: list[int], width: int | None, least_text: int = LEAST_TEXT
 ) -> list[int]:
-    """Return the widths that columns have in a table of `width`: paths give first, then sentences."""
+    """Return the widths of a table's columns, reduced so that the table fits `width` if possible.
+
+    Columns with paths are reduced first, then those with sentences; each keeps a least width.
+    """
     fitted = list(widths)
     for gives, least in (("path", LEAST_PATH), ("text", least_text)):
         for number, column in enumerate(columns):
@@ -122,7 +125,10 @@ def _fit_widths(
 
 
 def _lines(columns: tuple[Column[Any], ...], widths: list[int], cells: tuple[str, ...], *, below: bool) -> list[str]:
-    """Return one row: several lines if a sentence is wrapped or the path is `below`."""
+    """Return the lines of one table row. A wrapped sentence needs several lines.
+
+    With `below`, the last cell, a path, gets a line of its own.
+    """
     if below:
         (path,) = _cut_cell(columns[-1], widths[-1], cells[-1])
         return [*_lines(columns[:-1], widths[:-1], cells[:-1], below=False), f"{_GAP}{path}"]

@@ -29,5 +29,5 @@ def parse_time_us(text: str) -> int:
 
 
 def format_time(time_us: int) -> str:
-    """Return a time for people: local, to the second."""
+    """Return a time in local time to the second, for people."""
     return datetime.fromtimestamp(time_us // SECOND_US).strftime("%Y-%m-%d %H:%M:%S")

@@ -36,9 +36,10 @@ class Skipped(NamedTuple):
 
 
 def describe_skipped(skipped: Sequence[Skip], *, everything: bool, others: Iterable[Reason] = ()) -> Skipped:
-    """Return the parts of a plan's output about `skipped`. Files that are fine are only counted, unless `everything`.
+    """Return the text about files without an action: a table of them, a count of fine files, and a glossary.
 
-    The glossary has one sentence for each listed reason and for each of `others`.
+    Files with nothing to do are only counted, unless `everything` is set. The glossary explains each reason in the
+    table and each of `others`.
     """
     listed = [skip for skip in skipped if everything or skip.reason not in FINE]
     tally = Counter(skip.reason for skip in skipped) - Counter(skip.reason for skip in listed)
@@ -52,7 +53,7 @@ def describe_skipped(skipped: Sequence[Skip], *, everything: bool, others: Itera
 
 
 def get_reason(skip: Skip) -> tuple[str, Reason, str]:
-    """Return the path, reason and detail of a skipped file."""
+    """Return (path, reason, detail) of a skipped file, as one row of a table."""
     return skip.path, skip.reason, skip.detail
 
 
@@ -92,7 +93,7 @@ def _describe_wait(number: int, what: str) -> str:
 
 
 def _format_spans(left_us: list[int]) -> str:
-    """Return the shortest and the longest wait, rounded up to seconds."""
+    """Return the text of the shortest and the longest of the waits `left_us`, rounded up to seconds."""
     ends = [format_span(max(1, -(-left // SECOND_US)) * SECOND_US) for left in (min(left_us), max(left_us))]
     return " to ".join(dict.fromkeys(ends))
 

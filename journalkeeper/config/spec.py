@@ -116,13 +116,16 @@ class Spec(NamedTuple):
 
 
 def _scale(value: int, units: Iterable[tuple[int, str]]) -> str:
-    """Return `value` as text in the largest of `units` that divides it."""
+    """Return `value` as text in the largest of `units` that divides it, such as "2h" or "64M".
+
+    `units` are (size, suffix), the largest first. 0 has no suffix.
+    """
     unit, suffix = next((unit for unit in units if value and value % unit[0] == 0), (1, ""))
     return f"{value // unit}{suffix}"
 
 
 def _compression(text: str) -> str:
-    """Return `text` unchanged if it is a compression.
+    """Return `text` unchanged if it names a compression, such as "zstd:3" or "no".
 
     Raises: ValueError otherwise.
     """

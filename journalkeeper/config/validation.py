@@ -134,7 +134,10 @@ def _as_words(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, o
 
 
 def _complaints(directive: Directive, given: list[Assignment]) -> list[Problem]:
-    """Return a problem for each wrong line of a directive that pydantic refused; some lines of a list may be right."""
+    """Return a problem for each wrong line of a directive that pydantic refused.
+
+    For a list of paths, only the lines that cannot be read are wrong. For any other directive, all `given` lines are.
+    """
     wrong = [line for line in given if directive.spec.form is not Form.PATHS or not _readable(directive, line)]
     what = f"is not allowed; allowed: {directive.spec.allowed}"
     return [(line.file, line.line, line.key, f"{line.value.strip()!r} {what}") for line in wrong]
@@ -149,7 +152,10 @@ def _readable(directive: Directive, line: Assignment) -> bool:
 
 
 def _contradictions(config: Config, lines: dict[Directive, list[Assignment]], wrong: list[Problem]) -> list[Problem]:
-    """Return a problem for each pair in AT_LEAST that is violated by readable values."""
+    """Return a problem for each pair of directives in AT_LEAST whose first value is smaller than the second.
+
+    A pair is left out if no line sets it, or one of its lines is already `wrong`.
+    """
     problems: list[Problem] = []
     bad = {(file, line) for file, line, _, _ in wrong}
     for greater_name, smaller_name in AT_LEAST:

@@ -58,7 +58,7 @@ class Turn:
     def make_done(
         self, result: Result, reason: Reason, detail: str, *, written_bytes: int = 0, duration_s: float = 0.0
     ) -> Done:
-        """Return the outcome, with the present state of the file for the history."""
+        """Return the outcome of the action with this result, and the file's present state for the history."""
         action, before, after = self.action, self.before, self.after
         outcome = Outcome(
             path=action.path,
@@ -95,7 +95,7 @@ def execute(action: Action, pace: Pace) -> Done:
 
 
 def skip_action(action: Action) -> Done:
-    """Return the outcome of an action that was stopped before it began."""
+    """Return the outcome "skipped: interrupted" for an action that never began."""
     return Turn(action).make_done(Result.SKIPPED, Reason.INTERRUPTED, "stopped before this action")
 
 
@@ -105,10 +105,10 @@ def fail_action(action: Action, error: InternalError, written_bytes: int) -> Don
 
 
 def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, whole: bool) -> int:
-    """Return how many bytes are now stored in addition to the snapshot's copy.
+    """Return how many bytes the rewrite stored twice: once in the file and once in a snapshot.
 
     For a `whole` archive the number is measured. Otherwise it is the planned number, in proportion to the bytes
-    written.
+    written. It is 0 if the file shared no data, or an unfinished copy was discarded.
     """
     file = action.target
     if not isinstance(file, JournalFile) or not action.unshared_bytes or not written_bytes:
@@ -183,7 +183,10 @@ Raises: Refused; OSError.
 
 
 def _measure_before(fd: int, file: JournalFile) -> Found:
-    """Return the file's state before the work. For a closed file the numbers of the look are still valid."""
+    """Return the file's extents, size and disk bytes before the work.
+
+    An active file is measured now. For another file, the numbers of the look are still valid.
+    """
     if file.kind is Kind.ACTIVE or file.disk_bytes is None:
         return _measure(fd, file.kind)
     return Found(file.inode, file.size_bytes, file.mtime_ns, file.extents.total, file.disk_bytes)

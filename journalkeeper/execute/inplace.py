@@ -175,9 +175,9 @@ def join_near(runs: list[tuple[int, int]]) -> tuple[Range, ...]:
 
 
 def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
-    """Read the rewritten data, mostly from memory, unless `pace` ends first.
+    """Read all rewritten data, to find blocks that the kernel could not read. Stop when `pace` ends.
 
-    If the kernel cannot read a block, it skips the rest of the piece and returns success; reading finds the error.
+    If the kernel cannot read a block, it skips the rest of the piece and returns success. Most data is still in memory.
 
     Raises: OSError: EIO.
     """
@@ -188,7 +188,10 @@ def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
 
 
 def _wait_for_extents(fd: int, before: int) -> None:
-    """Wait a moment until the number of extents is below `before` and no longer falls."""
+    """Wait until the file has fewer than `before` extents and their number no longer falls.
+
+    Give up after PLACED_TRIES looks.
+    """
     last = before
     for _ in range(PLACED_TRIES):
         count = placement.count(fd, sync=False)

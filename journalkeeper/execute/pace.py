@@ -83,7 +83,7 @@ class Pace:
                 offset += length
 
     def can_go_on(self) -> bool:
-        """Ask whether the work may continue. If not, set `ended` and return False."""
+        """Ask `ask` whether the next piece may begin. Return False and store the reason in `ended` if not."""
         self.ended = self._ask(self._expected_us)
         return self.ended is None
 
@@ -108,7 +108,10 @@ class PieceTimes:
         self._pieces: Mapping[str, tuple[int, float]] = {}
 
     def get_longest_us(self, directory: str | None = None) -> int:
-        """Return the longest time in microseconds, of one directory or of all."""
+        """Return the longest time of a recent piece in microseconds, of one directory or of all; 0 if there is none.
+
+        A time counts only half after each HALVED_S.
+        """
         now_s = time.monotonic()
         return max(
             (
@@ -120,6 +123,6 @@ class PieceTimes:
         )
 
     def add(self, directory: str, took_us: int) -> None:
-        """Record the time of a piece, or the longest time of several pieces."""
+        """Record that a piece in `directory` took `took_us`, if no recent piece there took longer."""
         if took_us > self.get_longest_us(directory):
             self._pieces = {**self._pieces, directory: (took_us, time.monotonic())}  # another thread may read it

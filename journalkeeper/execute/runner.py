@@ -49,7 +49,10 @@ class Runner:
         self._stop = stop
 
     def synchronize(self, instances: Sequence[Instance]) -> list[str]:
-        """Ask these journalds to sync, which shows when their next flush is due. Return sentences about failures."""
+        """Ask the journald of each instance to sync, to learn when its next flush is due.
+
+        Return an error sentence for each journald that did not do so.
+        """
         troubles = []
         for instance in instances:
             if not self._stop():
@@ -62,10 +65,9 @@ class Runner:
     def carry_out(
         self, chosen: Plan, seen: Seen, on_progress: Callable[[Progress], None]
     ) -> Iterator[tuple[Action, Done]]:
-        """Execute the actions of `chosen`, and yield each with its outcome. After a stop the rest are skipped as
-        interrupted.
+        """Execute the actions of `chosen` in order, and yield each with its outcome.
 
-        `seen` is the look that the plan was made from.
+        After a stop, the other actions are skipped as interrupted. `seen` is the look from which the plan was made.
         """
         meter = Meter(chosen.actions, on_progress)
         for action in chosen.actions:
@@ -129,11 +131,11 @@ class Runner:
 
 
 def remove_leftovers(paths: Iterable[str]) -> list[str]:
-    """Remove the temporary files and follow the mtime notes in `paths`. Return a sentence about each for the report.
+    """Delete the temporary files among `paths`, and restore the mtimes that notes in journal files contain.
 
-    Call it only under the lock. A temporary file is a copy before its exchange, or an original after it. In both cases
-    the journal's name leads to a whole file (execute.rewrite), so nothing is lost. A note in a journal file contains
-    the mtime that the killed run changed.
+    Return a sentence about each path for the report. Call it only under the lock. A temporary file is a copy before its
+    exchange, or an original after it. In both cases the journal's name leads to a whole file (execute.rewrite), so
+    nothing is lost.
 
     Raises: ValueError for a path that is neither a temporary file of ours nor a journal file.
     """

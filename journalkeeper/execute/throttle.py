@@ -69,7 +69,11 @@ class Throttle:
         self._rested_s = self._entries_s = self._maintenance_s = time.monotonic()
 
     def __call__(self, piece_us: int) -> Reason | None:
-        """Return why the next piece, which will take `piece_us`, must not begin, or None. May wait first."""
+        """Wait until the next piece may begin, and return None. Return the reason if the action must end instead.
+
+        `piece_us` is the expected time of the piece in microseconds. In a hurry, only a stop ends the action, and
+        nothing waits for the load.
+        """
         if not self._hurry and time.monotonic() - self._rested_s > REST_EVERY_S:
             self._rest(REST_S)
         self.wait_for_sync()
@@ -90,9 +94,10 @@ class Throttle:
                     return Reason.PRESSURE
 
     def wait_for_sync(self) -> None:
-        """Wait until an unforeseen sync is over: before each piece, and before the outcome is stored.
+        """Wait COMMIT_S if journald or another program has just synced the active file, but not by journald's timer.
 
-        A commit of the history would share the sync's log and its I/O (measured at 500 IOPS: 100 ms).
+        Call it before each piece, and before an outcome is stored. A commit of the history would share the sync's log
+        and its I/O (measured at 500 IOPS: 100 ms).
         """
         if not self._hurry and self._action.live and self._syncs.has_foreign_sync():
             self._rest(COMMIT_S)
@@ -103,7 +108,11 @@ class Throttle:
         return Reason.WINDOW_CLOSED if not self._hurry and self._is_closed(piece_us) else None
 
     def _is_closed(self, piece_us: int) -> bool:
-        """Return whether journald's next flush of the file comes before the end of the piece."""
+        """Return whether the flush window of an active file closes before a piece of `piece_us` would end.
+
+        The state of the flush timer is read again first. A time limit of the action (`not_after_us`) counts, too.
+        Always False for an archive, which has no window.
+        """
         action = self._action
         if not action.live:
             return False
@@ -136,7 +145,7 @@ class Throttle:
         )
 
     def _rest(self, length_s: float) -> None:
-        """Sleep for `length_s`, and measure how busy other programs keep the disk meanwhile."""
+        """Sleep for `length_s` seconds, and store how busy other programs kept the disk meanwhile, in percent."""
         uuid = self._place.uuid
         self._busy_percent = measure_busy_percent((uuid,), length_s).get(uuid)
         self._rested_s = time.monotonic()

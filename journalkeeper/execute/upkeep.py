@@ -57,12 +57,13 @@ def set_nocow(instance: Instance) -> None:
 
 
 def rotate(target: Rotation, reason: Reason) -> Found:
-    """Ask the journald of an instance to rotate, if it still writes the file. Return the file that has its name now.
+    """Ask the journald of an instance to rotate, and wait until the archive is complete.
 
-    If the next file appears only with the next message, return the old file with 0 extents.
+    Return the state of the new file with the old name. If the new file appears only with the next message, return the
+    state of the old one with 0 extents.
 
-    Raises: Refused; Failed if journald does not rotate, or the new file should be NOCOW and is not; OSError for the
-    files.
+    Raises: Refused if no journald writes the file; Failed if journald does not rotate, or the new file should be NOCOW
+    and is not; OSError for the files.
     """
     instance, file = target
     with hold(file, moving=False) as held:

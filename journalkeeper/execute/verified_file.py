@@ -57,9 +57,9 @@ class VerifiedFile(NamedTuple):
 
 @contextmanager
 def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> Iterator[VerifiedFile]:
-    """Open `file`, and check again all facts that the plan relied on.
+    """Open `file`, check all facts again that the plan relied on, and keep the file open during the block.
 
-    `replacing` if another inode will take its place, `moving` if its data will move on the disk.
+    `replacing`: another inode will take its place. `moving`: its data will move on the disk.
 
     Raises: Refused if a fact is different now; OSError: ENOENT vanished.
     """

@@ -45,7 +45,7 @@ class Finding(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The sentence with its first command, for output with a single line per finding."""
+        """The sentence with the first command of the remedy, as one line."""
         return f"{self.sentence} Try: {self.remedy[0]}" if self.remedy else self.sentence
 
 
@@ -66,7 +66,7 @@ class Verdict(NamedTuple):
 
     @property
     def problems(self) -> list[Finding]:
-        """The findings that need action."""
+        """The findings of severity "problem", which need action."""
         return [finding for finding in self.findings if finding.severity is Severity.PROBLEM]
 
     @property
@@ -78,7 +78,10 @@ class Verdict(NamedTuple):
 
     @property
     def reasons(self) -> list[str]:
-        """Why the verdict is not ok: each the word of a rule, a colon, and a line."""
+        """The reasons why the verdict is not OK, each as "WORD: sentence" with the word of a rule.
+
+        They are all problems, or without problems the first rule that could not be applied.
+        """
         problems = [f"{finding.word}: {finding.line}" for finding in self.problems]
         return problems or list(dict.fromkeys(f"{rule}: {part.why}." for rule, part in self.unknown))[:1]
 
@@ -105,10 +108,10 @@ def require(part: T | Unknown) -> T:
 
 
 def answer(rule: Rule, evidence: Evidence) -> Finding | Unknown | None:
-    """Return the answer of `rule`, or the Unknown part of the evidence that it lacks.
+    """Return the answer of `rule` about the evidence, or the Unknown part of the evidence that the rule needs.
 
-    A problem that the running service reports about itself takes precedence over the rule. Its line is not divided
-    into sentence and remedy, because the sentence may contain any text.
+    If the running service reports the same problem about itself, return its line as the finding. The line is not
+    divided into sentence and remedy, because the sentence may contain any text.
     """
     service = evidence.service
     reasons = (service.health_reasons or ()) if isinstance(service, Manager) and service.health == "act" else ()
@@ -128,7 +131,7 @@ def word(rule: Rule) -> str:
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
-    """Ask every one of `rules` about the evidence and return their answers, sorted."""
+    """Apply each of `rules` to the evidence, and return a verdict with the sorted findings and unknown rules."""
     findings: list[Finding] = []
     passed: list[str] = []
     unknown: list[tuple[str, Unknown]] = []

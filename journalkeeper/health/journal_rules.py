@@ -116,7 +116,7 @@ def _is_slow(boot: Boot) -> bool:
 
 
 def _check_reach(evidence: Evidence, journal: Journal) -> Unknown | None:
-    """Return Unknown if the entries that were read do not cover the time since RECENT_US, otherwise None."""
+    """Return Unknown if journald's own entries that were read do not cover the time since RECENT_US, else None."""
     oldest_us = journal.events_oldest_us
     if journal.events_complete or oldest_us is None or oldest_us <= evidence.now_us - RECENT_US:
         return None

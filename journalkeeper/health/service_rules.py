@@ -48,7 +48,7 @@ def _problem(word: str, facts: Facts, sentence: str, *remedy: str) -> Finding:
 
 
 def _unit(units: tuple[Unit, ...], name: str) -> Unit:
-    """Return a unit by its name; one that PID 1 does not know is inactive."""
+    """Return the unit with this name; if systemd does not know the unit, return it as inactive."""
     return next((unit for unit in units if unit.name == name), Unit(name, "inactive", "dead"))
 
 
@@ -57,12 +57,15 @@ def _has_failed(service: Unit) -> bool:
 
 
 def _is_started_soon(units: tuple[Unit, ...]) -> bool:
-    """Return whether the timer that starts the service after a boot has not elapsed."""
+    """Return whether the timer that starts the service after a boot is still waiting."""
     return _unit(units, SERVICE).active != "active" and _unit(units, TIMER).sub == "waiting"
 
 
 def is_up(units: tuple[Unit, ...]) -> bool:
-    """Return whether the service runs, or a timer starts it or stands in for it."""
+    """Return whether the service runs, will be started by its timer, or is replaced by the timer for `defrag`.
+
+    False if the service has failed.
+    """
     service, timer, instead = (_unit(units, name) for name in (SERVICE, TIMER, DEFRAG_TIMER))
     running = service.active in {"active", "reloading", "activating"} or timer.sub == "waiting"
     return instead.active == "active" or (running and not _has_failed(service))
@@ -111,7 +114,10 @@ def keeper_down(evidence: Evidence) -> Finding | Unknown | None:
 
 
 def _judge_up(units: tuple[Unit, ...], facts: Facts, service: object) -> Finding | Unknown | None:
-    """Judge a service that runs or is about to, and that nothing on the bus answers for."""
+    """Return the finding about a service that should run but does not answer on the bus.
+
+    Return Unknown if systemd will start the service soon, None if there is no problem.
+    """
     if _unit(units, SERVICE).sub == "auto-restart":  # it ended to be started again, because a directory was replaced
         return Unknown("systemd starts journalkeeper.service again in a moment")
     if _is_started_soon(units):
@@ -230,7 +236,7 @@ def free_space(where: str) -> tuple[str, ...]:
 
 
 def keeper_starved(evidence: Evidence) -> Finding | None:
-    """Files with work that pays have waited for more than a day: a budget, a busy disk, a window that never opens."""
+    """Files with work that pays have waited for more than a day: for a budget, an idle disk, or a flush window."""
     waits = long(require(evidence.present).waiting, evidence.now_us)
     if not waits:
         return None
@@ -243,7 +249,7 @@ def keeper_starved(evidence: Evidence) -> Finding | None:
 
 
 def window_closed(evidence: Evidence) -> Finding | None:
-    """A file waits for a window that can never open."""
+    """A file waits for a flush window that can never open, because the flush interval is too short."""
     closed = require(evidence.present).closed
     if not closed:
         return None
@@ -283,7 +289,11 @@ HEALTH: Final[tuple[Rule, ...]] = (INSIDE[0], *OUTSIDE, *INSIDE[1:])
 
 
 def present(evidence: Evidence) -> Present | Unknown:
-    """Return the present state of the work, as a running service judges it, else as the history shows it."""
+    """Return the facts about the last run, from which rules judge the work.
+
+    A running service has judged them itself, so its facts are empty. Without a service, they come from the history.
+    Return Unknown if the service hangs or the history cannot be read.
+    """
     service, record = evidence.service, evidence.record
     if isinstance(service, Manager):
         return Present(looked=service.health != "unknown")
@@ -297,6 +307,6 @@ def present(evidence: Evidence) -> Present | Unknown:
 
 
 def find_failures(outcomes: Iterable[Outcome]) -> list[Failure]:
-    """Return the actions that failed for a reason that does not end by itself soon."""
+    """Return the failed actions among `outcomes`, except those with a reason that soon ends by itself."""
     failed = (one for one in outcomes if one.result is Result.FAILED and one.reason not in PASSING)
     return [Failure(one.path, one.reason, one.detail) for one in failed]

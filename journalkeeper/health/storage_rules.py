@@ -152,7 +152,10 @@ def pinned_by_snapshots(evidence: Evidence) -> Finding | Unknown | None:
 
 
 def _make_subvolume(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
-    """Return the commands that move the journal into its own subvolume, which snapshots of the root leave out."""
+    """Return the commands that move the journal into a subvolume of its own, which snapshots of the root leave out.
+
+    If the journal already has its own subvolume, return the command that lists the snapshots.
+    """
     owned = {volume.device for volume in look.host.volumes if volume.own_subvolume}
     tops = {file.path.rsplit("/", 2)[0] for file in shared if file.device not in owned}
     if not tops:
@@ -199,12 +202,12 @@ def fragmented(evidence: Evidence) -> Finding | Unknown | None:
 
 
 def _options(directories: set[str]) -> list[str]:
-    """Return a -D option for each directory, which no journald of this machine writes."""
+    """Return " -D PATH" for each of `directories`, quoted for the shell and sorted."""
     return [f" -D {quote(path)}" for path in sorted(directories)]
 
 
 def _is_at_work(evidence: Evidence) -> bool:
-    """Return whether the service, or the timer that replaces it, works on fragmented files."""
+    """Return whether the service or the timer for `defrag` takes care of fragmented files."""
     if isinstance(evidence.service, Manager):
         return not evidence.service.paused
     return not isinstance(evidence.units, Unknown) and is_up(evidence.units)
@@ -298,7 +301,7 @@ def rivals(evidence: Evidence) -> Finding | Unknown | None:
 
 
 def _pair_with_volumes(look: Look) -> list[tuple[Instance, Volume | None]]:
-    """Return each instance with its volume."""
+    """Return each instance with the volume of its directory, None if the directory is not on btrfs."""
     volumes = {volume.device: volume for volume in look.host.volumes}
     return [(one, volumes.get(one.device)) for one in look.host.instances]
 
@@ -308,7 +311,7 @@ def _namespace(look: Look, directory: str) -> str:
 
 
 def _make_datacow(directories: list[str]) -> tuple[str, ...]:
-    """Return the commands that make new files in the directories copy-on-write."""
+    """Return the commands that make new files in `directories` copy-on-write, also after the next boot."""
     keep = "ln -sf /dev/null /etc/tmpfiles.d/journal-nocow.conf"
     return (keep, *(f"chattr -C {quote(path)}" for path in directories), "journalctl --rotate")
 

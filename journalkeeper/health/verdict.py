@@ -33,7 +33,7 @@ WAITS: Final = {
 
 
 def judge_present(present: Present, now_us: int) -> Verdict:
-    """Return the verdict of the service on itself."""
+    """Return the verdict that the service publishes about itself, from the facts about its last run."""
     return judge(Evidence(now_us, present=present), INSIDE)
 
 
@@ -62,7 +62,10 @@ def _lacks_space(skip: Skip) -> bool:
 
 
 def still_failing(before: Iterable[Failure], decided: Mapping[str, object]) -> list[Failure]:
-    """Return the failures of `before` whose action the plan still puts off, for whatever reason."""
+    """Return those failures of `before` that still hold after a new plan: `decided` still skips the path.
+
+    A skip counts if it only postpones the action, or has the same reason as the failure.
+    """
     skips = {path: one for path, one in decided.items() if isinstance(one, Skip)}
     return [one for one in before if (skip := skips.get(one.path)) and (skip.puts_off or skip.reason == one.reason)]
 
@@ -87,7 +90,7 @@ def describe_waits(skipped: Iterable[Skip], files: Mapping[str, JournalFile], wa
 
 
 def describe_foreign(paths: Sequence[str]) -> str:
-    """Return what a host shows whose journals are not on btrfs: "/var/log/journal is not on btrfs; ..."."""
+    """Return the sentence for a host without journals on btrfs: "/var/log/journal is not on btrfs; ..."."""
     return f"{' and '.join(paths)} {'is' if len(paths) == 1 else 'are'} not on btrfs; there is nothing to do"
 
 

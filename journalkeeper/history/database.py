@@ -237,7 +237,10 @@ def _version(connection: Connection) -> int:
 
 
 def _translate_error(error: sqlite3.DatabaseError, doing: str, path: str) -> Exception:
-    """Return our error for an error of SQLite, or the same error if only a bug of ours can cause it."""
+    """Return the error to raise for an error of SQLite while we `doing` the file at `path`.
+
+    SQLite's error itself is returned if only a bug in journalkeeper can cause it.
+    """
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _UnusableError("corrupt")
@@ -283,7 +286,7 @@ def _read_through(path: str) -> None:
 
 
 def _text(data: bytes) -> str:
-    """Decode a text column of a row that may be damaged; invalid bytes become U+FFFD."""
+    """Return the text in a column that may be damaged. Invalid bytes become U+FFFD."""
     return data.decode(errors="replace")
 
 
@@ -297,6 +300,9 @@ def _create(path: str) -> None:
 
 
 def _uri(path: str, mode: str) -> bytes:
-    """SQLite's name for a file, any bytes in it; an option such as the mode can be given in no other way."""
+    """Return the URI with which SQLite opens the file at `path` in `mode`.
+
+    Only a URI can contain the mode; the bytes of the path that have a meaning in a URI are escaped.
+    """
     quoted = os.fsencode(path).replace(b"%", b"%25").replace(b"?", b"%3f").replace(b"#", b"%23")
     return b"file:" + quoted + b"?mode=" + mode.encode()

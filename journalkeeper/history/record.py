@@ -98,7 +98,7 @@ class Record(Database):
         return self.write(lambda connection: _insert(connection, "runs", (None, origin, now_us, None)))
 
     def end_run(self, run: int, now_us: int) -> None:
-        """Store that a run ended normally."""
+        """Store `now_us` as the end of a run that was not interrupted."""
         self.write(lambda connection: connection.execute("UPDATE runs SET ended_us = ? WHERE id = ?", (now_us, run)))
 
     def outcome(self, run: int, volume: VolumeKey, done: Done, when_us: int) -> None:
@@ -116,7 +116,7 @@ class Record(Database):
         self.write(keep)
 
     def past(self, volume: VolumeKey, inodes: Iterable[int] | None = None) -> dict[int, Past]:
-        """Return the last rewrite of each file on a volume, by inode; only of `inodes` if given."""
+        """Return the last action on each file of a volume, by inode. `inodes` limits the result to these files."""
         where, values = "uuid = ? AND subvolume = ?", list[object](volume)
         if inodes is not None:
             where += " AND inode IN (SELECT value FROM json_each(?))"
@@ -171,12 +171,12 @@ class Record(Database):
         return frozenset(directory for directory, name in paths if not name.startswith("user-"))
 
     def waiting(self) -> dict[str, Wait]:
-        """Return the files that wait, by path."""
+        """Return the stored waits of files, by path, the longest first."""
         rows = self._rows(f"SELECT {columns(Wait)} FROM waiting ORDER BY since_us, path", ())  # noqa: S608 - our words
         return {wait.path: wait for wait in self._parse_rows("waiting", rows, partial(parse_row, Wait))}
 
     def wait(self, waits: Iterable[Wait], *, now_us: int) -> None:
-        """Replace the stored files that wait with `waits`.
+        """Replace the stored waits with `waits`.
 
         Nothing is written if the same files wait since the same times. For files that wait for more than a day, which
         `status` reports, the reasons must be the same, too.
@@ -218,7 +218,7 @@ class Record(Database):
         )
 
     def _moments(self) -> dict[str, int]:
-        """Return the times in the table `moments`, by name."""
+        """Return the times in the table `moments` in microseconds, by name: "installed", "clock", "confirmed"."""
         rows = self._rows("SELECT what, when_us FROM moments", ())
         return dict(self._parse_rows("moments", rows, partial(parse_row, Moment)))
 
@@ -277,7 +277,7 @@ class Record(Database):
         return list(self._parse_rows("samples", rows, partial(parse_row, Sample)))
 
     def totals(self, since_us: int | None = None, until_us: int | None = None) -> list[Totals]:
-        """Return the totals of each instance, the oldest first."""
+        """Return the sums over each instance's files that were stored in that time, the oldest first."""
         where, values = _where((), since_us, until_us)
         rows = self._rows(
             f"""SELECT {columns(Totals)} FROM totals WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
@@ -347,14 +347,18 @@ def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: i
 
 
 def _insert(connection: Connection, table: str, row: tuple[object, ...]) -> int:
-    """Insert a row, or replace the row with the same key, and return its id."""
+    """Insert a row into `table`, or replace the row with the same key. Return the row's id."""
     kept = list(map(encodable, row))
     places = ", ".join("?" * len(kept))
     return connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", kept).lastrowid or 0  # noqa: S608 - our tables
 
 
 def _where(paths: Sequence[str], since_us: int | None, until_us: int | None) -> tuple[str, list[object]]:
-    """Return the SQL condition, and its values, for rows of a period and of files or files below directories."""
+    """Return an SQL condition with placeholders, and the values for them.
+
+    It selects the rows from `since_us` until before `until_us` whose path is one of `paths` or below one. () means all
+    paths.
+    """
     values: list[object] = [-FOREVER_US if since_us is None else since_us, FOREVER_US if until_us is None else until_us]
     words = "when_us >= ? AND when_us < ?"
     names = []

@@ -84,7 +84,11 @@ def parse_row(kind: type[T], row: Sequence[object]) -> T:
 
 
 def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
-    """Return the moments "clock" and "confirmed", updated for a clock that now shows `now_us`."""
+    """Return the moments "clock" and "confirmed", updated for the present time `now_us`.
+
+    "clock" is when the clock was last noted. CONFIRM_US later it becomes "confirmed", which shows that the clock did
+    not jump ahead by accident. A clock that was set back lowers both.
+    """
     clock_us, confirmed_us = moments.get("clock", now_us), moments.get("confirmed")
     if now_us - clock_us >= CONFIRM_US:
         clock_us, confirmed_us = now_us, clock_us
@@ -103,12 +107,15 @@ def outcome_values(outcome: Outcome) -> list[Any]:
 
 
 def encodable(value: object) -> object:
-    """Return a value that SQLite accepts: bytes of a name that are not UTF-8 are escaped as in Python."""
+    """Return a value that SQLite can store. In a text, bytes that are not UTF-8 are escaped as in Python."""
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def count_extents(host: Host) -> list[tuple[str, str | bytes, tuple[int, ...]]]:
-    """Return (table, name, numbers): the totals of each instance, and the extents of each active file."""
+    """Return (table, name, numbers) for each row to store: the totals of an instance, or the extents of an active file.
+
+    Files with a problem are left out.
+    """
     files = [file for file in host.files if file.problem is None]
     instances = sorted({file.instance for file in files})
     actives = [file for file in files if file.kind is Kind.ACTIVE]
@@ -126,7 +133,7 @@ def count_extents(host: Host) -> list[tuple[str, str | bytes, tuple[int, ...]]]:
 
 
 def totals(files: Iterable[JournalFile]) -> tuple[int, ...]:
-    """Return the columns of a row of `totals` that follow its instance."""
+    """Return the sums over `files`, in the order of the columns of the table `totals` after its instance."""
     files = tuple(files)
     every = Sums.of(files)
     active = Sums.of(file for file in files if file.kind is Kind.ACTIVE)

@@ -28,8 +28,9 @@ class Syncs:
         self._state = State.UNKNOWN
 
     def has_foreign_sync(self) -> bool:
-        """Return whether a sync happened since the last call, or is under way. Its data is written then; a commit may
-        follow.
+        """Return whether the file was synced since the last call by another cause than journald's timer.
+
+        A sync that is under way is waited for. Its data is on the disk afterwards, but a commit may follow.
         """
         try:
             with opening.open_directory(self._directory) as dir_fd, opening.hold_open(self._name, dir_fd) as fd:
